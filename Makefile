@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Oracles and peers. They ask for torchvision but run without it, hence --no-deps.
+PEERS := backpack-for-pytorch laplace-torch curvlinops-for-pytorch asdfghjkl unfoldNd linear_operator ivon-opt
+
+.PHONY: demo test test-slow lint format bench clean
+
+demo: $(VENV)/.run
+	$(BIN)/lapae demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/pyright
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix-only --quiet src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks
+
+bench: $(VENV)/.dev
+	$(BIN)/lapae bench
+
+# A stamp file per step, so that a second call does nothing.
+$(VENV)/.run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps $(PEERS)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache

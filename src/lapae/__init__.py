@@ -1,0 +1,1 @@
+"""Autoencoders that know what they do not know."""

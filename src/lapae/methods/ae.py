@@ -1,0 +1,35 @@
+"""The plain autoencoder: one network, no uncertainty. The baseline of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lapae.config import MethodConfig
+from lapae.methods.base import Draws, Method, NetworkFactory, Point, register
+from lapae.models import Likelihood
+
+
+@register("ae")
+class AE(Method):
+    """min over θ of -log p(x | f_θ(x))."""
+
+    stochastic = False
+
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+        super().__init__(likelihood)
+        self.network = network()
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Mean negative log-likelihood."""
+        return -self.likelihood.log_prob(self.network(x), x).mean()
+
+    def draw(self, seeds: Sequence[int]) -> Draws:
+        """The network, once: further draws would be the same."""
+        return Point(self.network)
+
+    def draw_mean(self) -> Draws:
+        """The network."""
+        return Point(self.network)

@@ -1,0 +1,132 @@
+"""The protocol of a method: how it makes its loss, what it does after a step, and how it draws networks.
+
+Training, prediction, tasks and reports know nothing else about a method. A new one is a file with a subclass of
+`Method` under `@register("name")`:
+
+    @register("mine")
+    class Mine(Method):
+        def __init__(self, network, likelihood, config, n_data):
+            super().__init__(likelihood)
+            self.network = network()                       # call it again for a second, independent network
+
+        def forward(self, x, generator):
+            return -self.likelihood.log_prob(self.network(x), x).mean()
+
+        def draw(self, seeds):
+            return Point(self.network)
+
+Shapes: S draws, B data, K latent dimensions; x is (B, *shape), codes (S, B, K), outputs (S, B, *shape).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lapae.config import MethodConfig
+from lapae.models import Autoencoder, Likelihood
+
+NetworkFactory = Callable[[], Autoencoder]
+BatchFactory = Callable[[], Iterable[Tensor]]
+
+
+class Output(NamedTuple):
+    """What decoders say: the parameters of the likelihood, and the noise variance where the method learns one."""
+
+    loc: Tensor
+    """(S, B, *shape): network outputs (a mean, or logits)."""
+    var: Tensor | None = None
+    """(S, B, *shape): learned variance of the data around `loc`; None where the likelihood fixes it."""
+
+
+class Draws(Protocol):
+    """S stochastic networks at once. Draw s of `encode` and draw s of `decode` are the same network.
+
+    The leading axis of what comes in is S (an input for each network) or 1 (the same for all): it broadcasts.
+    """
+
+    def encode(self, x: Tensor) -> Tensor:
+        """(S or 1, B, *shape) -> codes (S, B, K)."""
+        ...
+
+    def decode(self, z: Tensor) -> Output:
+        """(S or 1, B, K) -> outputs (S, B, *shape)."""
+        ...
+
+
+class Method(nn.Module):
+    """A way to train an autoencoder. Its parameters are what the optimiser trains, its buffers the rest of its state.
+
+    The constructor of a registered method takes `(network, likelihood, config, n_data)`: a function that makes a freshly
+    initialised network, the likelihood, the method's options and the number of training data.
+    """
+
+    stochastic = True
+    """Whether draws differ: False means that one draw says it all."""
+    latent_prior = False
+    """Whether codes have a standard normal prior to generate from."""
+
+    def __init__(self, likelihood: Likelihood) -> None:
+        super().__init__()
+        self.likelihood = likelihood
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Training loss of a batch: a scalar, the mean over data (so that DDP averages it)."""
+        raise NotImplementedError
+
+    def after_backward(self) -> None:
+        """Called after every backward pass and before the optimiser's step (a posterior updates its precision here)."""
+
+    def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """Sums over the batch of what to report; "loss" steers the schedule, early stopping and the best weights."""
+        return {"loss": self(x, generator) * len(x)}
+
+    def finish(self, batches: BatchFactory, n_data: int) -> dict[str, float]:
+        """After training, at the best weights: one more look at the training data. Returns numbers to report."""
+        return {}
+
+    def draw(self, seeds: Sequence[int]) -> Draws:
+        """One draw a seed; the same seed gives the same network, however the draws are grouped."""
+        raise NotImplementedError
+
+    def draw_mean(self) -> Draws:
+        """The point estimate, S = 1: the network at the mean of what is stochastic."""
+        raise NotImplementedError
+
+
+class Point:
+    """A single deterministic network as draws: S is that of the input."""
+
+    def __init__(self, network: Autoencoder) -> None:
+        self.network = network
+
+    def encode(self, x: Tensor) -> Tensor:
+        """(S, B, *shape) -> (S, B, K)."""
+        return self.network.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+    def decode(self, z: Tensor) -> Output:
+        """(S, B, K) -> (S, B, *shape)."""
+        return Output(self.network.decode(z.flatten(0, 1)).unflatten(0, z.shape[:2]))
+
+
+METHODS: dict[str, type[Method]] = {}
+
+
+def register(name: str) -> Callable[[type[Method]], type[Method]]:
+    """Make a `Method` known by name to the command line, the estimator and the configuration."""
+
+    def add(cls: type[Method]) -> type[Method]:
+        METHODS[name] = cls
+        return cls
+
+    return add
+
+
+def build(name: str, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> Method:
+    """Construct the method registered under `name`."""
+    if name not in METHODS:
+        raise ValueError(f"unknown method {name!r}: expected one of {', '.join(sorted(METHODS))}")
+    return METHODS[name](network, likelihood, config, n_data)  # pyright: ignore[reportCallIssue,reportArgumentType]

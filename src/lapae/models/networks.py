@@ -1,0 +1,136 @@
+"""Encoders and decoders out of plain `torch.nn` layers: dense, convolutional, and the paper's three by name.
+
+A network is an `Autoencoder`, a `Sequential` of an encoder and a decoder, so that everything that can walk a
+`Sequential` (the curvature engine, `torch.func`) can walk it. Activations stand between layers; codes and outputs are
+linear. Shapes: x is (B, *shape), z is (B, K).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+Shape = tuple[int, ...]
+
+
+class Autoencoder(nn.Sequential):
+    """decoder ∘ encoder, as a `Sequential` with these two names."""
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__(OrderedDict(encoder=encoder, decoder=decoder))
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Codes: (B, *shape) -> (B, K)."""
+        return self.encoder(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Network outputs, the parameters of the likelihood: (B, K) -> (B, *shape)."""
+        return self.decoder(z)
+
+
+def mlp(
+    shape: Shape,
+    latent_dim: int,
+    *,
+    hidden: Sequence[int] = (512, 256),
+    activation: type[nn.Module] = nn.Tanh,
+) -> Autoencoder:
+    """Dense autoencoder: D - hidden - K - reversed hidden - D."""
+    sizes = (math.prod(shape), *hidden, latent_dim)
+    encoder = _dense(sizes, activation)
+    decoder = _dense(sizes[::-1], activation)
+    if len(shape) != 1:
+        encoder.insert(0, nn.Flatten())
+        decoder.append(nn.Unflatten(1, shape))
+    return Autoencoder(encoder, decoder)
+
+
+def conv(
+    shape: Shape,
+    latent_dim: int,
+    *,
+    channels: Sequence[int] = (32, 64),
+    hidden: Sequence[int] = (128,),
+    kernel_size: int = 3,
+    activation: type[nn.Module] = nn.Tanh,
+) -> Autoencoder:
+    """Convolutional autoencoder for images (C, H, W).
+
+    Encoder: for each of `channels` a convolution, the activation and a 2x2 max-pool, then a dense part through `hidden`.
+    The decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels.
+    """
+    if len(shape) != 3:
+        raise ValueError(f"a convolutional network needs images of shape (C, H, W), got data of shape {shape}")
+    smallest = 2 ** len(channels)
+    if min(shape[1:]) < smallest:
+        raise ValueError(f"{len(channels)} poolings need images of at least {smallest}x{smallest}, got {shape}")
+    if kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size must be odd to keep the size of the image, got {kernel_size}")
+
+    def convolution(n_in: int, n_out: int) -> nn.Conv2d:
+        return nn.Conv2d(n_in, n_out, kernel_size, padding=kernel_size // 2)
+
+    down: list[nn.Module] = []
+    sizes = [shape[1:]]
+    n_in = shape[0]
+    for n_out in channels:
+        down += [convolution(n_in, n_out), activation(), nn.MaxPool2d(2)]
+        sizes.append((sizes[-1][0] // 2, sizes[-1][1] // 2))
+        n_in = n_out
+    features = (n_in, *sizes[-1])
+    dense = (math.prod(features), *hidden, latent_dim)
+
+    up: list[nn.Module] = [activation(), nn.Unflatten(1, features)]
+    for n_out, size in zip((*channels[-2::-1], channels[0]), sizes[-2::-1], strict=True):
+        up += [convolution(n_in, n_out), nn.Upsample(size=size), activation()]
+        n_in = n_out
+    up.append(convolution(n_in, shape[0]))
+
+    encoder = nn.Sequential(*down, nn.Flatten(), *_dense(dense, activation))
+    decoder = nn.Sequential(*_dense(dense[::-1], activation), *up)
+    return Autoencoder(encoder, decoder)
+
+
+def paper_mnist(shape: Shape = (1, 28, 28), latent_dim: int = 2) -> Autoencoder:
+    """The paper's dense network for MNIST, 784-512-256-K and mirrored: 1,068,306 weights."""
+    return mlp(shape, latent_dim, hidden=(512, 256))
+
+
+def paper_fashion(shape: Shape = (1, 28, 28), latent_dim: int = 2) -> Autoencoder:
+    """The paper's convolutional network for FashionMNIST: 17,164,739 weights."""
+    return conv(shape, latent_dim, channels=(64, 64), hidden=(2048, 1024))
+
+
+def paper_celeba(shape: Shape = (3, 64, 64), latent_dim: int = 64) -> Autoencoder:
+    """The paper's network for CelebA: five 5x5 convolutions of 128 channels, no hidden dense layer."""
+    return conv(shape, latent_dim, channels=(128,) * 5, hidden=(), kernel_size=5)
+
+
+NETWORKS: dict[str, Callable[..., Autoencoder]] = {
+    "mlp": mlp,
+    "conv": conv,
+    "paper-mnist": paper_mnist,
+    "paper-fashion": paper_fashion,
+    "paper-celeba": paper_celeba,
+}
+
+
+def build(network: str | tuple[nn.Module, nn.Module], shape: Shape, latent_dim: int, **options) -> Autoencoder:
+    """Build a network by name, or take a pair (encoder, decoder) as it is."""
+    if isinstance(network, str):
+        if network not in NETWORKS:
+            raise ValueError(f"unknown network {network!r}: expected one of {', '.join(NETWORKS)}, or two modules")
+        return NETWORKS[network](tuple(shape), latent_dim, **options)
+    if not (isinstance(network, tuple | list) and len(network) == 2 and all(isinstance(m, nn.Module) for m in network)):
+        raise TypeError(f"expected the name of a network or a pair (encoder, decoder) of modules, got {network!r}")
+    return Autoencoder(*network)
+
+
+def _dense(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+        layers += [nn.Linear(n_in, n_out), activation()]
+    return nn.Sequential(*layers[:-1])
