@@ -1,1 +1,34 @@
-"""Autoencoders that know what they do not know."""
+"""Autoencoders that know what they do not know.
+
+The public names are imported on first use, so that `lapae --help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lapae._version import __version__
+
+if TYPE_CHECKING:
+    from lapae.estimator import LaplacianAutoencoder  # pyright: ignore[reportMissingImports]
+    from lapae.models import Bernoulli, Categorical, Gaussian
+
+_HOME = {
+    "LaplacianAutoencoder": "lapae.estimator",
+    "Gaussian": "lapae.models",
+    "Bernoulli": "lapae.models",
+    "Categorical": "lapae.models",
+}
+
+__all__ = ["Bernoulli", "Categorical", "Gaussian", "LaplacianAutoencoder", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'lapae' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

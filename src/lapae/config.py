@@ -1,8 +1,64 @@
-"""Configuration: frozen dataclasses whose field docstrings are the help of the command line."""
+"""Configuration: frozen dataclasses whose field docstrings are the help of the command line.
+
+A configuration file has one table a dataclass (`[data]`, `[model]`, `[method]`, `[train]`); what it leaves out keeps
+its default. `lapae.toml` reads and writes it. Nothing heavy is imported here: `lapae --help` reads this file.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import tyro
+
+from lapae.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What to learn from."""
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")] = "digits"
+    """digits, mnist, fashion_mnist, celeba; a .npy, .npz or .csv file; or a folder of images."""
+    data_dir: str | None = None
+    """Folder of the named data sets; $LAPAE_DATA where not given."""
+    validation_fraction: float | None = None
+    """Part of the training data held out to steer training; a number of data where 1 or more. Chosen by the size of
+    the data where not given."""
+    test_fraction: float | None = None
+    """Part of the data held out for testing, where the source has no test split of its own."""
+    split_seed: int = 0
+    """Seed of the splits. Not that of training: runs of several seeds are tested on the same data."""
+    label_column: str | None = None
+    """Column of a .csv file that holds the labels."""
+    image_size: int | None = None
+    """Side to which the images of a folder are resized."""
+    allow_nan: bool = False
+    """Take missing values (NaN) as they are."""
+    limit: int | None = None
+    """Use so many data at most."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The autoencoder and the likelihood of its output."""
+
+    network: str = "mlp"
+    """mlp, conv, paper-mnist, paper-fashion or paper-celeba."""
+    latent_dim: int = 2
+    """Size K of the code."""
+    hidden: tuple[int, ...] | None = None
+    """Widths of the hidden dense layers of the encoder (mlp, conv); the network's own where not given."""
+    channels: tuple[int, ...] | None = None
+    """Channels of the convolutions of the encoder (conv); the network's own where not given."""
+    kernel_size: int | None = None
+    """Side of the convolution kernels (conv); the network's own where not given."""
+    activation: str | None = None
+    """tanh, relu, gelu, silu, elu, leaky_relu, softplus or sigmoid (mlp, conv); tanh where not given."""
+    likelihood: str = "gaussian"
+    """gaussian, bernoulli or categorical."""
+    sigma: float = 1.0
+    """Standard deviation of the noise of the gaussian likelihood."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +95,86 @@ class MethodConfig:
     """Dropout probability of the dropout method."""
     members: int = 5
     """Members of the ensemble."""
+    predictive: str = "mc"
+    """Codes and reconstructions with uncertainty by mc (sampled networks), linearized or moments."""
+    n_samples: int = 100
+    """Networks drawn for a prediction by mc."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The training loop."""
+
+    epochs: int = 100
+    """Passes over the training data at most; early stopping ends sooner."""
+    batch_size: int = 64
+    """Data in a step."""
+    learning_rate: float = 1e-3
+    """Of Adam; halved after 5 epochs without a better validation loss."""
+    patience: int = 8
+    """Epochs without a better validation loss after which training stops."""
+    seed: int = 0
+    """Of the initial weights, the order of the batches and the noise."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+    precision: Literal["32", "bf16"] = "32"
+    """bf16: forward and backward passes in bfloat16, weights and curvature in float32."""
+    capture: Literal["auto", "never"] = "auto"
+    """auto: replay the training step as a CUDA graph where that works."""
+    checkpoint_every: int = 1
+    """Epochs between checkpoints."""
+    tensorboard: bool = False
+    """Write TensorBoard events into the run (needs the extra lapae[tensorboard])."""
+    verbose: bool = True
+    """Show the progress of training."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run needs."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def resolved(self) -> Config:
+        """With the defaults filled in that depend on other options; raises ConfigError where a number is impossible."""
+        _check(self)
+        if self.method.forgetting is None:
+            return replace(self, method=replace(self.method, forgetting=self.train.learning_rate))
+        return self
+
+
+def _check(config: Config) -> None:
+    """Numbers that no method can work with. What only one method minds, that method checks."""
+    train, model, method = config.train, config.model, config.method
+    at_least_one = [
+        ("batch_size", train.batch_size),
+        ("patience", train.patience),
+        ("checkpoint_every", train.checkpoint_every),
+        ("latent_dim", model.latent_dim),
+        ("hessian_every", method.hessian_every),
+        ("samples_per_step", method.samples_per_step),
+        ("members", method.members),
+        ("n_samples", method.n_samples),
+    ]
+    for name, number in at_least_one:
+        if number < 1:
+            raise ConfigError(f"{name} = {number}: expected at least 1")
+    if train.epochs < 0:
+        raise ConfigError(f"epochs = {train.epochs}: expected 0 or more")
+    above_zero = [
+        ("learning_rate", train.learning_rate),
+        ("sigma", model.sigma),
+        ("temperature", method.temperature),
+        ("prior_precision", method.prior_precision),
+    ]
+    for name, number in above_zero:
+        if not 0 < number < float("inf"):
+            raise ConfigError(f"{name} = {number}: expected a finite number above 0")
+    if not 0 <= method.dropout < 1:
+        raise ConfigError(f"dropout = {method.dropout}: expected a probability below 1")
+    for name, widths in [("hidden", model.hidden), ("channels", model.channels)]:
+        if widths and min(widths) < 1:
+            raise ConfigError(f"{name} = {list(widths)}: expected widths of at least 1")

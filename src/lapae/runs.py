@@ -1,0 +1,196 @@
+"""The folder of a run: its files, written whole or not at all, and the lock of the process that writes them.
+
+    config.toml              the resolved configuration, with versions
+    checkpoint.safetensors   what resuming needs (the one before it: checkpoint.previous.safetensors)
+    metrics.jsonl            a line an epoch, as training goes
+    model.safetensors        the best weights; posterior.safetensors: the tensors of the posterior
+    metrics.json             the final numbers; its presence says that the run is finished
+
+Tensor files carry their JSON metadata and a digest of everything in them, so that damage is found when they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lapae.errors import RunError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONFIG, MODEL, POSTERIOR = "config.toml", "model.safetensors", "posterior.safetensors"
+CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+HISTORY, METRICS = "metrics.jsonl", "metrics.json"
+_LOCK = ".lock"
+_TEMPORARY = ".tmp"
+
+
+class Run:
+    """A run folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path | None = None, *, name: str = "run", root: str | Path = "runs") -> Run:
+        """A new run at `path`, or at the first free root/name-1, root/name-2, …"""
+        if path is not None:
+            run = cls(path)
+            if (run.path / CONFIG).exists() or (run.path / CHECKPOINT).exists():
+                raise RunError(
+                    f"{run.path} already holds a run: choose another --out, or go on with --resume {run.path}"
+                )
+            run._make()
+            return run
+        name = re.sub(r"[^\w.-]+", "_", name).strip("._") or "run"
+        number = 1
+        while True:
+            run = cls(Path(root) / f"{name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                run._make(exist_ok=False)
+                return run
+            number += 1
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """A run that exists."""
+        run = cls(path)
+        if not run.path.is_dir():
+            raise RunError(f"there is no run at {run.path}: no such folder")
+        if not any((run.path / file).exists() for file in (CONFIG, CHECKPOINT, PREVIOUS, MODEL)):
+            raise RunError(f"{run.path} is not a run: it has no {CONFIG} and no {CHECKPOINT}")
+        return run
+
+    def _make(self, exist_ok: bool = True) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=exist_ok)
+        except FileExistsError:
+            if self.path.is_dir() or not exist_ok:
+                raise
+            raise RunError(f"{self.path} exists and is not a folder") from None
+        except OSError as error:
+            raise RunError(f"cannot make the run folder {self.path}: {error.strerror}") from error
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run for writing. The system lets go of it when the process ends, however it ends."""
+        import fcntl
+
+        with open(self / _LOCK, "a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                holder = file.read(200).strip() or "another process"
+                raise RunError(f"{self.path} is in use: {holder} is writing it") from error
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            for stray in self.path.glob(f".*{_TEMPORARY}"):  # left by a process that was killed while it wrote
+                stray.unlink(missing_ok=True)
+            yield
+
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end, and its result can be read."""
+        return (self / MODEL).exists() and self.read_metrics() is not None
+
+    def read_metrics(self) -> dict[str, Any] | None:
+        """The final numbers, or None where there are none (yet)."""
+        try:
+            metrics = json.loads((self / METRICS).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return metrics if isinstance(metrics, dict) else None
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write `value` as JSON."""
+        write_whole(self / name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash at any moment, sees the old content or the new, never a part."""
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~_umask())  # mkstemp makes it private
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        temporary = None
+        sync_folder(path.parent)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
+    """The bytes of a safetensors file with JSON metadata and a digest of both."""
+    from safetensors.torch import save
+
+    # Copies on the CPU: contiguous, and no two share memory, which safetensors refuses.
+    held = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(metadata, allow_nan=False)
+    return save(held, {"lapae": text, "digest": _digest(held, text)})
+
+
+def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Inverse of `tensor_file`; a file that is damaged, or not ours, is a RunError."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise RunError(f"there is no file {path}") from error
+    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        raise RunError(f"{path} is damaged or not a safetensors file: {error}") from error
+    if "lapae" not in metadata or "digest" not in metadata:
+        raise RunError(f"{path} was not written by lapae: it has no lapae metadata")
+    if metadata["digest"] != _digest(tensors, metadata["lapae"]):
+        raise RunError(f"{path} is damaged: its content does not match its digest")
+    return tensors, json.loads(metadata["lapae"])
+
+
+def _digest(tensors: dict[str, Tensor], text: str) -> str:
+    import torch
+
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,178 @@
+"""Configuration files: strict TOML in, TOML out.
+
+An unknown key or a value of the wrong type is an error that names the file, the key and the nearest valid one. A
+`[versions]` table (what wrote the file) is accepted and ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import platform
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from lapae.config import Config
+from lapae.errors import ConfigError
+
+IGNORED = "versions"
+
+
+def read_config(path: str | Path) -> Config:
+    """The configuration in a TOML file, defaults filled in."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not a text file in UTF-8: {error.reason} at byte {error.start}") from error
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    return config_from_dict(tables, str(path))
+
+
+def write_config(config: Config) -> str:
+    """`config` as the text of a TOML file, with a [versions] table that says what wrote it."""
+    return dumps({**config_to_dict(config), IGNORED: versions()})
+
+
+def versions() -> dict[str, str]:
+    """Of lapae, torch and Python."""
+    from lapae._version import __version__
+
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = "unknown"
+    return {"lapae": __version__, "torch": torch, "python": platform.python_version()}
+
+
+def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
+    """Plain nested dictionaries, one a table."""
+    return dataclasses.asdict(config)
+
+
+def config_from_dict(tables: Mapping[str, Any], origin: str) -> Config:
+    """Inverse of `config_to_dict`; `origin` names where the tables come from in errors."""
+    sections = {f.name: get_type_hints(Config)[f.name] for f in dataclasses.fields(Config)}
+    built = {}
+    for name, table in tables.items():
+        if name == IGNORED:
+            continue
+        if name not in sections:
+            owners = [s for s, cls in sections.items() if name in _field_names(cls)]
+            hint = f"it belongs into the table [{owners[0]}]" if owners else _nearest(name, [*sections])
+            raise ConfigError(f"{origin}: unknown key {name!r}: {hint}")
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{origin}: {name} must be a table [{name}], got {_describe(table)}")
+        built[name] = _section(sections[name], table, name, origin)
+    return Config(**built)
+
+
+def dumps(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """TOML text of tables of plain values (str, int, float, bool, lists of these). None is left out: TOML has none."""
+    lines: list[str] = []
+    for name, table in tables.items():
+        lines += [f"[{_key(name)}]"]
+        lines += [f"{_key(key)} = {_value(value)}" for key, value in table.items() if value is not None]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def _section(cls: type, table: Mapping[str, Any], section: str, origin: str) -> Any:
+    hints = get_type_hints(cls)
+    values = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise ConfigError(f"{origin}: unknown key {section}.{key}: {_nearest(key, _field_names(cls))}")
+        values[key] = _convert(value, hints[key], f"{origin}: {section}.{key}")
+    return cls(**values)
+
+
+def _convert(value: Any, kind: Any, where: str) -> Any:
+    """`value` as the type `kind` of a field; an integer is taken for a float, a list for a tuple, nothing else."""
+    options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    for option in options:
+        if option is type(None):
+            if value is None:
+                return None
+        elif get_origin(option) is Literal:
+            if value in get_args(option) and isinstance(value, str):
+                return value
+        elif get_origin(option) is tuple:
+            if isinstance(value, list | tuple):
+                return tuple(_convert(item, get_args(option)[0], where) for item in value)
+        elif option is float:
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return _to_float(value, where)
+        elif isinstance(value, option) and not (option is int and isinstance(value, bool)):
+            return value
+    raise ConfigError(f"{where}: expected {_name(kind)}, got {_describe(value)}")
+
+
+def _to_float(value: int | float, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ConfigError(f"{where}: the number is too large") from error
+
+
+def _field_names(cls: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(cls)]
+
+
+def _nearest(name: str, valid: list[str]) -> str:
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(valid)}"
+
+
+def _name(kind: Any) -> str:
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_name(option) for option in get_args(kind) if option is not type(None))
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(repr(option) for option in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"a list of {_name(get_args(kind)[0])}"
+    return {str: "a string", int: "an integer", float: "a number", bool: "true or false"}[kind]
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _key(name: str) -> str:
+    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if bare else _string(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)  # TOML writes inf, -inf and nan as Python does
+    if isinstance(value, Iterable):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    raise TypeError(f"no TOML for {_describe(value)}")
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
+
+
+def _string(text: str) -> str:
+    return (
+        '"'
+        + "".join(_ESCAPES.get(c) or (f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else c) for c in text)
+        + '"'
+    )
