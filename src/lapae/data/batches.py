@@ -1,0 +1,140 @@
+"""One way to draw batches: for training, validation, post-hoc fitting and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapae.data.scaling import Scaling
+from lapae.data.source import Source, chunks
+
+CPU_BUDGET = 2 * 2**30
+"""Data that need no more bytes than this as float32 are held in memory as one tensor."""
+CUDA_SHARE = 0.25
+"""On a GPU: the share of its free memory instead."""
+
+
+class Batches:
+    """Batches of float32 in model space, on a device.
+
+    `batch_size` is that of one process. With `world_size` processes the global batch k of an epoch is the slice
+    order[k·G : (k+1)·G] of the epoch's order, G = batch_size·world_size, and rank r takes its contiguous part of it as
+    np.array_split cuts it. The last batch may be short, or empty on some ranks; no datum is repeated or left out
+    (unless `drop_last` leaves out an incomplete global batch), so sums over ranks and batches are sums over the data.
+    All ranks see the same number of batches.
+
+    Data that fit into `budget` bytes become one tensor on the device, once, and a batch is an index_select on it.
+    Larger data are read batch by batch, one ahead, in a thread.
+    """
+
+    def __init__(
+        self,
+        x: Source | Tensor,
+        scaling: Scaling | None,
+        batch_size: int,
+        *,
+        device: str | torch.device = "cpu",
+        shuffle: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        budget: int | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be from 0 to below world_size={world_size}, got {rank}")
+        if seed < 0:
+            raise ValueError(f"the seed must not be negative, got {seed}")
+        self.n_data = len(x)
+        self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.device = torch.device(device)
+        self._scaling = scaling or Scaling()
+        self._global_size = batch_size * world_size
+        self._resident: Tensor | None = None
+        self._source: Source | None = None
+        if drop_last and self.n_data < self._global_size:
+            raise ValueError(f"drop_last leaves no batch: {self.n_data} data, {self._global_size} in a global batch")
+        if isinstance(x, Tensor):
+            self._resident = self._scaling.apply(x.to(self.device)).to(torch.float32)
+        elif 4 * int(np.prod(x.shape)) <= (_budget(self.device) if budget is None else budget):
+            self._resident = self._load(x)
+        else:
+            self._source = x
+
+    def __len__(self) -> int:
+        """Batches an epoch, the same on every rank."""
+        whole, rest = divmod(self.n_data, self._global_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def order(self, epoch: int = 0) -> np.ndarray:
+        """The order (N,) of all data in an epoch: a pure function of the seed and the epoch, the same on every rank."""
+        if not self.shuffle:
+            return np.arange(self.n_data)
+        return np.random.default_rng([self.seed, epoch]).permutation(self.n_data)
+
+    def epoch(self, epoch: int = 0) -> Iterator[Tensor]:
+        """This rank's batches (B, *shape), float32 on the device, in the order of the epoch."""
+        order = self.order(epoch)
+        spans = [self._span(k) for k in range(len(self))]
+        if self._resident is None:
+            yield from self._stream([order[start:stop] for start, stop in spans])
+        elif self.shuffle:
+            index = torch.from_numpy(order).to(self.device)
+            for start, stop in spans:
+                yield self._resident.index_select(0, index[start:stop])
+        else:
+            for start, stop in spans:  # a copy: whoever writes into a batch does not write into the data
+                yield self._resident[start:stop].clone()
+
+    def _span(self, k: int) -> tuple[int, int]:
+        """The part of the order that is this rank's share of global batch k."""
+        start = k * self._global_size
+        size = min(self._global_size, self.n_data - start)
+        each, more = divmod(size, self.world_size)
+        first = start + self.rank * each + min(self.rank, more)
+        return first, first + each + (self.rank < more)
+
+    def _stream(self, parts: list[np.ndarray]) -> Iterator[Tensor]:
+        """Read a batch while the one before is in use. Errors of the thread are raised here."""
+        with ThreadPoolExecutor(1, thread_name_prefix="lapae-batches") as pool:
+            ahead = pool.submit(self._read, parts[0]) if parts else None
+            for k in range(len(parts)):
+                assert ahead is not None
+                batch = ahead.result()
+                ahead = pool.submit(self._read, parts[k + 1]) if k + 1 < len(parts) else None
+                yield self._place(batch)
+
+    def _read(self, index: np.ndarray) -> Tensor:
+        assert self._source is not None
+        batch = self._storage(np.asarray(self._source[index]))
+        return batch.pin_memory() if self.device.type == "cuda" else batch
+
+    def _load(self, x: Source) -> Tensor:
+        """The whole source as one tensor on the device, a chunk at a time so that nothing is held twice."""
+        tensor = torch.empty(x.shape, dtype=torch.float32, device=self.device)
+        for start, part in chunks(x):
+            tensor[start : start + len(part)] = self._place(self._storage(part))
+        return tensor
+
+    def _storage(self, part: np.ndarray) -> Tensor:
+        """What travels to the device: bytes as they are, a quarter of their floats; all else scaled, in 64 bits."""
+        if part.dtype == np.uint8:
+            return torch.from_numpy(np.array(part, order="C"))
+        return torch.from_numpy(np.ascontiguousarray(self._scaling.apply(part)))
+
+    def _place(self, batch: Tensor) -> Tensor:
+        batch = batch.to(self.device, non_blocking=True)
+        return self._scaling.apply(batch) if batch.dtype == torch.uint8 else batch
+
+
+def _budget(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0])
+    return CPU_BUDGET

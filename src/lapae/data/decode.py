@@ -1,0 +1,89 @@
+"""Image files to uint8 arrays. Every failure is a `DataError` that names the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from lapae.data.errors import DataError
+
+# A closed list: Pillow also opens formats that run other programs (EPS).
+FORMATS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+SUFFIXES = frozenset((".bmp", ".gif", ".jpg", ".jpeg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+MAX_PIXELS = 2**26
+GRAY_MODES = frozenset(("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N"))
+EXIF_ORIENTATION = 0x0112
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Header(NamedTuple):
+    """What an image file says of itself before it is decoded."""
+
+    size: tuple[int, int]
+    """(height, width), as seen upright."""
+    gray: bool
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """An image whose pixels are not read yet; refused above `MAX_PIXELS`, which would be a decompression bomb."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise DataError(f"{path}: {image.width}x{image.height} pixels, at most {MAX_PIXELS:,} are read")
+            yield image
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's decoders raise errors of many kinds on damaged files
+        raise DataError(f"{path}: cannot be read as an image ({error})") from error
+
+
+def read_header(path: Path) -> Header:
+    """Size and mode of an image file, without decoding it."""
+    with opened(path) as image:
+        height, width = image.height, image.width
+        if _turned(image) >= 5:  # orientations 5 to 8 exchange the axes
+            height, width = width, height
+        return Header((height, width), image.mode in GRAY_MODES)
+
+
+def decode(path: Path, size: tuple[int, int], *, gray: bool) -> np.ndarray:
+    """The image at `path`, upright, resized to (height, width): uint8 (1 or 3, height, width). Alpha is dropped."""
+    height, width = size
+    with opened(path) as image:
+        # JPEGs are decoded at a fraction of their size where that is still twice what is needed
+        image.draft(None, (2 * max(size), 2 * max(size)))
+        upright = ImageOps.exif_transpose(image) if _turned(image) > 1 else image
+        if upright.mode in ("I", "F"):
+            raise DataError(
+                f"{path}: mode {upright.mode} (32 bits a pixel) has no known range; store such data as .npy"
+            )
+        if upright.mode.startswith("I;16"):
+            upright = Image.fromarray(((np.asarray(upright).astype(np.uint32) + 128) // 257).astype(np.uint8))
+        pixels = upright.convert("L" if gray else "RGB")
+        if pixels.size != (width, height):
+            pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
+        array = np.asarray(pixels)
+    return array[None] if gray else np.ascontiguousarray(array.transpose(2, 0, 1))
+
+
+def in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+    """Map over items in a few threads: Pillow gives up the interpreter lock while it decodes and resizes."""
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), 8, (os.cpu_count() or 1) + 1)) as pool:
+        return list(pool.map(function, items))
+
+
+def _turned(image: Image.Image) -> int:
+    """EXIF orientation; asked of JPEGs only, because it makes Pillow decode the whole file of some other formats."""
+    return image.getexif().get(EXIF_ORIENTATION, 1) if image.format in ("JPEG", "MPO") else 1

@@ -1,0 +1,103 @@
+"""Fetching a data set: checksummed, resumable, with a progress bar."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapae.data.errors import DataError
+from lapae.data.progress import progress
+
+TIMEOUT_SECONDS = 30
+BLOCK_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class Download:
+    """What makes a data set whole."""
+
+    mirrors: tuple[str, ...]
+    """Addresses that hold the files, tried in order; each ends with a slash."""
+    files: dict[str, tuple[int, str]]
+    """File name to size in bytes and MD5."""
+
+
+def missing(download: Download, folder: Path) -> list[str]:
+    """Names of the files that are not in the folder."""
+    return [name for name in download.files if not (folder / name).is_file()]
+
+
+def fetch_files(download: Download, folder: Path) -> None:
+    """Bring every file of a data set into `folder`. Files that are there are verified and kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be made ({error.strerror}); choose another data folder") from error
+    for name, (size, md5) in download.files.items():
+        path = folder / name
+        if path.exists():
+            if _md5(path) != md5:
+                raise DataError(
+                    f"{path}: its MD5 is {_md5(path)}, expected {md5}; remove the file to have it fetched again"
+                )
+            continue
+        _fetch(download, path, size, md5)
+
+
+def _fetch(download: Download, path: Path, size: int, md5: str) -> None:
+    """One file, from the first mirror that gives it whole."""
+    part = path.with_name(path.name + ".part")
+    failures = []
+    for mirror in download.mirrors:
+        url = mirror + path.name
+        # a second round starts anew where what an earlier, broken download left behind was not sound
+        for _ in range(2):
+            resumed = part.exists()
+            try:
+                with progress(path.name, size, unit_bytes=True) as advance:
+                    _receive(url, part, size, advance)
+            except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+                failures.append(f"{url}: {getattr(error, 'reason', None) or error}")
+                break
+            if _md5(part) == md5:
+                os.replace(part, path)
+                return
+            part.unlink()
+            if not resumed:
+                failures.append(f"{url}: the file that came has the wrong MD5, expected {md5}")
+                break
+    names = ", ".join(missing(download, path.parent))
+    reasons = "\n  ".join(failures)
+    raise DataError(f"could not download {path.name}. Put these files into {path.parent}: {names}\n  {reasons}")
+
+
+def _receive(url: str, part: Path, size: int, advance: Callable[[int], None]) -> None:
+    """Append to `part` what it lacks, at most up to `size` bytes; it is kept when the connection breaks."""
+    have = part.stat().st_size if part.exists() else 0
+    if have >= size:
+        return  # the checksum decides
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as reply:
+        if have and not (reply.status == 206 and reply.headers.get("Content-Range", "").startswith(f"bytes {have}-")):
+            have = 0  # the server sends the whole file
+        advance(have)
+        with part.open("ab" if have else "wb") as file:
+            while have < size and (block := reply.read(min(BLOCK_BYTES, size - have))):
+                file.write(block)
+                have += len(block)
+                advance(len(block))
+            file.flush()
+            os.fsync(file.fileno())
+    if have < size:
+        raise ConnectionError(f"the connection ended after {have:,} of {size:,} bytes; try again to go on from there")
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -1,0 +1,120 @@
+"""What data are: sources that are read by index, splits of them, and the set as a whole.
+
+A source holds N data in storage units: uint8 from 0 to 255, or floats. Arrays and memory maps are sources as they are;
+`Lazy` is for everything that is read or decoded on access.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from lapae.data.scaling import Scaling
+
+Kind: TypeAlias = Literal["image", "table", "array"]
+CHUNK_BYTES = 32 * 2**20
+
+
+class Lazy(ABC):
+    """A source that is read on access. Subclasses set `shape` (N, ...) and `dtype`, and say how to read an index."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @abstractmethod
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """The data at an integer, a slice or an array of integers, in storage units."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All data, read into memory."""
+        if copy is False:
+            raise ValueError("a lazy source cannot become an array without a copy")
+        return np.asarray(self[:], dtype=dtype)
+
+
+Source: TypeAlias = np.ndarray | Lazy
+
+
+class Subset(Lazy):
+    """Some data of another source, which is not copied."""
+
+    def __init__(self, source: Source, index: np.ndarray) -> None:
+        self.source, self.index = source, index
+        self.shape, self.dtype = (len(index), *source.shape[1:]), source.dtype
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """Read through to the source."""
+        return np.asarray(self.source[self.index[index]])
+
+
+def take(source: Source, index: np.ndarray) -> Source:
+    """The data at an increasing `index` (n,): a view where they lie together, a copy in memory, else a `Subset`."""
+    if isinstance(source, Lazy):
+        return Subset(source, index)
+    if len(index) and index[-1] - index[0] == len(index) - 1:
+        return source[index[0] : index[-1] + 1]
+    return Subset(source, index) if isinstance(source, np.memmap) else source[index]
+
+
+def chunks(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, np.ndarray]]:
+    """Read a source in order, a bounded number of bytes at a time: pairs of the first index and the data (n, ...)."""
+    step = max(1, chunk_bytes // max(1, int(np.prod(source.shape[1:])) * source.dtype.itemsize))
+    for start in range(0, len(source), step):
+        yield start, np.asarray(source[start : start + step])
+
+
+@dataclass(frozen=True)
+class Split:
+    """N data and their labels."""
+
+    x: Source
+    """(N, *shape) in storage units; `x[index_array]` reads some of them."""
+    y: np.ndarray | None
+    """(N,) integer classes, or (N, A) attributes that are 0 or 1; None where there are no labels."""
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set in three splits, with the scaling from storage to model space."""
+
+    name: str
+    kind: Kind
+    train: Split
+    valid: Split
+    test: Split
+    scaling: Scaling
+    label_names: tuple[str, ...] | None = None
+    """Names of the classes, or of the attributes."""
+    feature_names: tuple[str, ...] | None = None
+    """Names of the columns of a table."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one datum: (C, H, W) of an image, (F,) of a table."""
+        return self.train.x.shape[1:]
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a reader hands on: all data of a set, not yet split."""
+
+    name: str
+    kind: Kind
+    x: Source
+    y: np.ndarray | None = None
+    partition: np.ndarray | None = None
+    """(N,) the set's own splits, 0 train, 1 validation, 2 test, as in CelebA's file; None where it has none."""
+    scaling: Scaling | None = None
+    """None: to be standardised with the training split."""
+    label_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None

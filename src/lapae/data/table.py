@@ -1,0 +1,134 @@
+"""Tables in .csv files, with a header or without."""
+
+from __future__ import annotations
+
+import csv
+import math
+from array import array
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lapae.data.errors import DataError, did_you_mean
+from lapae.data.labels import parse_classes
+from lapae.data.source import Records
+
+MISSING = frozenset(("", "nan", "na", "n/a", "null"))
+DELIMITERS = (",", ";", "\t")
+
+
+class Table(NamedTuple):
+    """The content of a .csv file."""
+
+    x: np.ndarray
+    """(N, F) float64."""
+    feature_names: tuple[str, ...] | None
+    labels: list[str] | None
+    rows: list[int]
+    """(N,) the line of the file that each datum ends on, from 1."""
+
+
+def read_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bool = False) -> Records:
+    """The numbers of a .csv file (N, F), to be standardised; classes from `label_column`, a name or a number from 0."""
+    table = parse_csv(path, label_column=label_column, allow_nan=allow_nan)
+    y, label_names = parse_classes(path, table.labels, table.rows) if table.labels is not None else (None, None)
+    return Records(path.stem, "table", table.x, y, label_names=label_names, feature_names=table.feature_names)
+
+
+def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bool = False) -> Table:
+    """Read a .csv file. The first row is a header if none of its cells is a number, the label's left aside."""
+    values, labels, rows = array("d"), [], []
+    header: list[str] | None = None
+    label: int | None = None
+    width = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first_line = file.readline()
+            file.seek(0)
+            reader = csv.reader(file, delimiter=max(DELIMITERS, key=first_line.count), strict=True)
+            for cells in reader:
+                if not cells:
+                    continue  # a blank line
+                row, cells = reader.line_num, [cell.strip() for cell in cells]
+                if not width:
+                    width = len(cells)
+                    label = _label_index(path, cells, label_column)
+                    if label_column in cells or _is_header(cells, label):
+                        header = cells
+                        continue
+                if len(cells) != width:
+                    raise DataError(f"{path}, row {row}: {len(cells)} cells, expected {width}")
+                if label is not None:
+                    labels.append(cells.pop(label))
+                values.extend(_numbers(path, row, cells, header, label, allow_nan))
+                rows.append(row)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as .csv ({error})") from error
+    if label_column in labels:  # the name of a class was given, and a row of data was taken for the header
+        raise DataError(f"{path}: {label_column!r} is a label and no column; label_column must be a name or a number")
+    n_features = width - (label is not None)
+    if not rows or not n_features:
+        raise DataError(f"{path}: " + ("is empty" if not width else "holds no rows of numbers"))
+    names = [name for i, name in enumerate(header) if i != label] if header else None
+    x = np.frombuffer(values, dtype=np.float64).reshape(len(rows), n_features)
+    return Table(x, tuple(names) if names else None, labels if label is not None else None, rows)
+
+
+def _label_index(path: Path, first: list[str], label_column: str | int | None) -> int | None:
+    """The label's place in a row: by name in the header, or by number, negative from the end."""
+    if label_column is None:
+        return None
+    if isinstance(label_column, str) and label_column in first:
+        if first.count(label_column) > 1:
+            raise DataError(f"{path}: {first.count(label_column)} columns are named {label_column!r}; give its number")
+        return first.index(label_column)
+    try:
+        number = int(label_column)
+    except ValueError:
+        named = [cell for cell in first if cell and not _is_number(cell)]
+        hint = did_you_mean(str(label_column), named)
+        has = f"it has {', '.join(named[:20])}" if _is_header(first, None) else "it has no header"
+        raise DataError(f"{path}: no column {label_column!r}{hint}; {has}") from None
+    if not -len(first) <= number < len(first):
+        raise DataError(f"{path}: no column {number}, it has {len(first)} columns, counted from 0")
+    return number % len(first)
+
+
+def _is_header(cells: list[str], label: int | None) -> bool:
+    features = [cell for i, cell in enumerate(cells) if i != label]
+    named = [cell for cell in features if cell.lower() not in MISSING and not _is_number(cell)]
+    return bool(named) and not any(_is_number(cell) and math.isfinite(float(cell)) for cell in features)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell  # Python reads 1_000, other programs do not
+
+
+def _numbers(
+    path: Path, row: int, cells: list[str], header: list[str] | None, label: int | None, allow_nan: bool
+) -> list[float]:
+    """The cells as numbers; the first that is none, or that is not allowed, is named."""
+    try:
+        numbers = [float(cell) for cell in cells]
+        if all(map(math.isfinite, numbers)) and not any("_" in cell for cell in cells):
+            return numbers
+    except ValueError:
+        pass
+    numbers = []
+    for i, cell in enumerate(cells):
+        column = i + (label is not None and i >= label)
+        where = f"{path}, row {row}, column {repr(header[column]) if header else column}"
+        missing = cell.lower() in MISSING
+        if not missing and not _is_number(cell):
+            raise DataError(f"{where}: {cell[:40]!r} is not a number (a column of classes is given as label_column)")
+        number = math.nan if missing else float(cell)
+        if math.isinf(number) or (math.isnan(number) and not allow_nan):
+            what = f"{cell!r} is not finite" if not missing else f"{cell!r} is missing; allow_nan takes it as NaN"
+            raise DataError(f"{where}: {what}")
+        numbers.append(number)
+    return numbers
