@@ -162,8 +162,9 @@ def _check(config: Config) -> None:
     for name, number in at_least_one:
         if number < 1:
             raise ConfigError(f"{name} = {number}: expected at least 1")
-    if train.epochs < 0:
-        raise ConfigError(f"epochs = {train.epochs}: expected 0 or more")
+    for name, number in [("epochs", train.epochs), ("seed", train.seed), ("split_seed", config.data.split_seed)]:
+        if number < 0:
+            raise ConfigError(f"{name} = {number}: expected 0 or more")
     above_zero = [
         ("learning_rate", train.learning_rate),
         ("sigma", model.sigma),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import socket
@@ -116,8 +117,17 @@ class Run:
         return metrics if isinstance(metrics, dict) else None
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write `value` as JSON."""
-        write_whole(self / name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+        """Write `value` as JSON; NaN and infinity, which JSON has not, become null."""
+        write_whole(self / name, (json.dumps(plain(value), indent=2, allow_nan=False) + "\n").encode())
+
+
+def plain(value: Any) -> Any:
+    """`value` with every number that JSON cannot write as None."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -186,7 +196,7 @@ def _digest(tensors: dict[str, Tensor], text: str) -> str:
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         if tensor.numel():
-            digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

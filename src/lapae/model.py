@@ -1,0 +1,220 @@
+"""A trained model: the method at its best weights and what one needs to use it. Saved into a run, loaded from one."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lapae.config import Config, ModelConfig
+from lapae.data.scaling import Scaling
+from lapae.errors import ConfigError, RunError
+from lapae.methods import METHODS, Method
+from lapae.methods import build as build_registered
+from lapae.models import Autoencoder, Gaussian, Likelihood
+from lapae.models import build as build_network
+from lapae.models import likelihood as likelihood_by_name
+from lapae.runs import METRICS, MODEL, POSTERIOR, Run, read_tensor_file, tensor_file, write_whole
+from lapae.toml import config_from_dict, config_to_dict
+from lapae.train.checkpoint import load_checkpoint, load_state
+from lapae.train.seeds import seed_all
+
+FORMAT = "lapae model 1"
+Shape = tuple[int, ...]
+Modules = tuple[nn.Module, nn.Module]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+    "leaky_relu": nn.LeakyReLU,
+    "softplus": nn.Softplus,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What a model remembers of the data it was trained on."""
+
+    name: str
+    kind: str
+    shape: Shape
+    """Of one datum."""
+    n_data: int
+    """Number of training data."""
+    scaling: Scaling = field(default_factory=Scaling)
+    label_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, data: Any) -> DataInfo:
+        """Of a `lapae.data.Data`."""
+        names = data.label_names, data.feature_names
+        return cls(data.name, data.kind, tuple(data.shape), len(data.train.x), data.scaling, *names)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {**asdict(replace(self, scaling=Scaling())), "scaling": self.scaling.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> DataInfo:
+        """Inverse of `to_dict`."""
+        tuples = {
+            key: tuple(values[key]) if values[key] is not None else None for key in ("label_names", "feature_names")
+        }
+        return cls(
+            **{**values, **tuples, "shape": tuple(values["shape"]), "scaling": Scaling.from_dict(values["scaling"])}
+        )
+
+
+@dataclass
+class TrainedModel:
+    """A method at its best weights, with its configuration and what it knows of its data."""
+
+    method: Method
+    config: Config
+    data: DataInfo
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """The final numbers of training."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One record an epoch; empty for a model that was loaded."""
+    path: Path | None = None
+    """The run folder, where it is in one."""
+
+    @property
+    def shape(self) -> Shape:
+        """Of one datum."""
+        return self.data.shape
+
+    @property
+    def scaling(self) -> Scaling:
+        """From storage to model space."""
+        return self.data.scaling
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Of the decoder's output."""
+        return self.method.likelihood
+
+    def save(self, run: Run) -> None:
+        """Write model.safetensors, posterior.safetensors where there is one, and metrics.json: the run is finished."""
+        state = self.method.state_dict()
+        prefixes = ("posterior.", *getattr(self.method, "posterior_keys", ()))
+        posterior = {name: tensor for name, tensor in state.items() if name.startswith(prefixes)}
+        weights = {name: tensor for name, tensor in state.items() if name not in posterior}
+        metadata = {"format": FORMAT, "config": config_to_dict(self.config), "data": self.data.to_dict()}
+        (run / METRICS).unlink(missing_ok=True)
+        if posterior:
+            write_whole(run / POSTERIOR, tensor_file(posterior, {"format": FORMAT}))
+        else:
+            (run / POSTERIOR).unlink(missing_ok=True)
+        write_whole(run / MODEL, tensor_file(weights, {**metadata, "has_posterior": bool(posterior)}))
+        run.write_json(METRICS, self.metrics)
+        self.path = run.path
+
+
+def load_run(
+    path: str | Path,
+    *,
+    network: Modules | None = None,
+    likelihood: Likelihood | None = None,
+    device: str | torch.device = "cpu",
+) -> TrainedModel:
+    """The trained model of a run folder, at its best weights.
+
+    `network` and `likelihood` are needed where the model was trained with modules or a likelihood of one's own. A run
+    that is not finished gives its best weights so far, with a warning.
+    """
+    run = Run.open(path)
+    if (run / MODEL).exists():
+        state, metadata = read_tensor_file(run / MODEL)
+        if metadata.get("format") != FORMAT:
+            raise RunError(f"{run / MODEL} is not a model of lapae: expected format {FORMAT!r}")
+        if metadata["has_posterior"]:
+            state |= read_tensor_file(run / POSTERIOR)[0]
+        origin = str(run / MODEL)
+    else:
+        checkpoint = load_checkpoint(run)
+        if checkpoint is None:
+            raise RunError(f"{run.path} has no model yet: train it with lapae train --resume {run.path}")
+        epoch = checkpoint.state.best_epoch
+        warnings.warn(f"{run.path} is not finished: these are its best weights so far, of epoch {epoch}", stacklevel=2)
+        state, metadata, origin = checkpoint.best, checkpoint.about, checkpoint.path
+    config = config_from_dict(metadata["config"], origin)
+    info = DataInfo.from_dict(metadata["data"])
+    # What the method would start from is not needed, and may be gone: its weights are here.
+    bare = replace(config, method=replace(config.method, pretrained=None))
+    with torch.random.fork_rng(devices=[]):
+        method = build_method(bare, info, network=network, likelihood=likelihood)
+    load_state(method, state, origin)
+    method.to(device).eval()
+    return TrainedModel(method, config, info, run.read_metrics() or {}, path=run.path)
+
+
+def build_method(
+    config: Config, data: DataInfo, *, network: Modules | None = None, likelihood: Likelihood | None = None
+) -> Method:
+    """A fresh method, its initial weights given by the seed (it seeds torch's global generator)."""
+    name = config.method.method
+    if name not in METHODS:
+        raise ConfigError(f"unknown method {name!r}: expected one of {', '.join(sorted(METHODS))}")
+    seed_all(config.train.seed, "init")
+    factory = _Copies(network) if network is not None else _Builds(config.model, data.shape)
+    return build_registered(name, factory, likelihood or make_likelihood(config.model), config.method, data.n_data)
+
+
+def make_likelihood(config: ModelConfig) -> Likelihood:
+    """The likelihood that the configuration names."""
+    if config.likelihood.lower() == "gaussian":
+        return Gaussian(config.sigma)
+    try:
+        return likelihood_by_name(config.likelihood)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class _Builds:
+    """Networks by name, each freshly initialised."""
+
+    config: ModelConfig
+    shape: Shape
+
+    def __call__(self) -> Autoencoder:
+        config = self.config
+        names = ("hidden", "channels", "kernel_size", "activation")
+        options: dict[str, Any] = {n: getattr(config, n) for n in names if getattr(config, n) is not None}
+        if config.activation is not None:
+            if config.activation not in ACTIVATIONS:
+                raise ConfigError(f"unknown activation {config.activation!r}: expected one of {', '.join(ACTIVATIONS)}")
+            options["activation"] = ACTIVATIONS[config.activation]
+        try:
+            return build_network(config.network, self.shape, config.latent_dim, **options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"network {config.network!r} with {options or 'its defaults'}: {error}") from error
+
+
+class _Copies:
+    """A user's own modules: the first copy as they are, further ones (an ensemble's) initialised anew."""
+
+    def __init__(self, modules: Modules) -> None:
+        self.modules, self.n_calls = modules, 0
+
+    def __call__(self) -> Autoencoder:
+        network = build_network(copy.deepcopy(self.modules), (), 0)
+        self.n_calls += 1
+        if self.n_calls > 1:
+            for module in network.modules():
+                reset = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return network

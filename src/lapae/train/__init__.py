@@ -1,0 +1,1 @@
+"""One training loop for all methods, its checkpoints and its progress."""

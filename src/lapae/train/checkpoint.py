@@ -1,0 +1,169 @@
+"""What resuming needs, in one safetensors file a checkpoint, with the previous one kept beside it.
+
+Tensors: `method.*` (weights and posterior), `optimizer.<parameter>.*`, and `best.*` where the best epoch is not this
+one. Everything else is JSON in the file's metadata, the configuration and the history of the epochs included, so that
+a damaged config.toml or metrics.jsonl costs nothing. Randomness is a function of the seed and the epoch: no state.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from lapae.errors import RunError
+from lapae.runs import CHECKPOINT, PREVIOUS, Run, read_tensor_file, sync_folder, tensor_file, write_whole
+
+FORMAT = "lapae checkpoint 1"
+_NEXT = "checkpoint.next.safetensors"
+_SCHEDULE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class TrainState:
+    """How far training is: plain numbers."""
+
+    n_data: int
+    """Number of training data: on resuming it tells whether the data are still the same."""
+    epoch: int = 0
+    """Epochs done."""
+    best_epoch: int = 0
+    """The epoch of the best validation loss; 0 is the initial weights."""
+    best_loss: float | None = None
+    """The best validation loss."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One record an epoch."""
+
+    def stop_reason(self, epochs: int, patience: int) -> str | None:
+        """Why training is over, or None."""
+        if self.epoch - self.best_epoch >= patience and self.epoch > 0:
+            return f"no better validation loss in {patience} epochs"
+        return f"{epochs} epochs done" if self.epoch >= epochs else None
+
+    def is_best(self, loss: float) -> bool:
+        """Whether `loss` is better than all before it."""
+        return loss < (math.inf if self.best_loss is None else self.best_loss)
+
+
+def copy_state(module: nn.Module) -> Tensors:
+    """A copy of the weights and buffers, where they are."""
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+
+def save_checkpoint(
+    run: Run,
+    method: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: ReduceLROnPlateau,
+    state: TrainState,
+    best: Tensors,
+    about: Mapping[str, Any],
+) -> None:
+    """Write the checkpoint of the epoch that `state` ends with, and keep the one before it."""
+    tensors = {f"method.{name}": tensor for name, tensor in method.state_dict().items()}
+    adam = optimizer.state_dict()
+    for index, values in adam["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in values.items()}
+    if state.best_epoch != state.epoch:
+        tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
+    metadata = {
+        "format": FORMAT,
+        "state": asdict(state),
+        "learning_rates": [float(group["lr"]) for group in adam["param_groups"]],
+        "schedule": {name: getattr(schedule, name) for name in _SCHEDULE},
+        "about": dict(about),
+    }
+    write_whole(run / _NEXT, tensor_file(tensors, metadata))
+    # Whole already under its first name, where loading looks too: a kill between the two renames loses nothing.
+    try:
+        if (run / CHECKPOINT).exists():
+            os.replace(run / CHECKPOINT, run / PREVIOUS)
+        os.replace(run / _NEXT, run / CHECKPOINT)
+        sync_folder(run.path)
+    except OSError as error:
+        raise RunError(f"cannot write {run / CHECKPOINT}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as read from a file."""
+
+    tensors: Tensors
+    metadata: dict[str, Any]
+    path: str
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the caller of training had put in: the configuration and the data, as plain JSON."""
+        return self.metadata["about"]
+
+    @property
+    def state(self) -> TrainState:
+        """How far training was."""
+        return TrainState(**self.metadata["state"])
+
+    def group(self, name: str) -> Tensors:
+        """The tensors under "name.", without that prefix."""
+        prefix = f"{name}."
+        return {key.removeprefix(prefix): tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
+
+    @property
+    def best(self) -> Tensors:
+        """Weights and buffers of the best epoch."""
+        return self.group("best") or self.group("method")
+
+    def restore(self, method: nn.Module, optimizer: torch.optim.Optimizer, schedule: ReduceLROnPlateau) -> None:
+        """Put everything back where it was when the checkpoint was written."""
+        load_state(method, self.group("method"), self.path)
+        state = optimizer.state_dict()
+        values: dict[int, Tensors] = {}
+        for key, tensor in self.group("optimizer").items():
+            index, name = key.split(".")
+            values.setdefault(int(index), {})[name] = tensor
+        rates = [group["lr"] for group in optimizer.param_groups]  # tensors on a GPU: filled, not replaced
+        optimizer.load_state_dict({"state": values, "param_groups": state["param_groups"]})
+        for group, rate, saved in zip(optimizer.param_groups, rates, self.metadata["learning_rates"], strict=True):
+            group["lr"] = rate.fill_(saved) if isinstance(rate, Tensor) else saved
+        vars(schedule).update(self.metadata["schedule"])
+
+
+def load_state(method: nn.Module, state: Tensors, origin: str) -> None:
+    """`load_state_dict` with an error that says where the weights came from and what does not fit."""
+    try:
+        method.load_state_dict(state)
+    except RuntimeError as error:
+        detail = " ".join(str(error).split())
+        raise RunError(f"{origin} does not fit this model: {detail[:300]}") from error
+
+
+def load_checkpoint(run: Run) -> Checkpoint | None:
+    """The newest readable checkpoint of a run; None where none was written yet.
+
+    A damaged newest one is passed over with a warning: the one before it leads to the same weights, an epoch later.
+    """
+    failures = []
+    for name in (_NEXT, CHECKPOINT, PREVIOUS):
+        if not (run / name).exists():
+            continue
+        try:
+            tensors, metadata = read_tensor_file(run / name)
+            if metadata.get("format") != FORMAT:
+                raise RunError(f"{run / name} is not a checkpoint: expected format {FORMAT!r}")
+        except RunError as error:
+            failures.append(str(error))
+            continue
+        if failures:
+            warnings.warn(f"{failures[0]}; going on from the checkpoint before it, {run / name}", stacklevel=2)
+        return Checkpoint(tensors, metadata, str(run / name))
+    if failures:
+        raise RunError("no readable checkpoint: " + "; ".join(failures))
+    return None

@@ -1,0 +1,136 @@
+"""From a configuration and data to a trained model: what the command line, the estimator and the experiments call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lapae.config import Config, DataConfig
+from lapae.data import Batches, Data, load
+from lapae.errors import ConfigError, RunError
+from lapae.model import DataInfo, Modules, TrainedModel, build_method, load_run
+from lapae.models import Likelihood
+from lapae.runs import CONFIG, METRICS, Run, write_whole
+from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
+from lapae.train.checkpoint import load_checkpoint
+from lapae.train.loop import make_fabric, train
+from lapae.train.progress import Observer, TensorBoard
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+VALIDATION_BATCH = 256
+"""At least so many data in a validation batch: no gradient, so more of them fit."""
+
+MAY_CHANGE = {
+    "data": {"data_dir"},
+    "model": set(),
+    "method": {"predictive", "n_samples"},
+    "train": {"epochs", "patience", "device", "precision", "capture", "checkpoint_every", "tensorboard", "verbose"},
+}
+"""Options that a resumed run may be given anew; the others would make it another run."""
+
+
+def load_data(config: DataConfig) -> Data:
+    """The data that a configuration names."""
+    held_out = config.validation_fraction
+    return load(
+        config.source,
+        data_dir=config.data_dir,
+        validation=int(held_out) if held_out is not None and held_out >= 1 else held_out,
+        test=config.test_fraction,
+        seed=config.split_seed,
+        label_column=config.label_column,
+        image_size=config.image_size,
+        allow_nan=config.allow_nan,
+        limit=config.limit,
+    )
+
+
+def fit(
+    config: Config,
+    data: Data | None = None,
+    *,
+    run: Run | None = None,
+    resume: bool = False,
+    network: Modules | None = None,
+    likelihood: Likelihood | None = None,
+    fabric: Fabric | None = None,
+    observers: Sequence[Observer] = (),
+) -> TrainedModel:
+    """Train what `config` says on `data` (those that it names, where not given), in `run` where there is one.
+
+    `resume` goes on from the last checkpoint of `run`. `network` (encoder, decoder) and `likelihood` stand in for those
+    that the configuration names. torch's global generators are left as they were.
+    """
+    config = config.resolved()
+    if run is not None and resume and run.finished and config_to_dict(saved_config(run)) == config_to_dict(config):
+        return load_run(run.path, network=network, likelihood=likelihood)
+    data = load_data(config.data) if data is None else data
+    if run is not None:
+        write_whole(run / CONFIG, write_config(config).encode())
+        (run / METRICS).unlink(missing_ok=True)
+        if config.train.tensorboard:
+            observers = [*observers, TensorBoard(run / "tensorboard")]
+    fabric = fabric or make_fabric(config.train)
+    began = time.monotonic()
+    options = config.train
+    share: dict[str, Any] = {
+        "device": fabric.device,
+        "seed": options.seed,
+        "rank": fabric.global_rank,
+        "world_size": fabric.world_size,
+    }
+    with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
+        info = DataInfo.of(data)
+        method = build_method(config, info, network=network, likelihood=likelihood)
+        batches = Batches(data.train.x, data.scaling, options.batch_size, shuffle=True, **share)
+        valid = Batches(data.valid.x, data.scaling, max(options.batch_size, VALIDATION_BATCH), **share)
+        result = train(
+            method,
+            batches,
+            valid,
+            options,
+            run=run,
+            about={"config": config_to_dict(config), "data": info.to_dict()},
+            fabric=fabric,
+            resume=load_checkpoint(run) if run is not None and resume else None,
+            observers=observers,
+        )
+    metrics = {
+        "epochs": len(result.history),
+        "best_epoch": result.best_epoch,
+        "best_loss": result.best_loss,
+        "stopped": result.stopped,
+        "seconds": time.monotonic() - began,
+        "device": str(fabric.device),
+        **result.finish,
+    }
+    model = TrainedModel(method, config, info, metrics, result.history)
+    if run is not None and fabric.is_global_zero:
+        model.save(run)
+    return model
+
+
+def saved_config(run: Run) -> Config:
+    """The configuration of a run: the checkpoint's, which a digest guards; that of config.toml before there is one."""
+    checkpoint = load_checkpoint(run)
+    if checkpoint is not None:
+        return config_from_dict(checkpoint.about["config"], checkpoint.path)
+    if not (run / CONFIG).exists():
+        raise RunError(f"{run.path} cannot be resumed: it has neither a checkpoint nor a {CONFIG}")
+    return read_config(run / CONFIG)
+
+
+def check_resumable(saved: Config, wanted: Config) -> None:
+    """ConfigError where `wanted` differs from `saved` in an option that a resumed run cannot change."""
+    for section, before in config_to_dict(saved.resolved()).items():
+        after = config_to_dict(wanted.resolved())[section]
+        for name, value in before.items():
+            if after[name] != value and name not in MAY_CHANGE[section]:
+                raise ConfigError(
+                    f"a resumed run cannot change {name} (from {value!r} to {after[name]!r}): start a new one"
+                )

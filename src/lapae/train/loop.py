@@ -1,0 +1,212 @@
+"""The training loop, one for all methods. It never knows which method it trains.
+
+Adam; the learning rate is halved after 5 epochs without a better validation loss; training stops after 8 (`patience`);
+the best weights are put back at the end, and the method finishes on them (a post-hoc posterior is fitted there).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from lapae.config import TrainConfig
+from lapae.errors import ConfigError, DivergedError, RunError
+from lapae.methods import Method
+from lapae.runs import HISTORY, Run, plain, write_whole
+from lapae.train.checkpoint import Checkpoint, TrainState, copy_state, save_checkpoint
+from lapae.train.progress import Observer
+from lapae.train.seeds import seed_all
+from lapae.train.step import LossSum, make_optimizer, make_step
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class EpochBatches(Protocol):
+    """What the loop asks of its data (`lapae.data.Batches` is it)."""
+
+    n_data: int
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        ...
+
+    def epoch(self, epoch: int = 0) -> Iterator[Tensor]:
+        """Batches (B, *shape) of an epoch, in an order that depends on nothing but the seed and the epoch."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What training came to. The method holds the best weights."""
+
+    history: list[dict[str, Any]]
+    """One record an epoch: epoch, loss, valid_loss, learning_rate, seconds, and what the method validates."""
+    best_epoch: int
+    best_loss: float | None
+    stopped: str
+    """Why training ended."""
+    finish: dict[str, float]
+    """What `Method.finish` reported."""
+
+
+def make_fabric(config: TrainConfig) -> Fabric:
+    """Fabric for one process on the device and in the precision that `config` asks for."""
+    from lightning_fabric import Fabric  # takes seconds
+
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = cuda: there is no CUDA device that torch can use here; try auto or cpu")
+    on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    precision = {"32": "32-true", "bf16": "bf16-mixed"}[config.precision]
+    return Fabric(accelerator="cuda" if on_gpu else "cpu", devices=1, precision=precision)  # pyright: ignore
+
+
+def train(
+    method: Method,
+    batches: EpochBatches,
+    valid: EpochBatches | None,
+    options: TrainConfig,
+    *,
+    run: Run | None = None,
+    about: Mapping[str, Any] | None = None,
+    fabric: Fabric | None = None,
+    resume: Checkpoint | None = None,
+    observers: Sequence[Observer] = (),
+) -> TrainResult:
+    """Train `method` on `batches`; without `valid`, the training loss steers.
+
+    `run` keeps the metrics and the checkpoints, with `about` (plain JSON: the configuration, the data) in them.
+    """
+    fabric = fabric or make_fabric(options)
+    device = fabric.device
+    method.to(device)
+    state = TrainState(batches.n_data)
+    run = run if fabric.is_global_zero else None  # one process writes
+
+    if any(parameter.requires_grad for parameter in method.parameters()):
+        optimizer = make_optimizer(method, options.learning_rate, device)
+        # Any smaller loss is better, as for early stopping: a relative threshold means nothing for a log-density.
+        schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=5, threshold=0.0)
+        if resume is not None:
+            resume.restore(method, optimizer, schedule)
+            state = resume.state
+            if state.n_data != batches.n_data:
+                raise RunError(f"{resume.path} is of {state.n_data} training data, there are {batches.n_data} now")
+        best = {k: v.to(device) for k, v in resume.best.items()} if resume is not None else copy_state(method)
+        module, fabric_optimizer = fabric.setup(method, optimizer)
+        generator = torch.Generator(device)
+        losses = LossSum(device)
+        step = make_step(
+            method,
+            module,
+            fabric_optimizer,
+            fabric,
+            generator,
+            losses,
+            batch_size=options.batch_size,
+            capture=options.capture == "auto",
+        )
+        if run is not None:
+            write_history(run, state.history)
+        for observer in observers:
+            observer.start(state.epoch, options.epochs, len(batches))
+        try:
+            while not state.stop_reason(options.epochs, options.patience):
+                began = time.monotonic()
+                epoch = state.epoch + 1
+
+                method.train()
+                seed_all(options.seed, "train", epoch, generator=generator)
+                losses.reset()
+                for x in batches.epoch(epoch):
+                    step(x.to(device))
+                    for observer in observers:
+                        observer.step()
+                loss, n_finite = losses.read(fabric)
+                record: dict[str, Any] = {"epoch": epoch, "loss": loss}
+
+                if valid is not None and valid.n_data:
+                    seed_all(options.seed, "valid", epoch, generator=generator)
+                    record |= {f"valid_{k}": v for k, v in validate(method, valid, generator, fabric).items()}
+                steering = record.get("valid_loss", loss)
+                if not math.isfinite(loss) or not math.isfinite(steering):
+                    method.load_state_dict(best)
+                    raise DivergedError(_diverged(record, n_finite, len(batches), state, run))
+
+                record |= {"learning_rate": float(optimizer.param_groups[0]["lr"]), "seconds": time.monotonic() - began}
+                state.epoch = epoch
+                state.history.append(plain(record))
+                if state.is_best(steering):
+                    state.best_epoch, state.best_loss = epoch, steering
+                    best = copy_state(method)
+                schedule.step(steering)
+
+                if run is not None:
+                    append_history(run, state.history[-1])
+                    over = state.stop_reason(options.epochs, options.patience)
+                    if over or epoch % options.checkpoint_every == 0:
+                        save_checkpoint(run, method, optimizer, schedule, state, best, about or {})
+                for observer in observers:
+                    observer.epoch(record)
+        finally:
+            for observer in observers:
+                observer.close()
+        method.load_state_dict(best)
+
+    method.eval()
+    seed_all(options.seed, "finish")
+    finish = method.finish(lambda: batches.epoch(0), batches.n_data)
+    stopped = state.stop_reason(options.epochs, options.patience) or "nothing to train"
+    return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish)
+
+
+@torch.no_grad()
+def validate(method: Method, valid: EpochBatches, generator: torch.Generator, fabric: Fabric) -> dict[str, float]:
+    """Means over the validation data of what `Method.validate` sums."""
+    method.eval()
+    sums: dict[str, Tensor] = {}
+    for x in valid.epoch(0):
+        with fabric.autocast():
+            batch = method.validate(x.to(fabric.device), generator)
+        for name, value in batch.items():
+            value = value.detach().double()
+            sums[name] = sums[name] + value if name in sums else value
+    # One reduction and one read for all of them.
+    total = fabric.all_reduce(torch.stack([*sums.values()]), reduce_op="sum")
+    return {name: value / valid.n_data for name, value in zip(sums, total.tolist(), strict=True)}  # pyright: ignore
+
+
+def append_history(run: Run, record: dict[str, Any]) -> None:
+    """Add an epoch to metrics.jsonl."""
+    try:
+        with open(run / HISTORY, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+    except OSError as error:
+        raise RunError(f"cannot write {run / HISTORY}: {error.strerror}") from error
+
+
+def write_history(run: Run, history: list[dict[str, Any]]) -> None:
+    """Make metrics.jsonl say what the checkpoint knows: epochs after it are done again, damage is mended."""
+    write_whole(run / HISTORY, "".join(json.dumps(record) + "\n" for record in history).encode())
+
+
+def _diverged(record: dict[str, Any], n_finite: int, n_steps: int, state: TrainState, run: Run | None) -> str:
+    epoch = record["epoch"]
+    if math.isfinite(record["loss"]):
+        what = f"the validation loss is {record['valid_loss']} in epoch {epoch}, the training loss {record['loss']:.6g}"
+    else:
+        what = f"the training loss is {record['loss']} since step {n_finite + 1} of {n_steps} in epoch {epoch}"
+    kept = "the initial weights are kept"
+    if state.best_epoch:
+        where = f" in {run.path}" if run is not None else ""
+        kept = f"the weights of epoch {state.best_epoch} (loss {state.best_loss:.6g}) are kept{where}"
+    advice = "Try a smaller learning_rate, a larger prior_precision or precision 32, and look for outliers in the data"
+    return f"{what}; {kept}. {advice}"

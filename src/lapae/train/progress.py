@@ -1,0 +1,136 @@
+"""Who watches training: a progress bar on a terminal, plain lines elsewhere, TensorBoard on request.
+
+All have the same few methods, so that the loop tells each of them the same things.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from lapae.errors import ConfigError
+
+Record = dict[str, Any]
+
+
+class Observer(Protocol):
+    """What the loop tells its observers."""
+
+    def start(self, epoch: int, epochs: int, n_batches: int) -> None:
+        """Training goes on after `epoch` epochs, to `epochs` at most, each of `n_batches` steps."""
+        ...
+
+    def step(self) -> None:
+        """A step was queued."""
+        ...
+
+    def epoch(self, record: Record) -> None:
+        """An epoch is over."""
+        ...
+
+    def close(self) -> None:
+        """Training is over, well or not."""
+        ...
+
+
+def describe(record: Record) -> str:
+    """An epoch's numbers in a line."""
+    names = ("loss", "valid_loss", "learning_rate")
+    return "  ".join(f"{name.replace('_', ' ')} {record[name]:.6g}" for name in names if record.get(name) is not None)
+
+
+class Lines:
+    """A line an epoch."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def start(self, epoch: int, epochs: int, n_batches: int) -> None:
+        """Remember what the time left depends on."""
+        self.first, self.epochs, self.began = epoch, epochs, time.monotonic()
+
+    def step(self) -> None:
+        """Nothing: steps are too many for lines."""
+
+    def epoch(self, record: Record) -> None:
+        """Print the epoch with the time left until the last one."""
+        done = record["epoch"] - self.first
+        left = (time.monotonic() - self.began) / max(done, 1) * (self.epochs - record["epoch"])
+        times = f"{record['seconds']:.1f} s, at most {left:.0f} s left"
+        print(f"epoch {record['epoch']}/{self.epochs}  {describe(record)}  {times}", file=self.file, flush=True)
+
+    def close(self) -> None:
+        """Nothing to put away."""
+
+
+class Bar:
+    """A rich progress bar over all steps, the last epoch's losses beside it."""
+
+    REFRESH = 0.1
+    """Seconds between updates: a step of a small network is shorter than one."""
+
+    def __init__(self, file: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
+        self.bar = Progress(*columns, TimeRemainingColumn(elapsed_when_finished=True), console=Console(file=file))
+
+    def start(self, epoch: int, epochs: int, n_batches: int) -> None:
+        """Show the bar."""
+        self.n_batches, self.n_steps, self.shown = max(n_batches, 1), 0, 0.0
+        self.task = self.bar.add_task("", total=epochs, completed=epoch)
+        self.done = epoch
+        self.bar.start()
+
+    def step(self) -> None:
+        """Advance by a step, now and then on the screen."""
+        self.n_steps += 1
+        now = time.monotonic()
+        if now - self.shown > self.REFRESH:
+            self.shown = now
+            # Whole epochs are what the bar counts: a part of one moves the bar and not the number beside it.
+            self.bar.update(self.task, completed=self.done + min(self.n_steps / self.n_batches, 0.999))
+
+    def epoch(self, record: Record) -> None:
+        """Show the epoch's losses."""
+        self.done, self.n_steps = record["epoch"], 0
+        self.bar.update(self.task, completed=self.done, description=describe(record))
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self.bar.stop()
+
+
+class TensorBoard:
+    """Every number of an epoch as a TensorBoard scalar."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError("tensorboard is not installed: pip install 'lapae[tensorboard]'") from error
+        self.folder, self.writer_class = folder, SummaryWriter
+
+    def start(self, epoch: int, epochs: int, n_batches: int) -> None:
+        """Open the event file; what came after `epoch` in an earlier one is void."""
+        self.writer = self.writer_class(str(self.folder), purge_step=epoch + 1)
+
+    def step(self) -> None:
+        """Nothing: the loss is on the device until the epoch is over."""
+
+    def epoch(self, record: Record) -> None:
+        """Write the epoch."""
+        for name, value in record.items():
+            if name != "epoch" and value is not None:
+                self.writer.add_scalar(name, value, record["epoch"])
+
+    def close(self) -> None:
+        """Flush and close."""
+        self.writer.close()
+
+
+def make_progress(file: TextIO) -> Observer:
+    """A bar where `file` is a terminal, lines otherwise."""
+    return Bar(file) if file.isatty() else Lines(file)

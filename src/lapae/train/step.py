@@ -1,0 +1,134 @@
+"""One training step, eager or replayed as a CUDA graph, and the sum of its losses on the device."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lapae.methods import Method
+
+Step = Callable[[Tensor], Tensor]
+"""x (B, *shape) on the device -> the loss (a scalar on the device, not to be kept over steps)."""
+
+
+class LossSum:
+    """Losses summed on the device, read once an epoch: reading each step would make the device wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        # [sum of loss times B, number of data, steps whose running sum was finite]
+        self.sums = torch.zeros(3, dtype=torch.float64, device=device)
+
+    def reset(self) -> None:
+        """Start an epoch."""
+        self.sums.zero_()
+
+    def add(self, loss: Tensor, n_data: int) -> None:
+        """Add the mean loss of `n_data`. Only in-place operations on the device: it is part of the captured step."""
+        self.sums[0] += loss * n_data
+        self.sums[1] += n_data
+        self.sums[2] += self.sums[0].isfinite()
+
+    def read(self, fabric: Any) -> tuple[float, int]:
+        """Mean loss over all processes, and the number of this one's steps up to which it was finite."""
+        total, n_data, _ = fabric.all_reduce(self.sums.clone(), reduce_op="sum").tolist()
+        return total / max(n_data, 1.0), int(self.sums[2])
+
+
+def make_optimizer(method: nn.Module, learning_rate: float, device: torch.device) -> torch.optim.Adam:
+    """Adam over what is trainable: fused; on a GPU so that it can be captured, its learning rate in a tensor."""
+    parameters = [p for p in method.parameters() if p.requires_grad]
+    if device.type != "cuda":
+        return torch.optim.Adam(parameters, learning_rate, fused=True)
+    return torch.optim.Adam(parameters, torch.tensor(learning_rate, device=device), fused=True, capturable=True)
+
+
+def make_step(
+    method: Method,
+    module: nn.Module,
+    optimizer: Any,
+    fabric: Any,
+    generator: torch.Generator,
+    losses: LossSum,
+    *,
+    batch_size: int,
+    capture: bool,
+) -> Step:
+    """The step of `method`, wrapped by Fabric as `module`: loss, gradient, what the method does with it, update."""
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = module(x, generator)
+        fabric.backward(loss)
+        method.after_backward()
+        optimizer.step()
+        loss = loss.detach()
+        losses.add(loss, len(x))
+        return loss
+
+    if capture and fabric.device.type == "cuda" and fabric.world_size == 1 and getattr(method, "capturable", True):
+        return CapturedStep(step, generator, batch_size)
+    return step
+
+
+class CapturedStep:
+    """Replays `step` as one CUDA graph for batches of the full size; others (the last of an epoch) run eagerly.
+
+    The first few steps run eagerly on a side stream, as capture asks for (they are ordinary steps of training). Capture
+    itself records and does not run, so that the numbers are those of the eager step. It asks of a method that its step
+    has the same operations every time, keeps its state in place and never waits for the device; a method whose step is
+    not such says `capturable = False`, and where capture fails the step stays eager, with a warning.
+    """
+
+    WARM_UP = 3
+
+    def __init__(self, step: Step, generator: torch.Generator, batch_size: int) -> None:
+        self.step = step
+        self.generator = generator
+        self.batch_size = batch_size
+        self.stream = torch.cuda.Stream()
+        self.n_eager = 0
+        self.failed = False
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Take a step on x (B, *shape)."""
+        if self.failed or len(x) != self.batch_size:
+            return self.step(x)
+        if self.graph is None:
+            if self.n_eager < self.WARM_UP:
+                self.n_eager += 1
+                return self._on_side_stream(x)
+            self.graph = self._capture(x)
+            if self.graph is None:
+                self.failed = True
+                return self.step(x)
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.loss
+
+    def _on_side_stream(self, x: Tensor) -> Tensor:
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            loss = self.step(x)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return loss
+
+    def _capture(self, x: Tensor) -> torch.cuda.CUDAGraph | None:
+        self.x = x.clone()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.loss = self.step(self.x)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            warnings.warn(
+                f"the training step cannot be captured as a CUDA graph, so it runs eagerly: {reason}", stacklevel=2
+            )
+            torch.cuda.synchronize()
+            return None
+        return graph
