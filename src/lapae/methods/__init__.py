@@ -1,6 +1,27 @@
 """Every way to train an autoencoder, behind one protocol (`base.Method`)."""
 
 from lapae.methods.ae import AE
+from lapae.methods.ae_var import AEVar
 from lapae.methods.base import METHODS, Draws, Method, Output, Point, build, register
+from lapae.methods.bbb import BBB
+from lapae.methods.dropout import Dropout
+from lapae.methods.ensemble import Ensemble
+from lapae.methods.vae import VAE
+from lapae.methods.weights import WeightDraws
 
-__all__ = ["AE", "METHODS", "Draws", "Method", "Output", "Point", "build", "register"]
+__all__ = [
+    "AE",
+    "BBB",
+    "METHODS",
+    "VAE",
+    "AEVar",
+    "Draws",
+    "Dropout",
+    "Ensemble",
+    "Method",
+    "Output",
+    "Point",
+    "WeightDraws",
+    "build",
+    "register",
+]

@@ -66,6 +66,8 @@ class Method(nn.Module):
 
     stochastic = True
     """Whether draws differ: False means that one draw says it all."""
+    distinct_draws: int | None = None
+    """How many draws differ where they are finitely many, as an ensemble's: those of consecutive seeds do."""
     latent_prior = False
     """Whether codes have a standard normal prior to generate from."""
 

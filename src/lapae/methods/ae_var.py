@@ -1,0 +1,58 @@
+"""An autoencoder with a learned output variance: x ~ N(μ(z), σ²(z)), z = e(x), and a second decoder for log σ²."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lapae.config import MethodConfig
+from lapae.methods.base import Draws, Method, NetworkFactory, Output, register
+from lapae.methods.density import gaussian, log_prob, variance
+from lapae.models import Autoencoder, Likelihood
+
+
+@register("ae-var")
+class AEVar(Method):
+    """min over θ of ½ Σ ((x - μ)² / σ² + log 2πσ²): the Gaussian negative log-likelihood."""
+
+    stochastic = False
+
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+        super().__init__(gaussian(likelihood, "ae-var"))
+        self.network = network()
+        self.log_variance: nn.Module = network().get_submodule("decoder")
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Mean negative log-likelihood."""
+        draws = self.draw_mean()
+        return -log_prob(self.likelihood, draws.decode(draws.encode(x[None])), x).mean()
+
+    def draw(self, seeds: Sequence[int]) -> Draws:
+        """The network, once: further draws would be the same."""
+        return self.draw_mean()
+
+    def draw_mean(self) -> Draws:
+        """The network with its variance."""
+        return PointWithVariance(self.network, self.log_variance)
+
+
+class PointWithVariance:
+    """One encoder and the twin decoders of mean and log variance as draws: S is that of the input."""
+
+    def __init__(self, network: Autoencoder, log_variance: nn.Module | None) -> None:
+        self.network = network
+        self.log_variance = log_variance
+
+    def encode(self, x: Tensor) -> Tensor:
+        """(S, B, *shape) -> (S, B, K)."""
+        return self.network.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+    def decode(self, z: Tensor) -> Output:
+        """(S, B, K) -> mean and variance, both (S, B, *shape)."""
+        flat = z.flatten(0, 1)
+        loc = self.network.decode(flat).unflatten(0, z.shape[:2])
+        if self.log_variance is None:
+            return Output(loc)
+        return Output(loc, variance(self.log_variance(flat)).unflatten(0, z.shape[:2]))

@@ -1,0 +1,138 @@
+"""Monte Carlo dropout (Gal & Ghahramani 2016): dropout between trainable layers, kept on at test time.
+
+A mask is drawn for every datum and every draw. The code itself is never dropped: dropout stands between the trainable
+layers of the encoder and between those of the decoder, as in the authors' networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from lapae.config import MethodConfig
+from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point, register
+from lapae.models import Autoencoder, Likelihood
+
+
+@register("dropout")
+class Dropout(Method):
+    """The loss of the plain autoencoder, under a random mask."""
+
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+        super().__init__(likelihood)
+        if not 0 < config.dropout < 1:
+            raise ValueError(f"dropout={config.dropout}: expected a probability between 0 and 1, neither included")
+        self.masks = Masks(config.dropout)
+        plain = network()
+        self.network = Autoencoder(
+            *(with_dropout(plain.get_submodule(half), self.masks) for half in ("encoder", "decoder"))
+        )
+        if not any(isinstance(layer, MaskLayer) for layer in self.network.modules()):
+            raise ValueError("method 'dropout' needs two trainable layers or more in the encoder or in the decoder")
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Mean negative log-likelihood with dropout on, in training and in validation."""
+        with self.masks.on([generator], len(x)):
+            return -self.likelihood.log_prob(self.network(x), x).mean()
+
+    def draw(self, seeds: Sequence[int]) -> Draws:
+        """Networks with dropout on, one stream of masks a seed."""
+        return MaskDraws(self.network, self.masks, seeds)
+
+    def draw_mean(self) -> Draws:
+        """The network with dropout off: the expected activations."""
+        return Point(self.network)
+
+
+class Masks:
+    """Where the dropout layers of one network get their masks: S generators while on, nothing while off."""
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+        self.generators: Sequence[torch.Generator] = ()
+        self.batch = 0
+
+    @contextmanager
+    def on(self, generators: Sequence[torch.Generator], batch: int) -> Iterator[None]:
+        """Turn dropout on for S generators and batches of `batch` data."""
+        self.generators, self.batch = generators, batch
+        try:
+            yield
+        finally:
+            self.generators = ()
+
+
+class MaskLayer(nn.Module):
+    """A dropout layer: rows come in as (B, ...) or (S·B, ...) and leave as (S·B, ...), each with a mask of its own.
+
+    Up to the first of these layers all draws agree, so that part of the network runs once.
+    """
+
+    def __init__(self, masks: Masks) -> None:
+        super().__init__()
+        self.masks = masks
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero with probability p, and scale what is left by 1 / (1 - p)."""
+        generators, batch = self.masks.generators, self.masks.batch
+        if not generators:
+            return x
+        keep = 1 - self.masks.p
+        mask = x.new_empty(len(generators), batch, *x.shape[1:])
+        for part, generator in zip(mask, generators, strict=True):
+            part.bernoulli_(keep, generator=generator)
+        return (x.unflatten(0, (-1, batch)) * mask.div_(keep)).flatten(0, 1)
+
+    def extra_repr(self) -> str:
+        """The probability."""
+        return f"p={self.masks.p}"
+
+
+class MaskDraws:
+    """S dropout networks; successive calls go on along each seed's stream of masks."""
+
+    def __init__(self, network: Autoencoder, masks: Masks, seeds: Sequence[int]) -> None:
+        self.network = network
+        self.masks = masks
+        device = next(network.parameters()).device
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+    def encode(self, x: Tensor) -> Tensor:
+        """(S or 1, B, *shape) -> codes (S, B, K)."""
+        return self._apply(self.network.encode, x)
+
+    def decode(self, z: Tensor) -> Output:
+        """(S or 1, B, K) -> outputs (S, B, *shape)."""
+        return Output(self._apply(self.network.decode, z))
+
+    def _apply(self, half, x: Tensor) -> Tensor:
+        with self.masks.on(self.generators, x.shape[1]):
+            out = half(x.flatten(0, 1)).unflatten(0, (-1, x.shape[1]))
+        return out.expand(len(self.generators), *out.shape[1:])
+
+
+def with_dropout(half: nn.Module, masks: Masks) -> nn.Sequential:
+    """The layers of a (nested) `Sequential` with dropout before every trainable layer but the first."""
+    layers = list(_flatten(half))
+    if not isinstance(half, nn.Sequential) and any(True for _ in half.parameters()):
+        raise TypeError(f"method 'dropout' stands between the layers of an nn.Sequential, got {type(half).__name__}")
+    out: list[nn.Module] = []
+    seen = False
+    for layer in layers:
+        trainable = any(True for _ in layer.parameters())
+        if trainable and seen:
+            out.append(MaskLayer(masks))
+        seen |= trainable
+        out.append(layer)
+    return nn.Sequential(*out)
+
+
+def _flatten(module: nn.Module) -> Iterator[nn.Module]:
+    if isinstance(module, nn.Sequential):
+        for child in module:
+            yield from _flatten(child)
+    else:
+        yield module

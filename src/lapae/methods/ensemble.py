@@ -1,0 +1,64 @@
+"""A deep ensemble of autoencoders (Lakshminarayanan et al. 2017), its members trained together.
+
+Members share an architecture and differ in their initialisation. Their parameters are stacked, (members, *shape) under
+the names of one network, so that a step of the whole ensemble is one batched pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lapae.config import MethodConfig
+from lapae.methods.base import Draws, Method, NetworkFactory, register
+from lapae.methods.weights import WeightDraws
+from lapae.models import Likelihood
+
+
+@register("ensemble")
+class Ensemble(Method):
+    """The sum of the members' losses: the gradient of a member is the one it would have alone."""
+
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+        super().__init__(likelihood)
+        if config.members < 1:
+            raise ValueError(f"members={config.members}: an ensemble needs at least 1")
+        self.members = self.distinct_draws = config.members
+        networks = [network() for _ in range(config.members)]
+        self.network = networks[0]
+        for name, _ in list(self.network.named_parameters()):
+            stack = torch.stack([member.get_parameter(name).detach() for member in networks])
+            _owner(self.network, name).register_parameter(name.rpartition(".")[2], nn.Parameter(stack))
+        for name, _ in list(self.network.named_buffers()):
+            stack = torch.stack([member.get_buffer(name) for member in networks])
+            _owner(self.network, name).register_buffer(name.rpartition(".")[2], stack)
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Sum over members of the mean negative log-likelihood."""
+        return self._losses(x).sum(0).mean()
+
+    def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """The mean member's loss, to compare with methods of one network."""
+        return {"loss": self._losses(x).mean(0).sum()}
+
+    def _losses(self, x: Tensor) -> Tensor:
+        draws = self.draw(range(self.members))
+        return -self.likelihood.log_prob(draws.decode(draws.encode(x[None])).loc, x)
+
+    def draw(self, seeds: Sequence[int]) -> Draws:
+        """Seed s is member s modulo the number of members."""
+        state = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
+        index = [seed % self.members for seed in seeds]
+        if index != list(range(self.members)):
+            state = {name: value[index] for name, value in state.items()}
+        return WeightDraws(self.network, state)
+
+    def draw_mean(self) -> Draws:
+        """The first member: weights of different members do not average to a network."""
+        return self.draw([0])
+
+
+def _owner(network: nn.Module, name: str) -> nn.Module:
+    return network.get_submodule(name.rpartition(".")[0])

@@ -1,0 +1,91 @@
+"""The variational autoencoder: twin encoders for mean and log variance of the code, twin decoders for the data.
+
+The evidence lower bound of paper eq. (1), with the KL term weighted as in its appendix A:
+E_q(z|x)[-log p(x|z)] + β KL(q(z|x) || N(0, I)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lapae.config import MethodConfig
+from lapae.methods.ae_var import PointWithVariance
+from lapae.methods.base import Draws, Method, NetworkFactory, Output, register
+from lapae.methods.density import log_prob, variance
+from lapae.models import Autoencoder, Gaussian, Likelihood
+
+
+@register("vae")
+class VAE(Method):
+    """q(z|x) = N(μ(x), σ²(x)), one sample of the code a datum and step.
+
+    `learned_variance` concerns the Gaussian likelihood: the others have no variance beside their mean.
+    """
+
+    latent_prior = True
+
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+        super().__init__(likelihood)
+        self.network: Autoencoder = network()
+        twin = network()
+        self.code_log_variance: nn.Module = twin.get_submodule("encoder")
+        learned = config.learned_variance and isinstance(likelihood, Gaussian)
+        self.log_variance: nn.Module | None = twin.get_submodule("decoder") if learned else None
+        self.kl_weight = config.kl_weight
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Negative evidence lower bound, a mean over data."""
+        reconstruction, kl = self._terms(x, generator)
+        return (reconstruction + self.kl_weight * kl).mean()
+
+    def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """The bound and its two terms, summed over the batch."""
+        reconstruction, kl = self._terms(x, generator)
+        return {
+            "loss": (reconstruction + self.kl_weight * kl).sum(),
+            "reconstruction": reconstruction.sum(),
+            "kl": kl.sum(),
+        }
+
+    def _terms(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """-log p(x|z) at a sampled code, and the KL divergence: (B,) each."""
+        mean, var = self.network.encode(x), variance(self.code_log_variance(x))
+        eps = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        output = self.draw_mean().decode((mean + var.sqrt() * eps)[None])
+        kl = 0.5 * (mean.square() + var - var.log() - 1).sum(1)
+        return -log_prob(self.likelihood, output, x)[0], kl
+
+    def draw(self, seeds: Sequence[int]) -> Draws:
+        """Codes sampled from q(z|x), one stream of noise a seed."""
+        return CodeDraws(PointWithVariance(self.network, self.log_variance), self.code_log_variance, seeds)
+
+    def draw_mean(self) -> Draws:
+        """Codes at their mean."""
+        return PointWithVariance(self.network, self.log_variance)
+
+
+class CodeDraws:
+    """S samples of the code of every datum; successive calls go on along each seed's stream of noise."""
+
+    def __init__(self, point: PointWithVariance, code_log_variance: nn.Module, seeds: Sequence[int]) -> None:
+        self.point = point
+        self.code_log_variance = code_log_variance
+        device = next(code_log_variance.parameters()).device
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+    def encode(self, x: Tensor) -> Tensor:
+        """(S or 1, B, *shape) -> samples of q(z|x), (S, B, K)."""
+        mean = self.point.encode(x)
+        var = variance(self.code_log_variance(x.flatten(0, 1))).unflatten(0, x.shape[:2])
+        shape, kind = mean.shape[1:], {"dtype": mean.dtype, "device": mean.device}
+        eps = torch.stack([torch.randn(shape, generator=generator, **kind) for generator in self.generators])
+        return mean + var.sqrt() * eps
+
+    def decode(self, z: Tensor) -> Output:
+        """(S or 1, B, K) -> outputs (S, B, *shape)."""
+        loc, var = self.point.decode(z)
+        n_draws = len(self.generators)
+        return Output(loc.expand(n_draws, *loc.shape[1:]), None if var is None else var.expand(n_draws, *var.shape[1:]))
