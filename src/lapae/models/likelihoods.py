@@ -49,6 +49,10 @@ class Likelihood(Protocol):
         """Diagonal of the Hessian: (B or 1, *features)."""
         ...
 
+    def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
+        """H t for t of (R, B, *features)."""
+        ...
+
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
         """S eps, where S Sᵀ is the Hessian; eps is (R, B, *features)."""
         ...
@@ -88,6 +92,10 @@ class Gaussian:
         """1 / sigma², the same for every datum: (1, *features)."""
         return output.new_full((1, *output.shape[1:]), self.sigma**-2)
 
+    def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
+        """T / sigma²."""
+        return t / self.sigma**2
+
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
         """Eps / sigma."""
         return eps / self.sigma
@@ -119,6 +127,10 @@ class Bernoulli:
         """p (1 - p)."""
         p = output.sigmoid()
         return p * (1 - p)
+
+    def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
+        """P (1 - p) t."""
+        return self.hessian_diag(output) * t
 
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
         """Sqrt(p (1 - p)) eps."""
@@ -156,6 +168,11 @@ class Categorical:
         """π (1 - π), the diagonal of diag(π) - π πᵀ."""
         probs = output.softmax(1)
         return probs * (1 - probs)
+
+    def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
+        """π t - π (π · t)."""
+        scaled = output.softmax(1) * t
+        return scaled - output.softmax(1) * scaled.sum(2, keepdim=True)
 
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
         """(diag(√π) - π √πᵀ) eps: the product of this factor with its transpose is diag(π) - π πᵀ, as |√π| = 1."""

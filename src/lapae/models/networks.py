@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -18,6 +19,9 @@ Shape = tuple[int, ...]
 
 class Autoencoder(nn.Sequential):
     """decoder ∘ encoder, as a `Sequential` with these two names."""
+
+    encoder: nn.Module
+    decoder: nn.Module
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
         super().__init__(OrderedDict(encoder=encoder, decoder=decoder))
@@ -59,7 +63,7 @@ def conv(
 ) -> Autoencoder:
     """Convolutional autoencoder for images (C, H, W).
 
-    Encoder: for each of `channels` a convolution, the activation and a 2x2 max-pool, then a dense part through `hidden`.
+    Encoder: for each of `channels` a convolution, the activation and a 2x2 max-pool; then dense layers of `hidden`.
     The decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels.
     """
     if len(shape) != 3:
@@ -131,6 +135,6 @@ def build(network: str | tuple[nn.Module, nn.Module], shape: Shape, latent_dim: 
 
 def _dense(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for n_in, n_out in pairwise(sizes):
         layers += [nn.Linear(n_in, n_out), activation()]
     return nn.Sequential(*layers[:-1])

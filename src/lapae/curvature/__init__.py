@@ -1,0 +1,30 @@
+"""The generalised Gauss-Newton matrix of networks of plain `torch.nn` layers. See README.md beside this file.
+
+Stands on its own: depends on torch and on the likelihoods only.
+"""
+
+from lapae.curvature import reference
+from lapae.curvature.ggn import diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac
+from lapae.curvature.readers import Kronecker
+from lapae.curvature.rules import Elementwise, Leaf, LinearMap, Params, Rule, UnknownLayerError, register
+from lapae.curvature.tape import Residual, Tape, record
+
+__all__ = [
+    "Elementwise",
+    "Kronecker",
+    "Leaf",
+    "LinearMap",
+    "Params",
+    "Residual",
+    "Rule",
+    "Tape",
+    "UnknownLayerError",
+    "diagonal",
+    "ggn_blocks",
+    "ggn_diagonal",
+    "ggn_kfac",
+    "kfac",
+    "record",
+    "reference",
+    "register",
+]

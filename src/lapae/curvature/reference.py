@@ -1,0 +1,75 @@
+"""Brute force: the GGN by its definition, Σ_b J_bᵀ H_b J_b, with Jacobians from `torch.func`.
+
+Slow and large on purpose, and independent of the rules: the Hessian at the output is that of the negative log density
+by automatic differentiation. Public, so that anyone can check a layer of their own. Use float64 and small networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, hessian, jacrev, vmap
+
+from lapae.curvature.rules import Params
+from lapae.models.likelihoods import Gaussian, Likelihood
+
+
+def output_hessian(likelihood: Likelihood, output: Tensor) -> Tensor:
+    """Hessian of -log p at each output: (B, *out) -> (B, D, D). Its target is the mean, on which it does not depend."""
+    flat = output.flatten(1)
+
+    def negative_log_prob(f: Tensor, target: Tensor) -> Tensor:
+        return -likelihood.log_prob(f.reshape(1, *output.shape[1:]), target[None])[0]
+
+    return vmap(hessian(negative_log_prob))(flat, likelihood.mean(output))
+
+
+def jacobians(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Params:
+    """∂ output / ∂ parameter for each datum: {name: (B, D, *parameter shape)}, parameters that require a gradient."""
+    own = dict(module.named_parameters())
+    values = own if params is None else dict(params)
+    wanted = {k: values[k].detach() for k, p in own.items() if p.requires_grad}
+    fixed = {k: values[k].detach() for k, p in own.items() if not p.requires_grad}
+
+    def outputs(wanted: Params, x: Tensor) -> Tensor:
+        return functional_call(module, {**fixed, **wanted}, (x[None],))[0].flatten()
+
+    return vmap(jacrev(outputs), in_dims=(None, 0))(wanted, x)
+
+
+def ggn_blocks(
+    module: nn.Module,
+    x: Tensor,
+    likelihood: Likelihood | None = None,
+    params: Mapping[str, Tensor] | None = None,
+) -> Params:
+    """Exact block of every layer, {layer name: (P, P)}: see `lapae.curvature.ggn_blocks`."""
+    likelihood = likelihood or Gaussian()
+    own = dict(module.named_parameters())
+    values = own if params is None else dict(params)
+    output = functional_call(module, {k: v.detach() for k, v in values.items()}, (x,))
+    h = output_hessian(likelihood, output)
+    layers: dict[str, list[Tensor]] = {}
+    for name, jacobian in jacobians(module, x, params).items():
+        layers.setdefault(name.rpartition(".")[0], []).append(jacobian.flatten(2))
+    blocks = {}
+    for layer, parts in layers.items():
+        j = torch.cat(parts, dim=2)
+        blocks[layer] = torch.einsum("bdp,bde,beq->pq", j, h, j)
+    return blocks
+
+
+def ggn_diagonal(
+    module: nn.Module,
+    x: Tensor,
+    likelihood: Likelihood | None = None,
+    params: Mapping[str, Tensor] | None = None,
+) -> Params:
+    """Exact diagonal, {parameter name: its shape}: see `lapae.curvature.ggn_diagonal`."""
+    likelihood = likelihood or Gaussian()
+    values = dict(module.named_parameters()) if params is None else dict(params)
+    output = functional_call(module, {k: v.detach() for k, v in values.items()}, (x,))
+    h = output_hessian(likelihood, output)
+    return {name: torch.einsum("bd...,bde,be...->...", j, h, j) for name, j in jacobians(module, x, params).items()}

@@ -1,0 +1,174 @@
+"""What a layer must say about itself: its derivatives, apart from what is made of them.
+
+Index conventions, used in every file of this package:
+
+    B  data of the batch            R  rows (vectors that travel back, or tangents that travel forward)
+    x  input  (B, *in)              y  output (B, *out)
+    v  rows at the output (R, B, *out)       t  tangents at the input (R, B, *in)
+    m  diagonal of M at the output (B, *out), or (1, *out) where it is the same for all data
+
+Every method of `Rule` has a default that is right for any layer that treats data independently, by automatic
+differentiation; rules override them to be fast. So the shortest registration of a layer of one's own is
+
+    register(MyLayer)(Rule)
+
+and its fast version overrides `squared_backward` (for `approx`) and whichever others matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp, vjp, vmap
+
+Params = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A layer at work: where it stands, its weights, and what went in and came out."""
+
+    name: str
+    layer: Any
+    rule: Rule
+    params: Params
+    """By the layer's own names; detached."""
+    trainable: tuple[str, ...]
+    """Which of them the curvature is wanted of."""
+    x: Tensor
+    y: Tensor
+    saved: Any = None
+    """What the rule kept in the forward pass; tensors in it have the batch axis first."""
+
+    def part(self, data: slice) -> Leaf:
+        """The same layer for some of the data."""
+        saved = self.saved[data] if isinstance(self.saved, Tensor) else self.saved
+        return replace(self, x=self.x[data], y=self.y[data], saved=saved)
+
+
+class Rule:
+    """Derivatives of one class of layers, for a layer `at` work (a `Leaf`)."""
+
+    positionwise = False
+    """Whether the layer acts on every feature alone, y_i = f(x_i): a diagonal M stays so, any M is scaled."""
+    reshapes = False
+    """Whether the layer only renames features (flatten): then M stays as it is."""
+
+    def check(self, layer: Any) -> None:
+        """Raise a ValueError where this layer's options are not covered."""
+
+    def forward(self, layer: nn.Module, params: Params, x: Tensor) -> tuple[Tensor, Any]:
+        """(B, *in) -> (B, *out), and whatever the derivatives want to keep."""
+        return self.apply(layer, params, x), None
+
+    def apply(self, layer: nn.Module, params: Params, x: Tensor) -> Tensor:
+        """The layer as a pure function."""
+        if getattr(layer, "inplace", False):
+            x = x.clone()
+        return functional_call(layer, params, (x,))
+
+    def jvp(self, at: Leaf, t: Tensor) -> Tensor:
+        """J t: tangents (R, B, *in) -> (R, B, *out)."""
+        return vmap(lambda t: jvp(lambda x: self.apply(at.layer, at.params, x), (at.x,), (t,))[1])(t)
+
+    def vjp(self, at: Leaf, v: Tensor) -> Tensor:
+        """Jᵀ v: rows (R, B, *out) -> (R, B, *in)."""
+        pull = vjp(lambda x: self.apply(at.layer, at.params, x), at.x)[1]
+        return vmap(lambda v: pull(v)[0])(v)
+
+    def gradients(self, at: Leaf, v: Tensor) -> Params:
+        """(∂y/∂w)ᵀ v for every row and every datum: (R, B, *w.shape) for each parameter."""
+
+        def of_datum(x: Tensor, v: Tensor) -> Params:
+            pull = vjp(lambda params: self.apply(at.layer, params, x[None])[0], at.params)[1]
+            return vmap(lambda v: pull(v)[0])(v)
+
+        return vmap(of_datum, in_dims=(0, 1), out_dims=1)(at.x, v)
+
+    def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
+        """The vjp with squared coefficients: m_in = Σ_o m_o J_oi², and h_w = Σ_b Σ_o m_o (∂y_o/∂w)² a parameter."""
+        eye = identity_rows(at.y)
+        weights = m.reshape(len(m), -1).T.expand(-1, len(at.x))
+        m_in = None
+        if need_input:
+            m_in = torch.einsum("rb,rb...->b...", weights, self.vjp(at, eye).square())
+        gradients = self.gradients(at, eye) if at.params else {}
+        return m_in, {k: torch.einsum("rb,rb...->...", weights, g.square()) for k, g in gradients.items()}
+
+    def rows_diagonal(self, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
+        """Diagonal a parameter of Σ_b Gᵀ c G, G the gradients of the rows; c (B, R, R), or None: the identity."""
+        gradients = self.gradients(at, v)
+        if c is None:
+            return {k: g.square().sum((0, 1)) for k, g in gradients.items()}
+        return {k: torch.einsum("brs,rb...,sb...->...", c, g, g) for k, g in gradients.items()}
+
+    def dense_diagonal(self, at: Leaf, c: Tensor) -> Params:
+        """Diagonal a parameter of Σ_b (∂y/∂w)ᵀ c (∂y/∂w), for c of (B or 1, out, out)."""
+        return self.rows_diagonal(at, identity_rows(at.y), c.expand(len(at.y), *c.shape[1:]))
+
+    def dense_pull(self, at: Leaf, c: Tensor) -> Tensor | None:
+        """Jᵀ c J for c of (B or 1, out, out); None where pulling rows is the way."""
+        return None
+
+    def row_floats(self, at: Leaf) -> int:
+        """Numbers in memory for one row of one datum: what chunks are planned with."""
+        widest = max(math.prod(at.x.shape[1:]), math.prod(at.y.shape[1:]))
+        return 2 * widest + sum(p.numel() for p in at.params.values())
+
+    def kron_input(self, at: Leaf) -> Tensor:
+        """Inputs a position that the weight multiplies, (B, P, in): for KFAC."""
+        raise ValueError(f"KFAC has no rule for the parameters of {type(at.layer).__name__}")
+
+    def kron_output(self, at: Leaf, v: Tensor) -> Tensor:
+        """Rows a position, (R, B, P, out): for KFAC."""
+        raise ValueError(f"KFAC has no rule for the parameters of {type(at.layer).__name__}")
+
+
+def identity_rows(y: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+    """Rows first … last of the identity at y: (R, B, *out)."""
+    n_features = math.prod(y.shape[1:])
+    last = n_features if last is None else last
+    eye = torch.zeros(last - first, n_features, dtype=y.dtype, device=y.device)
+    eye.diagonal(first).fill_(1)
+    return eye.reshape(last - first, 1, *y.shape[1:]).expand(last - first, *y.shape)
+
+
+_RULES: dict[type[nn.Module], Rule] = {}
+
+
+def register(*layers: type[nn.Module]) -> Callable[[type[Rule]], type[Rule]]:
+    """Use the decorated `Rule` for these classes of layers."""
+
+    def add(rule: type[Rule]) -> type[Rule]:
+        _RULES.update(dict.fromkeys(layers, rule()))
+        return rule
+
+    return add
+
+
+class UnknownLayerError(NotImplementedError):
+    """A layer that no rule covers."""
+
+
+def find(layer: nn.Module, name: str) -> Rule:
+    """The rule of a layer, which may be inherited as long as `forward` is."""
+    for cls in type(layer).__mro__:
+        if cls in _RULES and type(layer).forward is cls.forward:
+            rule = _RULES[cls]
+            try:
+                rule.check(layer)
+            except ValueError as error:
+                raise ValueError(f"layer {name!r}, {layer}: {error}") from None
+            return rule
+    kind = type(layer).__name__
+    raise UnknownLayerError(
+        f"no curvature rule for layer {name!r} of class {kind}. "
+        f"Register one: `from lapae.curvature import Rule, register; register({kind})(Rule)` is right for any layer "
+        "that treats data independently (override its methods for speed: see lapae/curvature/README.md). "
+        "A container with a forward of its own can be written with nn.Sequential and lapae.curvature.Residual."
+    )

@@ -1,0 +1,231 @@
+"""Layers that are linear (or, for max-pooling, linear once the winners are known) in the input and have no weights.
+
+For the diagonal of M they need the squares of their coefficients:
+
+- selections (padding, pixel shuffle, nearest upsampling, max-pooling): coefficients are 0 and 1, their own squares;
+- averages: all coefficients of a window are equal, so that m is multiplied by that coefficient first;
+- bilinear upsampling: a product of one small matrix a dimension, squared element by element.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vjp
+from torch.nn import functional as F
+
+from lapae.curvature.rules.base import Leaf, Params, Rule, register
+
+
+class LinearMap(Rule):
+    """y = A x + const. Rows and tangents go through as a larger batch."""
+
+    def jvp(self, at: Leaf, t: Tensor) -> Tensor:
+        """A t."""
+        zero = self.apply(at.layer, at.params, torch.zeros_like(at.x[:1]))
+        return (self.apply(at.layer, at.params, t.flatten(0, 1)) - zero).unflatten(0, t.shape[:2])
+
+    def vjp(self, at: Leaf, v: Tensor) -> Tensor:
+        """Aᵀ v."""
+        return self._transpose(at.layer, at.params, at.x, v.flatten(0, 1)).unflatten(0, v.shape[:2])
+
+    def _transpose(self, layer: nn.Module, params: Params, x: Tensor, v: Tensor) -> Tensor:
+        pull = vjp(lambda x: self.apply(layer, params, x), x.new_zeros(len(v), *x.shape[1:]))[1]
+        return pull(v.contiguous())[0]
+
+    def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
+        """Σ_o A_oi² m_o."""
+        return self.squared_transpose(at, m) if need_input else None, {}
+
+    def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
+        """Coefficients 0 and 1 are their own squares."""
+        return self._transpose(at.layer, at.params, at.x, m)
+
+
+register(
+    nn.ChannelShuffle,
+    nn.CircularPad1d,
+    nn.CircularPad2d,
+    nn.CircularPad3d,
+    nn.ConstantPad1d,
+    nn.ConstantPad2d,
+    nn.ConstantPad3d,
+    nn.PixelShuffle,
+    nn.PixelUnshuffle,
+    nn.ReflectionPad1d,
+    nn.ReflectionPad2d,
+    nn.ReflectionPad3d,
+    nn.ReplicationPad1d,
+    nn.ReplicationPad2d,
+    nn.ReplicationPad3d,
+    nn.UpsamplingNearest2d,
+    nn.ZeroPad1d,
+    nn.ZeroPad2d,
+    nn.ZeroPad3d,
+)(LinearMap)
+
+
+@register(nn.Flatten, nn.Unflatten)
+class Reshape(LinearMap):
+    """The same numbers under another shape."""
+
+    reshapes = True
+
+    def check(self, layer: Any) -> None:
+        """The batch axis must stay."""
+        first = layer.start_dim if isinstance(layer, nn.Flatten) else layer.dim
+        if first == 0 or not isinstance(first, int):
+            raise ValueError("the batch axis (0) must be kept, and dimensions be numbers")
+
+    def jvp(self, at: Leaf, t: Tensor) -> Tensor:
+        """Another view."""
+        return t.reshape(*t.shape[:2], *at.y.shape[1:])
+
+    def vjp(self, at: Leaf, v: Tensor) -> Tensor:
+        """Another view."""
+        return v.reshape(*v.shape[:2], *at.x.shape[1:])
+
+    def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
+        """Another view."""
+        return m.reshape(len(m), *at.x.shape[1:])
+
+
+@register(nn.Upsample)
+class Upsample(LinearMap):
+    """Nearest (a selection), and linear, bilinear, trilinear and bicubic (one matrix a dimension)."""
+
+    def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
+        """Sum over copies, or the product with squared matrices."""
+        if at.layer.mode.startswith("nearest"):
+            factors = [o // i if o % i == 0 else 0 for i, o in zip(at.x.shape[2:], at.y.shape[2:], strict=True)]
+            if at.layer.mode == "nearest" and all(factors):
+                return _sum_copies(m, at.x.shape[2:], factors)
+            return self._transpose(at.layer, at.params, at.x, m)
+        for dim in range(2, at.x.ndim):
+            squared = self._matrix(at.layer, at.x.shape[dim], at.y.shape[dim], dim - 2, at.x).square()
+            m = (m.movedim(dim, -1) @ squared).movedim(-1, dim)
+        return m
+
+    def vjp(self, at: Leaf, v: Tensor) -> Tensor:
+        """Sum over copies where the factor is whole."""
+        factors = [o // i if o % i == 0 else 0 for i, o in zip(at.x.shape[2:], at.y.shape[2:], strict=True)]
+        if at.layer.mode == "nearest" and all(factors):
+            return _sum_copies(v.flatten(0, 1), at.x.shape[2:], factors).unflatten(0, v.shape[:2])
+        return super().vjp(at, v)
+
+    def _matrix(self, layer: Any, n_in: int, n_out: int, which: int, like: Tensor) -> Tensor:
+        """(n_out, n_in): interpolation along one dimension."""
+        eye = torch.eye(n_in, dtype=like.dtype, device=like.device)[None]
+        mode = "bicubic" if layer.mode == "bicubic" else "linear"
+        scale = layer.scale_factor
+        scale = scale[which] if isinstance(scale, tuple) else scale
+        options: dict[str, Any] = {"mode": mode, "align_corners": layer.align_corners}
+        if scale is not None and layer.recompute_scale_factor is not True:
+            options["scale_factor"] = scale
+        else:
+            options["size"] = n_out
+        if mode == "bicubic":  # only defined for images: the second dimension stays as it is
+            if "size" in options:
+                options["size"] = (n_out, n_in)
+            else:
+                options["scale_factor"] = (scale, 1.0)
+            return F.interpolate(eye[None], **options)[0, 0]
+        return F.interpolate(eye, **options)[0].T
+
+
+def _sum_copies(v: Tensor, size: torch.Size, factors: list[int]) -> Tensor:
+    """Sum of each block of copies: (N, C, *size * factors) -> (N, C, *size)."""
+    shape = [n for pair in zip(size, factors, strict=True) for n in pair]
+    return v.reshape(*v.shape[:2], *shape).sum([3 + 2 * i for i in range(len(factors))])
+
+
+class Average(LinearMap):
+    """Every output is c times the sum of its window."""
+
+    def coefficients(self, layer: Any, n_in: int, which: int, like: Tensor) -> Tensor:
+        """c along one dimension, (n_out,); the coefficient of a window is the product over dimensions."""
+        raise NotImplementedError
+
+    def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
+        """Aᵀ (c m)."""
+        override = getattr(at.layer, "divisor_override", None)
+        if override:
+            return self._transpose(at.layer, at.params, at.x, m / override)
+        for dim in range(2, at.x.ndim):
+            c = self.coefficients(at.layer, at.x.shape[dim], dim - 2, at.x)
+            m = m * c.reshape(-1, *[1] * (at.x.ndim - 1 - dim))
+        return self._transpose(at.layer, at.params, at.x, m)
+
+
+@register(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+class AvgPool(Average):
+    """Average pooling."""
+
+    def coefficients(self, layer: Any, n_in: int, which: int, like: Tensor) -> Tensor:
+        """The largest entry of each row of the one-dimensional pooling matrix."""
+
+        def option(value: Any) -> int:
+            return value[which] if isinstance(value, tuple) and len(value) > 1 else _scalar(value)
+
+        eye = torch.eye(n_in, dtype=like.dtype, device=like.device)
+        pooled = F.avg_pool1d(
+            eye[None],
+            option(layer.kernel_size),
+            option(layer.stride),
+            option(layer.padding),
+            layer.ceil_mode,
+            layer.count_include_pad,
+        )
+        return pooled[0].amax(0)
+
+
+@register(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+class AdaptiveAvgPool(Average):
+    """Average pooling to a given size."""
+
+    def coefficients(self, layer: Any, n_in: int, which: int, like: Tensor) -> Tensor:
+        """One over the size of each window."""
+        size = layer.output_size
+        n_out = size[which] if isinstance(size, tuple | list) else size
+        n_out = n_in if n_out is None else n_out
+        eye = torch.eye(n_in, dtype=like.dtype, device=like.device)
+        return F.adaptive_avg_pool1d(eye[None], n_out)[0].amax(0)
+
+
+@register(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+class MaxPool(LinearMap):
+    """A selection of the winners, whose places are kept from the forward pass."""
+
+    def check(self, layer: Any) -> None:
+        """Refuse a layer that returns two things."""
+        if layer.return_indices:
+            raise ValueError("return_indices=True makes the output a pair: leave it out")
+
+    def forward(self, layer: Any, params: Params, x: Tensor) -> tuple[Tensor, Any]:
+        """Maxima and their flat places in the feature map."""
+        pool = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}[x.ndim]
+        y, indices = pool(
+            x, layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode, return_indices=True
+        )
+        return y, indices
+
+    def jvp(self, at: Leaf, t: Tensor) -> Tensor:
+        """Gather at the winners."""
+        places = at.saved.flatten(2).expand(len(t), -1, -1, -1)
+        return t.flatten(3).gather(3, places).reshape(len(t), *at.y.shape)
+
+    def vjp(self, at: Leaf, v: Tensor) -> Tensor:
+        """Scatter to the winners."""
+        places = at.saved.flatten(2).expand(len(v), -1, -1, -1)
+        flat = v.new_zeros(len(v), *at.x.flatten(2).shape).scatter_add_(3, places, v.flatten(3))
+        return flat.reshape(len(v), *at.x.shape)
+
+    def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
+        """Scatter to the winners."""
+        return self.vjp(at, m.expand(1, *at.y.shape))[0]
+
+
+def _scalar(value: Any) -> int:
+    return value[0] if isinstance(value, tuple) else value

@@ -1,0 +1,136 @@
+"""The forward pass, recorded: one entry a layer, with what went in and what came out.
+
+A network is a tree of `nn.Sequential` (flattened) and `Residual`, with layers at its leaves. The module is only read:
+nothing is attached to it, and `params` may stand in for its weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from lapae.curvature.rules import Leaf, find
+
+
+class Residual(nn.Module):
+    """y = x + branch(x), the container for skip connections."""
+
+    def __init__(self, *branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch[0] if len(branch) == 1 else nn.Sequential(*branch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X + branch(x)."""
+        return x + self.branch(x)
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A residual connection in the record."""
+
+    name: str
+    branch: tuple[Node, ...]
+    x: Tensor
+    y: Tensor
+
+    def part(self, data: slice) -> Skip:
+        """The same for some of the data."""
+        return replace(self, branch=tuple(n.part(data) for n in self.branch), x=self.x[data], y=self.y[data])
+
+
+Node = Leaf | Skip
+
+
+@dataclass(frozen=True)
+class Tape:
+    """A recorded forward pass, in the order of the layers."""
+
+    nodes: tuple[Node, ...]
+    output: Tensor
+
+    def part(self, data: slice) -> Tape:
+        """The same for some of the data."""
+        return Tape(tuple(n.part(data) for n in self.nodes), self.output[data])
+
+    @property
+    def first_trainable(self) -> int:
+        """Index of the first node that holds a wanted parameter; nothing needs to travel below it."""
+        for i, node in enumerate(self.nodes):
+            if any(leaf.trainable for leaf in leaves((node,))):
+                return i
+        raise ValueError("the module has no parameter that requires a gradient: there is no curvature to compute")
+
+
+def leaves(nodes: tuple[Node, ...]) -> Iterator[Leaf]:
+    """All layers, in order."""
+    for node in nodes:
+        if isinstance(node, Skip):
+            yield from leaves(node.branch)
+        else:
+            yield node
+
+
+def n_features(x: Tensor) -> int:
+    """Numbers a datum."""
+    return math.prod(x.shape[1:])
+
+
+def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Tape:
+    """Run `module` on x (B, *in), at its own weights or at `params`, and keep what the curvature needs.
+
+    The output carries a gradient where gradients are on, so that one forward pass serves the loss and the curvature.
+    """
+    if x.ndim < 2 or len(x) == 0:
+        raise ValueError(f"expected a batch of at least one datum, (B, features…), got shape {tuple(x.shape)}")
+    own = dict(module.named_parameters())
+    if params is not None and own.keys() - params.keys():
+        missing = sorted(own.keys() - params.keys())
+        raise ValueError(f"params lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}")
+    nodes: list[Node] = []
+    output = _record(module, "", x, own if params is None else params, nodes, {})
+    return Tape(tuple(nodes), output)
+
+
+def _record(
+    module: nn.Module,
+    name: str,
+    x: Tensor,
+    params: Mapping[str, Tensor],
+    nodes: list[Node],
+    seen: dict[int, str],
+) -> Tensor:
+    """Append what `module` does to `nodes`; returns its output."""
+    prefix = f"{name}." if name else ""
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        for child_name, child in module._modules.items():  # named_children leaves out a layer's second place
+            x = _record(child, prefix + child_name, x, params, nodes, seen)
+        return x
+    if isinstance(module, Residual):
+        branch: list[Node] = []
+        y = _record(module.branch, f"{prefix}branch", x, params, branch, seen)
+        if y.shape != x.shape:
+            raise ValueError(
+                f"residual {name!r}: the branch maps {tuple(x.shape)} to {tuple(y.shape)}: they must agree"
+            )
+        y = x + y
+        nodes.append(Skip(name, tuple(branch), x.detach(), y.detach()))
+        return y
+    rule = find(module, name or "the module itself")
+    mine, trainable = {}, []
+    for key, parameter in module.named_parameters():
+        if id(parameter) in seen:
+            raise ValueError(
+                f"layer {name!r} shares its {key!r} with {seen[id(parameter)]!r}: the curvature of shared weights has "
+                "terms between the two places, which pulling M layer by layer does not see"
+            )
+        seen[id(parameter)] = f"{prefix}{key}"
+        mine[key] = params[prefix + key]
+        if parameter.requires_grad:
+            trainable.append(key)
+    y, saved = rule.forward(module, mine, x)
+    detached = {k: p.detach() for k, p in mine.items()}
+    nodes.append(Leaf(name, module, rule, detached, tuple(trainable), x.detach(), y.detach(), saved))
+    return y
