@@ -103,6 +103,12 @@ class Run:
                 stray.unlink(missing_ok=True)
             yield
 
+    def discard_if_empty(self) -> None:
+        """Remove the folder where nothing was written into it: a failed start leaves nothing behind."""
+        if [file.name for file in self.path.iterdir()] in ([], [_LOCK]):
+            (self / _LOCK).unlink(missing_ok=True)
+            self.path.rmdir()
+
     @property
     def finished(self) -> bool:
         """Whether training came to its end, and its result can be read."""

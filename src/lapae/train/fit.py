@@ -16,6 +16,7 @@ from lapae.models import Likelihood
 from lapae.runs import CONFIG, METRICS, Run, write_whole
 from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
 from lapae.train.checkpoint import load_checkpoint
+from lapae.train.evaluate import evaluate
 from lapae.train.loop import make_fabric, train
 from lapae.train.progress import Observer, TensorBoard
 
@@ -70,14 +71,9 @@ def fit(
     if run is not None and resume and run.finished and config_to_dict(saved_config(run)) == config_to_dict(config):
         return load_run(run.path, network=network, likelihood=likelihood)
     data = load_data(config.data) if data is None else data
-    if run is not None:
-        write_whole(run / CONFIG, write_config(config).encode())
-        (run / METRICS).unlink(missing_ok=True)
-        if config.train.tensorboard:
-            observers = [*observers, TensorBoard(run / "tensorboard")]
-    fabric = fabric or make_fabric(config.train)
-    began = time.monotonic()
     options = config.train
+    fabric = fabric or make_fabric(options)
+    began = time.monotonic()
     share: dict[str, Any] = {
         "device": fabric.device,
         "seed": options.seed,
@@ -89,6 +85,11 @@ def fit(
         method = build_method(config, info, network=network, likelihood=likelihood)
         batches = Batches(data.train.x, data.scaling, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.scaling, max(options.batch_size, VALIDATION_BATCH), **share)
+        if run is not None and fabric.is_global_zero:  # now that the configuration is known to work
+            write_whole(run / CONFIG, write_config(config).encode())
+            (run / METRICS).unlink(missing_ok=True)
+            if options.tensorboard:
+                observers = [*observers, TensorBoard(run / "tensorboard")]
         result = train(
             method,
             batches,
@@ -109,6 +110,8 @@ def fit(
         "device": str(fabric.device),
         **result.finish,
     }
+    if len(data.test.x):
+        metrics["test"] = evaluate(method, Batches(data.test.x, data.scaling, VALIDATION_BATCH, device=fabric.device))
     model = TrainedModel(method, config, info, metrics, result.history)
     if run is not None and fabric.is_global_zero:
         model.save(run)

@@ -1,0 +1,7 @@
+"""`python -m lapae`."""
+
+import sys
+
+from lapae.cli import main
+
+sys.exit(main())

@@ -1,0 +1,86 @@
+"""The command line. One file a command, imported when it is called, so that help is instant.
+
+A command is a module with `main(arguments) -> exit code`, and a line in `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+
+from lapae._version import __version__
+from lapae.errors import LapaeError
+
+COMMANDS = {
+    "demo": "the whole story on embedded data, in about a minute: train, evaluate",
+    "train": "train any method on any data; flags, a TOML file, or both",
+    "data": "list the data sets; fetch one",
+}
+
+FAILED, INTERRUPTED = 2, 130
+
+
+def usage() -> str:
+    """What `lapae --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: lapae COMMAND ...",
+            "",
+            "Autoencoders that know what they do not know.",
+            "",
+            "commands (lapae COMMAND --help explains each):",
+            *lines,
+            "",
+            "options:",
+            "  --help     this text",
+            "  --version  the version",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. Mistakes of the user's end in one line on stderr and exit code 2, Ctrl-C in 130."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if given else FAILED
+    if given[0] == "--version":
+        print(f"lapae {__version__}")
+        return 0
+    if given[0] not in COMMANDS:
+        return _fail(f"unknown command {given[0]!r}: expected one of {', '.join(COMMANDS)}")
+    warnings.showwarning = _show_warning
+    try:
+        return import_module(f"lapae.cli.{given[0]}").main(given[1:])
+    except LapaeError as error:
+        return _fail(str(error))
+    except ValueError as error:
+        if _is_data_error(error):
+            return _fail(str(error))
+        raise
+    except BrokenPipeError:  # the reader of a pipe has had enough
+        sys.stderr.close()
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        print("lapae: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _is_data_error(error: ValueError) -> bool:
+    from lapae.data.errors import DataError
+
+    return isinstance(error, DataError)
+
+
+def _fail(message: str) -> int:
+    print(f"lapae: {' '.join(message.split())}", file=sys.stderr)
+    return FAILED
+
+
+def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    """A warning as a line: where in the code it arose helps a programmer, not a user of the command line."""
+    print(f"lapae: warning: {' '.join(str(message).split())}", file=sys.stderr)
