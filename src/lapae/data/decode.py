@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from lapae.data.errors import DataError
 
 # A closed list: Pillow also opens formats that run other programs (EPS).
-FORMATS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = frozenset((".bmp", ".gif", ".jpg", ".jpeg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 MAX_PIXELS = 2**26
 GRAY_MODES = frozenset(("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N"))

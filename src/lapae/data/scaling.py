@@ -102,16 +102,18 @@ def standardise(x: Source, names: tuple[str, ...] | None = None) -> Scaling:
             high = np.maximum(high, np.where(known, part, -np.inf).max(0))
         count = np.maximum(count, 1)
         mean = total / count
+        constant = low >= high
+        spread = np.where(constant, 1.0, high - low)  # squares of gaps in units of it neither overflow nor vanish
         for _, part in chunks(x):
-            gap = part.astype(np.float64) - mean
+            gap = (part.astype(np.float64) - mean) / spread
             squares += np.where(np.isnan(part), 0.0, gap * gap).sum(0)
-    # low == high and not deviation == 0: the mean of equal floats is not always that float
-    constant = low >= high
+        deviation = spread * np.sqrt(squares / count)
+    # low == high, besides deviation == 0: the mean of equal floats is not always that float
     mean = np.where(constant & (low < np.inf), low, mean)
-    deviation = np.where(constant, 1.0, np.sqrt(squares / count))
-    bad = ~(np.isfinite(mean) & np.isfinite(deviation) & (deviation > 0))
+    deviation = np.where(constant | (deviation == 0), 1.0, deviation)
+    bad = ~(np.isfinite(mean) & np.isfinite(deviation))
     if bad.any():
         position = tuple(int(i) for i in np.argwhere(bad)[0])
         column = repr(names[position[0]]) if names else position
-        raise DataError(f"the values of column {column} are too large or too small to be standardised in 64-bit floats")
+        raise DataError(f"the values of column {column} are too large to be standardised in 64-bit floats")
     return Scaling(mean, deviation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from array import array
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +45,7 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
     width = 0
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first_line = file.readline()
+            first_line = re.sub(r'"[^"]*"', "", file.readline(2**16))
             file.seek(0)
             reader = csv.reader(file, delimiter=max(DELIMITERS, key=first_line.count), strict=True)
             for cells in reader:
@@ -65,7 +66,8 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
                 rows.append(row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as .csv ({error})") from error
-    if label_column in labels:  # the name of a class was given, and a row of data was taken for the header
+    if header and label is not None and header[label] == label_column and label_column in labels:
+        # the name of a class was given, and a row of data was taken for the header
         raise DataError(f"{path}: {label_column!r} is a label and no column; label_column must be a name or a number")
     n_features = width - (label is not None)
     if not rows or not n_features:

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lapae.data import Batches, DataError, load
+from lapae.data.images import ImageFiles
+
+rng = np.random.default_rng(0)
+
+
+def save(path, size=(8, 10), mode="RGB", value=None, **options):
+    """An image of (height, width), of noise or of one value."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    channels = {"L": (), "RGB": (3,), "RGBA": (4,), "LA": (2,)}[mode]
+    pixels = np.full((*size, *channels), value) if value is not None else rng.integers(0, 256, (*size, *channels))
+    Image.fromarray(pixels.astype(np.uint8), mode=mode).save(path, **options)
+    return pixels.astype(np.uint8)
+
+
+def all_of(data):
+    return np.concatenate([np.asarray(split.x) for split in (data.train, data.valid, data.test)])
+
+
+def test_common_size_is_kept_and_pixels_are_exact(tmp_path):
+    expected = np.stack([save(tmp_path / f"{i}.png") for i in range(5)])
+    data = load(tmp_path, validation=0, test=0)
+    assert (data.kind, data.shape, data.train.y) == ("image", (3, 8, 10), None)
+    assert isinstance(data.train.x.source, ImageFiles)
+    np.testing.assert_array_equal(np.asarray(data.train.x), expected.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(data.train.x[np.array([4, 0])], expected[[4, 0]].transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(data.train.x[2], expected[2].transpose(2, 0, 1))
+    assert data.train.x[np.array([], dtype=int)].shape == (0, 3, 8, 10)
+
+
+def test_sub_folders_are_labels(tmp_path):
+    for name, value in (("night", 0), ("day", 255)):
+        for i in range(4):
+            save(tmp_path / name / "deeper" / f"{i}.png", value=value)
+    data = load(tmp_path)
+    assert data.label_names == ("day", "night")
+    for split in (data.train, data.valid, data.test):
+        np.testing.assert_array_equal(np.asarray(split.x).mean((1, 2, 3)) == 0, split.y == 1)
+
+
+def test_sizes_and_modes_mix(tmp_path):
+    save(tmp_path / "a.png", (20, 30), "L", 100)
+    save(tmp_path / "b.jpg", (300, 200), "RGB", 100, quality=100)
+    save(tmp_path / "c.png", (64, 64), "RGBA", 100)
+    save(tmp_path / "d.gif", (5, 5), "L", 100)
+    save(tmp_path / "e.TIFF", (9, 5), "RGB", 100)
+    save(tmp_path / "f.webp", (9, 5), "RGB", 100, lossless=True)
+    Image.new("CMYK", (9, 9), (155, 155, 155, 0)).save(tmp_path / "g.jpg", quality=100)
+    Image.new("1", (9, 9), 1).save(tmp_path / "h.png")
+    data = load(tmp_path, validation=0, test=0)
+    assert data.shape == (3, 64, 64)
+    x = np.asarray(data.train.x).astype(int)
+    assert np.abs(x[:-1] - 100).max() <= 3
+    assert (x[-1] == 255).all()
+
+
+def test_gray_images_have_one_channel(tmp_path):
+    save(tmp_path / "a.png", (9, 9), "L", 7)
+    save(tmp_path / "b.png", (5, 9), "LA", 7)
+    Image.fromarray(np.full((9, 9), 7 * 257 + 100, dtype=np.uint16)).save(tmp_path / "c.png")
+    data = load(tmp_path, image_size=16, validation=0, test=0)
+    assert data.shape == (1, 16, 16)
+    assert (np.asarray(data.train.x) == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "image_size", "shape"), [((128, 7), None, (128, 7)), ((129, 7), None, (64, 64)), ((8, 8), 3, (3, 3))]
+)
+def test_size(tmp_path, size, image_size, shape):
+    for i in range(3):
+        save(tmp_path / f"{i}.png", size)
+    assert load(tmp_path, image_size=image_size).shape == (3, *shape)
+
+
+def test_photographs_are_turned_upright(tmp_path):
+    pixels = np.zeros((40, 60, 3), np.uint8)
+    pixels[:, 30:] = 255  # the right half is light; turned by a quarter to the right, the lower half
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for i in range(3):
+        Image.fromarray(pixels).save(tmp_path / f"{i}.jpg", exif=exif)
+    data = load(tmp_path, validation=0, test=0)
+    assert data.shape == (3, 60, 40)
+    x = np.asarray(data.train.x)
+    assert x[:, :, :25].max() < 10
+    assert x[:, :, 35:].min() > 245
+
+
+def test_large_photographs_shrink_to_their_mean(tmp_path):
+    for i in range(3):
+        save(tmp_path / f"{i}.jpg", (900, 1200), quality=95)
+    x = np.asarray(load(tmp_path, validation=0, test=0).train.x)
+    assert x.shape == (3, 3, 64, 64)
+    assert abs(x.mean() - 127.5) < 2
+
+
+def test_streams(tmp_path):
+    for i in range(10):
+        save(tmp_path / f"{i}.png", value=i * 20)
+    data = load(tmp_path, validation=0, test=0)
+    held = Batches(data.train.x, data.scaling, 3, shuffle=True)
+    streamed = Batches(data.train.x, data.scaling, 3, shuffle=True, budget=0)
+    for a, b in zip(held.epoch(2), streamed.epoch(2), strict=True):
+        assert a.equal(b)
+
+
+def test_other_files_and_hidden_ones_are_left_alone(tmp_path):
+    for i in range(3):
+        save(tmp_path / f"{i}.png")
+    (tmp_path / "notes.txt").write_text("text")
+    (tmp_path / "._0.png").write_text("what some systems leave behind")
+    (tmp_path / ".thumbnails").mkdir()
+    (tmp_path / ".thumbnails" / "0.png").write_text("no image")
+    assert len(all_of(load(tmp_path))) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no image", b"\x89PNG\r\n\x1a\n", b"%!PS-Adobe-3.0 EPSF-3.0\n"])
+def test_unreadable_image_is_named_on_load(tmp_path, content):
+    (tmp_path / "000.png").write_bytes(content)
+    save(tmp_path / "good.png")
+    with pytest.raises(DataError, match=r"000\.png: cannot be read as an image"):
+        load(tmp_path)
+
+
+def test_truncated_image_is_named_when_it_is_met(tmp_path):
+    for i in range(4):
+        save(tmp_path / f"{i}.png", (60, 60))
+    path = tmp_path / "2.png"
+    path.write_bytes(path.read_bytes()[:2000])
+    data = load(tmp_path, validation=0, test=0)
+    with pytest.raises(DataError, match=r"2\.png: cannot be read as an image"):
+        np.asarray(data.train.x)
+    for budget in (0, None):
+        with pytest.raises(DataError, match=r"2\.png"):
+            list(Batches(data.train.x, data.scaling, 2, budget=budget).epoch())
+
+
+def test_decompression_bomb(tmp_path, monkeypatch):
+    monkeypatch.setattr("lapae.data.decode.MAX_PIXELS", 99)
+    save(tmp_path / "a.png", (10, 10))
+    with pytest.raises(DataError, match=r"a\.png: 10x10 pixels, at most 99"):
+        load(tmp_path)
+
+
+def test_real_decompression_bomb(tmp_path):
+    Image.new("1", (20000, 20000)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a\.png"):
+        load(tmp_path)
+
+
+def test_thirty_two_bits_have_no_range(tmp_path):
+    for i in range(3):
+        Image.fromarray(np.ones((5, 5), np.float32)).save(tmp_path / f"{i}.tiff")
+    data = load(tmp_path)
+    with pytest.raises(DataError, match=r"tiff: mode F"):
+        np.asarray(data.train.x)
+
+
+def test_empty_folder(tmp_path):
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(DataError, match="no images in this folder"):
+        load(tmp_path)
+
+
+def test_loose_images_beside_labelled_ones(tmp_path):
+    save(tmp_path / "a.png")
+    save(tmp_path / "cats" / "b.png")
+    with pytest.raises(DataError, match=r"a\.png.*cats/b\.png"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("image_size", [0, -1, 5000])
+def test_image_size_out_of_range(tmp_path, image_size):
+    with pytest.raises(DataError, match="image_size must be from 1 to 4096"):
+        load(tmp_path, image_size=image_size)
