@@ -4,7 +4,7 @@ Stands on its own: depends on torch and on the likelihoods only.
 """
 
 from lapae.curvature import reference
-from lapae.curvature.ggn import diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac
+from lapae.curvature.ggn import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac
 from lapae.curvature.readers import Kronecker
 from lapae.curvature.rules import Elementwise, Leaf, LinearMap, Params, Rule, UnknownLayerError, register
 from lapae.curvature.tape import Residual, Tape, record
@@ -19,6 +19,7 @@ __all__ = [
     "Rule",
     "Tape",
     "UnknownLayerError",
+    "blocks",
     "diagonal",
     "ggn_blocks",
     "ggn_diagonal",

@@ -124,11 +124,15 @@ def ggn_blocks(
     """Exact block of every layer: {layer name: (P, P)}, over its parameters flattened in their order (weight, bias)."""
     with torch.no_grad():
         tape = record(module, x, params)
-        read = BlockReader()
-        output = tape.output
-        _exact(
-            tape, len(tape.nodes), seed(likelihood or Gaussian(), output), read, memory_budget // output.element_size()
-        )
+    return blocks(tape, likelihood or Gaussian(), memory_budget=memory_budget)
+
+
+@torch.no_grad()
+def blocks(tape: Tape, likelihood: Likelihood, *, memory_budget: int = MEMORY_BUDGET) -> Params:
+    """`ggn_blocks` of a forward pass that was already recorded."""
+    read = BlockReader()
+    output = tape.output.detach()
+    _exact(tape, len(tape.nodes), seed(likelihood, output), read, memory_budget // output.element_size())
     return {leaf.name: read.result[leaf.name] for leaf in leaves(tape.nodes) if leaf.trainable}
 
 

@@ -6,6 +6,8 @@ from lapae.methods.base import METHODS, Draws, Method, Output, Point, build, reg
 from lapae.methods.bbb import BBB
 from lapae.methods.dropout import Dropout
 from lapae.methods.ensemble import Ensemble
+from lapae.methods.online import Online
+from lapae.methods.posthoc import PostHoc
 from lapae.methods.vae import VAE
 from lapae.methods.weights import WeightDraws
 
@@ -19,8 +21,10 @@ __all__ = [
     "Dropout",
     "Ensemble",
     "Method",
+    "Online",
     "Output",
     "Point",
+    "PostHoc",
     "WeightDraws",
     "build",
     "register",

@@ -60,8 +60,8 @@ class Draws(Protocol):
 class Method(nn.Module):
     """A way to train an autoencoder. Its parameters are what the optimiser trains, its buffers the rest of its state.
 
-    The constructor of a registered method takes `(network, likelihood, config, n_data)`: a function that makes a freshly
-    initialised network, the likelihood, the method's options and the number of training data.
+    The constructor of a registered method takes `(network, likelihood, config, n_data)`: a function that makes a new
+    network, the likelihood, the method's options and the number of training data.
     """
 
     stochastic = True

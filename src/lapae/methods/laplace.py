@@ -1,0 +1,87 @@
+"""What the online and the post-hoc Laplacian autoencoder share: a network at its mean weights, and its precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lapae import curvature
+from lapae.config import MethodConfig
+from lapae.curvature import Tape
+from lapae.methods.base import Draws, Method, Point
+from lapae.methods.weights import WeightDraws
+from lapae.models import Autoencoder, Likelihood
+from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
+
+DIAGONAL_HESSIANS = ("approx", "exact", "mixed", "mc", "bottleneck")
+HESSIANS = (*DIAGONAL_HESSIANS, "block", "kfac")
+
+
+class Laplace(Method):
+    """`network` holds the means θ, `posterior` the precision; together q(θ) = N(θ, precision⁻¹)."""
+
+    network: Autoencoder
+    posterior: Precision
+
+    def __init__(self, network: Autoencoder, likelihood: Likelihood, config: MethodConfig) -> None:
+        super().__init__(likelihood)
+        if config.hessian not in HESSIANS:
+            raise ValueError(f"unknown hessian {config.hessian!r}: expected one of {', '.join(HESSIANS)}")
+        self.network = network
+        self.hessian = config.hessian
+        self.posterior = make_precision(network, config.hessian, config.prior_precision, config.temperature)
+
+    def curvature(self, tape: Tape, generator: torch.Generator | None = None) -> Any:
+        """The GGN of a recorded batch, summed over it, in the form that `posterior` takes."""
+        if self.hessian == "kfac":
+            return curvature.kfac(tape, self.likelihood, n_samples=1, generator=generator)
+        if self.hessian == "block":
+            return curvature.blocks(tape, self.likelihood)
+        bottleneck = "encoder" if self.hessian == "bottleneck" else None
+        return curvature.diagonal(tape, self.likelihood, self.hessian, generator=generator, bottleneck=bottleneck)  # pyright: ignore
+
+    def params_at(self, noise: Tensor) -> dict[str, Tensor]:
+        """Weights θ + noise: (P,) -> {name: *shape}, (S, P) -> {name: (S, *shape)}. Gradients go to θ."""
+        parts = self.posterior.split(noise)
+        return {name: mean + parts[name] for name, mean in self.network.named_parameters()}
+
+    def sample_params(self, generator: torch.Generator | None) -> dict[str, Tensor]:
+        """One draw of the weights."""
+        like = self.posterior.prior
+        eps = torch.randn(self.posterior.n_weights, generator=generator, device=like.device, dtype=like.dtype)
+        return self.params_at(self.posterior.scale_noise(eps))
+
+    def draw(self, seeds: Sequence[int]) -> Draws:
+        """Networks with weights from the posterior."""
+        like = self.posterior.prior
+        eps = torch.empty(len(seeds), self.posterior.n_weights, device=like.device, dtype=like.dtype)
+        generator = torch.Generator(like.device)
+        for row, seed in zip(eps, seeds, strict=True):
+            row.normal_(generator=generator.manual_seed(seed))
+        with torch.no_grad():
+            return WeightDraws(self.network, self.params_at(self.posterior.scale_noise(eps)))
+
+    def draw_mean(self) -> Draws:
+        """The network at the mean weights."""
+        return Point(self.network)
+
+    def weight_posterior(self) -> WeightPosterior:
+        """The posterior as a thing of its own, to sample, save or take elsewhere."""
+        return WeightPosterior(dict(self.network.named_parameters()), self.posterior)
+
+
+def make_precision(network: nn.Module, hessian: str, prior_precision: float, temperature: float) -> Precision:
+    """An empty precision over the parameters of `network` in the form that `hessian` yields."""
+    shapes = {name: p.shape for name, p in network.named_parameters()}
+    if hessian == "kfac":
+        transposed = frozenset(
+            f"{name}.weight"
+            for name, layer in network.named_modules()
+            if isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
+        )
+        return KronPrecision(shapes, prior_precision, temperature, transposed)
+    form = BlockPrecision if hessian == "block" else DiagonalPrecision
+    return form(shapes, prior_precision, temperature)

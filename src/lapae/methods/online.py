@@ -1,0 +1,79 @@
+"""The online Laplacian autoencoder, the paper's method (section 2, "Iterative learning").
+
+Each step draws weights θ ~ N(θ_t, H_t⁻¹), takes the gradient of the log-likelihood there to the mean, and lets the
+curvature there, scaled from the batch to the whole data, into the precision:
+
+    H_{t+1} = (1 - α) H_t + (N / B) Σ_b J_bᵀ H_out J_b
+
+(or another of the updates in `lapae.posterior.update`). One forward pass serves the gradient and the curvature.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from lapae.config import MethodConfig
+from lapae.curvature import Tape, record
+from lapae.methods.base import NetworkFactory, register
+from lapae.methods.laplace import Laplace
+from lapae.models import Likelihood
+from lapae.posterior import update_rule
+
+DEFAULT_FORGETTING = 1e-3
+
+
+@register("online")
+class Online(Laplace):
+    """Mean by the optimiser, precision by the update rule, one weight sample a step."""
+
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+        super().__init__(network(), likelihood, config)
+        self._steps = 0
+        if config.samples_per_step < 1:
+            raise ValueError(f"samples_per_step={config.samples_per_step}: expected at least 1")
+        initial = {"prior": config.prior_precision, "data": float(n_data)}
+        if config.initial_precision not in initial:
+            raise ValueError(f"initial_precision={config.initial_precision!r}: expected prior or data")
+        self.posterior.reset(initial[config.initial_precision])
+        self.n_data = n_data
+        self.samples_per_step = config.samples_per_step
+        self.hessian_every = config.hessian_every
+        self.rule = update_rule(config.update, config.forgetting or DEFAULT_FORGETTING).every(config.hessian_every)
+        self.capturable = config.hessian_every == 1 and config.hessian not in ("kfac", "block", "exact")
+        self._tapes: list[Tape] = []
+        self._generator: torch.Generator | None = None
+
+    def train(self, mode: bool = True) -> Online:
+        """The loop calls this at the start of an epoch: counting steps from there, a resumed run counts the same."""
+        self._steps = 0
+        return super().train(mode)
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Mean negative log-likelihood at sampled weights; keeps the forward pass for the curvature."""
+        self._tapes = [record(self.network, x, self.sample_params(generator)) for _ in range(self.samples_per_step)]
+        self._generator = generator
+        losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in self._tapes]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+    @torch.no_grad()
+    def after_backward(self) -> None:
+        """Let the curvature of the step into the precision."""
+        tapes, self._tapes = self._tapes, []
+        self._steps += 1
+        if self._steps % self.hessian_every:
+            return
+        keep = self.rule.keep
+        for tape in tapes:
+            gain = self.rule.gain * self.n_data / (len(tape.output) * len(tapes))
+            self.posterior.update(keep, gain, self.curvature(tape, self._generator))
+            keep = 1.0
+
+    def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """The loss of a sampled network, as in training, and that of the mean."""
+        sampled = functional_call(self.network, self.sample_params(generator), (x,))
+        return {
+            "loss": -self.likelihood.log_prob(sampled, x).sum(),
+            "loss_of_mean": -self.likelihood.log_prob(self.network(x), x).sum(),
+        }

@@ -1,0 +1,79 @@
+"""One matrix a layer: exact within layers, zero between them. For small layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from lapae.posterior.precision import Precision
+
+
+class BlockPrecision(Precision):
+    """H as a matrix (n, n) a layer, over the layer's parameters, flattened in their order."""
+
+    def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
+        super().__init__(shapes, prior_precision, temperature)
+        self.layers: dict[str, list[str]] = {}
+        for name in self.shapes:
+            self.layers.setdefault(name.rpartition(".")[0], []).append(name)
+        if [name for names in self.layers.values() for name in names] != list(self.shapes):
+            raise ValueError("the parameters of a layer must stand together")
+        self.layer_sizes = [sum(self.shapes[n].numel() for n in names) for names in self.layers.values()]
+        for i, n in enumerate(self.layer_sizes):
+            self.register_buffer(f"h{i}", torch.zeros(n, n))
+
+    def block(self, i: int) -> Tensor:
+        """H of the i-th layer."""
+        return self.get_buffer(f"h{i}")
+
+    def reset(self, value: float) -> None:
+        """H = value I."""
+        for i in range(len(self.layer_sizes)):
+            self.block(i).zero_().diagonal().fill_(value)
+
+    def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
+        """Layer by layer, in place."""
+        for i, layer in enumerate(self.layers):
+            self.block(i).mul_(keep).add_(curvature[layer] * gain)
+
+    def _factor(self, i: int) -> tuple[Tensor, Tensor]:
+        """Precision of the i-th layer as eigenvalues and eigenvectors."""
+        names = list(self.layers.values())[i]
+        prior = torch.cat([self.prior_of_parameter(n).expand(self.shapes[n].numel()) for n in names])
+        values, vectors = torch.linalg.eigh(self.block(i) + torch.diag(prior))
+        return values.clamp_min(prior.min()) / self.temperature, vectors
+
+    def prior_of_parameter(self, name: str) -> Tensor:
+        """δ of a parameter."""
+        return self.prior[list(self.shapes).index(name)]
+
+    def scale_noise(self, eps: Tensor) -> Tensor:
+        """Eigenvectors diag(1 / √values) eps."""
+        parts = []
+        for i, part in enumerate(eps.split(self.layer_sizes, dim=-1)):
+            values, vectors = self._factor(i)
+            parts.append((part * values.rsqrt()) @ vectors.T)
+        return torch.cat(parts, dim=-1)
+
+    def quadratic(self, delta: Tensor) -> Tensor:
+        """Σ over layers of deltaᵀ block delta."""
+        total = []
+        for i, part in enumerate(delta.split(self.layer_sizes, dim=-1)):
+            values, vectors = self._factor(i)
+            total.append(((part @ vectors).square() * values).sum(-1))
+        return torch.stack(total).sum(0)
+
+    def eigenvalues(self) -> dict[str, Tensor]:
+        """Of H, by layer."""
+        return {layer: torch.linalg.eigvalsh(self.block(i)).clamp_min(0) for i, layer in enumerate(self.layers)}
+
+    def prior_of(self, name: str) -> Tensor:
+        """δ of a layer, which is that of its parameters (they are optimised together)."""
+        return self.prior_of_parameter(self.layers[name][0])
+
+    def log_det(self) -> Tensor:
+        """From the eigenvalues of each layer's precision (whose parameters may have different δ)."""
+        values = [self._factor(i)[0].double().log().sum() for i in range(len(self.layer_sizes))]
+        return torch.stack(values).sum()

@@ -1,0 +1,131 @@
+"""Kronecker factors a weight: H = G ⊗ A / n, sampled through the eigenvectors of both factors.
+
+With G = U diag(g) Uᵀ and A = V diag(a) Vᵀ, the precision G ⊗ A / n + δ I has eigenvectors U ⊗ V and eigenvalues
+g_i a_j / n + δ: exact, without damping heuristics (Ritter et al. 2018; Daxberger et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lapae.curvature import Kronecker
+from lapae.posterior.precision import Precision
+
+
+class KronPrecision(Precision):
+    """Factors as eigenvalues and eigenvectors are refreshed on demand, after an update."""
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        prior_precision: float,
+        temperature: float = 1.0,
+        transposed: frozenset[str] = frozenset(),
+    ) -> None:
+        """`transposed` names weights that are (in, out, …): those of transposed convolutions."""
+        super().__init__(shapes, prior_precision, temperature)
+        self.transposed = transposed
+        for i, (name, shape) in enumerate(self.shapes.items()):
+            rows, columns = self._matrix_shape(name, shape)
+            self.register_buffer(f"g{i}", torch.zeros(rows, rows))
+            if len(shape) > 1:
+                self.register_buffer(f"a{i}", torch.zeros(columns, columns))
+                self.register_buffer(f"n{i}", torch.zeros(()))
+        self._eigen: list[tuple[Tensor, Tensor | None, Tensor]] | None = None
+
+    def _matrix_shape(self, name: str, shape: torch.Size) -> tuple[int, int]:
+        """(out, in · taps) of a weight, (out, 1) of a bias."""
+        if len(shape) == 1:
+            return shape[0], 1
+        out = shape[1] if name in self.transposed else shape[0]
+        return out, shape.numel() // out
+
+    def reset(self, value: float) -> None:
+        """H = value I."""
+        for i, shape in enumerate(self.shapes.values()):
+            self.get_buffer(f"g{i}").zero_().diagonal().fill_(value)
+            if len(shape) > 1:
+                self.get_buffer(f"a{i}").zero_().diagonal().fill_(1.0 if value else 0.0)
+                self.get_buffer(f"n{i}").fill_(1.0 if value else 0.0)
+        self._eigen = None
+
+    def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Kronecker]) -> None:
+        """The output factor carries the scale; the input factor is a running mean with the same memory."""
+        for i, name in enumerate(self.shapes):
+            new = curvature[name]
+            self.get_buffer(f"g{i}").mul_(keep).add_(new.g * gain)
+            if new.a is not None:
+                self.get_buffer(f"a{i}").mul_(keep).add_(new.a * gain)
+                self.get_buffer(f"n{i}").mul_(keep).add_(new.n * gain)
+        self._eigen = None
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._eigen = None
+
+    def _factors(self) -> list[tuple[Tensor, Tensor | None, Tensor]]:
+        """(U, V, eigenvalues (out, in) of H) a parameter."""
+        if self._eigen is None:
+            self._eigen = []
+            for i, shape in enumerate(self.shapes.values()):
+                g, u = torch.linalg.eigh(self.get_buffer(f"g{i}"))
+                if len(shape) == 1:
+                    self._eigen.append((u, None, g.clamp_min(0)[:, None]))
+                    continue
+                a, v = torch.linalg.eigh(self.get_buffer(f"a{i}") / self.get_buffer(f"n{i}").clamp_min(1e-30))
+                self._eigen.append((u, v, torch.outer(g.clamp_min(0), a.clamp_min(0))))
+        return self._eigen
+
+    def _to_matrix(self, i: int, part: Tensor) -> Tensor:
+        """(…, n) of a parameter -> (…, out, in)."""
+        name, shape = list(self.shapes.items())[i]
+        out, columns = self._matrix_shape(name, shape)
+        if name in self.transposed:
+            return part.reshape(*part.shape[:-1], shape[0], out, -1).transpose(-3, -2).reshape(
+                *part.shape[:-1], out, columns
+            )  # fmt: skip
+        return part.reshape(*part.shape[:-1], out, columns)
+
+    def _from_matrix(self, i: int, matrix: Tensor) -> Tensor:
+        """(…, out, in) -> (…, n)."""
+        name, shape = list(self.shapes.items())[i]
+        if name in self.transposed:
+            matrix = matrix.reshape(*matrix.shape[:-1], shape[0], -1).transpose(-3, -2)
+            return matrix.flatten(-3)
+        return matrix.flatten(-2)
+
+    def _rotate(self, matrix: Tensor, u: Tensor, v: Tensor | None) -> Tensor:
+        """U M Vᵀ."""
+        matrix = u @ matrix
+        return matrix if v is None else matrix @ v.T
+
+    def scale_noise(self, eps: Tensor) -> Tensor:
+        """U (eps / √values) Vᵀ."""
+        parts = []
+        for i, part in enumerate(eps.split(self.sizes, dim=-1)):
+            u, v, values = self._factors()[i]
+            precision = (values + self.prior[i]) / self.temperature
+            parts.append(self._from_matrix(i, self._rotate(self._to_matrix(i, part) * precision.rsqrt(), u, v)))
+        return torch.cat(parts, dim=-1)
+
+    def quadratic(self, delta: Tensor) -> Tensor:
+        """Σ values (Uᵀ delta V)²."""
+        total = []
+        for i, part in enumerate(delta.split(self.sizes, dim=-1)):
+            u, v, values = self._factors()[i]
+            precision = (values + self.prior[i]) / self.temperature
+            rotated = self._rotate(self._to_matrix(i, part), u.T, None if v is None else v.T)
+            total.append((rotated.square() * precision).sum((-2, -1)))
+        return torch.stack(total).sum(0)
+
+    def eigenvalues(self) -> dict[str, Tensor]:
+        """Products of the factors' eigenvalues, by parameter."""
+        return {name: self._factors()[i][2].reshape(-1) for i, name in enumerate(self.shapes)}
+
+    def prior_of(self, name: str) -> Tensor:
+        """δ of a parameter."""
+        return self.prior[list(self.shapes).index(name)]

@@ -1,0 +1,147 @@
+"""The precision of a Gaussian over the weights: (H + δ I) / T, with H the curvature of the data.
+
+H is kept as a diagonal, as a block a layer, or as Kronecker factors a weight: three classes with the same methods. All
+vectors are flat, (…, P), over the parameters in the order of `shapes`. δ > 0 is the prior precision, one number a
+parameter tensor; T is the temperature. Every H is positive semi-definite by construction (sums of squares), so that the
+precision is positive whatever happens in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Shapes = dict[str, torch.Size]
+
+
+class Precision(nn.Module):
+    """What the posterior asks of a precision. Its buffers are the state that checkpoints hold."""
+
+    prior: Tensor
+
+    def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
+        super().__init__()
+        if not (math.isfinite(prior_precision) and prior_precision > 0):
+            raise ValueError(f"prior_precision={prior_precision!r}: expected a finite number above 0")
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise ValueError(f"temperature={temperature!r}: expected a finite number above 0")
+        self.shapes: Shapes = dict(shapes)
+        self.sizes = [shape.numel() for shape in self.shapes.values()]
+        self.temperature = temperature
+        self.register_buffer("prior", torch.full((len(self.shapes),), float(prior_precision)))
+        self._uniform: tuple[float | None] | None = None
+
+    @property
+    def n_weights(self) -> int:
+        """P."""
+        return sum(self.sizes)
+
+    def set_prior(self, delta: float | Tensor) -> None:
+        """Change δ: one number for all, or (n parameters,)."""
+        self.prior.copy_(torch.as_tensor(delta, dtype=self.prior.dtype))
+        self._uniform = None
+
+    def uniform_prior(self) -> float | None:
+        """δ where it is the same for all weights. Looked up once: the look waits for the device."""
+        if self._uniform is None:
+            values = self.prior.tolist()
+            self._uniform = (values[0] if len(set(values)) == 1 else None,)
+        return self._uniform[0]
+
+    def flat_prior(self) -> Tensor:
+        """δ for every weight, (P,)."""
+        return self.prior.repeat_interleave(torch.tensor(self.sizes, device=self.prior.device))
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._uniform = None
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """(…, P) -> {name: (…, *shape)}, as views."""
+        parts = flat.split(self.sizes, dim=-1)
+        return {
+            name: part.reshape(*flat.shape[:-1], *shape)
+            for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
+        }
+
+    def join(self, params: Mapping[str, Tensor]) -> Tensor:
+        """{name: *shape} -> (P,)."""
+        return torch.cat([params[name].detach().reshape(-1) for name in self.shapes])
+
+    @abstractmethod
+    def reset(self, value: float) -> None:
+        """H = value I."""
+
+    @abstractmethod
+    def update(self, keep: float, gain: float | Tensor, curvature: Any) -> None:
+        """H = keep H + gain curvature, where curvature is what the curvature engine returns for this form."""
+
+    @abstractmethod
+    def scale_noise(self, eps: Tensor) -> Tensor:
+        """Precision^(-1/2) eps: (…, P) -> (…, P)."""
+
+    @abstractmethod
+    def quadratic(self, delta: Tensor) -> Tensor:
+        """deltaᵀ precision delta: (…, P) -> (…)."""
+
+    @abstractmethod
+    def eigenvalues(self) -> dict[str, Tensor]:
+        """Eigenvalues of H, {parameter or layer name: (n,)}; δ shifts them."""
+
+    @abstractmethod
+    def prior_of(self, name: str) -> Tensor:
+        """δ of an entry of `eigenvalues`."""
+
+    def log_det(self) -> Tensor:
+        """Log-determinant of the precision."""
+        terms = [(values + self.prior_of(name)).double().log().sum() for name, values in self.eigenvalues().items()]
+        return torch.stack(terms).sum() - self.n_weights * math.log(self.temperature)
+
+
+class DiagonalPrecision(Precision):
+    """H as a diagonal: the paper's form."""
+
+    h: Tensor
+
+    def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
+        super().__init__(shapes, prior_precision, temperature)
+        self.register_buffer("h", torch.zeros(self.n_weights))
+
+    def reset(self, value: float) -> None:
+        """H = value I."""
+        self.h.fill_(value)
+
+    def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
+        """Element by element, in place."""
+        self.h.mul_(keep)
+        for name, part in self.split(self.h).items():
+            if isinstance(gain, Tensor):
+                part.addcmul_(curvature[name], gain)
+            else:
+                part.add_(curvature[name], alpha=gain)
+
+    def diagonal(self) -> Tensor:
+        """The precision itself, (P,)."""
+        prior = self.uniform_prior()
+        return (self.h + (self.flat_prior() if prior is None else prior)).div_(self.temperature)
+
+    def scale_noise(self, eps: Tensor) -> Tensor:
+        """Eps / √precision."""
+        return self.diagonal().rsqrt_() * eps
+
+    def quadratic(self, delta: Tensor) -> Tensor:
+        """Σ precision delta²."""
+        return (self.diagonal() * delta.square()).sum(-1)
+
+    def eigenvalues(self) -> dict[str, Tensor]:
+        """The diagonal, by parameter."""
+        return {name: part.reshape(-1) for name, part in self.split(self.h).items()}
+
+    def prior_of(self, name: str) -> Tensor:
+        """δ of a parameter."""
+        return self.prior[list(self.shapes).index(name)]

@@ -1,0 +1,46 @@
+"""The four updates of the online precision (paper, appendix C), H_{t+1} = keep H_t + gain GGN.
+
+| rule      | H_{t+1}           | keep  | gain | settles, for a steady GGN of the whole data, at            |
+|-----------|-------------------|-------|------|------------------------------------------------------------|
+| laplacian | (1-α) H_t + GGN   | 1 - α | 1    | GGN / α: a cold posterior, of temperature α                |
+| redux     | prior + GGN       | 0     | 1    | the GGN of the last batch (the posterior adds the prior)   |
+| van       | H_t + α GGN       | 1     | α    | nothing: grows by α GGN a step, the variance goes to 0     |
+| nng       | (1-α) H_t + α GGN | 1 - α | α    | GGN: the Laplace approximation, a mean over about 1/α steps |
+
+`temperature=1/α` therefore gives the laplacian rule the scale of nng.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RULES = ("laplacian", "redux", "van", "nng")
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """How much of the old precision stays, and how much of the new curvature comes in."""
+
+    keep: float
+    gain: float
+
+    def every(self, k: int) -> UpdateRule:
+        """The same memory when the curvature is refreshed every k steps: k updates with one GGN."""
+        if k < 1:
+            raise ValueError(f"hessian_every={k}: expected at least 1")
+        return UpdateRule(self.keep**k, self.gain * sum(self.keep**j for j in range(k)))
+
+
+def update_rule(name: str, forgetting: float) -> UpdateRule:
+    """The rule called `name` with α = `forgetting`."""
+    if name not in RULES:
+        raise ValueError(f"unknown update {name!r}: expected one of {', '.join(RULES)}")
+    if not 0 < forgetting <= 1:
+        raise ValueError(f"forgetting={forgetting!r}: expected a number above 0 and at most 1")
+    keep, gain = {
+        "laplacian": (1 - forgetting, 1.0),
+        "redux": (0.0, 1.0),
+        "van": (1.0, forgetting),
+        "nng": (1 - forgetting, forgetting),
+    }[name]
+    return UpdateRule(keep, gain)
