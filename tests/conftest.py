@@ -1,0 +1,26 @@
+"""Shared by all tests: one thread, so that numbers do not depend on the machine; data that train in moments."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # child processes too
+
+import numpy as np
+import pytest
+import torch
+
+from lapae.data import Data, Scaling, Split
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def table() -> Data:
+    """150 data of 6 elements on a curve: 96 to train, 24 to validate, 30 to test."""
+    generator = np.random.default_rng(0)
+    t = generator.uniform(-1, 1, (150, 1))
+    x = np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**2, t**3, np.ones_like(t)], 1)
+    x = (x + 0.05 * generator.standard_normal(x.shape)).astype(np.float32)
+    parts = (Split(x[:96], None), Split(x[96:120], None), Split(x[120:], None))
+    return Data("curve", "table", *parts, Scaling(), None, None)

@@ -1,0 +1,148 @@
+"""The command line: instant help, one-line errors, JSON, and a configuration that runs again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lapae.cli import COMMANDS, main
+from lapae.runs import CONFIG, HISTORY, METRICS, MODEL, read_tensor_file
+from lapae.toml import read_config
+
+QUICK = ["--method", "ae", "--hidden", "8", "--epochs", "2", "--device", "cpu", "--no-verbose"]
+
+HEAVY = """
+import sys
+from lapae.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    assert stop.code == 0, stop.code
+loaded = {"torch", "sklearn", "lightning_fabric", "matplotlib", "numpy", "safetensors"} & set(sys.modules)
+assert not loaded, loaded
+"""
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_help_imports_nothing_heavy(command):
+    done = subprocess.run([sys.executable, "-c", HEAVY, *command, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage: lapae" in done.stdout
+
+
+def test_public_names_are_lazy_and_there():
+    import lapae
+
+    assert lapae.Gaussian(sigma=2.0).sigma == 2.0
+    assert "LaplacianAutoencoder" in dir(lapae)
+    with pytest.raises(AttributeError, match="nope"):
+        lapae.nope  # noqa: B018
+
+
+def test_every_command_is_explained(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in COMMANDS)
+    assert main(["--version"]) == 0
+    assert main([]) == 2
+
+
+def test_train_writes_a_run_that_its_own_config_repeats(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits", *QUICK, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    run = tmp_path / printed["run"]
+    assert printed["run"] == "runs/digits-ae-1"
+    assert printed["epochs"] == 2
+    assert printed["test"]["squared_error"] > 0
+    assert all((run / name).exists() for name in (CONFIG, HISTORY, METRICS, MODEL))
+    assert main(["train", "--config", str(run / CONFIG)]) == 0
+    assert "runs/digits-ae-2" in capsys.readouterr().out
+    assert read_config(tmp_path / "runs/digits-ae-2" / CONFIG) == read_config(run / CONFIG)
+    first, second = (read_tensor_file(tmp_path / f"runs/digits-ae-{n}" / MODEL)[0] for n in (1, 2))
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_flags_go_on_top_of_the_file(tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        "[model]\nhidden = [8]\nlatent_dim = 3\n[method]\nmethod = 'ae'\n[train]\nepochs = 7\nverbose = false\n"
+    )
+    out = tmp_path / "run"
+    assert main(["train", f"--config={file}", "--epochs", "1", "--device", "cpu", "--out", str(out)]) == 0
+    config = read_config(out / CONFIG)
+    assert (config.model.hidden, config.model.latent_dim, config.train.epochs) == ((8,), 3, 1)
+    capsys.readouterr()
+
+
+def test_a_file_of_ones_own_is_kept_by_its_full_path(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("mine.npy", np.random.default_rng(0).standard_normal((60, 4)).astype(np.float32))
+    assert main(["train", "mine.npy", *QUICK]) == 0
+    assert "runs/mine-ae-1" in capsys.readouterr().out
+    assert read_config("runs/mine-ae-1/config.toml").data.source == str(tmp_path / "mine.npy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nope"], "unknown command 'nope': expected one of demo, train, data"),
+        (["train", "absent.npy", *QUICK], "absent.npy: no such file"),
+        (["train", "digits", *QUICK, "--network", "nope"], "unknown network 'nope'"),
+        (["train", "digits", *QUICK, "--method", "nope"], "unknown method 'nope'"),
+        (["train", "digits", *QUICK, "--batch-size", "0"], "batch_size = 0: expected at least 1"),
+        (["train", "--config", "absent.toml"], "cannot read the configuration absent.toml"),
+        (["train", "--resume", "absent"], "there is no run at absent"),
+        (["train", "--resume", "."], "is not a run"),
+        (["train", "--resume", ".", "--config", "x.toml"], "no --config with it"),
+        (["data", "fetch"], "fetch which?"),
+        (["data", "fetch", "mnits"], "did you mean 'mnist'?"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing_behind(arguments, complaint, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("lapae: ")
+    assert captured.err.count("\n") == 1
+    assert complaint in captured.err
+    assert not [path for path in tmp_path.rglob("*") if path.name != "runs"]
+
+
+def test_run_that_is_there_is_not_overwritten_but_resumed(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["train", "digits", *QUICK, "--out", str(out)]) == 0
+    before = (out / MODEL).read_bytes()
+    assert main(["train", "digits", *QUICK, "--out", str(out)]) == 2
+    assert f"already holds a run: choose another --out, or go on with --resume {out}" in capsys.readouterr().err
+    assert main(["train", "--resume", str(out), "--batch-size", "7"]) == 2
+    assert "a resumed run cannot change batch_size (from 64 to 7)" in capsys.readouterr().err
+    assert main(["train", "--resume", str(out)]) == 0
+    assert (out / MODEL).read_bytes() == before
+    assert main(["train", "--resume", str(out), "--epochs", "3"]) == 0
+    assert "3 epochs" in capsys.readouterr().out
+
+
+def test_unknown_flag_is_refused(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--epoch", "3"])
+    assert stop.value.code == 2
+    assert "--epochs" in capsys.readouterr().err
+
+
+def test_demo(tmp_path, capsys):
+    assert main(["demo", "--epochs", "2", "--out", str(tmp_path / "demo")]) == 0
+    assert "test squared error" in capsys.readouterr().out
+
+
+def test_data_lists(tmp_path, capsys):
+    assert main(["data", "--data-dir", str(tmp_path)]) == 0
+    assert "digits         here" in capsys.readouterr().out
+    assert main(["data", "list", "--data-dir", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mnist"]["present"] is False
+    assert main(["data", "fetch", "digits"]) == 0

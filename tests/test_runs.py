@@ -1,0 +1,131 @@
+"""Run folders: whole files, damage that is found, one writer at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lapae.errors import RunError
+from lapae.runs import CONFIG, METRICS, Run, read_tensor_file, tensor_file, write_whole
+
+TENSORS = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.tensor(3), "c": torch.zeros(0, 2), "d": torch.ones(2).half()}
+CONTENT = tensor_file(TENSORS, {"epoch": 3, "name": "ü"})
+
+
+def test_tensor_file_reads_back(tmp_path):
+    write_whole(tmp_path / "x", CONTENT)
+    tensors, metadata = read_tensor_file(tmp_path / "x")
+    assert metadata == {"epoch": 3, "name": "ü"}
+    assert tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert torch.equal(tensors[name], tensor)
+
+
+def test_tied_tensors_are_written_apart():
+    shared = torch.ones(3)
+    tensor_file({"a": shared, "b": shared, "c": shared[:2]}, {})
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("scratch") / "file"
+
+
+@settings(max_examples=200, deadline=None)
+@given(position=st.integers(0, len(CONTENT) - 1), bit=st.integers(0, 7))
+def test_any_flipped_bit_is_found(scratch, position, bit):
+    damaged = bytearray(CONTENT)
+    damaged[position] ^= 1 << bit
+    scratch.write_bytes(damaged)
+    with pytest.raises(RunError, match="file"):
+        read_tensor_file(scratch)
+
+
+@settings(max_examples=50, deadline=None)
+@given(length=st.integers(0, len(CONTENT) - 1))
+def test_any_truncation_is_found(scratch, length):
+    scratch.write_bytes(CONTENT[:length])
+    with pytest.raises(RunError, match="damaged"):
+        read_tensor_file(scratch)
+
+
+def test_foreign_tensor_file(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(2)}, tmp_path / "x")
+    with pytest.raises(RunError, match="not written by lapae"):
+        read_tensor_file(tmp_path / "x")
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatch, call):
+    write_whole(tmp_path / "x", b"old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(RunError, match=r"cannot write .*x: No space left"):
+        write_whole(tmp_path / "x", b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_bytes() == b"old"
+
+
+def test_create_and_open(tmp_path):
+    first, second = (Run.create(name="a b/../c-ae", root=tmp_path / "runs") for _ in range(2))
+    assert (first.path.name, second.path.name) == ("a_b_.._c-ae-1", "a_b_.._c-ae-2")
+    with pytest.raises(RunError, match="is not a run"):
+        Run.open(first.path)
+    with pytest.raises(RunError, match="no such folder"):
+        Run.open(tmp_path / "absent")
+    write_whole(first / CONFIG, b"")
+    assert Run.open(first.path).path == first.path
+    with pytest.raises(RunError, match="already holds a run"):
+        Run.create(first.path)
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="not a folder"):
+        Run.create(tmp_path / "file")
+
+
+def test_metrics_that_cannot_be_read_mean_unfinished(tmp_path):
+    run = Run.create(tmp_path / "run")
+    assert not run.finished
+    run.write_json(METRICS, {"loss": float("nan"), "list": [1, float("inf")]})
+    assert run.read_metrics() == {"loss": None, "list": [1, None]}
+    (run / METRICS).write_text("{")
+    assert run.read_metrics() is None
+
+
+HOLD = """
+import sys, time
+from lapae.runs import Run
+with Run(sys.argv[1]).lock():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_second_writer_is_refused_until_the_first_is_dead(tmp_path):
+    run = Run.create(tmp_path / "run")
+    (run / ".x.tmp").touch()  # what a killed writer leaves
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            with pytest.raises(RunError, match=f"in use: process {process.pid} on"), run.lock():
+                pass
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    with run.lock():
+        assert not (run / ".x.tmp").exists()
+    run.discard_if_empty()
+    assert not run.path.exists()

@@ -1,0 +1,48 @@
+"""The step as a CUDA graph: the same training as the eager step."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import pytest
+import torch
+
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.methods import METHODS
+from lapae.train.fit import fit
+from lapae.train.step import CapturedStep
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_captured_training_is_eager_training(name, table):
+    """96 data in batches of 20: four replayable steps an epoch and a ragged one."""
+    model, train = ModelConfig(hidden=(8,)), TrainConfig(epochs=5, batch_size=20, device="cuda", capture="auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a step that falls back to eager warns
+        captured = fit(Config(model=model, method=MethodConfig(method=name), train=train), table)
+    train = dataclasses.replace(train, capture="never")
+    eager = fit(Config(model=model, method=MethodConfig(method=name), train=train), table)
+    for key, value in eager.method.state_dict().items():
+        torch.testing.assert_close(captured.method.state_dict()[key], value, rtol=1e-4, atol=1e-5)
+
+
+@needs_gpu
+def test_step_that_cannot_be_captured_stays_eager():
+    x, total = torch.ones(4, device="cuda"), []
+
+    def step(x):
+        total.append(float(x.sum()))  # waits for the device, which capture forbids
+        return x.sum()
+
+    captured = CapturedStep(step, torch.Generator("cuda"), 4)
+    for _ in range(CapturedStep.WARM_UP):
+        captured(x)
+    with pytest.warns(UserWarning, match="runs eagerly"):
+        captured(x)
+    captured(x)
+    assert torch.randn(3, device="cuda").isfinite().all()  # the generators are usable again
+    assert total == [4.0] * 5

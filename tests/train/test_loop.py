@@ -1,0 +1,234 @@
+"""The loop: what it keeps, when it stops, and that the seed decides everything."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+import torch
+
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.data import Batches
+from lapae.errors import ConfigError, DivergedError
+from lapae.methods import METHODS, Method
+from lapae.model import load_run
+from lapae.models import Gaussian
+from lapae.runs import HISTORY, POSTERIOR, Run
+from lapae.train.fit import fit
+from lapae.train.loop import train
+from lapae.train.progress import Bar, Lines
+
+SMALL = ModelConfig(hidden=(8,), latent_dim=2)
+
+
+def config(method="ae", **options) -> Config:
+    return Config(
+        model=SMALL, method=MethodConfig(method=method), train=TrainConfig(**{"epochs": 3, "device": "cpu", **options})
+    )
+
+
+def state(model) -> dict[str, torch.Tensor]:
+    return model.method.state_dict()
+
+
+def same(a, b) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+class Scripted(Method):
+    """One weight that grows by about the learning rate a step; the validation losses are given."""
+
+    def __init__(self, losses, train_loss=None):
+        super().__init__(Gaussian())
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.losses, self.n_valid, self.train_loss = losses, 0, train_loss
+        self.calls: list[str] = []
+
+    def forward(self, x, generator):
+        self.calls.append("forward")
+        loss = -self.weight.sum()
+        return loss if self.train_loss is None else loss * self.train_loss(len(self.calls))
+
+    def after_backward(self):
+        assert self.weight.grad is not None
+        self.calls.append("after_backward")
+
+    def validate(self, x, generator):
+        loss = self.losses[self.n_valid]
+        self.n_valid += 1
+        return {"loss": torch.tensor(float(loss)) * len(x), "other": torch.tensor(2.0) * len(x)}
+
+    def finish(self, batches, n_data):
+        self.calls.append("finish")
+        return {"seen": float(sum(len(x) for x in batches())), "weight": self.weight.item()}
+
+
+def run_scripted(losses, train_loss=None, *, batch_size=5, **options):
+    method = Scripted(losses, train_loss)
+    x = torch.zeros(10, 3)
+    batches = Batches(x, None, batch_size, shuffle=True)
+    valid = Batches(x[:4], None, 4)
+    return method, train(method, batches, valid, TrainConfig(**{"epochs": 50, "device": "cpu", **options}))
+
+
+def test_stops_eight_epochs_after_the_best_and_puts_its_weights_back():
+    losses = [5, 4, 3, 3.5, 3.2, 3, 6, 3, 3.1, 3, 3, 1]
+    method, result = run_scripted(losses)
+    assert (len(result.history), result.best_epoch, result.best_loss) == (11, 3, 3.0)
+    assert result.stopped == "no better validation loss in 8 epochs"
+    assert method.weight.item() == pytest.approx(3 * 2 * 1e-3, rel=1e-3)  # two steps of Adam an epoch, three epochs
+    assert result.finish == {"seen": 10.0, "weight": method.weight.item()}
+    assert method.calls[-1] == "finish"
+    assert method.calls[:4] == ["forward", "after_backward"] * 2
+    assert result.history[0]["valid_other"] == 2.0
+
+
+def test_learning_rate_is_halved_after_five_epochs_without_a_better_loss():
+    _, result = run_scripted([3, *[3.0] * 8])
+    rates = [record["learning_rate"] for record in result.history]
+    assert rates == [1e-3] * 7 + [5e-4] * 2  # patience 5: the sixth epoch without a better loss halves it, for the next
+
+
+def test_training_loss_is_a_mean_over_data_with_a_ragged_last_batch():
+    class MeanOfX(Scripted):
+        def forward(self, x, generator):
+            return x.mean() + 0 * self.weight.sum()
+
+    x = torch.arange(7.0)[:, None]
+    result = train(MeanOfX([1]), Batches(x, None, 4), Batches(x, None, 7), TrainConfig(epochs=1, device="cpu"))
+    assert result.history[0]["loss"] == pytest.approx(3.0)
+
+
+def test_without_validation_data_the_training_loss_steers():
+    method = Scripted([])
+    result = train(method, Batches(torch.zeros(10, 3), None, 5), None, TrainConfig(epochs=3, device="cpu"))
+    assert (result.best_epoch, result.stopped) == (3, "3 epochs done")
+    assert result.best_loss == result.history[2]["loss"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_stops_at_the_epoch_with_the_last_good_weights(bad):
+    method = Scripted([3, 2, 1], lambda n_calls: 1.0 if n_calls <= 6 else bad)
+    x = torch.zeros(10, 3)
+    message = r"since step 2 of 2 in epoch 2; the weights of epoch 1 \(loss 3\) are kept. Try a smaller learning_rate"
+    with pytest.raises(DivergedError, match=message):
+        train(method, Batches(x, None, 5), Batches(x, None, 10), TrainConfig(device="cpu"))
+    assert method.weight.item() == pytest.approx(2e-3, rel=1e-3)
+
+
+def test_nan_in_validation_stops_too():
+    with pytest.raises(DivergedError, match="the validation loss is nan in epoch 2"):
+        run_scripted([3, math.nan, 1])
+
+
+def test_nothing_to_train_goes_straight_to_finish():
+    method = Scripted([])
+    method.weight.requires_grad_(False)
+    result = train(method, Batches(torch.zeros(10, 3), None, 5), None, TrainConfig(device="cpu"))
+    assert (result.history, result.stopped, method.calls) == ([], "nothing to train", ["finish"])
+
+
+def test_no_epochs_gives_the_initial_weights(table):
+    a, b = fit(config(epochs=0), table), fit(config(epochs=0), table)
+    assert same(state(a), state(b))
+    assert a.metrics["stopped"] == "0 epochs done"
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_the_seed_decides_everything(name, table, tmp_path):
+    """For every method that there is: bit-identical runs, other weights from another seed, and load what was saved."""
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    run = Run.create(tmp_path / "run")
+    a = fit(config(name), table, run=run)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(2)
+    b = fit(config(name), table)
+    assert same(state(a), state(b))
+    assert {k: v for k, v in a.metrics.items() if k != "seconds"} == {
+        k: v for k, v in b.metrics.items() if k != "seconds"
+    }
+    assert not same(state(a), state(fit(config(name, seed=1), table)))
+    loaded = load_run(run.path)
+    assert same(state(a), state(loaded))
+    assert (loaded.shape, loaded.config, loaded.metrics) == (a.shape, a.config, a.metrics)
+    assert [json.loads(line) for line in (run / HISTORY).read_text().splitlines()] == a.history
+
+
+def test_posterior_tensors_have_their_own_file(table, tmp_path, monkeypatch):
+    class WithPosterior(METHODS["ae"]):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.posterior = torch.nn.Module()
+            self.posterior.register_buffer("precision", torch.zeros(3))
+
+        def finish(self, batches, n_data):
+            self.posterior.precision.fill_(n_data)
+            return {}
+
+    monkeypatch.setitem(METHODS, "posterior-test", WithPosterior)
+    run = Run.create(tmp_path / "run")
+    fit(config("posterior-test"), table, run=run)
+    assert (run / POSTERIOR).exists()
+    assert load_run(run.path).method.posterior.precision.tolist() == [96.0] * 3
+
+
+def test_own_modules_are_copied_and_needed_again_to_load(table, tmp_path):
+    modules = torch.nn.Linear(6, 2), torch.nn.Linear(2, 6)
+    before = modules[0].weight.clone()
+    run = Run.create(tmp_path / "run")
+    model = fit(config(), table, run=run, network=modules)
+    assert torch.equal(modules[0].weight, before)
+    assert same(state(load_run(run.path, network=modules)), state(model))
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        (ModelConfig(network="nope"), "unknown network 'nope'"),
+        (ModelConfig(network="conv"), "images of shape"),
+        (ModelConfig(network="paper-mnist", hidden=(3,)), "hidden"),
+        (ModelConfig(activation="nope"), "unknown activation 'nope'"),
+        (ModelConfig(likelihood="nope"), "unknown likelihood 'nope'"),
+    ],
+)
+def test_models_that_cannot_be_built(table, model, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        fit(Config(model=model, method=MethodConfig(method="ae"), train=TrainConfig(device="cpu")), table)
+
+
+def test_unknown_method(table):
+    with pytest.raises(ConfigError, match="unknown method 'nope': expected one of ae"):
+        fit(config("nope"), table)
+
+
+def test_bf16_trains(table):
+    assert fit(config(precision="bf16"), table).metrics["best_loss"] > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_cuda_where_there_is_none(table):
+    with pytest.raises(ConfigError, match="no CUDA device"):
+        fit(config(device="cuda"), table)
+
+
+def test_progress_lines_and_bar(table):
+    lines = io.StringIO()
+    fit(config(), table, observers=[Lines(lines)])
+    first, *_, last = lines.getvalue().splitlines()
+    assert first.startswith("epoch 1/3  loss ")
+    assert "valid loss" in first
+    assert last.startswith("epoch 3/3  loss ")
+    assert last.endswith("at most 0 s left")
+    bar = io.StringIO()
+    fit(config(), table, observers=[Bar(bar)])
+    assert "3/3" in bar.getvalue()
+
+
+def test_tensorboard_events(table, tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra lapae[tensorboard] is not installed")
+    run = Run.create(tmp_path / "run")
+    fit(config(tensorboard=True), table, run=run)
+    assert list((run / "tensorboard").glob("events*"))

@@ -1,0 +1,256 @@
+"""Stopped at any moment, a run goes on to the same weights. Processes are killed for real."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from lapae.cli import main
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.errors import ConfigError, RunError
+from lapae.model import load_run
+from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, PREVIOUS, Run, read_tensor_file
+from lapae.train.fit import check_resumable, fit, saved_config
+
+OPTIONS = ["--method", "vae", "--hidden", "16", "--device", "cpu", "--epochs", "25", "--batch-size", "32"]
+COMMAND = [sys.executable, "-m", "lapae", "train"]
+
+
+def weights(run: Run | Path) -> dict[str, torch.Tensor]:
+    return read_tensor_file(Path(getattr(run, "path", run)) / MODEL)[0]
+
+
+def assert_same(a, b) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def losses(run: Path) -> list[tuple]:
+    records = [json.loads(line) for line in (run / HISTORY).read_text().splitlines()]
+    return [(record["epoch"], record["loss"], record["valid_loss"], record["learning_rate"]) for record in records]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    assert main(["train", "digits", *OPTIONS, "--no-verbose", "--out", str(run)]) == 0
+    return run
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, f"ended with {process.returncode} before it wrote {path.name}"
+        assert time.monotonic() < deadline, f"{path.name} was not written within two minutes"
+        time.sleep(0.002)
+
+
+def test_killed_at_random_moments_it_ends_at_the_same_weights(undisturbed, tmp_path):
+    run, chance = tmp_path / "run", random.Random()
+    arguments = ["digits", *OPTIONS, "--out", str(run)]
+    for kill in range(3):
+        with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.DEVNULL) as process:
+            wait_for(run / (CONFIG if kill == 0 else CHECKPOINT), process)
+            if kill:  # past the start of the process, where nothing is written: its first line of history is new
+                before = (run / HISTORY).stat().st_mtime_ns
+                while (run / HISTORY).stat().st_mtime_ns == before and process.poll() is None:
+                    time.sleep(0.002)
+            time.sleep(chance.uniform(0, 0.3))
+            process.send_signal(signal.SIGKILL)
+        assert kill or process.returncode == -signal.SIGKILL  # later ones may find it finished on a fast machine
+        arguments = ["--resume", str(run)]
+    assert main(["train", "--resume", str(run), "--no-verbose"]) == 0
+    assert_same(weights(run), weights(undisturbed))
+    assert losses(run) == losses(undisturbed)
+
+
+def test_ctrl_c_leaves_a_resumable_run_and_a_clean_message(undisturbed, tmp_path):
+    run = tmp_path / "run"
+    with subprocess.Popen(
+        [*COMMAND, "digits", *OPTIONS, "--out", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for(run / CHECKPOINT, process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"stopped; go on with: lapae train --resume {run}" in errors
+    assert "Traceback" not in errors
+    assert not (run / MODEL).exists()
+    with pytest.warns(UserWarning, match="not finished: these are its best weights so far"):
+        load_run(run)
+    assert main(["train", "--resume", str(run), "--no-verbose"]) == 0
+    assert_same(weights(run), weights(undisturbed))
+
+
+CURVE = Config(
+    model=ModelConfig(hidden=(8,)), method=MethodConfig(method="vae"), train=TrainConfig(epochs=6, device="cpu")
+).resolved()
+
+
+class StopAfter:
+    """An observer that ends training after an epoch, as a signal would."""
+
+    def __init__(self, epoch: int) -> None:
+        self.last = epoch
+
+    def start(self, epoch, epochs, n_batches):
+        pass
+
+    def step(self):
+        pass
+
+    def epoch(self, record):
+        if record["epoch"] == self.last:
+            raise KeyboardInterrupt
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def stopped(table, tmp_path) -> Run:
+    """A run that was stopped after its fourth epoch of six."""
+    run = Run.create(tmp_path / "stopped")
+    with pytest.raises(KeyboardInterrupt):
+        fit(CURVE, table, run=run, observers=[StopAfter(4)])
+    return run
+
+
+@pytest.fixture
+def whole(table, tmp_path) -> Run:
+    run = Run.create(tmp_path / "whole")
+    fit(CURVE, table, run=run)
+    return run
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "flipped":
+        middle = len(content) // 2
+        content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    path.write_bytes({"empty": b"", "truncated": content[: len(content) // 2]}.get(how, content))
+
+
+@pytest.mark.parametrize("how", ["empty", "truncated", "flipped"])
+def test_damaged_checkpoint_falls_back_to_the_one_before(how, stopped, whole, table):
+    damage(stopped / CHECKPOINT, how)
+    with pytest.warns(UserWarning, match="damaged.*going on from the checkpoint before it"):
+        fit(CURVE, table, run=stopped, resume=True)
+    assert_same(weights(stopped), weights(whole))
+    assert losses(stopped.path) == losses(whole.path)
+
+
+def test_both_checkpoints_damaged(stopped, table):
+    damage(stopped / CHECKPOINT, "flipped")
+    damage(stopped / PREVIOUS, "empty")
+    with pytest.raises(RunError, match=r"no readable checkpoint: .*checkpoint\.safetensors is damaged"):
+        fit(CURVE, table, run=stopped, resume=True)
+
+
+def test_foreign_checkpoint(stopped, table):
+    from safetensors.torch import save_file
+
+    (stopped / PREVIOUS).unlink()
+    save_file({"a": torch.ones(2)}, stopped / CHECKPOINT)
+    with pytest.raises(RunError, match="was not written by lapae"):
+        fit(CURVE, table, run=stopped, resume=True)
+
+
+def test_checkpoint_of_another_model(stopped, table):
+    wider = dataclasses.replace(CURVE, model=ModelConfig(hidden=(9,)))
+    with pytest.raises(RunError, match="does not fit this model"):
+        fit(wider, table, run=stopped, resume=True)
+
+
+def test_other_data(stopped, table):
+    fewer = dataclasses.replace(table, train=dataclasses.replace(table.train, x=table.train.x[:90]))
+    with pytest.raises(RunError, match="is of 96 training data, there are 90 now"):
+        fit(CURVE, fewer, run=stopped, resume=True)
+
+
+@pytest.mark.parametrize("how", ["empty", "truncated", "flipped"])
+@pytest.mark.parametrize("name", [CONFIG, HISTORY])
+def test_damaged_text_files_are_mended_from_the_checkpoint(name, how, stopped, whole, table):
+    damage(stopped / name, how)
+    fit(saved_config(stopped), table, run=stopped, resume=True)
+    assert_same(weights(stopped), weights(whole))
+    assert losses(stopped.path) == losses(whole.path)
+    assert (stopped / CONFIG).read_text() == (whole / CONFIG).read_text()
+
+
+def test_a_kill_between_the_renames_loses_nothing(stopped, whole, table):
+    os.replace(stopped / CHECKPOINT, stopped / "checkpoint.next.safetensors")
+    fit(CURVE, table, run=stopped, resume=True)
+    assert_same(weights(stopped), weights(whole))
+
+
+def test_full_disk_stops_with_the_last_checkpoint_kept(table, tmp_path, whole, monkeypatch):
+    """At every write of a run in turn, until one goes through."""
+    fsync = os.fsync
+
+    def until(n_good: int):
+        """An fsync that goes through `n_good` times."""
+        good = iter(range(n_good))
+
+        def synchronise(descriptor: int) -> None:
+            if next(good, None) is None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            fsync(descriptor)
+
+        return synchronise
+
+    run = Run.create(tmp_path / "run")
+    n_good = 0
+    while not run.finished:
+        monkeypatch.setattr(os, "fsync", until(n_good))
+        with contextlib.suppress(RunError):
+            fit(CURVE, table, run=run, resume=True)
+        n_good += 1
+    assert n_good > 5
+    monkeypatch.setattr(os, "fsync", until(0))
+    with pytest.raises(RunError, match=r"cannot write .*: No space left on device"):
+        fit(CURVE, table, run=Run.create(tmp_path / "full"))
+    assert_same(weights(run), weights(whole))
+
+
+def test_finished_run_is_left_as_it_is_and_can_be_extended(whole, table, tmp_path):
+    before = (whole / METRICS).read_bytes()
+    assert fit(CURVE, table, run=whole, resume=True).metrics["epochs"] == 6
+    assert (whole / METRICS).read_bytes() == before
+    longer = dataclasses.replace(CURVE, train=dataclasses.replace(CURVE.train, epochs=9))
+    check_resumable(saved_config(whole), longer)
+    assert fit(longer, table, run=whole, resume=True).metrics["epochs"] == 9
+    at_once = Run.create(tmp_path / "at_once")
+    fit(longer, table, run=at_once)
+    assert_same(weights(whole), weights(at_once))
+
+
+def test_what_a_resumed_run_cannot_change():
+    other = dataclasses.replace(CURVE, train=dataclasses.replace(CURVE.train, batch_size=3))
+    with pytest.raises(ConfigError, match="cannot change batch_size"):
+        check_resumable(CURVE, other)
+
+
+def test_checkpoints_now_and_then(table, tmp_path, whole):
+    run = Run.create(tmp_path / "run")
+    rare = dataclasses.replace(CURVE, train=dataclasses.replace(CURVE.train, checkpoint_every=3))
+    with pytest.raises(KeyboardInterrupt):
+        fit(rare, table, run=run, observers=[StopAfter(5)])
+    assert not (run / PREVIOUS).exists()  # one, after the third epoch
+    assert len(losses(run.path)) == 5
+    fit(rare, table, run=run, resume=True)
+    assert_same(weights(run), weights(whole))
+    assert losses(run.path) == losses(whole.path)
