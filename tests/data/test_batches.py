@@ -105,6 +105,17 @@ def test_memory_map(tmp_path):
         assert a.equal(b)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+@pytest.mark.parametrize("budget", [None, 0])
+def test_cuda_batches_are_those_of_the_cpu(dtype, budget):
+    x = (np.arange(400).reshape(100, 4) % 251).astype(dtype)
+    options = {"scaling": Scaling(0.0, 255.0), "batch_size": 32, "shuffle": True, "budget": budget}
+    for here, there in zip(Batches(x, **options).epoch(1), Batches(x, device="cuda", **options).epoch(1), strict=True):
+        assert there.device.type == "cuda"
+        torch.testing.assert_close(there.cpu(), here)
+
+
 class Counted(Lazy):
     def __init__(self, fail_at=None):
         self.shape, self.dtype, self.reads, self.fail_at = (12, 1), np.dtype(np.float32), 0, fail_at

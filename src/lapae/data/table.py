@@ -51,7 +51,7 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
             for cells in reader:
                 if not cells:
                     continue  # a blank line
-                row, cells = reader.line_num, [cell.strip() for cell in cells]
+                row, cells = reader.line_num, list(map(str.strip, cells))
                 if not width:
                     width = len(cells)
                     label = _label_index(path, cells, label_column)
@@ -116,8 +116,8 @@ def _numbers(
 ) -> list[float]:
     """The cells as numbers; the first that is none, or that is not allowed, is named."""
     try:
-        numbers = [float(cell) for cell in cells]
-        if all(map(math.isfinite, numbers)) and not any("_" in cell for cell in cells):
+        numbers = list(map(float, cells))
+        if all(map(math.isfinite, numbers)) and "_" not in "".join(cells):
             return numbers
     except ValueError:
         pass
