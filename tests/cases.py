@@ -93,11 +93,9 @@ DENSE = [Case(f"dense {name}", lambda a=a: dense(a), (5,)) for name, a in ACTIVA
     Case("dense without bias", lambda: dense(nn.Tanh, bias=False), (5,)),
     Case("linear on (B, T, in)", lambda: dense(nn.Tanh), (3, 5)),
     Case("linear on (B, S, T, in)", lambda: dense(nn.Tanh), (2, 2, 5)),
-    Case(
-        "wider than the data",
-        lambda: nn.Sequential(nn.Linear(2, 9), nn.Tanh(), nn.Linear(9, 8), nn.Tanh(), nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 2)),
-        (2,),
-    ),
+    Case("wider than the data", lambda: nn.Sequential(nn.Linear(2, 9), nn.ELU(), nn.Linear(9, 5), dense(nn.ELU)), (2,)),
+    Case("layer norm", lambda: nn.Sequential(dense(nn.Tanh), nn.LayerNorm(5), dense(nn.Tanh)), (5,)),
+    Case("softmax inside", lambda: nn.Sequential(dense(nn.Tanh), nn.Softmax(1), dense(nn.Tanh)), (5,)),
     Case("batchnorm 1d", lambda: nn.Sequential(dense(nn.Tanh), nn.BatchNorm1d(5), nn.Tanh(), dense(nn.Tanh)), (5,)),
     Case("batchnorm at both ends", lambda: nn.Sequential(nn.BatchNorm1d(5), dense(nn.Tanh), nn.BatchNorm1d(5)), (5,)),
     Case(
@@ -105,7 +103,7 @@ DENSE = [Case(f"dense {name}", lambda a=a: dense(a), (5,)) for name, a in ACTIVA
         lambda: nn.Sequential(dense(nn.Tanh), nn.BatchNorm1d(5, affine=False), dense(nn.Tanh)),
         (5,),
     ),
-    Case("residual", lambda: nn.Sequential(nn.Linear(4, 5), Residual(dense(nn.Tanh)), nn.Tanh(), nn.Linear(5, 3)), (4,)),
+    Case("residual", lambda: nn.Sequential(nn.Linear(4, 5), Residual(dense(nn.Tanh)), nn.ELU(), nn.Linear(5, 3)), (4,)),
     Case(
         "residual in residual, at both ends",
         lambda: nn.Sequential(
@@ -162,7 +160,7 @@ CONVOLUTIONS = [
     Case(
         "transposed, output padding, dilation, groups",
         lambda: around(
-            nn.ConvTranspose2d(2, 4, (2, 3), stride=2, padding=(1, 0), output_padding=1, dilation=2, groups=2, bias=False),
+            nn.ConvTranspose2d(2, 4, (2, 3), 2, (1, 0), output_padding=1, dilation=2, groups=2, bias=False),
             nn.Tanh(),
             after=4,
         ),
@@ -186,13 +184,13 @@ MAPS = [
     Case("max-pool 1d", lambda: around(nn.MaxPool1d(2), dims=1), (1, 8)),
     Case("max-pool 2d", lambda: around(nn.MaxPool2d(2)), (1, 5, 4)),
     Case("max-pool 2d, overlapping", lambda: around(nn.MaxPool2d(3, stride=1, padding=1)), (1, 4, 4)),
-    Case("max-pool 2d, ceil, dilated", lambda: around(nn.MaxPool2d(2, stride=2, dilation=2, ceil_mode=True)), (1, 5, 6)),
+    Case("max-pool 2d, ceil, dilated", lambda: around(nn.MaxPool2d(2, 2, dilation=2, ceil_mode=True)), (1, 5, 6)),
     Case("max-pool 3d", lambda: around(nn.MaxPool3d((2, 1, 2)), dims=3), (1, 3, 2, 3), n_data=2),
     Case("avg-pool 1d", lambda: around(nn.AvgPool1d(3, stride=2, padding=1), dims=1), (1, 8)),
     Case("avg-pool 2d", lambda: around(nn.AvgPool2d((2, 3), stride=(1, 2), padding=(1, 1))), (1, 4, 5)),
     Case("avg-pool 2d, ceil", lambda: around(nn.AvgPool2d(2, ceil_mode=True)), (1, 5, 4)),
-    Case("avg-pool 2d, ceil and padding", lambda: around(nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True)), (1, 5, 4)),
-    Case("avg-pool 2d, padding not counted", lambda: around(nn.AvgPool2d(3, padding=1, count_include_pad=False)), (1, 5, 4)),
+    Case("avg-pool 2d, ceil and padding", lambda: around(nn.AvgPool2d(3, 2, 1, ceil_mode=True)), (1, 5, 4)),
+    Case("avg-pool 2d, padding not counted", lambda: around(nn.AvgPool2d(3, 3, 1, count_include_pad=False)), (1, 5, 4)),
     Case("avg-pool 2d, divisor", lambda: around(nn.AvgPool2d(2, stride=1, divisor_override=3)), (1, 4, 4)),
     Case("avg-pool 3d", lambda: around(nn.AvgPool3d(2, stride=1), dims=3), (1, 3, 2, 3), n_data=2),
     Case("adaptive avg-pool 1d", lambda: around(nn.AdaptiveAvgPool1d(3), dims=1), (1, 7)),
@@ -227,13 +225,14 @@ MAPS = [
     Case("batchnorm 3d", lambda: around(nn.BatchNorm3d(2), dims=3), (1, 2, 2, 3), n_data=2),
     Case("batchnorm on sequences", lambda: around(nn.BatchNorm1d(2), dims=1), (1, 5)),
     Case("residual, convolutional", lambda: around(Residual(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU())), (1, 4, 3)),
+    Case("group norm", lambda: around(nn.GroupNorm(2, 4), channels=4), (1, 4, 3)),
     Case("flatten in part", lambda: nn.Sequential(nn.Flatten(2), dense(nn.Tanh)), (2, 5, 1)),
     Case(
         "convolutional autoencoder",
         lambda: nn.Sequential(
             nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 2), nn.Linear(2, 8),
-            nn.Tanh(), nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 2, 3, padding=1), nn.Upsample(scale_factor=2), nn.Tanh(),
-            nn.Conv2d(2, 1, 3, padding=1),
+            nn.Tanh(), nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 2, 3, padding=1), nn.Upsample(scale_factor=2),
+            nn.Tanh(), nn.Conv2d(2, 1, 3, padding=1),
         ),
         (1, 4, 4),
     ),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import CASES, Case, seeded
-from torch import nn
+from torch import Tensor, nn
+from torch.func import jacrev, vmap
 from torch.testing import assert_close
 
-from lapae.curvature import ggn_blocks, ggn_diagonal, reference
+from lapae.curvature import Leaf, Params, ggn_blocks, ggn_diagonal, reference
 from lapae.curvature.tape import leaves, record
 from lapae.models import Bernoulli
 
@@ -33,33 +34,28 @@ def test_blocks_are_the_brute_force(case: Case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_layer_follows_its_own_derivatives(case: Case):
-    """jvp, vjp, gradients and squares of each layer alone, against Jacobians: `approx` and `mc` are made of these."""
-    module, x = case.module(), case.x(2)
+    """jvp, vjp and squares of each layer alone, against Jacobians: `approx` and `mc` are made of these."""
     with torch.no_grad():
-        tape = record(module, x)
-        for leaf in leaves(tape.nodes):
-            j = torch.func.vmap(torch.func.jacrev(lambda x, leaf=leaf: leaf.rule.apply(leaf.layer, leaf.params, x[None])[0]))(leaf.x)
-            j = j.reshape(len(x), leaf.y[0].numel(), leaf.x[0].numel())
-            v = torch.randn(3, *leaf.y.shape, dtype=x.dtype, generator=seeded(2))
-            t = torch.randn(3, *leaf.x.shape, dtype=x.dtype, generator=seeded(3))
+        for leaf in leaves(record(case.module(), case.x(2)).nodes):
+
+            def outputs(params: Params, x: Tensor, leaf: Leaf = leaf) -> Tensor:
+                return leaf.rule.apply(leaf.layer, params, x[None])[0].flatten()
+
+            by_params, by_x = vmap(jacrev(outputs, (0, 1)), in_dims=(None, 0))(leaf.params, leaf.x)
+            j = by_x.flatten(2)
+            v = torch.randn(3, *leaf.y.shape, dtype=j.dtype, generator=seeded(2))
+            t = torch.randn(3, *leaf.x.shape, dtype=j.dtype, generator=seeded(3))
             assert_close(leaf.rule.vjp(leaf, v).flatten(2), torch.einsum("rbo,boi->rbi", v.flatten(2), j))
             assert_close(leaf.rule.jvp(leaf, t).flatten(2), torch.einsum("rbi,boi->rbo", t.flatten(2), j))
-            for m in (v[0].square(), v[0, :1].square()):
+            for m in (v[0].square(), v[0, :1].square()):  # one for each datum, one for all
+                flat = m.expand_as(leaf.y).flatten(1)
                 m_in, h = leaf.rule.squared_backward(leaf, m)
                 assert m_in is not None
-                pulled = torch.einsum("bo,boi->bi", m.expand_as(leaf.y).flatten(1), j.square())
-                assert_close(m_in.expand_as(leaf.x).flatten(1), pulled)
+                assert_close(m_in.expand_as(leaf.x).flatten(1), torch.einsum("bo,boi->bi", flat, j.square()))
+                assert_close(h, {k: torch.einsum("bo,bo...->...", flat, by_params[k].square()) for k in leaf.trainable})
                 skipped, again = leaf.rule.squared_backward(leaf, m, need_input=False)
                 assert skipped is None
                 assert_close(again, h)
-                for key in leaf.trainable:
-                    g = torch.func.vmap(
-                        torch.func.jacrev(
-                            lambda w, x, leaf=leaf, key=key: leaf.rule.apply(leaf.layer, {**leaf.params, key: w}, x[None])[0].flatten()
-                        ),
-                        in_dims=(None, 0),
-                    )(leaf.params[key], leaf.x)  # fmt: skip
-                    assert_close(h[key], torch.einsum("bo,bo...->...", m.expand_as(leaf.y).flatten(1), g.square()))
 
 
 @pytest.mark.parametrize("method", ["approx", "mixed", "bottleneck", "mc", "exact"])

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.curvature.messages import Dense, Diagonal, Message, Rows, seed
-from lapae.curvature.readers import BlockReader, DiagonalReader, Kronecker, KroneckerReader
+from lapae.curvature.readers import BlockReader, DiagonalReader, Kronecker, KroneckerReader, full_name
 from lapae.curvature.rules import Params, identity_rows
 from lapae.curvature.tape import Tape, leaves, n_features, record
 from lapae.curvature.walk import Reader, approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
@@ -172,14 +172,15 @@ def kfac(
         _exact(tape, len(tape.nodes), seed(likelihood, tape.output.detach()), read, budget)
     else:
         _sampled(tape, likelihood, read, n_samples, generator, budget)
-    return {name: read.result[name] for name in _names(tape)}
+    result = read.result
+    return {name: result[name] for name in _names(tape)}
 
 
 def _exact(tape: Tape, end: int, message: Message, read: Reader, budget: int) -> None:
     """Carry all of M from the output of node end - 1 to the first wanted layer, in chunks of data under the budget."""
     stop = tape.first_trainable
     nodes = tape.nodes[:end]
-    size = data_per_chunk(plan(nodes, stop, message, budget), budget)
+    size = data_per_chunk(plan(nodes, stop, message, read, budget), budget)
     n_data = len(tape.output)
     for i in range(0, n_data, size):
         data = slice(i, i + size)
@@ -233,4 +234,4 @@ def _first_narrow(tape: Tape, switch: int) -> int:
 
 def _names(tape: Tape) -> list[str]:
     """Full names of all wanted parameters, in the order of the layers."""
-    return [f"{leaf.name}.{key}" if leaf.name else key for leaf in leaves(tape.nodes) for key in leaf.trainable]
+    return [full_name(leaf, key) for leaf in leaves(tape.nodes) for key in leaf.trainable]

@@ -61,13 +61,28 @@ class Dense:
         return self if len(self.c) == 1 else Dense(self.c[data])
 
     def rows(self, first: int, last: int, y: Tensor) -> Rows:
-        """All rows with c between them; some of them, with M = Σ_r v_r v_rᵀ over all, from a symmetric factor of c."""
+        """All rows of the identity, with c between them; to pass some at a time, take the `factor` first."""
         n = self.c.shape[-1]
         if (first, last) == (0, n):
-            return Rows(identity_rows(y, 0, n), self.c.expand(len(y), n, n))
+            return Rows(identity_rows(y), self.c.expand(len(y), n, n))
+        raise AssertionError("a part of the rows of a matrix needs its factor")
+
+    def factor(self) -> Factor:
+        """M = s sᵀ, by eigenvalues: M may be singular."""
         values, vectors = torch.linalg.eigh(self.c)
-        factor = vectors * values.clamp_min(0).sqrt()[:, None, :]  # c = factor factorᵀ
-        v = factor[:, :, first:last].permute(2, 0, 1).expand(last - first, len(y), n)
+        return Factor(vectors * values.clamp_min(0).sqrt()[:, None, :])
+
+
+@dataclass(frozen=True)
+class Factor:
+    """M = s sᵀ a datum, or one for all."""
+
+    s: Tensor
+    """(B or 1, F, F)"""
+
+    def rows(self, first: int, last: int, y: Tensor) -> Rows:
+        """Columns first … last of s, at an output y (B, *F)."""
+        v = self.s[:, :, first:last].permute(2, 0, 1).expand(-1, len(y), -1)
         return Rows(v.reshape(last - first, *y.shape))
 
 

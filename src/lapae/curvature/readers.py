@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from lapae.curvature.messages import Rows
-from lapae.curvature.rules import Leaf, Params, identity_rows
+from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
 from lapae.curvature.tape import Node, leaves
 
 
@@ -24,7 +24,7 @@ class DiagonalReader:
     def squared(self, leaf: Leaf, h: Params) -> None:
         """As it is."""
         for key in leaf.trainable:
-            name = f"{leaf.name}.{key}" if leaf.name else key
+            name = full_name(leaf, key)
             self.result[name] = self.result[name] + h[key] if name in self.result else h[key]
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
@@ -49,19 +49,35 @@ class BlockReader:
         raise AssertionError("the block of a layer is read from rows or a matrix")
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """Gᵀ c G."""
-        gradients = leaf.rule.gradients(leaf, rows.v)
-        g = torch.cat([gradients[k].flatten(2) for k in leaf.trainable], dim=2)  # (R, B, P)
-        if rows.c is None:
-            g = g.flatten(0, 1)
-            block = g.T @ g
-        else:
-            block = g.flatten(0, 1).T @ torch.einsum("brs,sbp->rbp", rows.c, g).flatten(0, 1)
-        self.result[leaf.name] = self.result[leaf.name] + block if leaf.name in self.result else block
+        """Gᵀ c G, some rows and data at a time: G is linear in the rows, so that c G are the gradients of c v."""
+        if leaf.rule.takes_matrix(leaf):
+            self.dense(leaf, rows.dense())
+            return
+        n_rows, n_data = rows.v.shape[:2]
+        n_parameters = sum(leaf.params[k].numel() for k in leaf.trainable)
+        n_pairs = max(1, CHUNK_FLOATS // (2 * n_parameters))
+        for b in range(0, n_data, max(1, n_pairs // n_rows)):
+            data = slice(b, b + max(1, n_pairs // n_rows))
+            part, v = leaf.part(data), rows.v[:, data]
+            right = v if rows.c is None else torch.einsum("brs,sb...->rb...", rows.c[data], v)
+            for r in range(0, n_rows, n_pairs):
+                g = self._gradients(part, v[r : r + n_pairs])
+                self._add(leaf, g.T @ (g if rows.c is None else self._gradients(part, right[r : r + n_pairs])))
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """Through all rows of the identity."""
-        self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
+        """As the layer can, or through all rows of the identity."""
+        if leaf.rule.takes_matrix(leaf):
+            self._add(leaf, leaf.rule.dense_block(leaf, c))
+        else:
+            self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
+
+    def _gradients(self, leaf: Leaf, v: Tensor) -> Tensor:
+        """(R B, P)."""
+        gradients = leaf.rule.gradients(leaf, v)
+        return torch.cat([gradients[k].flatten(2) for k in leaf.trainable], dim=2).flatten(0, 1)
+
+    def _add(self, leaf: Leaf, block: Tensor) -> None:
+        self.result[leaf.name] = self.result[leaf.name] + block if leaf.name in self.result else block
 
 
 @dataclass(frozen=True)
@@ -87,20 +103,29 @@ class Kronecker:
 
 
 class KroneckerReader:
-    """KFAC: an input factor from the forward pass, an output factor from M; a bias gets its exact block."""
+    """KFAC: an input factor from the forward pass, an output factor from M.
+
+    Biases, and parameters that are no matrix (those of a normalisation), get their exact block.
+    """
 
     takes_squares = False
 
     def __init__(self) -> None:
-        self.result: dict[str, Kronecker] = {}
+        self._inputs: dict[str, tuple[Tensor, int]] = {}
+        self._outputs: Params = {}
+
+    @property
+    def result(self) -> dict[str, Kronecker]:
+        """Factors by full parameter name."""
+        factors = {name: Kronecker(g) for name, g in self._outputs.items()}
+        return factors | {name: Kronecker(self._outputs[name], a, n) for name, (a, n) in self._inputs.items()}
 
     def inputs(self, nodes: Sequence[Node]) -> None:
         """Input factors of all layers, once for every datum."""
         for leaf in leaves(tuple(nodes)):
-            if "weight" in leaf.trainable:
-                x = leaf.rule.kron_input(leaf).flatten(0, 1)
-                g = x.new_zeros(())
-                self._add(leaf, "weight", Kronecker(g, x.T @ x, len(x)))
+            factor = leaf.rule.input_factor(leaf) if "weight" in leaf.trainable else None
+            if factor is not None:
+                self._inputs[full_name(leaf, "weight")] = factor
 
     def squared(self, leaf: Leaf, h: Params) -> None:
         """The output factor is a full matrix: never asked for here."""
@@ -108,27 +133,42 @@ class KroneckerReader:
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
         """Outer products of rows: a sum over positions of them for the weight, of sums over positions for the bias."""
-        v = leaf.rule.kron_output(leaf, rows.v)  # (R, B, P, O)
-        if "weight" in leaf.trainable:
+        whole = [key for key in leaf.trainable if full_name(leaf, key) not in self._inputs]
+        if "weight" in leaf.trainable and "weight" not in whole:
+            v = leaf.rule.output_rows(leaf, rows.v)
             g = _outer(v, rows.c)
-            self._add(leaf, "weight", Kronecker(g, g.new_zeros(()), 0))
-        if "bias" in leaf.trainable:
-            self._add(leaf, "bias", Kronecker(_outer(v.sum(2, keepdim=True), rows.c)))
+            self._add(leaf, "weight", g)
+            if whole == ["bias"] and v.shape[-1] == 1:
+                self._add(leaf, "bias", g)
+                return
+        if whole:
+            gradients = leaf.rule.gradients(replace(leaf, trainable=tuple(whole)), rows.v)
+            for key in whole:
+                self._add(leaf, key, _outer(gradients[key].flatten(2)[..., None], rows.c))
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """Layers that meet a matrix have no positions: its sum over data."""
+        """The sum over data of the matrix; through all rows of the identity where the layer has positions."""
+        if not leaf.rule.takes_matrix(leaf):
+            self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
+            return
         g = c.sum(0) * (len(leaf.y) // len(c))
-        if "weight" in leaf.trainable:
-            self._add(leaf, "weight", Kronecker(g, g.new_zeros(()), 0))
-        if "bias" in leaf.trainable:
-            self._add(leaf, "bias", Kronecker(g))
+        for key in leaf.trainable:
+            self._add(leaf, key, g)
 
-    def _add(self, leaf: Leaf, key: str, factors: Kronecker) -> None:
-        name = f"{leaf.name}.{key}" if leaf.name else key
-        self.result[name] = self.result[name] + factors if name in self.result else factors
+    def _add(self, leaf: Leaf, key: str, g: Tensor) -> None:
+        name = full_name(leaf, key)
+        self._outputs[name] = self._outputs[name] + g if name in self._outputs else g
+
+
+def full_name(leaf: Leaf, key: str) -> str:
+    """The name of a layer's parameter in `named_parameters()` of the module."""
+    return f"{leaf.name}.{key}" if leaf.name else key
 
 
 def _outer(v: Tensor, c: Tensor | None) -> Tensor:
-    """Σ_rs Σ_bp c_rs v_r v_sᵀ: (R, B, P, O) -> (O, O)."""
-    right = v if c is None else torch.einsum("brs,sbpo->rbpo", c, v)
-    return v.flatten(0, 2).T @ right.flatten(0, 2)
+    """Σ_rs Σ_bp c_rs v_r v_sᵀ: (R, B, O, P) -> (O, O)."""
+    flat = v.flatten(0, 1).transpose(0, 1).flatten(1)  # (O, R B P)
+    if c is None:
+        return product_with_itself(flat)
+    right = torch.einsum("brs,sbop->orbp", c, v).flatten(1)
+    return flat @ right.T

@@ -108,7 +108,7 @@ def _record(
         for child_name, child in module._modules.items():  # named_children leaves out a layer's second place
             x = _record(child, prefix + child_name, x, params, nodes, seen)
         return x
-    if isinstance(module, Residual):
+    if isinstance(module, Residual) and type(module).forward is Residual.forward:
         branch: list[Node] = []
         y = _record(module.branch, f"{prefix}branch", x, params, branch, seen)
         if y.shape != x.shape:

@@ -95,7 +95,7 @@ class Step:
     n_rows: int = 0
 
 
-def plan(nodes: Sequence[Node], stop: int, message: Message, budget: int) -> list[Step]:
+def plan(nodes: Sequence[Node], stop: int, message: Message, read: Reader, budget: int) -> list[Step]:
     """Which form of M to use where, by counting, if it starts as `message`. `budget` is in numbers."""
     steps: list[Step] = []
     diagonal, whole = isinstance(message, Diagonal), not isinstance(message, Seed)
@@ -103,14 +103,16 @@ def plan(nodes: Sequence[Node], stop: int, message: Message, budget: int) -> lis
     while i >= stop:
         node = nodes[i]
         n_in, n_out = n_features(node.x), n_features(node.y)
-        fits = 3 * n_out**2 <= budget
-        rule = node.rule if whole and isinstance(node, Leaf) else None
-        if rule is not None and rule.reshapes:
+        lean = diagonal and isinstance(node, Leaf) and (read.takes_squares or not node.trainable)
+        whole_floats = n_out if lean else n_out**2
+        dense_floats = whole_floats + n_out * n_in + n_in**2
+        leaf = node if whole and isinstance(node, Leaf) else None
+        if leaf is not None and leaf.rule.reshapes:
             steps.append(Step("keep", i, i, 0))
-        elif rule is not None and rule.positionwise and (diagonal or fits):
-            steps.append(Step("scale", i, i, 3 * (n_out if diagonal else n_out**2)))
-        elif rule is not None and n_in <= n_out and fits and _has_dense_pull(node):
-            steps.append(Step("dense", i, i, n_out**2 + n_out * n_in + n_in**2))
+        elif leaf is not None and leaf.rule.positionwise and 3 * whole_floats <= budget:
+            steps.append(Step("scale", i, i, 3 * whole_floats))
+        elif leaf is not None and leaf.rule.takes_matrix(leaf) and n_in <= n_out and dense_floats <= budget:
+            steps.append(Step("dense", i, i, dense_floats))
             diagonal = False
         else:
             j = i
@@ -124,14 +126,9 @@ def plan(nodes: Sequence[Node], stop: int, message: Message, budget: int) -> lis
     return steps
 
 
-def _has_dense_pull(node: Node) -> bool:
-    """Only layers without positions can multiply M from both sides."""
-    return isinstance(node, Leaf) and node.x.ndim == node.y.ndim == 2 and "weight" in node.params
-
-
 def exact(nodes: Sequence[Node], stop: int, message: Message, read: Reader, budget: int) -> None:
     """Carry all of M from the output of the last node to node `stop`, which is read and not passed."""
-    for step in plan(nodes, stop, message, budget):
+    for step in plan(nodes, stop, message, read, budget):
         if step.form == "rows":
             message = _pass_rows(nodes, step, stop, message, read, budget)
             continue
@@ -164,11 +161,8 @@ def _pass_whole(leaf: Leaf, message: Diagonal | Dense) -> Diagonal | Dense:
             pulled = leaf.rule.squared_backward(leaf, m, need_input=True)[0]
             assert pulled is not None
             return Diagonal(pulled)
-        c = leaf.rule.dense_pull(leaf, m)
-    else:
-        c = leaf.rule.dense_pull(leaf, message.c)
-    assert c is not None
-    return Dense(c)
+        return Dense(leaf.rule.dense_pull(leaf, m))
+    return Dense(leaf.rule.dense_pull(leaf, message.c))
 
 
 def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, message: Message, read: Reader, budget: int) -> Message:
@@ -179,8 +173,9 @@ def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, message: Message, r
     collapsed: Tensor | None = None
     if isinstance(message, Diagonal):
         message = Diagonal(message.m.reshape(len(message.m), *y.shape[1:]))
+    source = message.factor() if isinstance(message, Dense) and size < step.n_rows else message
     for first in range(0, step.n_rows, size):
-        rows = message.rows(first, min(first + size, step.n_rows), y)
+        rows = source.rows(first, min(first + size, step.n_rows), y)
         for k in range(step.first, step.last - 1, -1):
             rows = pull_rows(nodes[k], rows, read, need_input=k > stop)
         if collapses:

@@ -2,10 +2,21 @@
 
 from lapae.curvature.rules import activations, affine, linear_maps, norm
 from lapae.curvature.rules.activations import Elementwise
-from lapae.curvature.rules.base import Leaf, Params, Rule, UnknownLayerError, find, identity_rows, register
+from lapae.curvature.rules.base import (
+    CHUNK_FLOATS,
+    Leaf,
+    Params,
+    Rule,
+    UnknownLayerError,
+    find,
+    identity_rows,
+    product_with_itself,
+    register,
+)
 from lapae.curvature.rules.linear_maps import LinearMap
 
 __all__ = [
+    "CHUNK_FLOATS",
     "Elementwise",
     "Leaf",
     "LinearMap",
@@ -18,5 +29,6 @@ __all__ = [
     "identity_rows",
     "linear_maps",
     "norm",
+    "product_with_itself",
     "register",
 ]

@@ -34,11 +34,6 @@ class Elementwise(Rule):
         """F'(x)² m."""
         return self.derivative(at.layer, at.x, at.y).square_().mul_(m) if need_input else None, {}
 
-    def dense_pull(self, at: Leaf, c: Tensor) -> Tensor | None:
-        """D c D with D = diag(f'(x))."""
-        d = self.derivative(at.layer, at.x, at.y).flatten(1)
-        return (c * d[:, None, :]).mul_(d[:, :, None])
-
 
 register(
     nn.CELU,

@@ -19,17 +19,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lapae.curvature.rules.base import Leaf, Params, Rule, register
-
-CHUNK_FLOATS = 1 << 26
-"""Numbers of an intermediate result (columns, gradients of rows) held at a time."""
+from lapae.curvature.rules.base import CHUNK_FLOATS, Leaf, Params, Rule, product_with_itself, register
 
 
 class Affine(Rule):
     """Shared by everything of the form y = W * x + b."""
 
+    def check(self, layer: Any) -> None:
+        """Refuse a weight that is made from others at every call."""
+        if "weight" not in layer._parameters:
+            raise ValueError(
+                "its weight is not a parameter but made from some (weight_norm, spectral_norm, pruning, a "
+                "parametrization): make it permanent first, see torch.nn.utils.parametrize.remove_parametrizations"
+            )
+
     def columns(self, layer: Any, x: Tensor) -> Tensor:
         """(B, *in) -> (B, G, I, P)."""
+        raise NotImplementedError
+
+    def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
+        """(B, *in) -> (I, B P), for a layer without groups."""
         raise NotImplementedError
 
     def outputs(self, layer: Any, v: Tensor) -> Tensor:
@@ -53,9 +62,8 @@ class Affine(Rule):
 
     def rows_diagonal(self, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
         """In chunks of data, as a gradient a row and datum is |W| numbers."""
-        n_columns = math.prod(at.y.shape[2:]) * at.params["weight"].numel() // at.y.shape[1]
-        floats = v.shape[0] * sum(p.numel() for p in at.params.values()) + n_columns
-        size = max(1, CHUNK_FLOATS // max(1, floats))
+        floats = len(v) * sum(p.numel() for p in at.params.values()) + self._n_columns(at)
+        size = max(1, CHUNK_FLOATS // floats)
         total: Params = {}
         for i in range(0, len(at.x), size):
             part = slice(i, i + size)
@@ -63,16 +71,30 @@ class Affine(Rule):
             total = {k: total[k] + h[k] for k in h} if total else h
         return total
 
-    def kron_input(self, at: Leaf) -> Tensor:
-        """Columns of a layer without groups, (B, P, I)."""
-        columns = self.columns(at.layer, at.x)
-        if columns.shape[1] != 1:
-            raise ValueError(f"layer {at.name!r}: KFAC needs a convolution without groups, got {at.layer}")
-        return columns[:, 0].mT
+    def input_factor(self, at: Leaf) -> tuple[Tensor, int]:
+        """Products of columns, some data at a time."""
+        if getattr(at.layer, "groups", 1) != 1:
+            raise ValueError(
+                f"layer {at.name!r}, {at.layer}: KFAC needs a convolution without groups; freeze its weight, or take "
+                "the diagonal"
+            )
+        factor, n = None, 0
+        size = max(1, CHUNK_FLOATS // self._n_columns(at))
+        for i in range(0, len(at.x), size):
+            columns = self.flat_columns(at.layer, at.x[i : i + size])
+            product = product_with_itself(columns)
+            factor, n = product if factor is None else factor + product, n + columns.shape[1]
+        assert factor is not None
+        return factor, n
 
-    def kron_output(self, at: Leaf, v: Tensor) -> Tensor:
-        """Outputs of a layer without groups, (R, B, P, O)."""
-        return self.outputs(at.layer, v)[:, :, 0].mT
+    def output_rows(self, at: Leaf, v: Tensor) -> Tensor:
+        """Outputs of the one group."""
+        return self.outputs(at.layer, v)[:, :, 0]
+
+    def _n_columns(self, at: Leaf) -> int:
+        """Numbers in the columns of one datum."""
+        n_outputs = at.y.shape[-1] if isinstance(at.layer, nn.Linear) else at.y.shape[1]
+        return math.prod(at.y.shape[1:]) * at.params["weight"].numel() // n_outputs**2 + 1
 
 
 @register(nn.Linear)
@@ -86,6 +108,10 @@ class Linear(Affine):
     def columns(self, layer: Any, x: Tensor) -> Tensor:
         """(B, …, in) -> (B, 1, in, P)."""
         return x.reshape(len(x), 1, -1, x.shape[-1]).mT
+
+    def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
+        """(B, …, in) -> (in, B P)."""
+        return x.flatten(0, -2).T
 
     def outputs(self, layer: Any, v: Tensor) -> Tensor:
         """(R, B, …, out) -> (R, B, 1, out, P)."""
@@ -129,13 +155,29 @@ class Linear(Affine):
             return super().dense_diagonal(at, c)
         return self.squared_backward(at, c.diagonal(dim1=1, dim2=2), need_input=False)[1]
 
-    def dense_pull(self, at: Leaf, c: Tensor) -> Tensor | None:
+    def takes_matrix(self, at: Leaf) -> bool:
+        """Without positions."""
+        return at.x.ndim == 2
+
+    def dense_pull(self, at: Leaf, c: Tensor) -> Tensor:
         """Wᵀ c W, with c (B or 1, out, out) or its diagonal (B or 1, out)."""
-        if at.x.ndim > 2:
-            return None
         weight = at.params["weight"]
         right = c[:, :, None] * weight if c.ndim == 2 else c @ weight
         return weight.T @ right
+
+    def dense_block(self, at: Leaf, c: Tensor) -> Tensor:
+        """Σ_b c ⊗ x xᵀ, where x gets a one at its end for the bias."""
+        n_out, n_in = at.y.shape[1], at.x.shape[1]
+        x = torch.cat([at.x, at.x.new_ones(len(at.x), 1)], 1)
+        products = x[:, :, None] * x[:, None, :]
+        if len(c) == 1:
+            products = products.sum(0, keepdim=True)
+        block = (c.flatten(1).T @ products.flatten(1)).reshape(n_out, n_out, n_in + 1, n_in + 1)
+        block = block.transpose(1, 2).reshape(n_out * (n_in + 1), -1)
+        place = torch.arange(len(block), device=x.device).reshape(n_out, n_in + 1)  # the last of a row: bias
+        places = {"weight": place[:, :-1].flatten(), "bias": place[:, -1]}
+        wanted = torch.cat([places[k] for k in at.trainable])
+        return block[wanted[:, None], wanted]
 
     def row_floats(self, at: Leaf) -> int:
         """No gradient is formed without positions."""
@@ -150,6 +192,7 @@ class Conv(Affine):
 
     def check(self, layer: Any) -> None:
         """Refuse padding that is not with zeros."""
+        super().check(layer)
         if layer.padding_mode != "zeros":
             raise ValueError(
                 f"padding_mode={layer.padding_mode!r} is not covered: put a padding layer (nn.ReflectionPad2d) first"
@@ -212,9 +255,19 @@ class Conv(Affine):
 
     def columns(self, layer: Any, x: Tensor) -> Tensor:
         """im2col in any number of dimensions."""
+        windows = self._windows(layer, x)
+        return windows.reshape(len(x), layer.groups, -1, math.prod(windows.shape[x.ndim :]))
+
+    def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
+        """The same with the data among the positions."""
+        windows = self._windows(layer, x).movedim(0, x.ndim - 1)  # (C, *taps, B, *positions)
+        return windows.reshape(math.prod(windows.shape[: x.ndim - 1]), -1)
+
+    def _windows(self, layer: Any, x: Tensor) -> Tensor:
+        """Inputs under the kernel, in the order of the weight: (B, C, *taps, *positions)."""
         x, padding = self._pad(layer, x)
         x = F.pad(x, [p for q in reversed(padding) for p in (q, q)])
-        return _windows(x, layer.kernel_size, layer.stride, layer.dilation, layer.groups)
+        return _windows(x, layer.kernel_size, layer.stride, layer.dilation)
 
     def outputs(self, layer: Any, v: Tensor) -> Tensor:
         """(R, B, C, *positions) -> (R, B, G, C/G, P)."""
@@ -231,8 +284,8 @@ class ConvTranspose(Conv):
 
     transposed = True
 
-    def columns(self, layer: Any, x: Tensor) -> Tensor:
-        """Windows of the input with zeros stuffed in between, taps in the order of the weight."""
+    def _windows(self, layer: Any, x: Tensor) -> Tensor:
+        """Windows of the input with zeros stuffed in between."""
         n_dims = x.ndim - 2
         stuffed_size = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], layer.stride, strict=True)]
         stuffed = x.new_zeros(*x.shape[:2], *stuffed_size)
@@ -241,9 +294,8 @@ class ConvTranspose(Conv):
         for k, p, d, extra in zip(layer.kernel_size, layer.padding, layer.dilation, layer.output_padding, strict=True):
             reach = d * (k - 1) - p
             pads = [reach, reach + extra, *pads]
-        columns = _windows(F.pad(stuffed, pads), layer.kernel_size, (1,) * n_dims, layer.dilation, layer.groups)
-        taps = math.prod(layer.kernel_size)
-        return columns.unflatten(2, (-1, taps)).flip(3).flatten(2, 3)
+        windows = _windows(F.pad(stuffed, pads), layer.kernel_size, (1,) * n_dims, layer.dilation)
+        return windows.flip(list(range(2, 2 + n_dims)))
 
     def to_weight(self, layer: Any, g: Tensor) -> Tensor:
         """(…, G, O, I k) -> (…, G I, O, *k)."""
@@ -251,13 +303,11 @@ class ConvTranspose(Conv):
         return g.reshape(*g.shape[:-4], *layer.weight.shape)
 
 
-def _windows(x: Tensor, kernel: tuple, stride: tuple, dilation: tuple, groups: int) -> Tensor:
-    """Sliding windows: (B, C, *size) -> (B, G, C/G * taps, P), from a view."""
+def _windows(x: Tensor, kernel: tuple, stride: tuple, dilation: tuple) -> Tensor:
+    """Sliding windows: (B, C, *size) -> (B, C, *taps, *positions), a view."""
     n_dims = x.ndim - 2
     for dim, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
         x = x.unfold(dim, d * (k - 1) + 1, s)[..., ::d]
     positions = list(range(2, 2 + n_dims))
     taps = list(range(2 + n_dims, 2 + 2 * n_dims))
-    x = x.permute(0, 1, *taps, *positions)
-    n_positions = math.prod(x.shape[2 + n_dims :])
-    return x.reshape(len(x), groups, -1, n_positions)
+    return x.permute(0, 1, *taps, *positions)

@@ -28,6 +28,9 @@ from torch.func import functional_call, jvp, vjp, vmap
 
 Params = dict[str, Tensor]
 
+CHUNK_FLOATS = 1 << 26
+"""Numbers of an intermediate result (columns, gradients of rows) held at a time."""
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -43,12 +46,17 @@ class Leaf:
     x: Tensor
     y: Tensor
     saved: Any = None
-    """What the rule kept in the forward pass; tensors in it have the batch axis first."""
+    """What the rule kept in the forward pass: None, or tensors with the batch axis first, one or a tuple of them."""
 
     def part(self, data: slice) -> Leaf:
         """The same layer for some of the data."""
-        saved = self.saved[data] if isinstance(self.saved, Tensor) else self.saved
-        return replace(self, x=self.x[data], y=self.y[data], saved=saved)
+        return replace(self, x=self.x[data], y=self.y[data], saved=_part(self.saved, data))
+
+
+def _part(saved: Any, data: slice) -> Any:
+    if isinstance(saved, tuple):
+        return tuple(_part(s, data) for s in saved)
+    return saved[data] if isinstance(saved, Tensor) else saved
 
 
 class Rule:
@@ -92,13 +100,19 @@ class Rule:
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
         """The vjp with squared coefficients: m_in = Σ_o m_o J_oi², and h_w = Σ_b Σ_o m_o (∂y_o/∂w)² a parameter."""
-        eye = identity_rows(at.y)
         weights = m.reshape(len(m), -1).T.expand(-1, len(at.x))
-        m_in = None
-        if need_input:
-            m_in = torch.einsum("rb,rb...->b...", weights, self.vjp(at, eye).square())
-        gradients = self.gradients(at, eye) if at.params else {}
-        return m_in, {k: torch.einsum("rb,rb...->...", weights, g.square()) for k, g in gradients.items()}
+        m_in = torch.zeros_like(at.x) if need_input else None
+        h = {k: torch.zeros_like(at.params[k]) for k in at.trainable}
+        size = max(1, CHUNK_FLOATS // (len(at.x) * self.row_floats(at)))
+        for first in range(0, len(weights), size):
+            eye = identity_rows(at.y, first, min(first + size, len(weights)))
+            w = weights[first : first + size]
+            if m_in is not None:
+                m_in += torch.einsum("rb,rb...->b...", w, self.vjp(at, eye).square())
+            gradients = self.gradients(at, eye) if h else {}
+            for k in h:
+                h[k] += torch.einsum("rb,rb...->...", w, gradients[k].square())
+        return m_in, h
 
     def rows_diagonal(self, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
         """Diagonal a parameter of Σ_b Gᵀ c G, G the gradients of the rows; c (B, R, R), or None: the identity."""
@@ -111,22 +125,36 @@ class Rule:
         """Diagonal a parameter of Σ_b (∂y/∂w)ᵀ c (∂y/∂w), for c of (B or 1, out, out)."""
         return self.rows_diagonal(at, identity_rows(at.y), c.expand(len(at.y), *c.shape[1:]))
 
-    def dense_pull(self, at: Leaf, c: Tensor) -> Tensor | None:
-        """Jᵀ c J for c of (B or 1, out, out); None where pulling rows is the way."""
-        return None
+    def takes_matrix(self, at: Leaf) -> bool:
+        """Whether M may be pulled through this layer, and its block be read, as a matrix; else it goes as rows."""
+        return False
+
+    def dense_pull(self, at: Leaf, c: Tensor) -> Tensor:
+        """Jᵀ c J for c of (B or 1, out, out): here J is diagonal."""
+        if not self.positionwise:
+            raise NotImplementedError
+        d = self.jvp(at, torch.ones_like(at.x)[None])[0].flatten(1)
+        return (c * d[:, None, :]).mul_(d[:, :, None])
 
     def row_floats(self, at: Leaf) -> int:
         """Numbers in memory for one row of one datum: what chunks are planned with."""
         widest = max(math.prod(at.x.shape[1:]), math.prod(at.y.shape[1:]))
         return 2 * widest + sum(p.numel() for p in at.params.values())
 
-    def kron_input(self, at: Leaf) -> Tensor:
-        """Inputs a position that the weight multiplies, (B, P, in): for KFAC."""
-        raise ValueError(f"KFAC has no rule for the parameters of {type(at.layer).__name__}")
+    def input_factor(self, at: Leaf) -> tuple[Tensor, int] | None:
+        """For KFAC: Σ over data and positions of x xᵀ, x the inputs (in,) that meet the weight, and how many there are.
 
-    def kron_output(self, at: Leaf, v: Tensor) -> Tensor:
-        """Rows a position, (R, B, P, out): for KFAC."""
-        raise ValueError(f"KFAC has no rule for the parameters of {type(at.layer).__name__}")
+        None where the weight is no matrix that multiplies inputs: its block is then taken whole.
+        """
+        return None
+
+    def output_rows(self, at: Leaf, v: Tensor) -> Tensor:
+        """For KFAC, where there is an input factor: rows a position, (R, B, out, P)."""
+        raise NotImplementedError
+
+    def dense_block(self, at: Leaf, c: Tensor) -> Tensor:
+        """The block Σ_b (∂y/∂w)ᵀ c (∂y/∂w), (P, P), for c of (B or 1, out, out)."""
+        raise NotImplementedError
 
 
 def identity_rows(y: Tensor, first: int = 0, last: int | None = None) -> Tensor:
@@ -136,6 +164,19 @@ def identity_rows(y: Tensor, first: int = 0, last: int | None = None) -> Tensor:
     eye = torch.zeros(last - first, n_features, dtype=y.dtype, device=y.device)
     eye.diagonal(first).fill_(1)
     return eye.reshape(last - first, 1, *y.shape[1:]).expand(last - first, *y.shape)
+
+
+def product_with_itself(x: Tensor) -> Tensor:
+    """x xᵀ for x (I, N); a wide one in strips on and right of the diagonal, as the rest is their mirror image."""
+    size = max(256, -(-len(x) // 4))
+    if len(x) <= size:
+        return x @ x.T
+    product = x.new_empty(len(x), len(x))
+    for i in range(0, len(x), size):
+        j = min(i + size, len(x))
+        torch.mm(x[i:j], x[i:].T, out=product[i:j, i:])
+        product[j:, i:j] = product[i:j, j:].T
+    return product
 
 
 _RULES: dict[type[nn.Module], Rule] = {}

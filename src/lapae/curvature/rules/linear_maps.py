@@ -99,10 +99,8 @@ class Upsample(LinearMap):
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
         """Sum over copies, or the product with squared matrices."""
         if at.layer.mode.startswith("nearest"):
-            factors = [o // i if o % i == 0 else 0 for i, o in zip(at.x.shape[2:], at.y.shape[2:], strict=True)]
-            if at.layer.mode == "nearest" and all(factors):
-                return _sum_copies(m, at.x.shape[2:], factors)
-            return self._transpose(at.layer, at.params, at.x, m)
+            factors = self._whole_factors(at)
+            return _sum_copies(m, at.x.shape[2:], factors) if factors else super().squared_transpose(at, m)
         for dim in range(2, at.x.ndim):
             squared = self._matrix(at.layer, at.x.shape[dim], at.y.shape[dim], dim - 2, at.x).square()
             m = (m.movedim(dim, -1) @ squared).movedim(-1, dim)
@@ -110,10 +108,19 @@ class Upsample(LinearMap):
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
         """Sum over copies where the factor is whole."""
-        factors = [o // i if o % i == 0 else 0 for i, o in zip(at.x.shape[2:], at.y.shape[2:], strict=True)]
-        if at.layer.mode == "nearest" and all(factors):
+        factors = self._whole_factors(at) if at.layer.mode == "nearest" else None
+        if factors:
             return _sum_copies(v.flatten(0, 1), at.x.shape[2:], factors).unflatten(0, v.shape[:2])
         return super().vjp(at, v)
+
+    def _whole_factors(self, at: Leaf) -> list[int] | None:
+        """Copies a dimension, where every input is copied equally often: a scale of 2.3 may double a size, unevenly."""
+        factors = [o // i for i, o in zip(at.x.shape[2:], at.y.shape[2:], strict=True)]
+        whole = [i * f for i, f in zip(at.x.shape[2:], factors, strict=True)] == list(at.y.shape[2:])
+        scale = at.layer.scale_factor
+        scales = scale if isinstance(scale, tuple) else [scale] * len(factors)
+        even = all(s is None or s == f for s, f in zip(scales, factors, strict=True))
+        return factors if whole and even and at.layer.mode == "nearest" else None
 
     def _matrix(self, layer: Any, n_in: int, n_out: int, which: int, like: Tensor) -> Tensor:
         """(n_out, n_in): interpolation along one dimension."""

@@ -1,4 +1,7 @@
-"""Batch normalisation in eval mode: a scale and a shift a channel, y = weight * x̂ + bias with x̂ fixed by buffers."""
+"""Normalisations. Batch normalisation in eval mode is a scale and a shift a channel, y = weight * x̂ + bias, with x̂
+fixed by buffers. Those within a datum couple its features and have no short form: the general rule is right for them,
+and as slow as a row a feature.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,5 @@ class BatchNorm(Rule):
         values = {"weight": v * self._normalised(at.layer, at.x), "bias": v}
         return {k: values[k].flatten(2).unflatten(2, (at.x.shape[1], -1)).sum(-1) for k in at.trainable}
 
-    def dense_pull(self, at: Leaf, c: Tensor) -> Tensor | None:
-        """S c S."""
-        s = self._scale(at.layer, at.params, at.x).expand(at.x.shape[1:]).flatten()
-        return c * s[:, None] * s
+
+register(nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LogSoftmax, nn.Softmax)(Rule)
