@@ -182,19 +182,19 @@ class _Moments:
     def add(self, values: Tensor) -> None:
         """Take in a chunk (S, B, ...)."""
         n, mean = len(values), values.mean(0)
-        deviation = values - mean
-        spread = self._product(deviation).sum(0) if n > 1 else self._product(deviation)[0]
+        spread = self._product(values - mean).sum(0)
         if self.n == 0:
             self.n, self.mean, self.spread = n, mean, spread
             return
         shift = mean - self.mean
         total = self.n + n
-        self.spread += spread + self._product(shift) * (self.n * n / total)
         self.mean += shift * (n / total)
+        self.spread += spread.add_(self._product(shift), alpha=self.n * n / total)
         self.n = total
 
     def _product(self, deviation: Tensor) -> Tensor:
-        return deviation[..., :, None] * deviation[..., None, :] if self.outer else deviation.square()
+        """Of a tensor that nobody else holds: in place where possible, as fresh memory costs more than the sum."""
+        return deviation[..., :, None] * deviation[..., None, :] if self.outer else deviation.square_()
 
     @property
     def variance(self) -> Tensor:
@@ -288,13 +288,16 @@ def _check(values: Tensor, n_draws: int, what: str) -> Tensor:
     return values
 
 
-def _blocks(x: Inputs, batch_size: int, block_elements: int) -> Iterator[list[Tensor]]:
+def batches(x: Inputs, batch_size: int) -> Iterable[Tensor]:
+    """The data of x in order, in tensors (B, *shape)."""
     if isinstance(x, Tensor):
-        batches: Iterable[Tensor] = x.split(batch_size) if len(x) else ()
-    else:
-        batches = x.epoch(0) if isinstance(x, Epochs) else x
+        return x.split(batch_size) if len(x) else ()
+    return x.epoch(0) if isinstance(x, Epochs) else x
+
+
+def _blocks(x: Inputs, batch_size: int, block_elements: int) -> Iterator[list[Tensor]]:
     block: list[Tensor] = []
-    for batch in batches:
+    for batch in batches(x, batch_size):
         if block and sum(b.numel() for b in block) + batch.numel() > block_elements:
             yield block
             block = []
@@ -304,8 +307,11 @@ def _blocks(x: Inputs, batch_size: int, block_elements: int) -> Iterator[list[Te
 
 
 def _draws_at_once(method: Method, batch: Tensor) -> int:
-    """As many networks as keep outputs and weights of a chunk small: 16 MB of outputs stay near a CPU's caches."""
-    outputs, weights = (2**22, 2**26) if batch.device.type == "cpu" else (2**27, 2**30)
+    """As many networks as keep a chunk's outputs and weights small.
+
+    On a CPU well below 32 MB: larger blocks of memory are given back and faulted in anew at every use.
+    """
+    outputs, weights = (2**21, 2**22) if batch.device.type == "cpu" else (2**27, 2**30)
     n_weights = sum(p.numel() for p in method.parameters())
     return max(1, min(outputs // max(batch.numel(), 1), weights // max(n_weights, 1)))
 
