@@ -57,6 +57,12 @@ class BlockPrecision(Precision):
             parts.append((part * values.rsqrt()) @ vectors.T)
         return torch.cat(parts, dim=-1)
 
+    def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Eigenvectorsᵀ g / √values."""
+        layer = next(iter(gradients)).rpartition(".")[0]
+        values, vectors = self._factor(list(self.layers).index(layer))
+        return (torch.cat([gradients[name] for name in self.layers[layer]], dim=-1) @ vectors) * values.rsqrt()
+
     def quadratic(self, delta: Tensor) -> Tensor:
         """Σ over layers of deltaᵀ block delta."""
         total = []

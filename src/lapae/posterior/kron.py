@@ -112,6 +112,17 @@ class KronPrecision(Precision):
             parts.append(self._from_matrix(i, self._rotate(self._to_matrix(i, part) * precision.rsqrt(), u, v)))
         return torch.cat(parts, dim=-1)
 
+    def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Uᵀ g V / √values."""
+        names = list(self.shapes)
+        parts = []
+        for name, g in gradients.items():
+            i = names.index(name)
+            u, v, values = self._factors()[i]
+            rotated = self._rotate(self._to_matrix(i, g), u.T, None if v is None else v.T)
+            parts.append((rotated * ((values + self.prior[i]) / self.temperature).rsqrt()).flatten(-2))
+        return torch.cat(parts, dim=-1)
+
     def quadratic(self, delta: Tensor) -> Tensor:
         """Σ values (Uᵀ delta V)²."""
         total = []

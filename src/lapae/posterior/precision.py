@@ -86,6 +86,13 @@ class Precision(nn.Module):
         """Precision^(-1/2) eps: (…, P) -> (…, P)."""
 
     @abstractmethod
+    def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Precision^(-1/2) g for gradients of one layer, {full name: (…, n)} -> (…, total n), up to a rotation.
+
+        Its squared length is the variance gᵀ precision⁻¹ g.
+        """
+
+    @abstractmethod
     def quadratic(self, delta: Tensor) -> Tensor:
         """deltaᵀ precision delta: (…, P) -> (…)."""
 
@@ -133,6 +140,11 @@ class DiagonalPrecision(Precision):
     def scale_noise(self, eps: Tensor) -> Tensor:
         """Eps / √precision."""
         return self.diagonal().rsqrt_() * eps
+
+    def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """G / √precision."""
+        precision = self.split(self.diagonal())
+        return torch.cat([g * precision[name].reshape(-1).rsqrt() for name, g in gradients.items()], dim=-1)
 
     def quadratic(self, delta: Tensor) -> Tensor:
         """Σ precision delta²."""

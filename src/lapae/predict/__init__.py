@@ -1,5 +1,17 @@
 """Codes and reconstructions with their uncertainty."""
 
-from lapae.predict.mc import Prediction, draw_seeds, evaluating, predict, predict_blocks
+from lapae.predict.front import PREDICTIVES, predict, predict_blocks
+from lapae.predict.linearized import linearized
+from lapae.predict.mc import Prediction, draw_seeds, evaluating
+from lapae.predict.moments import moments
 
-__all__ = ["Prediction", "draw_seeds", "evaluating", "predict", "predict_blocks"]
+__all__ = [
+    "PREDICTIVES",
+    "Prediction",
+    "draw_seeds",
+    "evaluating",
+    "linearized",
+    "moments",
+    "predict",
+    "predict_blocks",
+]

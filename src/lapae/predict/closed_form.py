@@ -1,0 +1,64 @@
+"""What the closed-form predictives (linearized, moments) share: their result, and the variance of the weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lapae.methods.base import Output
+from lapae.methods.laplace import Laplace
+from lapae.models import Gaussian, Likelihood
+from lapae.posterior import DiagonalPrecision
+from lapae.predict.mc import Prediction, noise_variance
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Gaussian statistics of a batch."""
+
+    z_mean: Tensor
+    """(B, K)"""
+    z_cov: Tensor
+    """(B, K, K)"""
+    output: Tensor
+    """(B, *shape): network output at the mean weights."""
+    output_var: Tensor | None
+    """(B, *shape): variance over weights, of the expected data for `linearized`, of the output for `moments`."""
+
+
+def weight_variances(method: Laplace) -> dict[str, Tensor]:
+    """Posterior variance of every weight, {name: *shape}."""
+    if not isinstance(method.posterior, DiagonalPrecision):
+        kind = type(method.posterior).__name__
+        raise ValueError(f"this predictive needs a diagonal posterior (hessian approx, exact, …), got {kind}; use mc")
+    return method.posterior.split(method.posterior.diagonal().reciprocal_())
+
+
+def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: bool) -> Prediction:
+    """All fields of a `Prediction` for a batch x; `delta` carries the variance through the likelihood's mean."""
+    mean = likelihood.mean(found.output)
+    noise = noise_variance(likelihood, Output(found.output[None]))
+    noise = noise[0] if isinstance(noise, Tensor) else torch.full_like(mean, noise)
+    fields: dict[str, Tensor] = {
+        "z_mean": found.z_mean,
+        "z_var": found.z_cov.diagonal(dim1=1, dim2=2),
+        "z_cov": found.z_cov,
+    }
+    if found.output_var is not None:
+        var = found.output_var
+        if delta and not isinstance(likelihood, Gaussian):
+            var = var * likelihood.hessian_diag(found.output).square()  # d mean / d output is the Hessian's diagonal
+        error = (mean - x).square().flatten(1).sum(1)
+        fields |= {"x_mean": mean, "x_var": var, "x_noise": noise, "squared_error_of_mean": error}
+        fields["squared_error"] = error + var.flatten(1).sum(1)
+        if isinstance(likelihood, Gaussian):
+            total = var + noise
+            terms = (x - mean).square() / total + total.log() + math.log(2 * math.pi)
+            fields["log_likelihood"] = -0.5 * terms.flatten(1).sum(1)
+            fields["mean_log_likelihood"] = likelihood.log_prob(mean, x) - 0.5 * (var / noise).flatten(1).sum(1)
+        else:
+            fields["log_likelihood"] = fields["mean_log_likelihood"] = likelihood.log_prob(found.output, x)
+    return Prediction(n_draws=1, **{k: v.cpu() for k, v in fields.items()})  # pyright: ignore[reportArgumentType]
