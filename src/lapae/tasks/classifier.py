@@ -1,0 +1,136 @@
+"""A small classifier of clean data, to ask how well imputed data can be recognised.
+
+Images go through two convolutions and two dense layers, other data through two hidden layers, both with dropout while
+training. A trained one can be cached: the file's name is a digest of the data and of the settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lapae.predict.mc import Progress
+from lapae.runs import read_tensor_file, tensor_file, write_whole
+
+VERSION = 1
+"""Part of the digest: to be raised when the network or its training changes."""
+
+
+def build_classifier(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
+    """The network for data of `shape`: logits (B, n_classes)."""
+    if len(shape) == 3 and min(shape[1:]) >= 8:
+        height, width = shape[1] // 4, shape[2] // 4
+        return nn.Sequential(
+            nn.Conv2d(shape[0], 16, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 5, padding=2),
+            nn.Dropout2d(),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * height * width, 64),
+            nn.ReLU(),
+            nn.Dropout(),
+            nn.Linear(64, n_classes),
+        )
+    n_features = int(torch.Size(shape).numel())
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(n_features, 128),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(128, 64),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(64, n_classes),
+    )
+
+
+def train_classifier(
+    x: Tensor,
+    y: Tensor,
+    n_classes: int,
+    *,
+    epochs: int = 5,
+    batch_size: int = 64,
+    learning_rate: float = 1e-3,
+    seed: int = 0,
+    cache: Path | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> nn.Module:
+    """Train on x (N, *shape) and classes y (N,), or read what was trained on the same before from the folder `cache`.
+
+    `progress` is called with the number of data seen. The classifier comes in evaluation mode: dropout off.
+    """
+    if len(x) != len(y) or not len(x):
+        raise ValueError(f"expected as many labels as data, and at least one, got {len(y)} and {len(x)}")
+    if y.is_floating_point() or y.ndim != 1:
+        raise ValueError(f"expected one integer class a datum, got labels of shape {tuple(y.shape)} and {y.dtype}")
+    if y.min() < 0 or y.max() >= n_classes:
+        raise ValueError(f"expected classes from 0 to {n_classes - 1}, got {int(y.min())} to {int(y.max())}")
+    settings = {
+        **{"version": VERSION, "shape": list(x.shape), "n_classes": n_classes, "epochs": epochs},
+        **{"batch_size": batch_size, "learning_rate": learning_rate, "seed": seed},
+    }
+    path = None if cache is None else cache / f"classifier-{_digest(x, y, settings)}.safetensors"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        classifier = build_classifier(tuple(x.shape[1:]), n_classes).to(device)
+        if path is not None and path.exists():
+            classifier.load_state_dict(read_tensor_file(path)[0])
+            return classifier.eval()
+        _fit(classifier, x, y.to(device), epochs, batch_size, learning_rate, torch.device(device), progress)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, tensor_file(classifier.state_dict(), settings))
+    return classifier.eval()
+
+
+def _fit(
+    classifier: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    device: torch.device,
+    progress: Progress | None,
+) -> None:
+    optimizer = torch.optim.Adam(classifier.parameters(), lr=learning_rate)
+    classifier.train()
+    for _ in range(epochs):
+        for index in torch.randperm(len(x)).split(batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(classifier(x[index].to(device)), y[index.to(y.device)]).backward()
+            optimizer.step()
+            if progress:
+                progress(len(index))
+
+
+@torch.no_grad()
+def class_probabilities(classifier: nn.Module, samples: Tensor, *, batch_size: int = 1000) -> Tensor:
+    """Mean over samples (M, N, *shape) of the class probabilities: (N, C) on the CPU. Dropout is off."""
+    if any(module.training for module in classifier.modules()):
+        raise ValueError("the classifier is in training mode, with dropout on: call .eval() first")
+    device = next(classifier.parameters()).device
+    parts = []
+    for start in range(0, samples.shape[1], batch_size):
+        part = samples[:, start : start + batch_size]
+        logits = classifier(part.flatten(0, 1).to(device))
+        parts.append(logits.softmax(1).unflatten(0, part.shape[:2]).mean(0).cpu())
+    return torch.cat(parts)
+
+
+def _digest(x: Tensor, y: Tensor, settings: dict) -> str:
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for tensor in (x, y):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]

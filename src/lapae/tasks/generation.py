@@ -1,0 +1,182 @@
+"""Generation: new data from noise, or from the latent prior where a method has one (paper, figure 8).
+
+From noise: imputation with everything missing. Two numbers beside the pictures: diversity (mean distance between two
+generated data) and the distance to the nearest training datum. Both are also measured on held-out data, so that a model
+that repeats itself or copies its training data shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lapae.data.progress import progress as progress_bar
+from lapae.errors import ConfigError
+from lapae.methods.base import Method
+from lapae.predict.mc import Progress, draw_seeds, evaluating, expected, n_distinct
+from lapae.tasks.base import TrainedModel, subset, task, tensor
+from lapae.tasks.imputation import impute, value_range
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lapae.data import Data
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Data from one source, and what they are like."""
+
+    samples: Tensor
+    """(n, *shape)."""
+    nearest: Tensor
+    """(n, *shape): the nearest training data."""
+    diversity: float
+    """Mean distance between two samples."""
+    nearest_distance: float
+    """Mean distance from a sample to the nearest training datum."""
+
+    def to_dict(self) -> dict[str, float | int]:
+        """The numbers."""
+        return {"n": len(self.samples), "diversity": self.diversity, "nearest_distance": self.nearest_distance}
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """Generated data by source ("noise", "prior"), and held-out data measured the same way ("data")."""
+
+    sets: dict[str, Generated]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers of each source."""
+        return {name: found.to_dict() for name, found in self.sets.items()}
+
+    def figures(self) -> dict[str, Figure]:
+        """Grids of samples, and some beside their nearest training images."""
+        from lapae.tasks.figures import image_grid
+
+        out = {}
+        for name, found in self.sets.items():
+            if found.samples.ndim == 4:
+                out[f"generation_{name}"] = image_grid([list(row) for row in found.samples[:64].split(8)])
+                pairs = [list(found.samples[:8]), list(found.nearest[:8])]
+                out[f"generation_{name}_nearest"] = image_grid(pairs)
+        return out
+
+
+def from_noise(
+    method: Method,
+    shape: tuple[int, ...],
+    n: int,
+    *,
+    steps: int = 10,
+    average: int = 5,
+    seed: int = 0,
+    value_range: tuple[float, float] = (0.0, 1.0),
+    progress: Progress | None = None,
+) -> Tensor:
+    """n data (n, *shape), each from noise of its own.
+
+    Up to 8 chains of networks encode and decode `steps` times, a share of the data each; then `average` more networks.
+    """
+    if n < 1:
+        raise ValueError(f"n={n}: expected at least 1")
+    networks = _networks(method, n)
+    x = torch.full((-(-n // networks), *shape), torch.nan, dtype=next(method.parameters()).dtype)
+    options: dict[str, Any] = {"average": average, "steps": steps, "seed": seed, "value_range": value_range}
+    found = impute(method, x, modes=networks, progress=progress, **options)
+    return found.samples.transpose(0, 1).flatten(0, 1)[:n]
+
+
+def _networks(method: Method, n: int) -> int:
+    return min(n, n_distinct(method, 8))
+
+
+def from_prior(method: Method, latent_dim: int, n: int, *, seed: int = 0) -> Tensor:
+    """n data (n, *shape) decoded from codes of the standard normal prior."""
+    if not method.latent_prior:
+        raise ValueError(f"{type(method).__name__} has no prior over codes: generate from noise")
+    weight = next(method.parameters())
+    z = torch.randn(n, latent_dim, generator=torch.Generator().manual_seed(seed)).to(weight.device, weight.dtype)
+    with evaluating(method):
+        draws = method.draw(draw_seeds(seed, 1))
+        return expected(method.likelihood, draws.decode(z[None]))[0].cpu()
+
+
+def describe(samples: Tensor, train: Tensor, *, batch_size: int = 4096) -> Generated:
+    """Diversity of samples (n, *shape) and their distance to the training data (N, *shape), L2 over features."""
+    if len(samples) < 2:
+        raise ValueError(f"diversity needs at least 2 samples, got {len(samples)}")
+    flat = samples.flatten(1).double()
+    diversity = torch.pdist(flat).mean()
+    best, index = torch.full((len(flat),), torch.inf, dtype=torch.float64), torch.zeros(len(flat), dtype=torch.long)
+    for start in range(0, len(train), batch_size):
+        distance, place = torch.cdist(flat, train[start : start + batch_size].flatten(1).double()).min(1)
+        index = torch.where(distance < best, place + start, index)
+        best = torch.minimum(best, distance)
+    return Generated(samples, train[index], float(diversity), float(best.mean()))
+
+
+def run(
+    method: Method,
+    train: Tensor,
+    held_out: Tensor,
+    *,
+    n: int = 64,
+    steps: int = 10,
+    average: int = 5,
+    seed: int = 0,
+    value_range: tuple[float, float] = (0.0, 1.0),
+    progress: Progress | None = None,
+) -> GenerationResult:
+    """Generate n data from every source that the method has; train and held_out are (N, *shape) and (M, *shape)."""
+    if not len(train):
+        raise ValueError("expected training data to compare with, got none")
+    options: dict[str, Any] = {"steps": steps, "average": average, "seed": seed, "value_range": value_range}
+    sets = {"noise": from_noise(method, tuple(train.shape[1:]), n, progress=progress, **options)}
+    if method.latent_prior:
+        weight = next(method.parameters())
+        with evaluating(method):
+            latent_dim = method.draw_mean().encode(train[:1].to(weight.device, weight.dtype)[None]).shape[-1]
+        sets["prior"] = from_prior(method, latent_dim, n, seed=seed)
+    sets["data"] = held_out[:n]
+    return GenerationResult({name: describe(samples, train) for name, samples in sets.items()})
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """Generation from noise and from the latent prior."""
+
+    n: int = 64
+    """How many to generate."""
+    steps: int = 10
+    """Encodings and decodings from noise."""
+    average: int = 5
+    """Networks averaged at the end."""
+    train_limit: int | None = 20_000
+    """At most so many training data to look for the nearest in."""
+    seed: int = 0
+    """Seed of noise, codes and draws."""
+
+
+@task("generation", GenerationOptions)
+def _task(model: TrainedModel, data: Data, options: GenerationOptions) -> GenerationResult:
+    if options.n < 2:
+        raise ConfigError(f"n={options.n}: expected at least 2, as diversity is a distance between two")
+    train = tensor(model, data.train, subset(data.train, options.train_limit, options.seed))
+    held_out = tensor(model, data.test, subset(data.test, options.n, options.seed))
+    with progress_bar("generation", -(-options.n // _networks(model.method, options.n)) * options.average) as advance:
+        return run(
+            model.method,
+            train,
+            held_out,
+            n=options.n,
+            steps=options.steps,
+            average=options.average,
+            seed=options.seed,
+            value_range=value_range(model, data),
+            progress=advance,
+        )

@@ -1,0 +1,128 @@
+"""How well scores tell two sets apart, with bootstrap intervals.
+
+Scores are higher for what is more anomalous; the positive class is "out of distribution". Thresholds are the different
+values of the scores, from high to low. Everything is computed from how many of each set share a threshold, so that a
+bootstrap resample is a reweighting of those counts and needs no sorting.
+
+Shapes: T thresholds, R resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+RECALL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with a bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, float]:
+        """The three numbers."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well a score detects one out-of-distribution set."""
+
+    auroc: Estimate
+    auprc: Estimate
+    fpr95: Estimate
+    """Share of in-distribution data flagged at the threshold that catches 95 % of the others."""
+    roc: tuple[np.ndarray, np.ndarray]
+    """False and true positive rate at every threshold, (T + 1,) each, from (0, 0) to (1, 1)."""
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """The numbers, without the curve."""
+        return {"auroc": self.auroc.to_dict(), "auprc": self.auprc.to_dict(), "fpr95": self.fpr95.to_dict()}
+
+
+def detection(
+    inside: np.ndarray, outside: np.ndarray, *, n_bootstrap: int = 500, confidence: float = 0.95, seed: int = 0
+) -> Detection:
+    """Metrics of scores inside (n,) and outside (m,) of the distribution; intervals are bootstrap percentiles."""
+    inside, outside = _checked(inside, "in-distribution"), _checked(outside, "out-of-distribution")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence}: expected a number between 0 and 1")
+    thresholds, place = np.unique(np.concatenate([inside, outside]), return_inverse=True)
+    place = len(thresholds) - 1 - place  # from high to low
+    place_in, place_out = place[: len(inside)], place[len(inside) :]
+    whole = _metrics(*(_counts(p, len(thresholds)) for p in (place_in, place_out)))
+    rng = np.random.default_rng(seed)
+    resampled = np.empty((n_bootstrap, 3))
+    for r in range(n_bootstrap):
+        resampled[r] = _metrics(
+            *(_counts(p[rng.integers(len(p), size=len(p))], len(thresholds)) for p in (place_in, place_out))
+        )
+    tail = 50 * (1 - confidence)
+    low, high = np.percentile(resampled, [tail, 100 - tail], axis=0) if n_bootstrap else (whole, whole)
+    estimates = [Estimate(float(v), float(a), float(b)) for v, a, b in zip(whole, low, high, strict=True)]
+    rates = [np.concatenate([[0.0], np.cumsum(_counts(p, len(thresholds))) / len(p)]) for p in (place_in, place_out)]
+    return Detection(*estimates, roc=(rates[0], rates[1]))
+
+
+def _counts(place: np.ndarray, n: int) -> np.ndarray:
+    return np.bincount(place, minlength=n)
+
+
+def _metrics(n_in: np.ndarray, n_out: np.ndarray) -> tuple[float, float, float]:
+    """AUROC (trapezoids), AUPRC (average precision) and FPR at 95 % TPR from the counts (T,) of a threshold."""
+    false, true = np.cumsum(n_in), np.cumsum(n_out)
+    # every pair (in, out) with the out score higher counts one, ties a half
+    auroc = ((true - 0.5 * n_out) * n_in).sum() / (true[-1] * false[-1])
+    auprc = (n_out * true / np.maximum(true + false, 1)).sum() / true[-1]
+    first = np.searchsorted(true, RECALL * true[-1] - 1e-9)
+    return float(auroc), float(auprc), float(false[first] / false[-1])
+
+
+def _checked(scores: np.ndarray, which: str) -> np.ndarray:
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.ndim != 1 or not len(scores):
+        raise ValueError(f"expected {which} scores of shape (n,) with n > 0, got {scores.shape}")
+    if np.isnan(scores).any():
+        raise ValueError(f"{int(np.isnan(scores).sum())} of {len(scores)} {which} scores are NaN")
+    return scores
+
+
+def classification(probs: np.ndarray, y: np.ndarray, *, n_bins: int = 15) -> dict[str, float]:
+    """Accuracy, and ECE, MCE and RMSCE (torchmetrics' l1, max and l2), of class probabilities (N, C) against y (N,)."""
+    import torch
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    p, t = torch.as_tensor(probs, dtype=torch.float32), torch.as_tensor(y, dtype=torch.long)
+    if p.ndim != 2 or t.shape != p.shape[:1] or not len(t):
+        raise ValueError(f"expected probabilities (N, C) and classes (N,), got {tuple(p.shape)} and {tuple(t.shape)}")
+    if t.min() < 0 or t.max() >= p.shape[1]:
+        raise ValueError(f"expected classes from 0 to {p.shape[1] - 1}, got {int(t.min())} to {int(t.max())}")
+
+    def error(norm) -> float:
+        return float(multiclass_calibration_error(p, t, num_classes=p.shape[1], n_bins=n_bins, norm=norm))
+
+    accuracy = float((p.argmax(1) == t).float().mean())
+    return {"accuracy": accuracy, "ece": error("l1"), "mce": error("max"), "rmsce": error("l2")}
+
+
+def reliability(probs: np.ndarray, y: np.ndarray, *, n_bins: int = 15) -> dict[str, np.ndarray]:
+    """Mean confidence, accuracy and share of the data in equal-width bins of the confidence: (n_bins,) each.
+
+    Empty bins have NaN for confidence and accuracy. Bins hold their right edge, as torchmetrics' do.
+    """
+    probs, y = np.asarray(probs), np.asarray(y)
+    confidence, correct = probs.max(1), probs.argmax(1) == y
+    edges = np.linspace(0, 1, n_bins + 1)
+    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+    size = np.bincount(place, minlength=n_bins)
+    with np.errstate(invalid="ignore"):
+        return {
+            "confidence": np.bincount(place, confidence, n_bins) / size,
+            "accuracy": np.bincount(place, correct, n_bins) / size,
+            "share": size / len(y),
+        }

@@ -1,0 +1,196 @@
+"""Out-of-distribution detection: four scores from one pass over the data (paper, section 5).
+
+| score            | higher means more anomalous                                                    |
+|------------------|--------------------------------------------------------------------------------|
+| log_likelihood   | minus the log of the mean density over networks                                |
+| typicality       | |mean log-likelihood of the training data - log-likelihood|                    |
+| latent_deviation | standard deviation of the code over networks, summed over latent dimensions    |
+| output_deviation | standard deviation of the reconstruction, summed over pixels                   |
+
+The deviation of the reconstruction is that over networks, and of the learned noise too where the method learns one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from lapae.data.progress import progress as progress_bar
+from lapae.errors import ConfigError
+from lapae.methods.base import Method
+from lapae.predict import predict_blocks
+from lapae.predict.mc import Inputs, Progress, n_distinct
+from lapae.tasks.base import TrainedModel, batches, size, task
+from lapae.tasks.metrics import Detection, detection
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lapae.data import Data
+
+SCORES = ("log_likelihood", "typicality", "latent_deviation", "output_deviation")
+
+
+@dataclass(frozen=True)
+class OodResult:
+    """Metrics and scores of every out-of-distribution set."""
+
+    detections: dict[str, dict[str, Detection]]
+    """By set, then by score."""
+    inside: dict[str, np.ndarray]
+    """Scores (N,) of the in-distribution data."""
+    outside: dict[str, dict[str, np.ndarray]]
+    """By set: scores (M,)."""
+    training_log_likelihood: float | None
+    """What typicality is measured from."""
+    name: str = "in-distribution"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Metrics by set and score."""
+        return {
+            "in_distribution": self.name,
+            "training_log_likelihood": self.training_log_likelihood,
+            "n_data": {self.name: _n(self.inside)} | {name: _n(scores) for name, scores in self.outside.items()},
+            "sets": {name: {k: d.to_dict() for k, d in found.items()} for name, found in self.detections.items()},
+        }
+
+    def figures(self) -> dict[str, Figure]:
+        """ROC curves and histograms, a figure for each set."""
+        from lapae.tasks.figures import histograms, roc_curves
+
+        out = {}
+        for name, found in self.detections.items():
+            out[f"ood_{name}_roc"] = roc_curves(found, f"{self.name} against {name}")
+            out[f"ood_{name}_histograms"] = histograms(self.inside, self.outside[name], self.name, name)
+        return out
+
+
+def scores(
+    method: Method,
+    x: Inputs,
+    *,
+    predictive: str = "mc",
+    n_samples: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, np.ndarray]:
+    """All scores but typicality, (N,) each: what one pass over the data gives."""
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in SCORES if name != "typicality"}
+    wanted = ("codes", "outputs", "density")
+    options: dict[str, Any] = {"predictive": predictive, "n_samples": n_samples, "seed": seed, "progress": progress}
+    for block in predict_blocks(method, x, want=wanted, **options):
+        assert block.z_var is not None
+        assert block.x_var is not None
+        assert block.x_noise is not None
+        assert block.log_likelihood is not None
+        x_var = block.x_var + block.x_noise if block.x_learned else block.x_var
+        parts["log_likelihood"].append(-block.log_likelihood.numpy())
+        parts["latent_deviation"].append(block.z_var.sqrt().sum(1).numpy())
+        parts["output_deviation"].append(x_var.sqrt().flatten(1).sum(1).numpy())
+    return {name: np.concatenate(values) if values else np.zeros(0) for name, values in parts.items()}
+
+
+def run(
+    method: Method,
+    inside: Inputs,
+    outside: Mapping[str, Inputs],
+    train: Inputs | None = None,
+    *,
+    predictive: str = "mc",
+    n_samples: int = 100,
+    seed: int = 0,
+    n_bootstrap: int = 500,
+    confidence: float = 0.95,
+    name: str = "in-distribution",
+    progress: Progress | None = None,
+) -> OodResult:
+    """Tell `inside` from each of the sets `outside`. Without training data there is no typicality."""
+    if not outside:
+        raise ValueError("expected at least one out-of-distribution set")
+    options: dict[str, Any] = {"predictive": predictive, "n_samples": n_samples, "seed": seed, "progress": progress}
+    typical = None
+    if train is not None:
+        blocks = predict_blocks(method, train, want=("density",), **options)
+        values = [block.log_likelihood for block in blocks if block.log_likelihood is not None]
+        if not values:
+            raise ValueError("expected training data to measure typicality from, got none")
+        typical = float(torch.cat(values).double().mean())
+
+    def all_scores(x: Inputs, which: str) -> dict[str, np.ndarray]:
+        found = scores(method, x, **options)
+        if not len(found["log_likelihood"]):
+            raise ValueError(f"the set {which!r} is empty: there is nothing to detect")
+        if typical is not None:
+            found["typicality"] = np.abs(typical + found["log_likelihood"])
+        return {score: found[score] for score in SCORES if score in found}
+
+    found_inside = all_scores(inside, name)
+    found_outside = {which: all_scores(x, which) for which, x in outside.items()}
+    bootstrap: dict[str, Any] = {"n_bootstrap": n_bootstrap, "confidence": confidence, "seed": seed}
+    detections = {
+        which: {score: detection(found_inside[score], found[score], **bootstrap) for score in found}
+        for which, found in found_outside.items()
+    }
+    return OodResult(detections, found_inside, found_outside, typical, name)
+
+
+@dataclass(frozen=True)
+class OodOptions:
+    """Out-of-distribution detection."""
+
+    ood: tuple[str, ...] = ()
+    """Out-of-distribution sets: names of data sets, files or folders. Needed."""
+    data_dir: str | None = None
+    """Where named data sets lie; $LAPAE_DATA where not given."""
+    predictive: str = "mc"
+    """How to predict: mc; for online and posthoc also linearized and moments."""
+    n_samples: int = 100
+    """Networks to draw (mc)."""
+    limit: int | None = None
+    """At most so many data of each set."""
+    train_limit: int | None = 10_000
+    """At most so many training data to measure typicality from."""
+    bootstrap: int = 500
+    """Bootstrap resamples for the intervals."""
+    seed: int = 0
+    """Seed of draws, subsets and resamples."""
+
+
+@task("ood", OodOptions)
+def _task(model: TrainedModel, data: Data, options: OodOptions) -> OodResult:
+    from lapae.data import load
+
+    if not options.ood:
+        raise ConfigError("the task 'ood' needs at least one out-of-distribution set (--ood NAME)")
+    sets = {name: load(name, data_dir=options.data_dir) for name in options.ood}
+    for name, other in sets.items():
+        if tuple(other.shape) != tuple(model.shape):
+            raise ConfigError(
+                f"the model takes data of shape {tuple(model.shape)}, those of {name!r} are {other.shape}"
+            )
+    inside = batches(model, data.test, options.limit, options.seed)
+    outside = {name: batches(model, other.test, options.limit, options.seed) for name, other in sets.items()}
+    train = batches(model, data.train, options.train_limit, options.seed)
+    passes = n_distinct(model.method, options.n_samples) if options.predictive == "mc" else 1
+    total = sum(size(x) for x in (inside, train, *outside.values())) * passes
+    with progress_bar("out-of-distribution", total) as advance:
+        return run(
+            model.method,
+            inside,
+            outside,
+            train,
+            predictive=options.predictive,
+            n_samples=options.n_samples,
+            seed=options.seed,
+            n_bootstrap=options.bootstrap,
+            name=data.name,
+            progress=advance,
+        )
+
+
+def _n(scores: dict[str, np.ndarray]) -> int:
+    return len(scores["log_likelihood"])

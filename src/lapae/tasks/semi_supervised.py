@@ -1,0 +1,185 @@
+"""Semi-supervised classification: nearest neighbours among the codes of a few labelled data (paper, figure 9, table 4).
+
+A stochastic encoder embeds each labelled datum many times, which spreads its label as far as the code is uncertain. The
+data to classify are at their mean code. Labelled data are drawn from one set, and the rest of that set is classified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapae.data.progress import progress as progress_bar
+from lapae.methods.base import Method
+from lapae.predict.mc import Progress, draw_seeds, evaluating, n_distinct, predict
+from lapae.tasks.base import TrainedModel, labels, subset, task, tensor
+from lapae.tasks.knn import Voting, choose_k, votes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lapae.data import Data
+
+CANDIDATES = (1, 2, 3, 5, 10, 20, 50, 100)
+
+
+@dataclass(frozen=True)
+class SemiSupervisedResult:
+    """Accuracy against the number of labels, over repetitions."""
+
+    n_labels: tuple[int, ...]
+    """Labelled data a class (in all, for attributes)."""
+    accuracy: np.ndarray
+    """(len(n_labels), repetitions): of classes, or over all attributes."""
+    k: np.ndarray
+    """(len(n_labels), repetitions): the chosen number of neighbours."""
+    attributes: np.ndarray | None = None
+    """(len(n_labels), A): accuracy of each attribute, a mean over repetitions."""
+    attribute_names: tuple[str, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Mean and standard deviation over repetitions."""
+        out: dict[str, Any] = {
+            "n_labels": list(self.n_labels),
+            "accuracy": self.accuracy.mean(1).tolist(),
+            "accuracy_std": self._std().tolist(),
+            "k": self.k.tolist(),
+            "repetitions": int(self.accuracy.shape[1]),
+        }
+        if self.attributes is not None:
+            names = self.attribute_names or [str(a) for a in range(self.attributes.shape[1])]
+            out["attributes"] = {name: self.attributes[:, a].tolist() for a, name in enumerate(names)}
+        return out
+
+    def _std(self) -> np.ndarray:
+        return self.accuracy.std(1, ddof=1) if self.accuracy.shape[1] > 1 else np.zeros(len(self.accuracy))
+
+    def figures(self) -> dict[str, Figure]:
+        """Accuracy against the number of labels."""
+        from lapae.tasks.figures import curve
+
+        what = "labelled data" if self.attributes is not None else "labels per class"
+        mean = self.accuracy.mean(1)
+        return {"semi_supervised": curve(self.n_labels, mean, self._std(), what, "accuracy", log_x=True)}
+
+
+def embed(method: Method, x: Tensor, *, n_embeddings: int = 100, seed: int = 0, batch_size: int = 512) -> np.ndarray:
+    """Codes of x (n, *shape) under single networks: (n, copies, K); one copy where the method is deterministic."""
+    weight = next(method.parameters())
+    parts = []
+    with evaluating(method):
+        seeds = draw_seeds(seed, n_distinct(method, n_embeddings))
+        for start in range(0, len(seeds), 10):
+            draws = method.draw(seeds[start : start + 10])
+            codes = [draws.encode(part.to(weight.device, weight.dtype)[None]).cpu() for part in x.split(batch_size)]
+            parts.append(torch.cat(codes, 1))
+    return torch.cat(parts).transpose(0, 1).numpy()
+
+
+def run(
+    method: Method,
+    x: Tensor,
+    y: np.ndarray,
+    *,
+    n_labels: Sequence[int] = (1, 2, 5, 10, 20, 50, 100),
+    n_embeddings: int = 100,
+    repetitions: int = 5,
+    seed: int = 0,
+    attribute_names: tuple[str, ...] | None = None,
+    candidates: Sequence[int] = CANDIDATES,
+    progress: Progress | None = None,
+) -> SemiSupervisedResult:
+    """Accuracy on x (N, *shape) with classes y (N,) or attributes y (N, A), from `n_labels` labelled ones of them.
+
+    The fewer labels are a part of the more in each repetition. `progress` is called once a classifier.
+    """
+    n_labels = tuple(sorted(set(n_labels)))
+    voting = Voting(y)
+    if not n_labels or n_labels[0] < 1 or repetitions < 1:
+        raise ValueError(f"expected numbers of labels from 1 on and repetitions, got {n_labels} and {repetitions}")
+    if len(y) != len(x):
+        raise ValueError(f"expected a label for each of {len(x)} data, got {len(y)}")
+    if not voting.multi_label and len(voting.classes) < 2:
+        raise ValueError(f"expected at least two classes to tell apart, got {voting.classes.tolist()}")
+    groups = [np.arange(len(x))] if voting.multi_label else [np.flatnonzero(column) for column in voting.indicators.T]
+    smallest = min(len(group) for group in groups)
+    if n_labels[-1] >= smallest:
+        what = "data" if voting.multi_label else "data in the smallest class"
+        raise ValueError(f"{n_labels[-1]} labels leave nothing to classify: there are {smallest} {what}")
+    queries = predict(method, x, n_samples=n_embeddings, seed=seed, want=("codes",)).z_mean
+    assert queries is not None
+    accuracy, chosen = np.empty((len(n_labels), repetitions)), np.empty((len(n_labels), repetitions), dtype=int)
+    attributes = np.zeros((len(n_labels), voting.indicators.shape[1]))
+    for r in range(repetitions):
+        rng = np.random.default_rng([seed, r])
+        order = [rng.permutation(group)[: n_labels[-1]] for group in groups]
+        picked = np.concatenate(order)
+        codes = dict(
+            zip(picked.tolist(), embed(method, x[picked], n_embeddings=n_embeddings, seed=seed + r + 1), strict=True)
+        )
+        for i, n in enumerate(n_labels):
+            index = np.concatenate([group[:n] for group in order])
+            points = np.stack([codes[j] for j in index.tolist()])
+            indicators = voting.indicators[index]
+            k = choose_k(points, indicators, voting, candidates, seed + r)
+            rest = np.setdiff1d(np.arange(len(x)), index)
+            flat, spread = points.reshape(-1, points.shape[-1]), np.repeat(indicators, points.shape[1], axis=0)
+            found = voting.accuracy(votes(flat, spread, queries.numpy()[rest], [k])[0], voting.indicators[rest])
+            accuracy[i, r], chosen[i, r] = found.mean(), k
+            attributes[i] += found / repetitions if voting.multi_label else 0
+            if progress:
+                progress(1)
+    return SemiSupervisedResult(n_labels, accuracy, chosen, attributes if voting.multi_label else None, attribute_names)
+
+
+@dataclass(frozen=True)
+class SemiSupervisedOptions:
+    """Nearest-neighbour classification with few labels."""
+
+    labels: tuple[int, ...] | None = None
+    """Labels a class; 1 to 100 where not given (10 labelled data in all for attributes, as the paper has)."""
+    n_embeddings: int = 100
+    """How often a stochastic encoder embeds each labelled datum."""
+    repetitions: int = 5
+    """Repetitions with other labelled data."""
+    split: str = "valid"
+    """The split that labels are taken from and that is classified: valid (the paper) or test."""
+    limit: int | None = 5000
+    """At most so many data of that split."""
+    seed: int = 0
+    """Seed of the choice of labels and of draws."""
+
+
+@task("semi-supervised", SemiSupervisedOptions)
+def _task(model: TrainedModel, data: Data, options: SemiSupervisedOptions) -> SemiSupervisedResult:
+    from lapae.errors import ConfigError
+
+    if options.split not in ("train", "valid", "test"):
+        raise ConfigError(f"unknown split {options.split!r}: expected valid, test or train")
+    split = getattr(data, options.split)
+    index = subset(split, options.limit, options.seed)
+    y = labels(split, "the task 'semi-supervised'")[index]
+    n_labels = options.labels or ((10,) if y.ndim == 2 else _up_to(y, (1, 2, 5, 10, 20, 50, 100)))
+    with progress_bar("semi-supervised", len(n_labels) * options.repetitions) as advance:
+        return run(
+            model.method,
+            tensor(model, split, index),
+            y,
+            n_labels=n_labels,
+            n_embeddings=options.n_embeddings,
+            repetitions=options.repetitions,
+            seed=options.seed,
+            attribute_names=data.label_names if y.ndim == 2 else None,
+            progress=advance,
+        )
+
+
+def _up_to(y: np.ndarray, n_labels: tuple[int, ...]) -> tuple[int, ...]:
+    """Those numbers of labels that leave something of every class to classify."""
+    smallest = int(np.unique(y, return_counts=True)[1].min())
+    return tuple(n for n in n_labels if n < smallest) or n_labels[:1]
