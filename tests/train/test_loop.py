@@ -51,9 +51,9 @@ class Scripted(Method):
         loss = -self.weight.sum()
         return loss if self.train_loss is None else loss * self.train_loss(len(self.calls))
 
-    def after_backward(self):
-        assert self.weight.grad is not None
-        self.calls.append("after_backward")
+    def after_forward(self):
+        assert self.weight.grad is None  # before the backward pass
+        self.calls.append("after_forward")
 
     def validate(self, x, generator):
         loss = self.losses[self.n_valid]
@@ -81,7 +81,7 @@ def test_stops_eight_epochs_after_the_best_and_puts_its_weights_back():
     assert method.weight.item() == pytest.approx(3 * 2 * 1e-3, rel=1e-3)  # two steps of Adam an epoch, three epochs
     assert result.finish == {"seen": 10.0, "weight": method.weight.item()}
     assert method.calls[-1] == "finish"
-    assert method.calls[:4] == ["forward", "after_backward"] * 2
+    assert method.calls[:4] == ["forward", "after_forward"] * 2
     assert result.history[0]["valid_other"] == 2.0
 
 

@@ -79,8 +79,12 @@ class Method(nn.Module):
         """Training loss of a batch: a scalar, the mean over data (so that DDP averages it)."""
         raise NotImplementedError
 
-    def after_backward(self) -> None:
-        """Called after every backward pass and before the optimiser's step (a posterior updates its precision here)."""
+    def after_forward(self) -> None:
+        """Called after every training forward pass (a posterior updates its precision here).
+
+        On a GPU it runs beside the backward pass, on a stream of its own: it must not touch gradients or parameters,
+        and what it uses of the forward pass must be kept until the next one.
+        """
 
     def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         """Sums over the batch of what to report; "loss" steers the schedule, early stopping and the best weights."""

@@ -46,7 +46,8 @@ class Laplace(Method):
     def params_at(self, noise: Tensor) -> dict[str, Tensor]:
         """Weights θ + noise: (P,) -> {name: *shape}, (S, P) -> {name: (S, *shape)}. Gradients go to θ."""
         parts = self.posterior.split(noise)
-        return {name: mean + parts[name] for name, mean in self.network.named_parameters()}
+        names, means = zip(*self.network.named_parameters(), strict=True)
+        return dict(zip(names, torch._foreach_add(means, [parts[name] for name in names]), strict=True))
 
     def sample_params(self, generator: torch.Generator | None) -> dict[str, Tensor]:
         """One draw of the weights."""

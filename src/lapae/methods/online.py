@@ -47,7 +47,7 @@ class Online(Laplace):
 
     def train(self, mode: bool = True) -> Online:
         """The loop calls this at the start of an epoch: counting steps from there, a resumed run counts the same."""
-        self._steps = 0
+        self._steps, self._tapes = 0, []
         return super().train(mode)
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -58,15 +58,14 @@ class Online(Laplace):
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     @torch.no_grad()
-    def after_backward(self) -> None:
+    def after_forward(self) -> None:
         """Let the curvature of the step into the precision."""
-        tapes, self._tapes = self._tapes, []
         self._steps += 1
         if self._steps % self.hessian_every:
             return
         keep = self.rule.keep
-        for tape in tapes:
-            gain = self.rule.gain * self.n_data / (len(tape.output) * len(tapes))
+        for tape in self._tapes:
+            gain = self.rule.gain * self.n_data / (len(tape.output) * len(self._tapes))
             self.posterior.update(keep, gain, self.curvature(tape, self._generator))
             keep = 1.0
 

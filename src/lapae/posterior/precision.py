@@ -126,11 +126,11 @@ class DiagonalPrecision(Precision):
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
         """Element by element, in place."""
         self.h.mul_(keep)
-        for name, part in self.split(self.h).items():
-            if isinstance(gain, Tensor):
-                part.addcmul_(curvature[name], gain)
-            else:
-                part.add_(curvature[name], alpha=gain)
+        new = [curvature[name] for name in self.shapes]
+        if isinstance(gain, Tensor):
+            new = torch._foreach_mul(new, gain)
+            gain = 1.0
+        torch._foreach_add_(list(self.split(self.h).values()), new, alpha=gain)
 
     def diagonal(self) -> Tensor:
         """The precision itself, (P,)."""
