@@ -217,7 +217,7 @@ def _bottleneck(tape: Tape, name: str | None) -> int:
     """Index of the first node after the code."""
     if name is None:
         sizes = [n_features(node.y) for node in tape.nodes]
-        return sizes.index(min(sizes)) + 1
+        return len(sizes) - sizes[::-1].index(min(sizes))  # the last of the narrowest: more layers are exact
     for i in range(len(tape.nodes) - 1, -1, -1):
         if tape.nodes[i].name == name or tape.nodes[i].name.startswith(f"{name}."):
             return i + 1
