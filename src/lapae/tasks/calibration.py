@@ -4,7 +4,8 @@
   element, with the deviation over networks and with that of networks and noise together; and by datum, with the summed
   latent and output deviations that out-of-distribution detection uses.
 - Coverage: the share of values inside their central intervals. The code has no truth of its own: its intervals, from
-  one half of the draws, are asked to hold codes of the other half.
+  one half of the draws, are asked to hold codes of the other half. (Not of an ensemble: its members have a latent space
+  each.)
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def run(
         "output_deviation": equal_count_bins(deviation.sum(1).numpy(), whole, by_datum, same_scale=False),
     }
     covered = {"output": coverage(e, d, levels), "output_total": coverage(e, t, levels)}
-    if n_distinct(method, n_samples) >= 4:
+    if method.distinct_draws is None and n_distinct(method, n_samples) >= 4:
         covered["latent"] = _latent_coverage(method, x, n_samples, seed, levels)
     return CalibrationResult(bins, tuple(levels), covered)
 

@@ -219,8 +219,11 @@ def _collect(batches: list[_Chain]) -> Imputation:
     if not samples:
         raise ValueError("expected at least one datum to impute, got none")
     joined = torch.cat(samples, 1)
+    known = torch.cat([batch.known.cpu() for batch in batches])
     var = joined.var(0) if len(joined) > 1 else torch.zeros_like(joined[0])
-    return Imputation(joined, joined.mean(0), var, torch.cat(within), torch.cat(raw, 1))
+    # no rounding where observed
+    mean, var = torch.where(known, joined[0], joined.mean(0)), var.masked_fill(known, 0)
+    return Imputation(joined, mean, var, torch.cat(within), torch.cat(raw, 1))
 
 
 def run(method: Method, x: Tensor, observed: Tensor, **options: Any) -> ImputationResult:

@@ -2,6 +2,9 @@
 
 A stochastic encoder embeds each labelled datum many times, which spreads its label as far as the code is uncertain. The
 data to classify are at their mean code. Labelled data are drawn from one set, and the rest of that set is classified.
+
+Members of an ensemble have a latent space each, in which codes of other members mean nothing: the code of a datum is
+then all of theirs side by side, once.
 """
 
 from __future__ import annotations
@@ -111,17 +114,24 @@ def run(
     if n_labels[-1] >= smallest:
         what = "data" if voting.multi_label else "data in the smallest class"
         raise ValueError(f"{n_labels[-1]} labels leave nothing to classify: there are {smallest} {what}")
-    queries = predict(method, x, n_samples=n_embeddings, seed=seed, want=("codes",)).z_mean
-    assert queries is not None
+    side_by_side = method.distinct_draws is not None
+    if side_by_side:
+        queries = embed(method, x, n_embeddings=n_embeddings, seed=seed).reshape(len(x), -1)
+    else:
+        mean = predict(method, x, n_samples=n_embeddings, seed=seed, want=("codes",)).z_mean
+        assert mean is not None
+        queries = mean.numpy()
     accuracy, chosen = np.empty((len(n_labels), repetitions)), np.empty((len(n_labels), repetitions), dtype=int)
     attributes = np.zeros((len(n_labels), voting.indicators.shape[1]))
     for r in range(repetitions):
         rng = np.random.default_rng([seed, r])
         order = [rng.permutation(group)[: n_labels[-1]] for group in groups]
         picked = np.concatenate(order)
-        codes = dict(
-            zip(picked.tolist(), embed(method, x[picked], n_embeddings=n_embeddings, seed=seed + r + 1), strict=True)
-        )
+        if side_by_side:
+            embedded = queries[picked][:, None]
+        else:
+            embedded = embed(method, x[picked], n_embeddings=n_embeddings, seed=seed + r + 1)
+        codes = dict(zip(picked.tolist(), embedded, strict=True))
         for i, n in enumerate(n_labels):
             index = np.concatenate([group[:n] for group in order])
             points = np.stack([codes[j] for j in index.tolist()])
@@ -129,7 +139,7 @@ def run(
             k = choose_k(points, indicators, voting, candidates, seed + r)
             rest = np.setdiff1d(np.arange(len(x)), index)
             flat, spread = points.reshape(-1, points.shape[-1]), np.repeat(indicators, points.shape[1], axis=0)
-            found = voting.accuracy(votes(flat, spread, queries.numpy()[rest], [k])[0], voting.indicators[rest])
+            found = voting.accuracy(votes(flat, spread, queries[rest], [k])[0], voting.indicators[rest])
             accuracy[i, r], chosen[i, r] = found.mean(), k
             attributes[i] += found / repetitions if voting.multi_label else 0
             if progress:

@@ -55,7 +55,7 @@ def test_training_lowers_the_loss_and_every_parameter_learns(name, network):
     for step in range(60):
         optimizer.zero_grad()
         method(x, generator(step)).backward()
-        method.after_backward()
+        method.after_forward()
         optimizer.step()
     assert method.validate(x, generator())["loss"].item() < before
     assert all((value != start[key]).any() for key, value in method.named_parameters())

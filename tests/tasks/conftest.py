@@ -1,0 +1,7 @@
+import pytest
+from bars import trained
+
+
+@pytest.fixture(params=["ae", "ae-var", "vae", "dropout", "ensemble", "bbb"])
+def method(request):
+    return trained(request.param)

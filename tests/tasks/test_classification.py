@@ -1,0 +1,81 @@
+"""The classifier of clean data, its cache, and calibration downstream."""
+
+import json
+
+import pytest
+import torch
+from bars import SHAPE, images, trained
+
+from lapae.tasks import calibration_downstream
+from lapae.tasks.classifier import build_classifier, class_probabilities, train_classifier
+from lapae.tasks.imputation import mask
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return train_classifier(*images(512), 2, epochs=4)
+
+
+def test_every_method(method, classifier):
+    x, y = images(60, 7)
+    found = calibration_downstream.run(method, x, y, mask("upper", SHAPE), classifier, modes=2, average=2)
+    result = found.to_dict()
+    json.dumps(result, allow_nan=False)
+    assert result["clean"]["accuracy"] > 0.95
+    assert result["hidden"]["accuracy"] <= result["clean"]["accuracy"]
+    assert set(result["imputed"]) == {"accuracy", "ece", "mce", "rmsce"}
+    assert "classification_reliability" in found.figures()
+
+
+def test_fully_observed_is_clean_and_reconstructions_are_another_choice(classifier):
+    x, y = images(40, 7)
+    found = calibration_downstream.run(trained("ae"), x, y, mask("none", SHAPE), classifier)
+    assert found.metrics["imputed"] == pytest.approx(found.metrics["clean"], abs=1e-5)
+    other = calibration_downstream.run(trained("ae"), x, y, mask("none", SHAPE), classifier, keep_observed=False)
+    assert other.metrics["imputed"] != found.metrics["imputed"]
+
+
+def test_probabilities_are_a_mean_over_samples_with_dropout_off(classifier):
+    x = images(5, 7)[0]
+    samples = torch.stack([x, x.flip(0)])
+    p = class_probabilities(classifier, samples, batch_size=2)
+    with torch.no_grad():
+        by_hand = 0.5 * (classifier(x).softmax(1) + classifier(x.flip(0)).softmax(1))
+    torch.testing.assert_close(p, by_hand)
+    with pytest.raises(ValueError, match="training mode"):
+        class_probabilities(build_classifier(SHAPE, 2).train(), samples)
+
+
+def test_cache(tmp_path):
+    x, y = images(64)
+    done = []
+    options = {"epochs": 1, "cache": tmp_path, "progress": done.append}
+    first = train_classifier(x, y, 2, **options)
+    assert sum(done) == 64
+    second = train_classifier(x, y, 2, **options)
+    assert sum(done) == 64, "read, not trained"
+    assert not second.training
+    assert torch.equal(first(x), second(x))
+    train_classifier(x.flip(0), y, 2, **options)
+    train_classifier(x, y, 2, **{**options, "seed": 1})
+    assert len(list(tmp_path.iterdir())) == 3
+    assert sum(done) == 3 * 64
+
+
+def test_tables_and_the_global_generator():
+    x, y = torch.randn(30, 4), torch.arange(30) % 3
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    model = train_classifier(x, y, 3, epochs=1)
+    assert torch.equal(before, torch.get_rng_state())
+    assert model(x).shape == (30, 3)
+
+
+def test_errors():
+    x, y = images(8)
+    with pytest.raises(ValueError, match="from 0 to 0"):
+        train_classifier(x, y, 1)
+    with pytest.raises(ValueError, match="7 and 8"):
+        train_classifier(x, y[:7], 2)
+    with pytest.raises(ValueError, match="one integer class"):
+        train_classifier(x, torch.rand(8, 3), 2)

@@ -1,0 +1,112 @@
+"""Metrics against scikit-learn, torchmetrics and cases done by hand."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+from lapae.tasks.metrics import classification, detection, reliability
+
+
+def scores(seed, ties):
+    rng = np.random.default_rng(seed)
+    inside, outside = rng.normal(size=70), rng.normal(1.0, 1.5, size=45)
+    return (inside.round(0), outside.round(0)) if ties else (inside, outside)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_against_scikit_learn(seed, ties):
+    inside, outside = scores(seed, ties)
+    y, s = np.r_[np.zeros(70), np.ones(45)], np.r_[inside, outside]
+    found = detection(inside, outside, n_bootstrap=0)
+    assert found.auroc.value == pytest.approx(roc_auc_score(y, s))
+    assert found.auprc.value == pytest.approx(average_precision_score(y, s))
+    fpr, tpr, _ = roc_curve(y, s, drop_intermediate=False)
+    assert found.fpr95.value == pytest.approx(fpr[tpr >= 0.95].min())
+    np.testing.assert_allclose(found.roc, (fpr, tpr))
+
+
+def test_by_hand():
+    found = detection(np.array([0.0, 1.0, 2.0, 3.0]), np.array([2.5, 4.0]), n_bootstrap=0)
+    assert found.auroc.value == pytest.approx(7 / 8)
+    assert found.auprc.value == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
+    assert found.fpr95.value == pytest.approx(1 / 4)
+
+
+def test_perfect_constant_and_reversed_scores():
+    low, high = np.zeros(10), np.ones(30)
+    assert detection(low, high, n_bootstrap=10).auroc.to_dict() == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert detection(low, high, n_bootstrap=0).fpr95.value == 0.0
+    assert detection(high, low, n_bootstrap=0).auroc.value == 0.0
+    constant = detection(low, np.zeros(30), n_bootstrap=20)
+    assert constant.auroc.value == constant.auroc.low == constant.auroc.high == 0.5
+    assert constant.auprc.value == pytest.approx(30 / 40)
+    assert constant.fpr95.value == 1.0
+
+
+def test_infinite_scores_are_ranked():
+    assert detection(np.array([0.0, 1.0]), np.array([np.inf, 2.0]), n_bootstrap=0).auroc.value == 1.0
+
+
+def test_bootstrap_interval_is_that_of_resampled_data():
+    inside, outside = scores(0, True)
+    found = detection(inside, outside, n_bootstrap=400, seed=1)
+    rng = np.random.default_rng(5)
+    y = np.r_[np.zeros(70), np.ones(45)]
+    values = [
+        (roc_auc_score(y, s), average_precision_score(y, s))
+        for s in (np.r_[rng.choice(inside, 70), rng.choice(outside, 45)] for _ in range(400))
+    ]
+    low, high = np.percentile(values, [2.5, 97.5], axis=0)
+    for i, estimate in enumerate((found.auroc, found.auprc)):
+        assert estimate.low < estimate.value < estimate.high
+        assert estimate.low == pytest.approx(low[i], abs=0.03)
+        assert estimate.high == pytest.approx(high[i], abs=0.03)
+    assert found.fpr95.low <= found.fpr95.value <= found.fpr95.high
+    assert (
+        detection(inside, outside, n_bootstrap=50, seed=1).auroc
+        == detection(inside, outside, n_bootstrap=50, seed=1).auroc
+    )
+
+
+def test_errors_of_detection():
+    with pytest.raises(ValueError, match="out-of-distribution"):
+        detection(np.zeros(3), np.zeros(0))
+    with pytest.raises(ValueError, match="1 of 2 in-distribution"):
+        detection(np.array([0.0, np.nan]), np.zeros(3))
+    with pytest.raises(ValueError, match="confidence"):
+        detection(np.zeros(3), np.zeros(3), confidence=95)
+
+
+def test_classification_by_hand():
+    probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.35, 0.65]])
+    found = classification(probs, np.array([0, 1, 1, 1]), n_bins=2)
+    # one bin holds all confidences (0.9, 0.8, 0.7, 0.65): mean 0.7625, accuracy 0.75
+    assert found["accuracy"] == 0.75
+    for name in ("ece", "mce", "rmsce"):
+        assert found[name] == pytest.approx(0.0125, abs=1e-6)
+
+
+def test_calibration_errors_follow_from_the_bins():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(5) * 0.5, size=300)
+    y = np.array([rng.choice(5, p=p) for p in probs])
+    found, bins = classification(probs, y), reliability(probs, y)
+    gap = np.nan_to_num(np.abs(bins["accuracy"] - bins["confidence"]))
+    assert found["ece"] == pytest.approx((bins["share"] * gap).sum(), abs=1e-5)
+    assert found["mce"] == pytest.approx(gap.max(), abs=1e-5)
+    assert found["rmsce"] == pytest.approx(np.sqrt((bins["share"] * gap**2).sum()), abs=1e-5)
+    assert bins["share"].sum() == pytest.approx(1)
+
+
+def test_certain_and_right_is_calibrated_and_one_class_is_fine():
+    probs = np.eye(3)[[0, 0, 0]]
+    assert classification(probs, np.zeros(3, int)) == {"accuracy": 1.0, "ece": 0.0, "mce": 0.0, "rmsce": 0.0}
+    assert reliability(probs, np.zeros(3, int))["share"][-1] == 1
+
+
+def test_errors_of_classification():
+    with pytest.raises(ValueError, match="classes from 0 to 1"):
+        classification(np.array([[0.5, 0.5]]), np.array([2]))
+    with pytest.raises(ValueError, match=r"\(N, C\)"):
+        classification(np.zeros(3), np.zeros(3))

@@ -1,0 +1,75 @@
+"""Out-of-distribution detection on every method, and its scores by hand."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from bars import images, trained
+from matplotlib.figure import Figure
+from sklearn.metrics import roc_auc_score
+
+from lapae.predict.mc import predict
+from lapae.tasks import ood
+
+
+def test_every_method(method):
+    inside, outside = images(60, 1)[0], 1 - images(50, 2)[0]
+    found = ood.run(method, inside, {"inverted": outside}, images(40, 3)[0], n_samples=10, n_bootstrap=20)
+    result = found.to_dict()
+    json.dumps(result, allow_nan=False)
+    assert set(result["sets"]["inverted"]) == set(ood.SCORES)
+    assert result["n_data"] == {"in-distribution": 60, "inverted": 50}
+    assert result["sets"]["inverted"]["log_likelihood"]["auroc"]["value"] > 0.9
+    y = np.r_[np.zeros(60), np.ones(50)]
+    for score, detection in found.detections["inverted"].items():
+        s = np.r_[found.inside[score], found.outside["inverted"][score]]
+        assert detection.auroc.value == pytest.approx(roc_auc_score(y, s))
+    assert all(isinstance(figure, Figure) for figure in found.figures().values())
+    assert len(found.figures()) == 2
+
+
+@pytest.mark.parametrize("name", ["bbb", "vae"])
+def test_scores_by_hand(name):
+    method, x, train = trained(name), images(20, 1)[0], images(30, 3)[0]
+    found = ood.run(method, x, {"other": 1 - x}, train, n_samples=7, seed=2, n_bootstrap=0)
+    p, t = (predict(method, data, n_samples=7, seed=2) for data in (x, train))
+    np.testing.assert_allclose(found.inside["log_likelihood"], -p.log_likelihood, rtol=1e-5)
+    np.testing.assert_allclose(found.inside["latent_deviation"], p.z_var.sqrt().sum(1), rtol=1e-4)
+    var = p.x_var + p.x_noise if name == "vae" else p.x_var
+    np.testing.assert_allclose(found.inside["output_deviation"], var.sqrt().flatten(1).sum(1), rtol=1e-4)
+    typical = (t.log_likelihood.mean() - p.log_likelihood).abs()
+    np.testing.assert_allclose(found.inside["typicality"], typical, rtol=1e-3, atol=1e-3)
+
+
+def test_deterministic_methods_have_constant_deviations():
+    found = ood.run(trained("ae"), images(20, 1)[0], {"a": images(20, 2)[0], "b": 1 - images(9, 2)[0]}, n_samples=5)
+    assert set(found.detections) == {"a", "b"}
+    assert found.training_log_likelihood is None
+    assert "typicality" not in found.detections["a"]
+    assert found.detections["b"]["latent_deviation"].auroc.value == 0.5
+    assert found.detections["a"]["log_likelihood"].auroc.low > 0
+
+
+def test_a_learned_variance_is_part_of_the_output_deviation():
+    assert ood.scores(trained("ae-var"), images(20, 1)[0])["output_deviation"].std() > 0
+
+
+def test_empty_sets_are_errors():
+    method, x = trained("ae"), images(5)[0]
+    with pytest.raises(ValueError, match="'none' is empty"):
+        ood.run(method, x, {"none": x[:0]})
+    with pytest.raises(ValueError, match="'in-distribution' is empty"):
+        ood.run(method, x[:0], {"a": x})
+    with pytest.raises(ValueError, match="at least one"):
+        ood.run(method, x, {})
+    with pytest.raises(ValueError, match="typicality"):
+        ood.run(method, x, {"a": x}, x[:0])
+
+
+def test_nan_data_are_an_error_and_not_a_number():
+    method, x = trained("ae"), images(5)[0]
+    bad = x.clone()
+    bad[0] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        ood.run(method, x, {"bad": bad})

@@ -1,0 +1,98 @@
+"""Nearest neighbours against scikit-learn, and semi-supervised classification with every method."""
+
+import json
+
+import numpy as np
+import pytest
+from bars import images, trained
+from sklearn.neighbors import KNeighborsClassifier
+
+from lapae.tasks import semi_supervised
+from lapae.tasks.knn import Voting, choose_k, votes
+
+
+def test_every_method(method):
+    x, y = images(120, 4)
+    found = semi_supervised.run(method, x, y.numpy(), n_labels=(1, 5, 20), n_embeddings=10, repetitions=2)
+    result = found.to_dict()
+    json.dumps(result, allow_nan=False)
+    assert found.accuracy.shape == (3, 2)
+    assert result["accuracy"][2] > 0.8
+    assert set(found.figures()) == {"semi_supervised"}
+
+
+@pytest.mark.parametrize("k", [1, 3, 4, 10])
+def test_votes_are_those_of_scikit_learn(k):
+    rng = np.random.default_rng(0)
+    points, queries = rng.normal(size=(60, 2)), rng.normal(size=(40, 2))
+    y = rng.integers(3, size=60)
+    voting = Voting(y)
+    got = voting.classes[voting.predict(votes(points, voting.indicators, queries, [2, k])[1]).argmax(1)]
+    np.testing.assert_array_equal(got, KNeighborsClassifier(k).fit(points, y).predict(queries))
+    many = rng.integers(2, size=(60, 4))
+    voting = Voting(many)
+    got = voting.predict(votes(points, voting.indicators, queries, [k], chunk=7)[0])
+    np.testing.assert_array_equal(got, KNeighborsClassifier(k).fit(points, many).predict(queries))
+
+
+def test_accuracy_of_classes_and_attributes():
+    voting = Voting(np.array([4, 9, 4]))
+    assert voting.accuracy(np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), voting.indicators) == pytest.approx(1 / 3)
+    voting = Voting(np.array([[0, 1], [1, 1]]))
+    np.testing.assert_allclose(voting.accuracy(np.array([[0.2, 0.4], [0.6, 0.9]]), voting.indicators), [1.0, 0.5])
+
+
+def test_k_is_chosen_between_data_and_not_between_copies():
+    """Labels are pure chance a datum: among copies of itself k = 1 would look perfect; among other data it does not."""
+    rng = np.random.default_rng(0)
+    centre = rng.normal(size=(40, 1, 2))
+    points = centre + 1e-3 * rng.normal(size=(40, 10, 2))
+    y = np.repeat([0, 1], [30, 10])[rng.permutation(40)]
+    voting = Voting(y)
+    assert choose_k(points, voting.indicators, voting, (1, 100), 0) == 100
+
+
+def test_k_for_single_labels():
+    voting = Voting(np.array([0, 1]))
+    points = np.array([[[0.0, 0.0]], [[5.0, 5.0]]])
+    assert choose_k(points, voting.indicators, voting, (1, 5), 0) == 1
+    copies = points + 0.1 * np.random.default_rng(0).normal(size=(2, 10, 2))
+    assert choose_k(copies, voting.indicators, voting, (1, 5), 0) in (1, 5)
+
+
+def test_attributes():
+    x, y = images(80, 4)
+    attributes = np.stack([y.numpy(), 1 - y.numpy(), np.zeros(80, int)], 1)
+    names = ("down", "across", "never")
+    found = semi_supervised.run(
+        trained("bbb"), x, attributes, n_labels=(10,), n_embeddings=5, repetitions=2, attribute_names=names
+    )
+    result = found.to_dict()
+    assert set(result["attributes"]) == set(names)
+    assert result["attributes"]["never"] == [1.0]
+    assert result["attributes"]["down"] == pytest.approx(result["attributes"]["across"], abs=0.1)
+    assert result["accuracy"][0] == pytest.approx(np.mean([v[0] for v in result["attributes"].values()]))
+
+
+def test_deterministic_encoders_embed_once_and_others_differ():
+    x = images(6)[0]
+    assert semi_supervised.embed(trained("ae"), x, n_embeddings=9).shape == (6, 1, 3)
+    assert semi_supervised.embed(trained("ensemble"), x, n_embeddings=9).shape == (6, 4, 3)
+    codes = semi_supervised.embed(trained("bbb"), x, n_embeddings=25)
+    assert codes.shape == (6, 25, 3)
+    assert codes.std(1).min() > 0
+
+
+def test_errors():
+    x, y = images(20)
+    method = trained("ae")
+    with pytest.raises(ValueError, match="leave nothing"):
+        semi_supervised.run(method, x, y.numpy(), n_labels=(10,))
+    with pytest.raises(ValueError, match="two classes"):
+        semi_supervised.run(method, x, np.zeros(20, int), n_labels=(1,))
+    with pytest.raises(ValueError, match="19"):
+        semi_supervised.run(method, x, y.numpy()[:19], n_labels=(1,))
+    with pytest.raises(ValueError, match="0 or 1"):
+        Voting(np.array([[2, 0]]))
+    with pytest.raises(ValueError, match="from 1"):
+        semi_supervised.run(method, x, y.numpy(), n_labels=(0,))

@@ -1,0 +1,134 @@
+"""The table of tasks, on a trained model and data; and a method defined here, through prediction and a task."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from bars import SHAPE, images, train, trained
+
+from lapae.config import MethodConfig
+from lapae.data import Data, Scaling, Split
+from lapae.errors import ConfigError
+from lapae.methods import METHODS, Method, Point, WeightDraws, build, register
+from lapae.methods.weights import normal_draws
+from lapae.models import Gaussian, mlp
+from lapae.predict.mc import predict
+from lapae.tasks import TASKS, ood, run_task
+
+
+@dataclass
+class Model:
+    method: Method
+    scaling: Scaling = field(default_factory=lambda: Scaling(0.0, 255.0))
+    shape: tuple[int, ...] = SHAPE
+    path: Path | None = None
+
+    @property
+    def likelihood(self):
+        return self.method.likelihood
+
+
+def split(n, seed, attributes=False):
+    x, y = images(n, seed)
+    labels = np.stack([y.numpy(), 1 - y.numpy()], 1) if attributes else y.numpy()
+    return Split((255 * x).round().to(torch.uint8).numpy(), labels)
+
+
+def data(**options):
+    parts = [split(n, seed, **options) for n, seed in ((200, 1), (80, 2), (60, 3))]
+    return Data("bars", "image", *parts, Scaling(0.0, 255.0), None, None)
+
+
+OPTIONS = {
+    "ood": {"ood": ("other",), "n_samples": 5, "bootstrap": 10, "limit": 30, "train_limit": 50},
+    "imputation": {"mask": "lower", "limit": 20, "modes": 2, "average": 2},
+    "classification": {"limit": 20, "modes": 2, "average": 2, "epochs": 1},
+    "generation": {"n": 10, "steps": 2},
+    "semi-supervised": {"labels": (1, 5), "n_embeddings": 5, "repetitions": 2},
+    "calibration": {"n_samples": 5, "limit": 30},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("method", ["bbb", "ae"])
+def test_every_task_by_name(name, method, monkeypatch, tmp_path):
+    monkeypatch.setattr("lapae.data.load", lambda name, **options: data())
+    model = Model(trained(method), path=tmp_path)
+    options = TASKS[name].options(**OPTIONS[name])
+    result = run_task(name, model, data(), options)
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert result.figures()
+    again = run_task(name, model, data(), OPTIONS[name])
+    assert again.to_dict() == result.to_dict()
+    assert bool(list(tmp_path.glob("classifier-*.safetensors"))) == (name == "classification")
+
+
+def test_options_have_defaults_for_the_command_line():
+    assert set(TASKS) == set(OPTIONS)
+    for task in TASKS.values():
+        task.options()
+
+
+def test_the_scaling_is_that_of_the_model():
+    seen = run_task("calibration", Model(trained("ae")), data(), OPTIONS["calibration"])
+    wrong = run_task("calibration", Model(trained("ae"), Scaling()), data(), OPTIONS["calibration"])
+    assert seen.bins["output"].error.max() < 1 < wrong.bins["output"].error.max()
+
+
+def test_errors_of_the_table():
+    model = Model(trained("ae"))
+    with pytest.raises(ConfigError, match="imputation"):
+        run_task("nonsense", model, data())
+    with pytest.raises(TypeError, match="ImputationOptions"):
+        run_task("imputation", model, data(), TASKS["ood"].options())
+    with pytest.raises(ConfigError, match=r"\(1, 9, 9\)"):
+        run_task("imputation", Model(trained("ae"), shape=(1, 9, 9)), data())
+    with pytest.raises(ConfigError, match="at least one"):
+        run_task("ood", model, data())
+    unlabelled = Data("x", "image", *(Split(s.x, None) for s in (data().train,) * 3), Scaling(), None, None)
+    with pytest.raises(ConfigError, match="no labels"):
+        run_task("semi-supervised", model, unlabelled)
+    with pytest.raises(ConfigError, match="one class a datum"):
+        run_task("classification", model, data(attributes=True))
+
+
+def test_attributes_by_name():
+    result = run_task("semi-supervised", Model(trained("ae")), data(attributes=True), {"repetitions": 1})
+    assert result.to_dict()["n_labels"] == [10]
+    assert set(result.to_dict()["attributes"]) == {"0", "1"}
+
+
+def test_a_method_of_ones_own():
+    """A Gaussian of fixed width around the weights: one class, no other line of the project knows it."""
+
+    @register("jitter")
+    class Jitter(Method):
+        def __init__(self, network, likelihood, config, n_data):
+            super().__init__(likelihood)
+            self.network = network()
+
+        def forward(self, x, generator):
+            return -self.likelihood.log_prob(self.network(x), x).mean()
+
+        def draw(self, seeds):
+            params = dict(self.network.named_parameters())
+            noise = normal_draws(params, seeds)
+            return WeightDraws(self.network, {name: params[name] + 0.02 * noise[name] for name in params})
+
+        def draw_mean(self):
+            return Point(self.network)
+
+    try:
+        torch.manual_seed(0)
+        x = images(256)[0]
+        method = build("jitter", lambda: mlp(SHAPE, 3, hidden=(32,)), Gaussian(0.1), MethodConfig(), len(x))
+        train(method, x)
+        assert predict(method, x[:20], n_samples=10).x_var.min() > 0
+        found = ood.run(method, images(40, 1)[0], {"inverted": 1 - images(40, 2)[0]}, x, n_samples=10, n_bootstrap=10)
+        assert found.detections["inverted"]["log_likelihood"].auroc.value > 0.95
+        run_task("imputation", Model(method), data(), OPTIONS["imputation"])
+    finally:
+        del METHODS["jitter"]
