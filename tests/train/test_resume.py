@@ -20,6 +20,7 @@ import torch
 from lapae.cli import main
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.errors import ConfigError, RunError
+from lapae.methods import METHODS
 from lapae.model import load_run
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, PREVIOUS, Run, read_tensor_file
 from lapae.train.fit import check_resumable, fit, saved_config
@@ -134,6 +135,17 @@ def whole(table, tmp_path) -> Run:
     run = Run.create(tmp_path / "whole")
     fit(CURVE, table, run=run)
     return run
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_resumes_to_the_same_state(name, table, tmp_path):
+    """Posteriors included: every tensor of the method, also what it makes at the end."""
+    config = dataclasses.replace(CURVE, method=MethodConfig(method=name)).resolved()
+    run = Run.create(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, table, run=run, observers=[StopAfter(3)])
+    resumed = fit(config, table, run=run, resume=True)
+    assert_same(resumed.method.state_dict(), fit(config, table).method.state_dict())
 
 
 def damage(path: Path, how: str) -> None:
