@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lapae.tasks.imputation import Imputation
 
 TITLES = {
-    "log_likelihood": "log-likelihood",
+    "log_likelihood": "negative log-likelihood",
     "typicality": "typicality",
     "latent_deviation": "latent deviation",
     "output_deviation": "output deviation",
