@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac, reference
+from lapae.curvature.rules import product_with_itself
 from lapae.models import Bernoulli, Categorical, Gaussian, conv, mlp
 
 LIKELIHOODS = [Gaussian(), Gaussian(sigma=0.3), Bernoulli(), Categorical()]
@@ -55,12 +56,19 @@ def test_a_memory_budget_changes_nothing_but_memory(case: Case, budget, likeliho
         assert_close({k: f.g for k, f in parts.items()}, {k: f.g for k, f in whole.items()})
 
 
+def test_a_product_in_strips_is_the_product():
+    for n in (1, 90, 96, 97, 200, 577):
+        x = torch.randn(n, 4 * n, generator=seeded(n))
+        assert_close(product_with_itself(x), x @ x.T, rtol=1e-4, atol=1e-3)
+
+
 def test_chunks_inside_a_layer_change_nothing(monkeypatch):
     case = BY_NAME["conv2d padding"]
     module, x = case.module(), case.x(4)
     expected = ggn_diagonal(module, x, method="exact"), ggn_blocks(module, x), ggn_kfac(module, x, n_samples=None)
     for file in ("rules.affine", "rules.base", "readers"):
         monkeypatch.setattr(f"lapae.curvature.{file}.CHUNK_FLOATS", 40)
+    monkeypatch.setattr("lapae.curvature.rules.affine.COLUMN_FLOATS", 40)
     assert_close(ggn_diagonal(module, x, method="exact"), expected[0])
     assert_close(ggn_blocks(module, x), expected[1])
     for name, factors in ggn_kfac(module, x, n_samples=None).items():

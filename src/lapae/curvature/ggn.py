@@ -225,11 +225,15 @@ def _bottleneck(tape: Tape, name: str | None) -> int:
 
 
 def _first_narrow(tape: Tape, switch: int) -> int:
-    """Walking back, the number of nodes left when M first has at most `switch` features; 0 if it never has."""
-    for k in range(len(tape.nodes), 0, -1):
-        if n_features(tape.nodes[k - 1].y) <= switch:
-            return k
-    return 0
+    """Number of nodes below the place where "mixed" goes from the diagonal to all of M, walking back.
+
+    From there to the narrowest layer no output has more than `switch` features; 0 if that layer itself has more.
+    """
+    sizes = [n_features(node.y) for node in tape.nodes]
+    k = sizes.index(min(sizes))
+    while k < len(sizes) and sizes[k] <= switch:
+        k += 1
+    return k if min(sizes) <= switch else 0
 
 
 def _names(tape: Tape) -> list[str]:

@@ -7,7 +7,7 @@ nothing is attached to it, and `params` may stand in for its weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -120,7 +120,7 @@ def _record(
         return y
     rule = find(module, name or "the module itself")
     mine, trainable = {}, []
-    for key, parameter in module.named_parameters():
+    for key, parameter in _parameters(module):
         if id(parameter) in seen:
             raise ValueError(
                 f"layer {name!r} shares its {key!r} with {seen[id(parameter)]!r}: the curvature of shared weights has "
@@ -134,3 +134,10 @@ def _record(
     detached = {k: p.detach() for k, p in mine.items()}
     nodes.append(Leaf(name, module, rule, detached, tuple(trainable), x.detach(), y.detach(), saved))
     return y
+
+
+def _parameters(layer: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
+    """`named_parameters`, short-cut for a layer without layers inside: it is most of the cost of small networks."""
+    if layer._modules:
+        return layer.named_parameters()
+    return [(key, p) for key, p in layer._parameters.items() if p is not None]

@@ -21,6 +21,9 @@ from torch.nn import functional as F
 
 from lapae.curvature.rules.base import CHUNK_FLOATS, Leaf, Params, Rule, product_with_itself, register
 
+COLUMN_FLOATS = 1 << 22
+"""Numbers of columns whose products are summed: few enough to be found in the cache again."""
+
 
 class Affine(Rule):
     """Shared by everything of the form y = W * x + b."""
@@ -79,7 +82,7 @@ class Affine(Rule):
                 "the diagonal"
             )
         factor, n = None, 0
-        size = max(1, CHUNK_FLOATS // self._n_columns(at))
+        size = max(1, COLUMN_FLOATS // self._n_columns(at))
         for i in range(0, len(at.x), size):
             columns = self.flat_columns(at.layer, at.x[i : i + size])
             product = product_with_itself(columns)

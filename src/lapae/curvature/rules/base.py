@@ -78,7 +78,7 @@ class Rule:
         """The layer as a pure function."""
         if getattr(layer, "inplace", False):
             x = x.clone()
-        return functional_call(layer, params, (x,))
+        return functional_call(layer, params, (x,)) if params else layer(x)
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
         """J t: tangents (R, B, *in) -> (R, B, *out)."""
@@ -167,9 +167,9 @@ def identity_rows(y: Tensor, first: int = 0, last: int | None = None) -> Tensor:
 
 
 def product_with_itself(x: Tensor) -> Tensor:
-    """x xᵀ for x (I, N); a wide one in strips on and right of the diagonal, as the rest is their mirror image."""
-    size = max(256, -(-len(x) // 4))
-    if len(x) <= size:
+    """x xᵀ for x (I, N); a long one in strips on and right of the diagonal, as the rest is their mirror image."""
+    size = max(96, -(-len(x) // 6))
+    if len(x) <= size or x.shape[1] < 4 * len(x):
         return x @ x.T
     product = x.new_empty(len(x), len(x))
     for i in range(0, len(x), size):

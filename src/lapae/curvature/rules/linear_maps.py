@@ -100,7 +100,7 @@ class Upsample(LinearMap):
         """Sum over copies, or the product with squared matrices."""
         if at.layer.mode.startswith("nearest"):
             factors = self._whole_factors(at)
-            return _sum_copies(m, at.x.shape[2:], factors) if factors else super().squared_transpose(at, m)
+            return _sum_copies(m, factors) if factors else super().squared_transpose(at, m)
         for dim in range(2, at.x.ndim):
             squared = self._matrix(at.layer, at.x.shape[dim], at.y.shape[dim], dim - 2, at.x).square()
             m = (m.movedim(dim, -1) @ squared).movedim(-1, dim)
@@ -110,7 +110,7 @@ class Upsample(LinearMap):
         """Sum over copies where the factor is whole."""
         factors = self._whole_factors(at) if at.layer.mode == "nearest" else None
         if factors:
-            return _sum_copies(v.flatten(0, 1), at.x.shape[2:], factors).unflatten(0, v.shape[:2])
+            return _sum_copies(v.flatten(0, 1), factors).unflatten(0, v.shape[:2])
         return super().vjp(at, v)
 
     def _whole_factors(self, at: Leaf) -> list[int] | None:
@@ -142,10 +142,18 @@ class Upsample(LinearMap):
         return F.interpolate(eye, **options)[0].T
 
 
-def _sum_copies(v: Tensor, size: torch.Size, factors: list[int]) -> Tensor:
-    """Sum of each block of copies: (N, C, *size * factors) -> (N, C, *size)."""
-    shape = [n for pair in zip(size, factors, strict=True) for n in pair]
-    return v.reshape(*v.shape[:2], *shape).sum([3 + 2 * i for i in range(len(factors))])
+def _sum_copies(v: Tensor, factors: list[int]) -> Tensor:
+    """Sum of each block of copies, a dimension after the other: (N, C, *size * factors) -> (N, C, *size).
+
+    Strided slices are added, which is many times faster than a sum over small inner dimensions.
+    """
+    for dim, factor in enumerate(factors, start=2):
+        before = (slice(None),) * dim
+        total = v[(*before, slice(None, None, factor))]
+        for i in range(1, factor):
+            total = total + v[(*before, slice(i, None, factor))]
+        v = total
+    return v
 
 
 class Average(LinearMap):
