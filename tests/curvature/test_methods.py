@@ -174,9 +174,12 @@ def test_approx_is_exact_in_the_last_layer_and_in_the_last_two_of_a_dense_networ
         assert_close(approx, exact)
 
 
-@pytest.mark.parametrize("switch", [1, 5, 6, 10_000])
+@pytest.mark.parametrize("switch", [1, 6, 10_000])
 def test_mixed_lies_between_approx_and_exact(switch):
-    """With a switch below every layer it is approx, above every layer exact; in between, approx until it switches."""
+    """With a switch below every layer it is approx, above every layer exact; in between, approx until it switches.
+
+    Sizes are 7 7 2 2 6 6 5 5 8: with 6, all of M is carried below the last layer, and the two layers there are the same.
+    """
     module, x = nn.Sequential(dense(nn.Tanh), nn.Tanh(), nn.Linear(5, 8)).double(), data(4, (5,))
     exact, approx = (ggn_diagonal(module, x, method=m) for m in ("exact", "approx"))
     h = ggn_diagonal(module, x, method="mixed", switch=switch)
@@ -187,6 +190,7 @@ def test_mixed_lies_between_approx_and_exact(switch):
     else:
         assert_close(h["2.weight"], approx["2.weight"])
         assert_close(h["0.6.weight"], approx["0.6.weight"])
+        assert_close(h["0.4.weight"], approx["0.4.weight"])
         assert (h["0.0.weight"] - approx["0.0.weight"]).norm() > 1e-3 * approx["0.0.weight"].norm()
 
 
