@@ -110,7 +110,10 @@ class TrainConfig:
     batch_size: int = 64
     """Data in a step."""
     learning_rate: float = 1e-3
-    """Of Adam; halved after 5 epochs without a better validation loss."""
+    """Of Adam, at the start."""
+    schedule: Literal["plateau", "cosine"] = "plateau"
+    """plateau: the learning rate is halved after 5 epochs without a better validation loss (the paper's); cosine: it
+    falls to 0 over all epochs."""
     patience: int = 8
     """Epochs without a better validation loss after which training stops."""
     seed: int = 0

@@ -10,6 +10,8 @@ curvature there, scaled from the batch to the whole data, into the precision:
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -41,7 +43,7 @@ class Online(Laplace):
         self.samples_per_step = config.samples_per_step
         self.hessian_every = config.hessian_every
         self.rule = update_rule(config.update, config.forgetting or DEFAULT_FORGETTING).every(config.hessian_every)
-        self.capturable = config.hessian_every == 1 and config.hessian not in ("kfac", "block", "exact")
+        self.capturable = config.hessian_every == 1 and config.hessian not in ("kfac", "block")
         self._tapes: list[Tape] = []
         self._generator: torch.Generator | None = None
 
@@ -52,9 +54,10 @@ class Online(Laplace):
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Mean negative log-likelihood at sampled weights; keeps the forward pass for the curvature."""
-        self._tapes = [record(self.network, x, self.sample_params(generator)) for _ in range(self.samples_per_step)]
+        tapes = [record(self.network, x, self.sample_params(generator)) for _ in range(self.samples_per_step)]
+        losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in tapes]
+        self._tapes = [replace(tape, output=tape.output.detach()) for tape in tapes]  # not the graph of the gradient
         self._generator = generator
-        losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in self._tapes]
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     @torch.no_grad()

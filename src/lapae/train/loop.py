@@ -1,7 +1,7 @@
 """The training loop, one for all methods. It never knows which method it trains.
 
-Adam; the learning rate is halved after 5 epochs without a better validation loss; training stops after 8 (`patience`);
-the best weights are put back at the end, and the method finishes on them (a post-hoc posterior is fitted there).
+Adam; the learning rate is halved after 5 epochs without a better validation loss (or falls along a cosine); training
+stops after 8 such epochs (`patience`); the best weights are put back at the end, and the method finishes on them (a post-hoc posterior is fitted there).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lapae.runs import HISTORY, Run, plain, write_whole
 from lapae.train.checkpoint import Checkpoint, TrainState, copy_state, save_checkpoint
 from lapae.train.progress import Observer
 from lapae.train.seeds import seed_all
-from lapae.train.step import LossSum, make_optimizer, make_step
+from lapae.train.step import LossSum, anneal, make_optimizer, make_step
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -123,6 +123,8 @@ def train(
                 began = time.monotonic()
                 epoch = state.epoch + 1
 
+                if options.schedule == "cosine":
+                    anneal(optimizer, options.learning_rate, (epoch - 1) / options.epochs)
                 method.train()
                 seed_all(options.seed, "train", epoch, generator=generator)
                 losses.reset()
@@ -147,7 +149,8 @@ def train(
                 if state.is_best(steering):
                     state.best_epoch, state.best_loss = epoch, steering
                     best = copy_state(method)
-                schedule.step(steering)
+                if options.schedule == "plateau":
+                    schedule.step(steering)
 
                 if run is not None:
                     append_history(run, state.history[-1])

@@ -1,0 +1,59 @@
+"""Time and memory of a function, beside another one in the same minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+Work = Callable[[], object]
+
+
+def seconds_of(work: Work) -> float:
+    """Wall time of one call, to its end on the GPU."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def take_turns(works: dict[str, Work], seconds: float, min_rounds: int = 5) -> dict[str, list[float]]:
+    """Call each in turn, for `seconds` altogether or `min_rounds`: a slow moment of the machine hits all of them.
+
+    The first calls, which allocate and tune, are not counted.
+    """
+    first = {name: seconds_of(work) for name, work in works.items()}
+    once = sum(first.values())
+    if once < seconds:
+        once = sum(seconds_of(work) for work in works.values())
+    rounds = max(min_rounds, min(200, int(seconds / once))) if once < seconds else 1
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            times[name].append(seconds_of(work))
+    return times
+
+
+def peak_bytes(work: Work, device: torch.device) -> int:
+    """Most bytes that torch held at a time during one call, beyond what it held before."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        work()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as trace:
+        work()
+    live = highest = 0
+    assert trace.profiler is not None
+    assert trace.profiler.kineto_results is not None
+    for event in trace.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            highest = max(highest, live)
+    return highest
