@@ -59,7 +59,7 @@ def ggn_diagonal(
         memory_budget: bytes for "exact" and "mixed".
     """
     with torch.no_grad():
-        tape = record(module, x, params)
+        tape = record(module, x, params, lean=True)
     return diagonal(
         tape,
         likelihood or Gaussian(),
@@ -69,6 +69,7 @@ def ggn_diagonal(
         bottleneck=bottleneck,
         switch=switch,
         memory_budget=memory_budget,
+        forget=True,
     )
 
 
@@ -83,14 +84,18 @@ def diagonal(
     bottleneck: str | None = None,
     switch: int = 1024,
     memory_budget: int = MEMORY_BUDGET,
+    forget: bool = False,
 ) -> Params:
-    """`ggn_diagonal` of a forward pass that was already recorded (and may serve the loss as well)."""
+    """`ggn_diagonal` of a forward pass that was already recorded (and may serve the loss as well).
+
+    With `forget`, the tape is used up where that saves memory: it may not be used again.
+    """
     read = DiagonalReader()
-    stop = tape.first_trainable
+    names, stop = _names(tape), tape.first_trainable
     output = tape.output.detach()
     budget = memory_budget // output.element_size()
     if method == "approx":
-        approximate(tape.nodes, stop, likelihood.hessian_diag(output), read)
+        approximate(tape.nodes, stop, likelihood.hessian_diag(output), read, forget=forget)
     elif method == "exact":
         _exact(tape, len(tape.nodes), seed(likelihood, output), read, budget)
     elif method == "mc":
@@ -110,7 +115,7 @@ def diagonal(
             _exact(tape, k, Dense(_latent_curvature(tape, k, likelihood)), read, budget)
     else:
         raise ValueError(f"unknown method {method!r}: expected one of {', '.join(get_args(DiagonalMethod))}")
-    return {name: read.result[name] for name in _names(tape)}
+    return {name: read.result[name] for name in names}
 
 
 def ggn_blocks(
@@ -123,7 +128,7 @@ def ggn_blocks(
 ) -> Params:
     """Exact block of every layer: {layer name: (P, P)}, over its parameters flattened in their order (weight, bias)."""
     with torch.no_grad():
-        tape = record(module, x, params)
+        tape = record(module, x, params, lean=True)
     return blocks(tape, likelihood or Gaussian(), memory_budget=memory_budget)
 
 
@@ -151,7 +156,7 @@ def ggn_kfac(
     The output factor is sampled from `n_samples` vectors with covariance H_out, or exact with `n_samples=None`.
     """
     with torch.no_grad():
-        tape = record(module, x, params)
+        tape = record(module, x, params, lean=True)
     return kfac(tape, likelihood or Gaussian(), n_samples=n_samples, generator=generator, memory_budget=memory_budget)
 
 
@@ -184,7 +189,7 @@ def _exact(tape: Tape, end: int, message: Message, read: Reader, budget: int) ->
     n_data = len(tape.output)
     for i in range(0, n_data, size):
         data = slice(i, i + size)
-        part = nodes if size >= n_data else tuple(node.part(data) for node in nodes)
+        part = nodes if size >= n_data else [node.part(data) for node in nodes]
         exact(part, stop, message if size >= n_data else message.part(data), read, budget)
 
 

@@ -122,7 +122,7 @@ class KroneckerReader:
 
     def inputs(self, nodes: Sequence[Node]) -> None:
         """Input factors of all layers, once for every datum."""
-        for leaf in leaves(tuple(nodes)):
+        for leaf in leaves(nodes):
             factor = leaf.rule.input_factor(leaf) if "weight" in leaf.trainable else None
             if factor is not None:
                 self._inputs[full_name(leaf, "weight")] = factor

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from lapae.curvature.rules import Leaf, find
+from lapae.curvature.rules import Leaf, find, hollow
 
 
 class Residual(nn.Module):
@@ -48,12 +48,12 @@ Node = Leaf | Skip
 class Tape:
     """A recorded forward pass, in the order of the layers."""
 
-    nodes: tuple[Node, ...]
+    nodes: list[Node]
     output: Tensor
 
     def part(self, data: slice) -> Tape:
         """The same for some of the data."""
-        return Tape(tuple(n.part(data) for n in self.nodes), self.output[data])
+        return Tape([n.part(data) for n in self.nodes], self.output[data])
 
     @property
     def first_trainable(self) -> int:
@@ -64,7 +64,7 @@ class Tape:
         raise ValueError("the module has no parameter that requires a gradient: there is no curvature to compute")
 
 
-def leaves(nodes: tuple[Node, ...]) -> Iterator[Leaf]:
+def leaves(nodes: Iterable[Node]) -> Iterator[Leaf]:
     """All layers, in order."""
     for node in nodes:
         if isinstance(node, Skip):
@@ -78,10 +78,11 @@ def n_features(x: Tensor) -> int:
     return math.prod(x.shape[1:])
 
 
-def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Tape:
+def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False) -> Tape:
     """Run `module` on x (B, *in), at its own weights or at `params`, and keep what the curvature needs.
 
     The output carries a gradient where gradients are on, so that one forward pass serves the loss and the curvature.
+    A `lean` tape keeps the values that derivatives look at, as a backward pass would, and of all others the shape.
     """
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(f"expected a batch of at least one datum, (B, features…), got shape {tuple(x.shape)}")
@@ -90,8 +91,8 @@ def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = N
         missing = sorted(own.keys() - params.keys())
         raise ValueError(f"params lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}")
     nodes: list[Node] = []
-    output = _record(module, "", x, own if params is None else params, nodes, {})
-    return Tape(tuple(nodes), output)
+    output = _record(module, "", x, own if params is None else params, nodes, {}, lean)
+    return Tape(nodes, output)
 
 
 def _record(
@@ -101,22 +102,24 @@ def _record(
     params: Mapping[str, Tensor],
     nodes: list[Node],
     seen: dict[int, str],
+    lean: bool,
 ) -> Tensor:
     """Append what `module` does to `nodes`; returns its output."""
     prefix = f"{name}." if name else ""
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         for child_name, child in module._modules.items():  # named_children leaves out a layer's second place
-            x = _record(child, prefix + child_name, x, params, nodes, seen)
+            x = _record(child, prefix + child_name, x, params, nodes, seen, lean)
         return x
     if isinstance(module, Residual) and type(module).forward is Residual.forward:
         branch: list[Node] = []
-        y = _record(module.branch, f"{prefix}branch", x, params, branch, seen)
+        y = _record(module.branch, f"{prefix}branch", x, params, branch, seen, lean)
         if y.shape != x.shape:
             raise ValueError(
                 f"residual {name!r}: the branch maps {tuple(x.shape)} to {tuple(y.shape)}: they must agree"
             )
         y = x + y
-        nodes.append(Skip(name, tuple(branch), x.detach(), y.detach()))
+        kept_x, kept_y = (hollow(x), hollow(y)) if lean else (x.detach(), y.detach())
+        nodes.append(Skip(name, tuple(branch), kept_x, kept_y))
         return y
     rule = find(module, name or "the module itself")
     mine, trainable = {}, []
@@ -132,7 +135,9 @@ def _record(
             trainable.append(key)
     y, saved = rule.forward(module, mine, x)
     detached = {k: p.detach() for k, p in mine.items()}
-    nodes.append(Leaf(name, module, rule, detached, tuple(trainable), x.detach(), y.detach(), saved))
+    kept_x = hollow(x) if lean and not rule.uses_x else x.detach()
+    kept_y = hollow(y) if lean and not rule.uses_y else y.detach()
+    nodes.append(Leaf(name, module, rule, detached, tuple(trainable), kept_x, kept_y, saved))
     return y
 
 

@@ -38,14 +38,19 @@ class Reader(Protocol):
         ...
 
 
-def approximate(nodes: Sequence[Node], stop: int, m: Tensor, read: Reader, through: bool = False) -> Tensor:
+def approximate(
+    nodes: list[Node], stop: int, m: Tensor, read: Reader, through: bool = False, forget: bool = False
+) -> Tensor:
     """Carry diag(M) from the output of the last node to node `stop`, which is read, and passed only if `through`.
 
-    Returns diag(M) where it ended: (B or 1, *F).
+    With `forget`, nodes are removed on the way, and their tensors with them. Returns diag(M) where it ended:
+    (B or 1, *F).
     """
     for i in range(len(nodes) - 1, stop - 1, -1):
         pulled = _pull_diagonal(nodes[i], m, read, need_input=through or i > stop)
         m = m if pulled is None else pulled
+        if forget:
+            nodes.pop()
     return m
 
 
@@ -118,7 +123,7 @@ def plan(nodes: Sequence[Node], stop: int, message: Message, read: Reader, budge
             j = i
             while j > stop and n_features(nodes[j].x) >= n_out:
                 j -= 1
-            floats = max(leaf.rule.row_floats(leaf) for leaf in leaves(tuple(nodes[j : i + 1])))
+            floats = max(leaf.rule.row_floats(leaf) for leaf in leaves(nodes[j : i + 1]))
             steps.append(Step("rows", i, j, floats, n_out))
             diagonal, whole = False, True
             i = j

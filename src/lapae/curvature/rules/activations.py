@@ -57,6 +57,8 @@ register(
 class Tanh(Elementwise):
     """1 - y²."""
 
+    uses_x = False
+
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
         """1 - y²."""
         return torch.addcmul(torch.ones((), dtype=y.dtype, device=y.device), y, y, value=-1)
@@ -66,6 +68,8 @@ class Tanh(Elementwise):
 class Sigmoid(Elementwise):
     """y (1 - y)."""
 
+    uses_x = False
+
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
         """y - y²."""
         return torch.addcmul(y, y, y, value=-1)
@@ -73,16 +77,20 @@ class Sigmoid(Elementwise):
 
 @register(nn.ReLU)
 class ReLU(Elementwise):
-    """1 where x > 0."""
+    """1 where x > 0, which is where y > 0."""
+
+    uses_x = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
         """1 where x > 0, else 0."""
-        return (x > 0).to(x.dtype)
+        return (y > 0).to(y.dtype)
 
 
 @register(nn.LeakyReLU)
 class LeakyReLU(Elementwise):
     """1 where x > 0, else the slope."""
+
+    uses_y = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
         """1 where x > 0, else the slope."""
@@ -93,6 +101,8 @@ class LeakyReLU(Elementwise):
 @register(nn.GELU)
 class GELU(Elementwise):
     """Φ(x) + x φ(x), and the derivative of its tanh approximation."""
+
+    uses_y = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
         """F'(x) of the variant in use."""
@@ -118,6 +128,8 @@ class SiLU(Elementwise):
 class Softplus(Elementwise):
     """sigmoid(beta x)."""
 
+    uses_y = False
+
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
         """sigmoid(beta x), 1 above the threshold where the layer is linear."""
         scaled = x * layer.beta
@@ -129,6 +141,7 @@ class Identity(Elementwise):
     """Nothing happens; dropout counts as this in eval mode, and is refused in training mode."""
 
     reshapes = True
+    uses_x = uses_y = False
 
     def check(self, layer: Any) -> None:
         """Refuse active dropout."""

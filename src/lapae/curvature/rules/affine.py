@@ -28,6 +28,8 @@ COLUMN_FLOATS = 1 << 22
 class Affine(Rule):
     """Shared by everything of the form y = W * x + b."""
 
+    uses_y = False
+
     def check(self, layer: Any) -> None:
         """Refuse a weight that is made from others at every call."""
         if "weight" not in layer._parameters:

@@ -53,6 +53,11 @@ class Leaf:
         return replace(self, x=self.x[data], y=self.y[data], saved=_part(self.saved, data))
 
 
+def hollow(x: Tensor) -> Tensor:
+    """A tensor of the same shape, type and device that takes no memory, and has no values worth reading."""
+    return x.new_empty(()).expand(x.shape)
+
+
 def _part(saved: Any, data: slice) -> Any:
     if isinstance(saved, tuple):
         return tuple(_part(s, data) for s in saved)
@@ -62,6 +67,10 @@ def _part(saved: Any, data: slice) -> Any:
 class Rule:
     """Derivatives of one class of layers, for a layer `at` work (a `Leaf`)."""
 
+    uses_x = True
+    """Whether the derivatives look at the values of the input; where not, only its shape is kept."""
+    uses_y = True
+    """Likewise for the output."""
     positionwise = False
     """Whether the layer acts on every feature alone, y_i = f(x_i): a diagonal M stays so, any M is scaled."""
     reshapes = False

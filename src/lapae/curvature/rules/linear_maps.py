@@ -22,6 +22,8 @@ from lapae.curvature.rules.base import Leaf, Params, Rule, register
 class LinearMap(Rule):
     """y = A x + const. Rows and tangents go through as a larger batch."""
 
+    uses_x = uses_y = False
+
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
         """A t."""
         zero = self.apply(at.layer, at.params, torch.zeros_like(at.x[:1]))

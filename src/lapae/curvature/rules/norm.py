@@ -18,6 +18,7 @@ class BatchNorm(Rule):
     """Elementwise in the features; weights are shared over positions."""
 
     positionwise = True
+    uses_y = False
 
     def check(self, layer: Any) -> None:
         """Refuse statistics of the batch, which couple the data."""
