@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import statistics
 import time
@@ -93,22 +94,17 @@ def _receive(pipe: Connection, seconds: float) -> dict[str, Any]:
 
 
 def _worker(pipe: Connection, method: str, jobs: Sequence[Job], limits: Limits) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # peers warn and the profiler reports; what matters goes by the pipe
     torch.set_num_threads(limits.threads)
     device = torch.device(limits.device)
     _limit_memory(device, limits.memory_bytes)
     for job in jobs:
         try:
             pipe.send(_measure(method, job, device, limits))
-        except (RuntimeError, MemoryError, NotImplementedError, ValueError, AssertionError, TypeError) as error:
-            text = str(error)
-            out_of_memory = isinstance(error, MemoryError) or "memory" in text.lower()
-            pipe.send(
-                {
-                    "failed": "memory"
-                    if out_of_memory
-                    else f"not supported ({text.splitlines()[0][:80] if text else type(error).__name__})"
-                }
-            )
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            memory = isinstance(error, MemoryError) or "memory" in text.lower()
+            pipe.send({"failed": "memory" if memory else f"not supported ({text[:100]})"})
             return
     pipe.close()
 
@@ -118,7 +114,6 @@ def _limit_memory(device: torch.device, n_bytes: int) -> None:
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, n_bytes / total))
         return
-    installed_peers()
     with open("/proc/self/statm", "rb") as file:  # pages of address space in use, libraries included
         held = int(file.read().split()[0]) * resource.getpagesize()
     limit = held + n_bytes + (1 << 30)  # libraries that are yet to be loaded

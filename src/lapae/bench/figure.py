@@ -9,7 +9,7 @@ from lapae.bench.contest import OURS
 
 
 def draw(rows: list[dict[str, Any]], path: Path, machine: str) -> None:
-    """Two panels, logarithmic on both axes; ours in solid lines, peers dashed, a forward plus backward pass in black."""
+    """Two panels with logarithmic axes: ours in solid lines, peers dashed, a forward plus backward pass in black."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -21,7 +21,7 @@ def seconds_of(work: Work) -> float:
     return time.perf_counter() - began
 
 
-def take_turns(works: dict[str, Work], seconds: float, min_rounds: int = 5) -> dict[str, list[float]]:
+def take_turns(works: Mapping[str, Work], seconds: float, min_rounds: int = 5) -> dict[str, list[float]]:
     """Call each in turn, for `seconds` altogether or `min_rounds`: a slow moment of the machine hits all of them.
 
     The first calls, which allocate and tune, are not counted.
@@ -54,6 +54,6 @@ def peak_bytes(work: Work, device: torch.device) -> int:
     assert trace.profiler.kineto_results is not None
     for event in trace.profiler.kineto_results.events():
         if event.name() == "[memory]":
-            live += event.nbytes()
+            live += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
             highest = max(highest, live)
     return highest

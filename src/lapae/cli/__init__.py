@@ -16,6 +16,7 @@ from lapae.errors import LapaeError
 COMMANDS = {
     "demo": "the whole story on embedded data, in about a minute: train, evaluate",
     "train": "train any method on any data; flags, a TOML file, or both",
+    "bench": "speed and memory of the curvature and of a training step, beside peers that are installed",
     "data": "list the data sets; fetch one",
 }
 
