@@ -178,7 +178,7 @@ def test_approx_is_exact_in_the_last_layer_and_in_the_last_two_of_a_dense_networ
 def test_mixed_lies_between_approx_and_exact(switch):
     """With a switch below every layer it is approx, above every layer exact; in between, approx until it switches.
 
-    Sizes are 7 7 2 2 6 6 5 5 8: with 6, all of M is carried below the last layer, and the two layers there are the same.
+    Sizes are 7 7 2 2 6 6 5 5 8: with 6, all of M is carried below the last layer, where two layers do not tell.
     """
     module, x = nn.Sequential(dense(nn.Tanh), nn.Tanh(), nn.Linear(5, 8)).double(), data(4, (5,))
     exact, approx = (ggn_diagonal(module, x, method=m) for m in ("exact", "approx"))

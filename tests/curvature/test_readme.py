@@ -1,0 +1,26 @@
+"""The code in the README runs, in order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import lapae.curvature
+from lapae.curvature.rules.base import _RULES
+
+
+def test_the_code_in_the_readme_runs():
+    text = (Path(lapae.curvature.__file__).parent / "README.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(code) >= 4
+    before = dict(_RULES)
+    names: dict = {}
+    try:
+        for block in code:
+            exec(compile(block, "README.md", "exec"), names)
+    finally:
+        _RULES.clear()
+        _RULES.update(before)
+    assert names["h"]["0.weight"].shape == (16, 8)
+    assert names["blocks"]["0"].shape == (144, 144)
+    assert set(names["factors"]) == set(names["h"])
