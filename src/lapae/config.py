@@ -75,8 +75,9 @@ class MethodConfig:
     """The α of the online update; the learning rate where not given."""
     prior_precision: float = 1.0
     """Precision of the Gaussian prior over the weights."""
-    initial_precision: str = "prior"
-    """H_0 of the online posterior: "prior", or "data" for the number of training data."""
+    initial_precision: str = "data"
+    """H_0 of the online posterior: "data" for the number of training data, which keeps the first sampled networks sane
+    (the authors' code), or "prior" for the prior precision (the paper's text)."""
     hessian_every: int = 1
     """Refresh the online curvature every so many steps."""
     samples_per_step: int = 1

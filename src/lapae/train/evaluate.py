@@ -27,6 +27,6 @@ def evaluate(method: Method, batches: EpochBatches, n_draws: int = N_DRAWS) -> d
         for name, networks in draws.items():
             output = networks.decode(networks.encode(x[None])).loc
             mean = method.likelihood.mean(output.flatten(0, 1)).unflatten(0, output.shape[:2])
-            error = (mean - x).square().flatten(2).sum(2).mean(0).sum().double()
+            error = (mean - x).square().flatten(2).nansum(2).mean(0).sum().double()
             totals[name] = totals[name] + error if name in totals else error
     return {name: float(total) / batches.n_data for name, total in totals.items()}

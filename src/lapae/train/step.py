@@ -150,5 +150,7 @@ class CapturedStep:
                 f"the training step cannot be captured as a CUDA graph, so it runs eagerly: {reason}", stacklevel=2
             )
             torch.cuda.synchronize()
+            for generator in (self.generator, torch.cuda.default_generators[x.device.index or 0]):
+                generator.graphsafe_set_state(generator.clone_state())  # theirs still believes in the capture
             return None
         return graph
