@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from lapae.config import MethodConfig
 from lapae.curvature import Tape, record
+from lapae.errors import ConfigError
 from lapae.methods.base import NetworkFactory, register
 from lapae.methods.laplace import Laplace
 from lapae.models import Likelihood
@@ -34,10 +35,10 @@ class Online(Laplace):
         super().__init__(network(), likelihood, config)
         self._steps = 0
         if config.samples_per_step < 1:
-            raise ValueError(f"samples_per_step={config.samples_per_step}: expected at least 1")
+            raise ConfigError(f"samples_per_step={config.samples_per_step}: expected at least 1")
         initial = {"prior": config.prior_precision, "data": float(n_data)}
         if config.initial_precision not in initial:
-            raise ValueError(f"initial_precision={config.initial_precision!r}: expected prior or data")
+            raise ConfigError(f"initial_precision={config.initial_precision!r}: expected prior or data")
         self.posterior.reset(initial[config.initial_precision])
         self.n_data = n_data
         self.samples_per_step = config.samples_per_step

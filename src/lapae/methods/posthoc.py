@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapae.config import MethodConfig
 from lapae.curvature import record
+from lapae.errors import ConfigError
 from lapae.methods.base import BatchFactory, NetworkFactory, register
 from lapae.methods.laplace import Laplace
 from lapae.models import Likelihood
@@ -27,7 +28,7 @@ class PostHoc(Laplace):
     def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
         super().__init__(network(), likelihood, config)
         if config.optimize_prior not in PRIOR_CHOICES:
-            raise ValueError(f"optimize_prior={config.optimize_prior!r}: expected one of {', '.join(PRIOR_CHOICES)}")
+            raise ConfigError(f"optimize_prior={config.optimize_prior!r}: expected one of {', '.join(PRIOR_CHOICES)}")
         self.optimize_prior = config.optimize_prior
         if config.pretrained is not None:
             self._take(config.pretrained)
@@ -39,12 +40,12 @@ class PostHoc(Laplace):
         source = load_run(run).method
         network = getattr(source, "network", None)
         if network is None:
-            raise ValueError(f"pretrained={run!r}: a run of method ae has one network to take, this one has not")
+            raise ConfigError(f"pretrained={run!r}: a run of method ae has one network to take, this one has not")
         try:
             self.network.load_state_dict(network.state_dict())
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
-            raise ValueError(f"pretrained={run!r}: its network is another than this run's: {reason}") from None
+            raise ConfigError(f"pretrained={run!r}: its network is another than this run's: {reason}") from None
         self.network.requires_grad_(False)
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:

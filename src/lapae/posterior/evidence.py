@@ -46,7 +46,8 @@ def maximise(mean: Mapping[str, Tensor], precision: Precision, groups: Literal["
             layer: _best(torch.cat([values[m] for m in members]), sum(norms[m] for m in members))
             for layer, members in layers.items()
         }
-        precision.set_prior(torch.tensor([best[name.rpartition(".")[0]] for name in precision.shapes]))
+        chosen = [best[name.rpartition(".")[0]] for name in precision.shapes]
+        precision.set_prior(torch.tensor(chosen, dtype=torch.float64))
     else:
         raise ValueError(f"prior precision by {groups!r}: expected scalar or layer")
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from lapae.errors import RunError
 from lapae.posterior.block import BlockPrecision
 from lapae.posterior.kron import KronPrecision
 from lapae.posterior.precision import DiagonalPrecision, Precision
-from lapae.runs import write_whole
+from lapae.runs import read_tensor_file, tensor_file, write_whole
 
+FORMAT = "lapae posterior 1"
 FORMS: dict[str, type[Precision]] = {"diagonal": DiagonalPrecision, "block": BlockPrecision, "kron": KronPrecision}
 
 
@@ -54,29 +52,29 @@ class WeightPosterior:
     def save(self, path: str | Path) -> None:
         """Write mean and precision into one safetensors file, whole or not at all."""
         form = next(name for name, cls in FORMS.items() if type(self.precision) is cls)
-        tensors = {f"mean.{k}": v.contiguous() for k, v in self.mean.items()}
-        tensors |= {f"precision.{k}": v.contiguous() for k, v in self.precision.state_dict().items()}
-        about = {"form": form, "temperature": self.precision.temperature, "names": list(self.mean)}
-        if isinstance(self.precision, KronPrecision):
-            about["transposed"] = sorted(self.precision.transposed)
-        write_whole(Path(path), save_tensors(tensors, metadata={"lapae.posterior": json.dumps(about)}))
+        tensors = {f"mean.{k}": v for k, v in self.mean.items()}
+        tensors |= {f"precision.{k}": v for k, v in self.precision.state_dict().items()}
+        about = {
+            "format": FORMAT,
+            "form": form,
+            "temperature": self.precision.temperature,
+            "names": list(self.mean),  # in their order: tensor files sort by name
+            "transposed": sorted(getattr(self.precision, "transposed", ())),
+        }
+        write_whole(Path(path), tensor_file(tensors, about))
 
     @classmethod
     def load(cls, path: str | Path) -> WeightPosterior:
         """Read what `save` wrote."""
-        try:
-            content = Path(path).read_bytes()
-            tensors = load_tensors(content)
-            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-            about = json.loads(header["__metadata__"]["lapae.posterior"])
-            mean = {name: tensors[f"mean.{name}"] for name in about["names"]}
-            shapes = {name: value.shape for name, value in mean.items()}
-            options = {"transposed": frozenset(about["transposed"])} if about["form"] == "kron" else {}
-            precision = FORMS[about["form"]](shapes, 1.0, about["temperature"], **options)
-            state = {k.removeprefix("precision."): v for k, v in tensors.items() if k.startswith("precision.")}
-            precision.load_state_dict(state)
-        except OSError as error:
-            raise RunError(f"cannot read {path}: {error.strerror}") from error
-        except Exception as error:  # a foreign or damaged file fails in many ways
-            raise RunError(f"{path} is not a posterior that lapae wrote, or is damaged: {error}") from error
+        tensors, about = read_tensor_file(Path(path))
+        if about.get("format") != FORMAT:
+            raise RunError(f"{path} is not a posterior: expected format {FORMAT!r}")
+        mean = {name: tensors[f"mean.{name}"] for name in about["names"]}
+        shapes = {name: value.shape for name, value in mean.items()}
+        options = {"transposed": frozenset(about["transposed"])} if about["form"] == "kron" else {}
+        precision = FORMS[about["form"]](shapes, 1.0, about["temperature"], **options)
+        precision.to(tensors["precision.prior"].dtype)
+        precision.load_state_dict(
+            {k.removeprefix("precision."): v for k, v in tensors.items() if k.startswith("precision.")}
+        )
         return cls(mean, precision)

@@ -16,7 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lapae.errors import ConfigError
+
 Shapes = dict[str, torch.Size]
+
+_TINY = 1e-18
+"""Prior precisions and temperatures lie between this and its inverse: then δ / T and T / δ are float32 numbers."""
 
 
 class Precision(nn.Module):
@@ -26,10 +31,9 @@ class Precision(nn.Module):
 
     def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
         super().__init__()
-        if not (math.isfinite(prior_precision) and prior_precision > 0):
-            raise ValueError(f"prior_precision={prior_precision!r}: expected a finite number above 0")
-        if not (math.isfinite(temperature) and temperature > 0):
-            raise ValueError(f"temperature={temperature!r}: expected a finite number above 0")
+        for name, value in (("prior_precision", prior_precision), ("temperature", temperature)):
+            if not _TINY <= value <= 1 / _TINY:
+                raise ConfigError(f"{name}={value!r}: expected a number between {_TINY:g} and {1 / _TINY:g}")
         self.shapes: Shapes = dict(shapes)
         self.sizes = [shape.numel() for shape in self.shapes.values()]
         self.temperature = temperature
@@ -43,7 +47,10 @@ class Precision(nn.Module):
 
     def set_prior(self, delta: float | Tensor) -> None:
         """Change δ: one number for all, or (n parameters,)."""
-        self.prior.copy_(torch.as_tensor(delta, dtype=self.prior.dtype))
+        new = torch.as_tensor(delta, dtype=self.prior.dtype)
+        if not bool(((new >= _TINY) & (new <= 1 / _TINY)).all()):
+            raise ConfigError(f"prior_precision={new.tolist()}: expected numbers between {_TINY:g} and {1 / _TINY:g}")
+        self.prior.copy_(new)
         self._uniform = None
 
     def uniform_prior(self) -> float | None:

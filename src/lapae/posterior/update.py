@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lapae.errors import ConfigError
+
 RULES = ("laplacian", "redux", "van", "nng")
 
 
@@ -27,16 +29,16 @@ class UpdateRule:
     def every(self, k: int) -> UpdateRule:
         """The same memory when the curvature is refreshed every k steps: k updates with one GGN."""
         if k < 1:
-            raise ValueError(f"hessian_every={k}: expected at least 1")
+            raise ConfigError(f"hessian_every={k}: expected at least 1")
         return UpdateRule(self.keep**k, self.gain * sum(self.keep**j for j in range(k)))
 
 
 def update_rule(name: str, forgetting: float) -> UpdateRule:
     """The rule called `name` with α = `forgetting`."""
     if name not in RULES:
-        raise ValueError(f"unknown update {name!r}: expected one of {', '.join(RULES)}")
+        raise ConfigError(f"unknown update {name!r}: expected one of {', '.join(RULES)}")
     if not 0 < forgetting <= 1:
-        raise ValueError(f"forgetting={forgetting!r}: expected a number above 0 and at most 1")
+        raise ConfigError(f"forgetting={forgetting!r}: expected a number above 0 and at most 1")
     keep, gain = {
         "laplacian": (1 - forgetting, 1.0),
         "redux": (0.0, 1.0),
