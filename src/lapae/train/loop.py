@@ -1,7 +1,8 @@
 """The training loop, one for all methods. It never knows which method it trains.
 
 Adam; the learning rate is halved after 5 epochs without a better validation loss (or falls along a cosine); training
-stops after 8 such epochs (`patience`); the best weights are put back at the end, and the method finishes on them (a post-hoc posterior is fitted there).
+stops after 8 such epochs (`patience`); the best weights are put back at the end, and the method finishes on them (a
+post-hoc posterior is fitted there).
 """
 
 from __future__ import annotations
