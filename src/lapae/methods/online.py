@@ -11,6 +11,7 @@ curvature there, scaled from the batch to the whole data, into the precision:
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,9 +32,13 @@ DEFAULT_FORGETTING = 1e-3
 class Online(Laplace):
     """Mean by the optimiser, precision by the update rule, one weight sample a step."""
 
+    steps: Tensor
+
     def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
         super().__init__(network(), likelihood, config)
-        self._steps = 0
+        frozen = [name for name, p in self.network.named_parameters() if not p.requires_grad]
+        if frozen:
+            raise ConfigError(f"the online posterior learns every weight, but {', '.join(frozen[:3])} … do not train")
         if config.samples_per_step < 1:
             raise ConfigError(f"samples_per_step={config.samples_per_step}: expected at least 1")
         initial = {"prior": config.prior_precision, "data": float(n_data)}
@@ -43,15 +48,31 @@ class Online(Laplace):
         self.n_data = n_data
         self.samples_per_step = config.samples_per_step
         self.hessian_every = config.hessian_every
-        self.rule = update_rule(config.update, config.forgetting or DEFAULT_FORGETTING).every(config.hessian_every)
+        forgetting = DEFAULT_FORGETTING if config.forgetting is None else config.forgetting
+        self.rule = update_rule(config.update, forgetting).every(config.hessian_every)
         self.capturable = config.hessian_every == 1 and config.hessian not in ("kfac", "block")
+        if self.hessian_every > 1:  # part of the state: an epoch may have fewer steps than that
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self._steps: int | None = 0
         self._tapes: list[Tape] = []
         self._generator: torch.Generator | None = None
 
     def train(self, mode: bool = True) -> Online:
-        """The loop calls this at the start of an epoch: counting steps from there, a resumed run counts the same."""
-        self._steps, self._tapes = 0, []
+        """Lets go of the last forward pass."""
+        self._tapes = []
         return super().train(mode)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._steps = None
+
+    def _refreshes(self) -> bool:
+        """Count a step; whether the curvature is refreshed in it. Reads the device once, after loading a state."""
+        if self.hessian_every == 1:
+            return True
+        self._steps = (int(self.steps) if self._steps is None else self._steps) + 1
+        self.steps.add_(1)
+        return self._steps % self.hessian_every == 0
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Mean negative log-likelihood at sampled weights; keeps the forward pass for the curvature."""
@@ -64,8 +85,7 @@ class Online(Laplace):
     @torch.no_grad()
     def after_forward(self) -> None:
         """Let the curvature of the step into the precision."""
-        self._steps += 1
-        if self._steps % self.hessian_every:
+        if not self._refreshes():
             return
         keep = self.rule.keep
         for tape in self._tapes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lapae.posterior.precision import Precision
+from lapae.posterior.precision import Precision, eigh
 
 
 class BlockPrecision(Precision):
@@ -42,7 +42,7 @@ class BlockPrecision(Precision):
         """Precision of the i-th layer as eigenvalues and eigenvectors."""
         names = list(self.layers.values())[i]
         prior = torch.cat([self.prior_of_parameter(n).expand(self.shapes[n].numel()) for n in names])
-        values, vectors = torch.linalg.eigh(self.block(i) + torch.diag(prior))
+        values, vectors = eigh(self.block(i) + torch.diag(prior))
         return values.clamp_min(prior.min()) / self.temperature, vectors
 
     def prior_of_parameter(self, name: str) -> Tensor:

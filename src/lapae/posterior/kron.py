@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lapae.curvature import Kronecker
-from lapae.posterior.precision import Precision
+from lapae.posterior.precision import Precision, eigh
 
 
 class KronPrecision(Precision):
@@ -72,11 +72,11 @@ class KronPrecision(Precision):
         if self._eigen is None:
             self._eigen = []
             for i, shape in enumerate(self.shapes.values()):
-                g, u = torch.linalg.eigh(self.get_buffer(f"g{i}"))
+                g, u = eigh(self.get_buffer(f"g{i}"))
                 if len(shape) == 1:
                     self._eigen.append((u, None, g.clamp_min(0)[:, None]))
                     continue
-                a, v = torch.linalg.eigh(self.get_buffer(f"a{i}") / self.get_buffer(f"n{i}").clamp_min(1e-30))
+                a, v = eigh(self.get_buffer(f"a{i}") / self.get_buffer(f"n{i}").clamp_min(1e-30))
                 self._eigen.append((u, v, torch.outer(g.clamp_min(0), a.clamp_min(0))))
         return self._eigen
 

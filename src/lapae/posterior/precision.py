@@ -24,6 +24,14 @@ _TINY = 1e-18
 """Prior precisions and temperatures lie between this and its inverse: then δ / T and T / δ are float32 numbers."""
 
 
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors; NaN for a matrix that has none, so that the loss shows that training diverged."""
+    try:
+        return torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+        return torch.full_like(matrix[0], math.nan), torch.full_like(matrix, math.nan)
+
+
 class Precision(nn.Module):
     """What the posterior asks of a precision. Its buffers are the state that checkpoints hold."""
 
@@ -135,9 +143,10 @@ class DiagonalPrecision(Precision):
         self.h.mul_(keep)
         new = [curvature[name] for name in self.shapes]
         if isinstance(gain, Tensor):
-            new = torch._foreach_mul(new, gain)
+            new = torch._foreach_mul(new, gain)  # pyright: ignore[reportPrivateImportUsage]
             gain = 1.0
-        torch._foreach_add_(list(self.split(self.h).values()), new, alpha=gain)
+        parts = list(self.split(self.h).values())
+        torch._foreach_add_(parts, new, alpha=gain)  # pyright: ignore[reportPrivateImportUsage]
 
     def diagonal(self) -> Tensor:
         """The precision itself, (P,)."""

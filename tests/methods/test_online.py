@@ -1,0 +1,346 @@
+"""The online posterior: a step by hand, every option, and training that gets somewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.curvature import reference
+from lapae.errors import ConfigError, DivergedError
+from lapae.methods.laplace import HESSIANS
+from lapae.methods.online import Online
+from lapae.models import Autoencoder, Bernoulli, Categorical, Gaussian, Likelihood
+from lapae.models import build as build_network
+from lapae.posterior import RULES
+from lapae.runs import Run
+from lapae.train.fit import fit
+from lapae.train.loop import train
+from lapae.train.seeds import seed_all
+
+N_DATA = 96
+
+
+def network(shape=(6,)) -> Autoencoder:
+    torch.manual_seed(0)
+    return build_network("mlp", shape, 2, hidden=(8,))
+
+
+def make(likelihood: Likelihood | None = None, shape=(6,), **options) -> Online:
+    """In float64, with no data in the precision yet."""
+    config = MethodConfig(**{"method": "online", "forgetting": 0.1, **options})
+    method = Online(lambda: network(shape), likelihood or Gaussian(), config, N_DATA)
+    return method.double().train()
+
+
+def batch(n: int = 16, seed: int = 0) -> Tensor:
+    """Points on a curve."""
+    t = torch.rand(n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return torch.cat([t, t**2, (3 * t).sin(), (3 * t).cos(), -t, t**3], 1)
+
+
+def seeded(seed: int = 7) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def step(method: Online, x: Tensor, generator: torch.Generator) -> Tensor:
+    loss = method(x, generator)
+    method.after_forward()
+    return loss
+
+
+def sampled(method: Online, generator: torch.Generator) -> dict[str, Tensor]:
+    """Weights drawn by hand: θ + ε √(T / (h + δ)), over the parameters in their order."""
+    posterior = method.posterior
+    eps = torch.randn(posterior.n_weights, dtype=torch.float64, generator=generator)
+    noise = eps * (posterior.temperature / (posterior.h + posterior.flat_prior())).sqrt()
+    params, start = {}, 0
+    for name, p in method.network.named_parameters():
+        params[name] = (p.detach() + noise[start : start + p.numel()].reshape(p.shape)).requires_grad_()
+        start += p.numel()
+    return params
+
+
+def flat(params: dict[str, Tensor]) -> Tensor:
+    return torch.cat([value.reshape(-1) for value in params.values()])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_a_step_by_hand(temperature):
+    """Weights from the generator, gradient at the sample, GGN at the sample times N / B by brute force."""
+    method, x = make(hessian="exact", temperature=temperature), batch()
+    method.posterior.h.uniform_(1.0, 50.0, generator=seeded(1))
+    before = method.posterior.h.clone()
+    params = sampled(method, seeded())
+    expected = -Gaussian().log_prob(functional_call(method.network, params, (x,)), x).mean()
+    gradients = torch.autograd.grad(expected, list(params.values()))
+
+    loss = step(method, x, seeded())
+    loss.backward()
+    assert_close(loss, expected)
+    for parameter, gradient in zip(method.network.parameters(), gradients, strict=True):
+        assert_close(parameter.grad, gradient)
+    ggn = flat(reference.ggn_diagonal(method.network, x, Gaussian(), params))
+    assert_close(method.posterior.h, 0.9 * before + N_DATA / len(x) * ggn)
+
+
+class OneBatch:
+    """The data as the loop takes them, in float64."""
+
+    n_data = 16
+
+    def __len__(self) -> int:
+        return 1
+
+    def epoch(self, epoch: int = 0):
+        return iter([batch()])
+
+
+def test_the_loop_takes_that_step():
+    """Two epochs of a batch each against Adam and the rule by hand."""
+    method, expected = make(hessian="exact"), make(hessian="exact")
+    options = TrainConfig(epochs=2, learning_rate=0.01, device="cpu", batch_size=16)
+    train(method, OneBatch(), None, options)
+    adam = torch.optim.Adam(expected.network.parameters(), 0.01)
+    for epoch in (1, 2):
+        generator = torch.Generator()
+        seed_all(options.seed, "train", epoch, generator=generator)
+        params = sampled(expected, generator)
+        loss = -Gaussian().log_prob(functional_call(expected.network, params, (batch(),)), batch()).mean()
+        gradients = torch.autograd.grad(loss, list(params.values()))
+        for parameter, gradient in zip(expected.network.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        ggn = flat(reference.ggn_diagonal(expected.network, batch(), Gaussian(), params))
+        expected.posterior.h.mul_(0.9).add_(ggn * N_DATA / 16)
+        adam.step()
+    for name, value in expected.state_dict().items():
+        assert_close(method.state_dict()[name], value)
+
+
+def data_for(likelihood: Likelihood) -> tuple[Tensor, tuple[int, ...]]:
+    x = batch(64)
+    if isinstance(likelihood, Gaussian):
+        return x, (6,)
+    if isinstance(likelihood, Bernoulli):
+        return (x > 0).double(), (6,)
+    return torch.stack([x > 0.3, (x <= 0.3) & (x > -0.3), x <= -0.3], 1).double(), (3, 6)
+
+
+def losses_of(method: Online, x: Tensor, n_steps: int = 80) -> Tensor:
+    adam, generator, losses = torch.optim.Adam(method.parameters(), 0.02), seeded(), []
+    for i in range(n_steps):
+        adam.zero_grad()
+        loss = step(method, x[16 * (i % 4) : 16 * (i % 4) + 16], generator)
+        loss.backward()
+        adam.step()
+        losses.append(float(loss.detach()))
+    return torch.tensor(losses)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.5), Bernoulli(), Categorical()], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("hessian", HESSIANS)
+def test_every_hessian_and_likelihood_trains(hessian, likelihood):
+    x, shape = data_for(likelihood)
+    method = make(likelihood, shape, hessian=hessian, initial_precision="data")
+    losses = losses_of(method, x)
+    assert losses.isfinite().all()
+    assert losses[-16:].mean() < losses[:4].mean() - 0.1
+    assert method.posterior.log_det() > method.posterior.n_weights * torch.tensor(1.0).log()  # above the prior's
+
+
+@pytest.mark.parametrize("update", RULES)
+def test_every_update_trains(update):
+    x, _ = data_for(Gaussian(0.3))
+    losses = losses_of(make(Gaussian(0.3), update=update, initial_precision="data"), x, 120)
+    assert losses.isfinite().all()
+    assert losses[-16:].mean() < losses[:4].mean() - 0.1
+
+
+def test_two_samples_a_step_are_averaged():
+    method, x = make(hessian="exact", samples_per_step=2), batch()
+    start = method.posterior.h.clone()
+    generator = seeded()
+    draws = [sampled(method, generator) for _ in range(2)]
+    losses = [-Gaussian().log_prob(functional_call(method.network, params, (x,)), x).mean() for params in draws]
+    loss = step(method, x, seeded())
+    assert_close(loss, torch.stack(losses).mean())
+    ggn = sum(flat(reference.ggn_diagonal(method.network, x, Gaussian(), params)) for params in draws) / 2
+    assert_close(method.posterior.h, 0.9 * start + N_DATA / len(x) * ggn)
+    loss.backward()
+    gradients = torch.autograd.grad(losses[0] + losses[1], [v for params in draws for v in params.values()])
+    half = len(gradients) // 2
+    for i, parameter in enumerate(method.network.parameters()):
+        assert_close(parameter.grad, (gradients[i] + gradients[half + i]) / 2)
+
+
+@pytest.mark.parametrize("hessian", ["approx", "kfac", "block"])
+def test_refreshed_every_third_step_with_the_discount_of_three(hessian):
+    method, x = make(hessian=hessian, hessian_every=3), batch()
+    once = make(hessian=hessian)
+    once.rule = once.rule.every(3)
+    generator = seeded()
+    before = {name: value.clone() for name, value in method.posterior.state_dict().items()}
+    for _ in range(2):
+        step(method, x, generator)
+        for name, value in method.posterior.state_dict().items():
+            assert torch.equal(value, before[name])
+    step(once, x, torch.Generator().set_state(generator.get_state()))
+    step(method, x, generator)
+    for name, value in method.posterior.state_dict().items():
+        assert_close(value, once.posterior.state_dict()[name])
+    assert method.rule.keep == pytest.approx(0.9**3)
+    assert method.rule.gain == pytest.approx(1 + 0.9 + 0.81)
+
+
+def test_epochs_shorter_than_the_interval_refresh_it_too():
+    method, x = make(hessian_every=5), batch()
+    before = method.posterior.h.clone()
+    for _ in range(2):  # epochs of three steps
+        method.train()
+        for _ in range(3):
+            step(method, x, seeded())
+        method.eval()
+    assert not torch.equal(method.posterior.h, before)
+
+
+@pytest.mark.parametrize(("initial", "value"), [("prior", 2.5), ("data", 96.0)])
+@pytest.mark.parametrize("hessian", ["approx", "kfac", "block"])
+def test_initial_precision(hessian, initial, value):
+    method = make(hessian=hessian, initial_precision=initial, prior_precision=2.5)
+    for values in method.posterior.eigenvalues().values():
+        assert_close(values, torch.full_like(values, value))
+
+
+def test_default_forgetting_is_the_learning_rate(table):
+    config = Config(method=MethodConfig(), train=TrainConfig(epochs=0, learning_rate=0.02, device="cpu"))
+    method = fit(dataclasses.replace(config, model=ModelConfig(hidden=(4,))), table).method
+    assert method.rule.keep == pytest.approx(0.98)
+
+
+def test_what_can_be_captured():
+    for hessian in HESSIANS:
+        assert make(hessian=hessian).capturable == (hessian not in ("kfac", "block"))
+    assert not make(hessian_every=2).capturable
+
+
+def test_validation_reports_a_sample_and_the_mean():
+    method, x = make().eval(), batch()
+    params = sampled(method, seeded())
+    with torch.no_grad():
+        sums = method.validate(x, seeded())
+    assert sums.keys() == {"loss", "loss_of_mean"}
+    assert_close(sums["loss"], -Gaussian().log_prob(functional_call(method.network, params, (x,)), x).sum().detach())
+    assert_close(sums["loss_of_mean"], -Gaussian().log_prob(method.network(x), x).sum().detach())
+    assert sums["loss"] != sums["loss_of_mean"]
+
+
+class StopAfter:
+    """An observer that ends training after an epoch, as a signal would."""
+
+    def __init__(self, epoch: int) -> None:
+        self.last = epoch
+
+    def start(self, epoch, epochs, n_batches):
+        pass
+
+    def step(self):
+        pass
+
+    def epoch(self, record):
+        if record["epoch"] == self.last:
+            raise KeyboardInterrupt
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hessian": "mc"},
+        {"hessian": "approx", "hessian_every": 4, "samples_per_step": 2},  # an epoch has three steps
+        {"hessian": "kfac", "hessian_every": 2, "update": "nng"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_resumes_to_the_same_posterior(options, table, tmp_path):
+    config = Config(
+        model=ModelConfig(hidden=(8,)),
+        method=MethodConfig(method="online", **options),
+        train=TrainConfig(epochs=6, batch_size=32, device="cpu"),
+    )
+    run = Run.create(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, table, run=run, observers=[StopAfter(3)])
+    resumed = fit(config, table, run=run, resume=True).method.state_dict()
+    whole = fit(config, table).method.state_dict()
+    assert resumed.keys() == whole.keys()
+    for name in whole:
+        assert torch.equal(resumed[name], whole[name]), name
+
+
+@pytest.mark.parametrize("hessian", ["approx", "exact", "kfac", "block"])
+def test_divergence_is_said_to_be_one(hessian, table):
+    config = Config(
+        model=ModelConfig(hidden=(8,), activation="relu"),
+        method=MethodConfig(method="online", hessian=hessian, forgetting=0.1),
+        train=TrainConfig(epochs=3, learning_rate=1e30, device="cpu"),
+    )
+    with pytest.raises(DivergedError, match="loss is"):
+        fit(config, table)
+
+
+@pytest.mark.parametrize("hessian", ["exact", "mixed", "bottleneck"])
+def test_precision_stays_positive_where_the_curvature_cancels(hessian):
+    """A decoder blind to what the encoder's hidden units say: in float32 their curvature is zero but for rounding."""
+    worst = 0.0
+    for seed in range(20):
+        torch.manual_seed(seed)
+        encoder = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+        decoder = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6))
+        seen = 30 * torch.randn(3)
+        with torch.no_grad():
+            decoder[0].weight.copy_(0.1 * torch.outer(torch.randn(8), seen))
+            encoder[2].weight.sub_(torch.outer(seen, seen @ encoder[2].weight) / seen.square().sum()).mul_(10)
+            decoder[0].bias.zero_()
+            encoder[2].bias.zero_()
+        config = MethodConfig(hessian=hessian, update="redux", prior_precision=1e-6)
+        method = Online(lambda e=encoder, d=decoder: Autoencoder(e, d), Gaussian(), config, 10_000)
+        method.posterior.reset(1e12)  # the sample is the mean
+        step(method.train(), torch.randn(8, 6), seeded())
+        worst = min(worst, float(method.posterior.h.min()))
+        assert method.posterior.scale_noise(torch.ones(method.posterior.n_weights)).isfinite().all()
+    assert worst == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hessian": "full"}, "unknown hessian 'full'"),
+        ({"update": "adam"}, "unknown update 'adam'"),
+        ({"forgetting": 0.0}, "forgetting=0.0"),
+        ({"forgetting": 2.0}, "forgetting=2.0"),
+        ({"prior_precision": 0.0}, "prior_precision=0.0"),
+        ({"prior_precision": float("nan")}, "prior_precision=nan"),
+        ({"temperature": -1.0}, "temperature=-1.0"),
+        ({"initial_precision": "one"}, "initial_precision='one': expected"),
+        ({"hessian_every": 0}, "hessian_every=0"),
+        ({"samples_per_step": 0}, "samples_per_step=0"),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**options)
+
+
+def test_frozen_weights_are_refused():
+    frozen = network()
+    frozen.encoder.requires_grad_(False)
+    with pytest.raises(ConfigError, match=r"every weight, but encoder\.0\.weight"):
+        Online(lambda: frozen, Gaussian(), MethodConfig(), N_DATA)
