@@ -90,7 +90,7 @@ def diagonal(
 
     With `forget`, the tape is used up where that saves memory: it may not be used again.
     """
-    read = DiagonalReader()
+    read, tape = DiagonalReader(), tape.promoted()
     names, stop = _names(tape), tape.first_trainable
     output = tape.output.detach()
     budget = memory_budget // output.element_size()
@@ -135,7 +135,7 @@ def ggn_blocks(
 @torch.no_grad()
 def blocks(tape: Tape, likelihood: Likelihood, *, memory_budget: int = MEMORY_BUDGET) -> Params:
     """`ggn_blocks` of a forward pass that was already recorded."""
-    read = BlockReader()
+    read, tape = BlockReader(), tape.promoted()
     output = tape.output.detach()
     _exact(tape, len(tape.nodes), seed(likelihood, output), read, memory_budget // output.element_size())
     return {leaf.name: read.result[leaf.name] for leaf in leaves(tape.nodes) if leaf.trainable}
@@ -170,7 +170,7 @@ def kfac(
     memory_budget: int = MEMORY_BUDGET,
 ) -> dict[str, Kronecker]:
     """`ggn_kfac` of a forward pass that was already recorded."""
-    read = KroneckerReader()
+    read, tape = KroneckerReader(), tape.promoted()
     read.inputs(tape.nodes)
     budget = memory_budget // tape.output.element_size()
     if n_samples is None:

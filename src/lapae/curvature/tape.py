@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from lapae.curvature.rules import Leaf, find, hollow
@@ -55,6 +56,13 @@ class Tape:
         """The same for some of the data."""
         return Tape([n.part(data) for n in self.nodes], self.output[data])
 
+    def promoted(self) -> Tape:
+        """The same with activations in the precision of the weights; mixed precision records them in a lower one."""
+        dtype = next((p.dtype for leaf in leaves(self.nodes) for p in leaf.params.values()), self.output.dtype)
+        if all(t.dtype == dtype for leaf in leaves(self.nodes) for t in (leaf.x, leaf.y)):
+            return self
+        return Tape([_promote(node, dtype) for node in self.nodes], self.output.to(dtype))
+
     @property
     def first_trainable(self) -> int:
         """Index of the first node that holds a wanted parameter; nothing needs to travel below it."""
@@ -62,6 +70,13 @@ class Tape:
             if any(leaf.trainable for leaf in leaves((node,))):
                 return i
         raise ValueError("the module has no parameter that requires a gradient: there is no curvature to compute")
+
+
+def _promote(node: Node, dtype: torch.dtype) -> Node:
+    x, y = node.x.to(dtype), node.y.to(dtype)
+    if isinstance(node, Skip):
+        return replace(node, branch=tuple(_promote(child, dtype) for child in node.branch), x=x, y=y)
+    return replace(node, x=x, y=y)
 
 
 def leaves(nodes: Iterable[Node]) -> Iterator[Leaf]:

@@ -62,7 +62,6 @@ register(
     nn.ReplicationPad1d,
     nn.ReplicationPad2d,
     nn.ReplicationPad3d,
-    nn.UpsamplingNearest2d,
     nn.ZeroPad1d,
     nn.ZeroPad2d,
     nn.ZeroPad3d,
@@ -98,11 +97,16 @@ class Reshape(LinearMap):
 class Upsample(LinearMap):
     """Nearest (a selection), and linear, bilinear, trilinear and bicubic (one matrix a dimension)."""
 
+    def apply(self, layer: Any, params: Params, x: Tensor) -> Tensor:
+        """The layer, or on a CPU, where torch's nearest upsampling goes through another memory format, plain copies."""
+        factors = self._whole_factors(layer, x.shape[2:]) if x.device.type == "cpu" else None
+        return layer(x) if factors is None else _copies(x, factors)
+
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
         """Sum over copies, or the product with squared matrices."""
         if at.layer.mode.startswith("nearest"):
-            factors = self._whole_factors(at)
-            return _sum_copies(m, factors) if factors else super().squared_transpose(at, m)
+            factors = self._whole_factors(at.layer, at.x.shape[2:])
+            return super().squared_transpose(at, m) if factors is None else _sum_copies(m, factors)
         for dim in range(2, at.x.ndim):
             squared = self._matrix(at.layer, at.x.shape[dim], at.y.shape[dim], dim - 2, at.x).square()
             m = (m.movedim(dim, -1) @ squared).movedim(-1, dim)
@@ -110,19 +114,21 @@ class Upsample(LinearMap):
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
         """Sum over copies where the factor is whole."""
-        factors = self._whole_factors(at) if at.layer.mode == "nearest" else None
-        if factors:
-            return _sum_copies(v.flatten(0, 1), factors).unflatten(0, v.shape[:2])
-        return super().vjp(at, v)
+        factors = self._whole_factors(at.layer, at.x.shape[2:])
+        if factors is None:
+            return super().vjp(at, v)
+        return _sum_copies(v.flatten(0, 1), factors).unflatten(0, v.shape[:2])
 
-    def _whole_factors(self, at: Leaf) -> list[int] | None:
+    def _whole_factors(self, layer: Any, size: torch.Size) -> list[int] | None:
         """Copies a dimension, where every input is copied equally often: a scale of 2.3 may double a size, unevenly."""
-        factors = [o // i for i, o in zip(at.x.shape[2:], at.y.shape[2:], strict=True)]
-        whole = [i * f for i, f in zip(at.x.shape[2:], factors, strict=True)] == list(at.y.shape[2:])
-        scale = at.layer.scale_factor
-        scales = scale if isinstance(scale, tuple) else [scale] * len(factors)
-        even = all(s is None or s == f for s, f in zip(scales, factors, strict=True))
-        return factors if whole and even and at.layer.mode == "nearest" else None
+        if layer.mode != "nearest":
+            return None
+        if layer.size is None:
+            scales = layer.scale_factor if isinstance(layer.scale_factor, tuple) else (layer.scale_factor,) * len(size)
+        else:
+            target = layer.size if isinstance(layer.size, tuple) else (layer.size,) * len(size)
+            scales = [n_out / n_in for n_in, n_out in zip(size, target, strict=True)]
+        return [int(s) for s in scales] if all(s >= 1 and s == int(s) for s in scales) else None
 
     def _matrix(self, layer: Any, n_in: int, n_out: int, which: int, like: Tensor) -> Tensor:
         """(n_out, n_in): interpolation along one dimension."""
@@ -142,6 +148,14 @@ class Upsample(LinearMap):
                 options["scale_factor"] = (scale, 1.0)
             return F.interpolate(eye[None], **options)[0, 0]
         return F.interpolate(eye, **options)[0].T
+
+
+def _copies(x: Tensor, factors: list[int]) -> Tensor:
+    """Each element `factor` times in a row, a dimension after the other: (N, C, *size) -> (N, C, *size * factors)."""
+    for dim, factor in reversed(list(enumerate(factors, start=2))):
+        if factor > 1:
+            x = torch.stack([x] * factor, dim + 1).flatten(dim, dim + 1)
+    return x
 
 
 def _sum_copies(v: Tensor, factors: list[int]) -> Tensor:
