@@ -199,6 +199,8 @@ MAPS = [
     Case("nearest", lambda: around(nn.Upsample(scale_factor=2)), (1, 3, 3)),
     Case("nearest, 1d", lambda: around(nn.Upsample(scale_factor=3), dims=1), (1, 4)),
     Case("nearest, 3d", lambda: around(nn.Upsample(scale_factor=(2, 1, 1)), dims=3), (1, 2, 2, 3), n_data=2),
+    Case("nearest, a class of its own", lambda: around(nn.UpsamplingNearest2d(scale_factor=2)), (1, 3, 3)),
+    Case("nearest to a multiple", lambda: around(nn.Upsample(size=(4, 6))), (1, 2, 2)),
     Case("nearest to a size", lambda: around(nn.Upsample(size=(5, 4))), (1, 3, 3)),
     Case("nearest, broken factor", lambda: around(nn.Upsample(scale_factor=1.7)), (1, 3, 4)),
     Case("nearest, broken factor, whole ratio", lambda: around(nn.Upsample(scale_factor=2.3)), (1, 2, 2)),

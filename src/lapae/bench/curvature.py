@@ -12,6 +12,7 @@ import json
 import math
 import platform
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,13 @@ def main(options: CurvatureBench) -> int:
     if options.table:
         print("\n" + table(results["rows"], options))
     if options.figure:
-        from lapae.bench.figure import draw
-
         print("\n" + slopes_table(results["rows"]))
-        draw(results["rows"], options.out / "curvature.png", machine(options))
+        if find_spec("matplotlib") is None:
+            print("no figure: matplotlib is not installed here")
+        else:
+            from lapae.bench.figure import draw
+
+            draw(results["rows"], options.out / "curvature.png", machine(options))
     print(f"\nwrote {options.out}/")
     return 0
 

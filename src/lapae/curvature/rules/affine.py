@@ -209,10 +209,11 @@ class Conv(Affine):
 
     def _convolve(self, layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x, padding = self._pad(layer, x)
-        output_padding = layer.output_padding if self.transposed else (0,) * (x.ndim - 2)
-        return torch.convolution(
-            x, weight, bias, layer.stride, padding, layer.dilation, self.transposed, output_padding, layer.groups
-        )
+        n = x.ndim - 3  # by name and not by aten's one convolution, which mixed precision does not know on a CPU
+        if self.transposed:
+            convolve = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[n]
+            return convolve(x, weight, bias, layer.stride, padding, layer.output_padding, layer.groups, layer.dilation)
+        return (F.conv1d, F.conv2d, F.conv3d)[n](x, weight, bias, layer.stride, padding, layer.dilation, layer.groups)
 
     def _pad(self, layer: Any, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """Resolve padding="same", which may be uneven, into a padded input and even padding."""
