@@ -8,11 +8,17 @@ from lapae.curvature import diagonal, ggn_diagonal, record
 from lapae.models import Gaussian, mlp
 
 DENSE = mlp((1, 8, 8), 2, hidden=(16,))
-# no max-pooling: winners of equal bfloat16 values are others, which is a difference of the network, not of the curvature
+# No max-pooling: the winner of equal bfloat16 values is another, a difference of the network and not of the curvature.
 CONVOLUTIONAL = nn.Sequential(
-    nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(108, 2), nn.Linear(2, 18), nn.Tanh(), nn.Unflatten(1, (2, 3, 3)),
+    nn.Conv2d(1, 3, 3),
+    nn.Tanh(),
+    nn.Flatten(),
+    nn.Linear(108, 2),
+    nn.Linear(2, 18),
+    nn.Tanh(),
+    nn.Unflatten(1, (2, 3, 3)),
     nn.ConvTranspose2d(2, 1, 4, stride=2),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("method", ["approx", "exact", "mixed", "mc", "bottleneck"])
