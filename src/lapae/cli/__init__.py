@@ -14,10 +14,12 @@ from lapae._version import __version__
 from lapae.errors import LapaeError
 
 COMMANDS = {
-    "demo": "the whole story on embedded data, in about a minute: train, evaluate",
+    "demo": "the whole story on embedded data, in about a minute: train, evaluate, report",
     "train": "train any method on any data; flags, a TOML file, or both",
     "bench": "speed and memory of the curvature and of a training step, beside peers that are installed",
     "data": "list the data sets; fetch one",
+    "eval": "a task of the paper on a trained run: ood, imputation, calibration, ...",
+    "report": "one page about a run: latent map, reconstructions, curves, task results",
 }
 
 FAILED, INTERRUPTED = 2, 130

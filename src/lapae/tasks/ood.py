@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
+import tyro
 
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
@@ -142,7 +143,7 @@ def run(
 class OodOptions:
     """Out-of-distribution detection."""
 
-    ood: tuple[str, ...] = ()
+    ood: Annotated[tuple[str, ...], tyro.conf.arg(name="against")] = ()
     """Out-of-distribution sets: names of data sets, files or folders. Needed."""
     data_dir: str | None = None
     """Where named data sets lie; $LAPAE_DATA where not given."""
@@ -165,7 +166,7 @@ def _task(model: TrainedModel, data: Data, options: OodOptions) -> OodResult:
     from lapae.data import load
 
     if not options.ood:
-        raise ConfigError("the task 'ood' needs at least one out-of-distribution set (--ood NAME)")
+        raise ConfigError("the task 'ood' needs at least one out-of-distribution set (--against NAME)")
     sets = {name: load(name, data_dir=options.data_dir) for name in options.ood}
     for name, other in sets.items():
         if tuple(other.shape) != tuple(model.shape):

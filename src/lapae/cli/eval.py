@@ -1,0 +1,114 @@
+"""`lapae eval`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+
+import tyro
+
+from lapae.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lapae.data import Data
+    from lapae.model import TrainedModel
+    from lapae.report.results import Table
+    from lapae.runs import Run
+
+TASKS = {
+    "ood": "tell test data from data of another kind (--against NAME ...)",
+    "imputation": "fill in a hidden part of the test data",
+    "classification": "classify test data with a part filled in: accuracy and calibration",
+    "generation": "new data from noise, or from the latent prior",
+    "semi-supervised": "classify with few labels, by nearest neighbours among codes",
+    "calibration": "is the error large where the predicted deviation is?",
+}
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True)
+class EvalCommand(Generic[Options]):
+    """Run a task of the paper on a trained run. Numbers go into its tasks/, pictures into its figures/."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of a trained run."""
+    options: tyro.conf.OmitArgPrefixes[Options] = field()
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+    json: bool = False
+    """Print one JSON object to stdout."""
+
+
+def usage() -> str:
+    """What `lapae eval --help` prints."""
+    width = max(map(len, TASKS))
+    return "\n".join(
+        [
+            "usage: lapae eval TASK RUN [options]",
+            "",
+            "Run a task of the paper on a trained run. Numbers go into its tasks/, pictures into its figures/;",
+            "lapae report RUN shows them.",
+            "",
+            "tasks (lapae eval TASK --help lists the options of each):",
+            *(f"  {name:<{width}}  {text}" for name, text in TASKS.items()),
+        ]
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, run the task, write and print its result."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    name = arguments[0]
+    if name not in TASKS:
+        raise ConfigError(f"unknown task {name!r}: expected one of {', '.join(TASKS)}")
+    from lapae.tasks import TASKS as REGISTERED
+
+    kind: Any = REGISTERED[name].options
+    command = tyro.cli(EvalCommand[kind], args=list(arguments[1:]), prog=f"lapae eval {name}")
+    from lapae.report.results import save_result, table
+    from lapae.tasks import run_task
+
+    options: Any = command.options
+    run, model, data = open_run(command.run, command.device, getattr(options, "data_dir", None))
+    began = time.monotonic()
+    try:
+        result = run_task(name, model, data, options)
+    except ValueError as error:  # what a task cannot do with these options or data
+        raise ConfigError(f"{name}: {error}") from error
+    record = save_result(run, name, options, result, time.monotonic() - began)
+    if command.json:
+        print(json.dumps({"run": str(run.path), "task": name, "options": record.options, **record.result}))
+        return 0
+    print_table(table(record))
+    print(f"\n{run / 'tasks'}/{name}.json")
+    return 0
+
+
+def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> tuple[Run, TrainedModel, Data]:
+    """A run, its model on a device, and its data."""
+    import torch
+
+    from lapae.model import load_run
+    from lapae.runs import Run
+    from lapae.train.fit import load_data
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = cuda: there is no CUDA device")
+    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    model = load_run(path, device=where)
+    source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
+    return Run.open(path), model, load_data(source)
+
+
+def print_table(found: Table) -> None:
+    """Columns of text."""
+    rows = [found.columns, *found.rows]
+    widths = [max(len(row[c]) for row in rows) for c in range(len(found.columns))]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

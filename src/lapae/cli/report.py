@@ -1,0 +1,51 @@
+"""`lapae report`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class ReportCommand:
+    """Write the report of a run: one HTML page that opens from disk, without a network."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of a trained run."""
+    n_samples: int = 50
+    """Networks drawn for each mean and deviation."""
+    points: int = 1500
+    """Training data on the latent map at most."""
+    examples: int = 8
+    """Reconstructed test data, and half as many again of the most uncertain."""
+    seed: int = 0
+    """Of subsets and draws."""
+    data_dir: str | None = None
+    """Folder of the named data sets, where it is not the one the run was trained from."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+    json: bool = False
+    """Print one JSON object to stdout."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, write, say where."""
+    command = tyro.cli(ReportCommand, args=list(arguments), prog="lapae report")
+    from lapae.cli.eval import open_run
+    from lapae.errors import ConfigError
+    from lapae.report.page import REPORT, Sizes, write_report
+
+    for name in ("n_samples", "points", "examples"):
+        if getattr(command, name) < 1:
+            raise ConfigError(f"{name} = {getattr(command, name)}: expected at least 1")
+    run, model, data = open_run(command.run, command.device, command.data_dir)
+    sizes = Sizes(command.n_samples, command.points, command.examples, command.seed)
+    size = write_report(run, model, data, sizes)
+    path = (run / REPORT).resolve()
+    print(json.dumps({"report": str(path), "bytes": size}) if command.json else f"{path} ({size / 1e6:.1f} MB)")
+    return 0

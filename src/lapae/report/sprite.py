@@ -1,0 +1,67 @@
+"""Many small images as one: the tiles that the page shows while one moves over the map."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+TILE = 32
+"""Pixels of a tile's longer side at most."""
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Whether data of a shape (C, H, W) can be shown as pictures."""
+    return len(shape) == 3 and shape[0] in (1, 3, 4)
+
+
+def shrink(images: Tensor, longest: int = TILE) -> Tensor:
+    """(G, C, H, W) at most `longest` high and wide, by averaging."""
+    scale = longest / max(images.shape[-2:])
+    if scale >= 1:
+        return images
+    size = [max(1, round(side * scale)) for side in images.shape[-2:]]
+    return torch.nn.functional.interpolate(images.float(), size=size, mode="area")
+
+
+def pixels(images: Tensor) -> np.ndarray:
+    """Images (G, C, H, W) from 0 to 1 as bytes: (G, H, W), or (G, H, W, 3) for colours."""
+    found = (images.float().nan_to_num(0.0).clamp(0, 1) * 255).round().to(torch.uint8).numpy()
+    return found[:, 0] if found.shape[1] == 1 else np.moveaxis(found[:, :3], 1, -1)
+
+
+def amounts(images: Tensor, top: float) -> np.ndarray:
+    """Deviations (G, C, H, W) from 0 to `top` as bytes, a mean over colours: (G, H, W)."""
+    return (images.float().mean(1) / max(top, 1e-12) * 255).clamp(0, 255).round().to(torch.uint8).numpy()
+
+
+def tiled(tiles: np.ndarray, columns: int) -> np.ndarray:
+    """Tiles (G, H, W, ...) side by side in rows of `columns`."""
+    g, h, w, *rest = tiles.shape
+    rows = tiles.reshape(g // columns, columns, h, w, *rest)
+    return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(g // columns * h, columns * w, *rest)
+
+
+def data_url(array: np.ndarray, *, colours: bool = False, lossy: bool = False) -> str:
+    """An array (H, W) or (H, W, 3) of bytes as an image in a URL.
+
+    `colours` paints amounts on the scale of deviations; `lossy` takes JPEG, for photographs.
+    """
+    image = Image.fromarray(array)
+    if colours:
+        image.putpalette(palette())
+    file = io.BytesIO()
+    kind = "JPEG" if lossy else "PNG"
+    image.save(file, kind, **({"quality": 82} if lossy else {"optimize": True}))
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def palette() -> bytes:
+    """The 256 colours of deviations, dark for none: 768 bytes."""
+    from matplotlib import colormaps
+
+    return (colormaps["magma"](np.arange(256))[:, :3] * 255).round().astype(np.uint8).tobytes()
