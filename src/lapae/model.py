@@ -17,6 +17,7 @@ from lapae.data.scaling import Scaling
 from lapae.errors import ConfigError, RunError
 from lapae.methods import METHODS, Method
 from lapae.methods import build as build_registered
+from lapae.missing import filling, partial
 from lapae.models import Autoencoder, Gaussian, Likelihood
 from lapae.models import build as build_network
 from lapae.models import likelihood as likelihood_by_name
@@ -128,11 +129,13 @@ def load_run(
     network: Modules | None = None,
     likelihood: Likelihood | None = None,
     device: str | torch.device = "cpu",
+    allow_nan: bool = False,
 ) -> TrainedModel:
     """The trained model of a run folder, at its best weights.
 
     `network` and `likelihood` are needed where the model was trained with modules or a likelihood of one's own. A run
-    that is not finished gives its best weights so far, with a warning.
+    that is not finished gives its best weights so far, with a warning. `allow_nan` has the model take missing values
+    even where none were allowed in training.
     """
     run = Run.open(path)
     if (run / MODEL).exists():
@@ -152,7 +155,11 @@ def load_run(
     config = config_from_dict(metadata["config"], origin)
     info = DataInfo.from_dict(metadata["data"])
     # What the method would start from is not needed, and may be gone: its weights are here.
-    bare = replace(config, method=replace(config.method, pretrained=None))
+    bare = replace(
+        config,
+        method=replace(config.method, pretrained=None),
+        data=replace(config.data, allow_nan=config.data.allow_nan or allow_nan),
+    )
     with torch.random.fork_rng(devices=[]):
         method = build_method(bare, info, network=network, likelihood=likelihood)
     load_state(method, state, origin)
@@ -169,7 +176,10 @@ def build_method(
         raise ConfigError(f"unknown method {name!r}: expected one of {', '.join(sorted(METHODS))}")
     seed_all(config.train.seed, "init")
     factory = _Copies(network) if network is not None else _Builds(config.model, data.shape)
-    return build_registered(name, factory, likelihood or make_likelihood(config.model), config.method, data.n_data)
+    likelihood = likelihood or make_likelihood(config.model)
+    if config.data.allow_nan:
+        factory, likelihood = filling(factory), partial(likelihood)
+    return build_registered(name, factory, likelihood, config.method, data.n_data)
 
 
 def make_likelihood(config: ModelConfig) -> Likelihood:

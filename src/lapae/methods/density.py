@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,8 +25,10 @@ def log_prob(likelihood: Likelihood, output: Output, x: Tensor) -> Tensor:
     """Log density of data x (B, *shape) under outputs (S, B, *shape), summed over features: (S, B)."""
     if output.var is None:
         return likelihood.log_prob(output.loc, x)
-    terms = (x - output.loc).square() / output.var + output.var.log() + math.log(2 * math.pi)
-    return -0.5 * terms.flatten(2).sum(-1)
+    missing = x.isnan()  # left out, before the square: a NaN would come back through the gradient
+    gap = torch.where(missing, 0.0, x - output.loc)
+    terms = gap.square() / output.var + output.var.log() + math.log(2 * math.pi)
+    return -0.5 * torch.where(missing, 0.0, terms).flatten(2).sum(-1)
 
 
 def gaussian(likelihood: Likelihood, method: str) -> Gaussian:

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from lapae import curvature
 from lapae.config import MethodConfig
-from lapae.curvature import Tape
+from lapae.curvature import Tape, record
+from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method, Point
 from lapae.methods.weights import WeightDraws
+from lapae.missing import of_observed
 from lapae.models import Autoencoder, Likelihood
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
 
@@ -29,25 +31,40 @@ class Laplace(Method):
     def __init__(self, network: Autoencoder, likelihood: Likelihood, config: MethodConfig) -> None:
         super().__init__(likelihood)
         if config.hessian not in HESSIANS:
-            raise ValueError(f"unknown hessian {config.hessian!r}: expected one of {', '.join(HESSIANS)}")
+            raise ConfigError(f"unknown hessian {config.hessian!r}: expected one of {', '.join(HESSIANS)}")
         self.network = network
         self.hessian = config.hessian
         self.posterior = make_precision(network, config.hessian, config.prior_precision, config.temperature)
 
     def curvature(self, tape: Tape, generator: torch.Generator | None = None) -> Any:
         """The GGN of a recorded batch, summed over it, in the form that `posterior` takes."""
+        likelihood = of_observed(self.likelihood, tape)
         if self.hessian == "kfac":
-            return curvature.kfac(tape, self.likelihood, n_samples=1, generator=generator)
+            return curvature.kfac(tape, likelihood, n_samples=1, generator=generator)
         if self.hessian == "block":
-            return curvature.blocks(tape, self.likelihood)
+            return curvature.blocks(tape, likelihood)
         bottleneck = "encoder" if self.hessian == "bottleneck" else None
-        return curvature.diagonal(tape, self.likelihood, self.hessian, generator=generator, bottleneck=bottleneck)  # pyright: ignore
+        h = curvature.diagonal(tape, likelihood, self.hessian, generator=generator, bottleneck=bottleneck)  # pyright: ignore
+        if self.hessian in ("exact", "mixed", "bottleneck"):  # quadratic forms, which may round to below zero
+            h = {name: value.clamp_min(0) for name, value in h.items()}
+        return h
+
+    def record(self, x: Tensor) -> Tape:
+        """The forward pass at the mean, for the curvature of every weight: the posterior is over frozen ones too."""
+        trains = [p.requires_grad for p in self.network.parameters()]
+        self.network.requires_grad_(True)
+        try:
+            return record(self.network, x)
+        finally:
+            for parameter, flag in zip(self.network.parameters(), trains, strict=True):
+                parameter.requires_grad_(flag)
 
     def params_at(self, noise: Tensor) -> dict[str, Tensor]:
         """Weights θ + noise: (P,) -> {name: *shape}, (S, P) -> {name: (S, *shape)}. Gradients go to θ."""
         parts = self.posterior.split(noise)
         names, means = zip(*self.network.named_parameters(), strict=True)
-        return dict(zip(names, torch._foreach_add(means, [parts[name] for name in names]), strict=True))
+        moved = torch._foreach_add(means, [parts[name] for name in names])  # pyright: ignore[reportPrivateImportUsage]
+        return dict(zip(names, moved, strict=True))
 
     def sample_params(self, generator: torch.Generator | None) -> dict[str, Tensor]:
         """One draw of the weights."""

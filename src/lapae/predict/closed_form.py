@@ -51,14 +51,16 @@ def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: b
         var = found.output_var
         if delta and not isinstance(likelihood, Gaussian):
             var = var * likelihood.hessian_diag(found.output).square()  # d mean / d output is the Hessian's diagonal
-        error = (mean - x).square().flatten(1).sum(1)
+        error = (mean - x).square().flatten(1).nansum(1)  # of what is observed
         fields |= {"x_mean": mean, "x_var": var, "x_noise": noise, "squared_error_of_mean": error}
         fields["squared_error"] = error + var.flatten(1).sum(1)
         if isinstance(likelihood, Gaussian):
             total = var + noise
             terms = (x - mean).square() / total + total.log() + math.log(2 * math.pi)
-            fields["log_likelihood"] = -0.5 * terms.flatten(1).sum(1)
-            fields["mean_log_likelihood"] = likelihood.log_prob(mean, x) - 0.5 * (var / noise).flatten(1).sum(1)
+            fields["log_likelihood"] = -0.5 * terms.flatten(1).nansum(1)
+            observed = (~x.isnan()).to(var.dtype)
+            spread = 0.5 * (observed * var / noise).flatten(1).sum(1)
+            fields["mean_log_likelihood"] = likelihood.log_prob(mean, x) - spread
         else:
             fields["log_likelihood"] = fields["mean_log_likelihood"] = likelihood.log_prob(found.output, x)
     return Prediction(n_draws=1, **{k: v.cpu() for k, v in fields.items()})  # pyright: ignore[reportArgumentType]

@@ -152,9 +152,7 @@ def predict_blocks(
     progress: Progress | None = None,
 ) -> Iterator[Prediction]:
     """As `predict`, a block of at most `block_elements` input elements at a time, for what is reduced right away."""
-    unknown = set(want) - set(QUANTITIES)
-    if unknown:
-        raise ValueError(f"cannot predict {', '.join(sorted(unknown))}: expected some of {', '.join(QUANTITIES)}")
+    check_quantities(want)
     seeds = draw_seeds(seed, n_distinct(method, n_samples))
     weight = next(method.parameters())
     for block in _blocks(x, batch_size, block_elements):
@@ -170,6 +168,13 @@ def predict_blocks(
                     if progress:
                         progress(len(part) * len(batch.x))
             yield _join([batch.finish() for batch in statistics], len(seeds))
+
+
+def check_quantities(want: Collection[Quantity]) -> None:
+    """ValueError where something is asked for that is no `Quantity`."""
+    unknown = set(want) - set(QUANTITIES)
+    if unknown:
+        raise ValueError(f"cannot predict {', '.join(sorted(unknown))}: expected some of {', '.join(QUANTITIES)}")
 
 
 class _Moments:
@@ -233,7 +238,7 @@ class _Statistics:
         if {"outputs", "error"} & self.want:
             mean = expected(self.likelihood, output)
             if "error" in self.want:
-                self.error += (mean - self.x).square().flatten(2).sum(2).sum(0)
+                self.error += (mean - self.x).square().flatten(2).nansum(2).sum(0)  # of what is observed
             if "outputs" in self.want:
                 self.outputs.add(mean)
                 self.learned = output.var is not None
@@ -261,7 +266,7 @@ class _Statistics:
         if "error" in self.want:
             out["squared_error"] = self.error / self.n
             if "outputs" in self.want:
-                out["squared_error_of_mean"] = (self.outputs.mean - self.x).square().flatten(1).sum(1)
+                out["squared_error_of_mean"] = (self.outputs.mean - self.x).square().flatten(1).nansum(1)
         return out
 
 

@@ -1,0 +1,5 @@
+"""The scikit-learn front."""
+
+from lapae.estimator.autoencoder import LaplacianAutoencoder
+
+__all__ = ["LaplacianAutoencoder"]

@@ -1,0 +1,91 @@
+"""What the estimator asks of a trained method beyond `lapae.predict`: decoding, completing and generating."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapae.methods import Method
+from lapae.predict import draw_seeds, evaluating
+from lapae.predict.mc import expected, n_distinct
+from lapae.tasks.generation import from_noise, from_prior
+from lapae.tasks.imputation import impute
+
+if TYPE_CHECKING:
+    from lapae.estimator.autoencoder import LaplacianAutoencoder
+
+EXPLORE = 10
+"""Encodings and decodings of a chain: by then the missing values agree with the observed ones."""
+CHAINS = 5
+"""Chains behind a best guess."""
+AVERAGE = 5
+"""Networks averaged at the end of each chain of a best guess."""
+BLOCK = 512
+
+
+def decode(method: Method, z: np.ndarray, n_samples: int, seed: int) -> np.ndarray:
+    """Expected data (n, *shape) at codes (n, K), a mean over networks."""
+    weight = next(method.parameters())
+    seeds = draw_seeds(seed, n_distinct(method, n_samples))
+    codes = torch.from_numpy(z).to(weight.device, weight.dtype)
+    with evaluating(method):
+        total: Any = 0.0
+        for start in range(0, len(seeds), 10):
+            part = seeds[start : start + 10]
+            blocks = codes.split(BLOCK)
+            draws = method.draw(part)
+            total = total + torch.cat([expected(method.likelihood, draws.decode(b[None])).sum(0) for b in blocks])
+    return (total / len(seeds)).cpu().numpy()
+
+
+def guess(estimator: LaplacianAutoencoder, x: Tensor) -> Tensor:
+    """x (n, *shape) in the model's space, its missing values by the mean of a few chains."""
+    return _impute(estimator, x, modes=CHAINS, average=AVERAGE).mean
+
+
+def complete(estimator: LaplacianAutoencoder, x: Tensor, n_samples: int | None) -> np.ndarray:
+    """The best guess (n, *shape), or completions (n_samples, n, *shape) with the noise of hidden values on them."""
+    if n_samples is None:
+        return guess(estimator, x).numpy()
+    if n_samples < 1:
+        raise ValueError(f"n_samples={n_samples}: expected at least 1")
+    center = guess(estimator, x)
+    spread = _impute(estimator, x, modes=n_samples, average=0).samples
+    spread = spread - (spread.mean(0) if n_samples > 1 else center)
+    # Errors of the best guess have the variance `hidden_noise_`²; what the networks do not account for is noise.
+    noise = torch.from_numpy(estimator.hidden_noise_).to(center.dtype)
+    left = (noise.square() - spread.square().mean(0)).clamp_min(0.0).sqrt()
+    generator = torch.Generator().manual_seed(estimator.seed_)
+    drawn = center + spread + left * torch.randn(spread.shape, generator=generator, dtype=center.dtype)
+    if estimator.space_.kind == "image":
+        drawn = drawn.clamp(*estimator.space_.value_range)
+    return drawn.numpy()
+
+
+def generate(estimator: LaplacianAutoencoder, n: int, seed: int) -> np.ndarray:
+    """New data (n, *model shape) in the model's space."""
+    method = estimator.model_.method
+    if n < 1:
+        raise ValueError(f"n_samples={n}: expected at least 1")
+    if method.latent_prior:
+        return from_prior(method, estimator.latent_dim_, n, seed=seed).numpy()
+    return from_noise(
+        method, estimator.space_.model_shape, n, seed=seed, value_range=estimator.space_.value_range
+    ).numpy()
+
+
+def _impute(estimator: LaplacianAutoencoder, x: Tensor, *, modes: int, average: int) -> Any:
+    method = estimator.model_.method
+    weight = next(method.parameters())
+    return impute(
+        method,
+        x.to(weight.dtype),
+        modes=modes,
+        average=average,
+        steps=EXPLORE,
+        seed=estimator.seed_,
+        value_range=estimator.space_.value_range,
+    )

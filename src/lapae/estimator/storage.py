@@ -1,0 +1,126 @@
+"""A fitted estimator in a run folder: the run itself, and beside it estimator.json and estimator.safetensors.
+
+The run is one like those of `lapae train`, so that the commands (score, embed, …) take it too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from lapae.errors import RunError
+from lapae.estimator.space import Space
+from lapae.estimator.training import settle
+from lapae.model import load_run
+from lapae.models import Bernoulli, Categorical, Gaussian
+from lapae.runs import CHECKPOINT, CONFIG, HISTORY, Run, read_tensor_file, tensor_file, write_whole
+from lapae.toml import write_config
+
+if TYPE_CHECKING:
+    from lapae.estimator.autoencoder import LaplacianAutoencoder
+
+FORMAT = "lapae estimator 1"
+ABOUT, TENSORS = "estimator.json", "estimator.safetensors"
+OWN = {"own": True}
+"""In place of modules or a likelihood of the user's, which are code and are not saved."""
+
+
+def save(estimator: LaplacianAutoencoder, path: str | Path) -> None:
+    """Write `estimator` to the folder `path`; an estimator that is there is replaced, a training run is not."""
+    run = Run(path)
+    if (run / CHECKPOINT).exists() or ((run / CONFIG).exists() and not (run / ABOUT).exists()):
+        raise RunError(f"{run.path} holds a training run: choose another folder")
+    if not (run / ABOUT).exists():
+        run = Run.create(path)
+    with run.lock():
+        (run / ABOUT).unlink(missing_ok=True)  # last to be written: its presence says that all is there
+        model = copy.deepcopy(estimator.model_)
+        model.method.float()
+        write_whole(run / CONFIG, write_config(model.config).encode())
+        tensors = {name: torch.from_numpy(getattr(estimator, name)) for name in ("noise_", "hidden_noise_")}
+        write_whole(run / TENSORS, tensor_file(tensors, {"format": FORMAT}))
+        lines = "".join(json.dumps(record) + "\n" for record in estimator.history_)
+        write_whole(run / HISTORY, lines.encode())
+        model.save(run)
+        run.write_json(ABOUT, _about(estimator))
+
+
+def load(cls: type[LaplacianAutoencoder], path: str | Path, *, network: Any, likelihood: Any) -> LaplacianAutoencoder:
+    """The estimator in the folder `path`; it predicts as the one that was saved."""
+    run = Run.open(path)
+    try:
+        about = json.loads((run / ABOUT).read_bytes())
+    except OSError:
+        raise RunError(
+            f"{run.path} holds no estimator: there is no {ABOUT} (lapae.model.load_run reads runs)"
+        ) from None
+    except ValueError as error:
+        raise RunError(f"{run / ABOUT} is damaged: {error}") from error
+    if about.get("format") != FORMAT:
+        raise RunError(f"{run / ABOUT} is not an estimator of lapae: expected format {FORMAT!r}")
+    params = dict(about["params"])
+    for name, given in (("network", network), ("likelihood", likelihood)):
+        if given is not None:
+            params[name] = given
+        elif params[name] == OWN:
+            raise RunError(f"{run.path} was trained with a {name} of your own: give it again, load(path, {name}=...)")
+        elif name == "likelihood" and isinstance(params[name], dict):
+            params[name] = Gaussian(**params[name])
+    estimator = cls(**params)
+    own = None if isinstance(estimator.network, str) else tuple(estimator.network)
+    own_likelihood = None if isinstance(estimator.likelihood, str) else estimator.likelihood
+    estimator.model_ = load_run(run.path, network=own, likelihood=own_likelihood, device=_device(estimator.device))
+    settle(estimator.model_)
+    fitted = about["fitted"]
+    space = dict(fitted.pop("space"))
+    estimator.space_ = Space(space["kind"], tuple(space["shape"]), estimator.model_.scaling, space["layout"])
+    names = fitted.pop("feature_names_in_")
+    if names is not None:
+        setattr(estimator, "feature_names_in_", np.asarray(names, dtype=object))  # noqa: B010
+    for name, value in fitted.items():
+        setattr(estimator, name, value)
+    estimator._n_features_out = estimator.latent_dim_
+    for name, tensor in read_tensor_file(run / TENSORS)[0].items():
+        setattr(estimator, name, tensor.numpy())
+    lines = (run / HISTORY).read_text(encoding="utf-8").splitlines() if (run / HISTORY).exists() else []
+    estimator.history_ = [json.loads(line) for line in lines]
+    return estimator
+
+
+def _about(estimator: LaplacianAutoencoder) -> dict[str, Any]:
+    params = estimator.get_params(deep=False)
+    if not isinstance(params["network"], str):
+        params["network"] = OWN
+    likelihood = params["likelihood"]
+    if type(likelihood) is Gaussian:
+        params["likelihood"] = {"sigma": likelihood.sigma}
+    elif type(likelihood) in (Bernoulli, Categorical):
+        params["likelihood"] = type(likelihood).__name__.lower()
+    elif not isinstance(likelihood, str):
+        params["likelihood"] = OWN
+    if not isinstance(params["random_state"], int | np.integer):
+        params["random_state"] = None  # a generator's state is not kept; the seed that came of it is
+    params = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
+    names = getattr(estimator, "feature_names_in_", None)
+    fitted = {name: getattr(estimator, name) for name in ("seed_", "offset_", "n_iter_", "latent_dim_")}
+    n_features = getattr(estimator, "n_features_in_", None)
+    if n_features is not None:
+        fitted["n_features_in_"] = n_features
+    return {
+        "format": FORMAT,
+        "params": params,
+        "fitted": {
+            **fitted,
+            "feature_names_in_": None if names is None else [str(name) for name in names],
+            "space": estimator.space_.to_dict(),
+        },
+    }
+
+
+def _device(wanted: str) -> str:
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"

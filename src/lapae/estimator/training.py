@@ -1,0 +1,185 @@
+"""What `fit` does: the configuration that suits the data, the split, the training, and the size of typical errors."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.data import Data, Split
+from lapae.data.source import take
+from lapae.data.splits import MOST_VALIDATION
+from lapae.model import TrainedModel
+from lapae.models import Likelihood
+
+if TYPE_CHECKING:
+    from lapae.estimator.autoencoder import LaplacianAutoencoder
+
+LEAST_TO_SPLIT = 20
+"""Fewer data are all trained on: a validation set of one datum steers nothing."""
+SMALL = 40
+"""Steps an epoch below which an epoch says too little for a plateau: the learning rate falls along a cosine."""
+STEPS = 1500
+"""Steps at least, where the number of epochs is left open."""
+GAPS_FROM = 512
+"""Data at most to measure typical errors on."""
+LEAST_GAPS = 200
+"""Data at least to hide values of."""
+HIDDEN = 0.2
+"""Share of values hidden to measure the error of imputed ones."""
+
+
+def train(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[TrainedModel, np.ndarray]:
+    """Train on x (n, *shape) of the estimator's space; also the mask (n,) of what was held out."""
+    space, seed = estimator.space_, estimator.seed_
+    config = configuration(estimator, x)
+    held_out = _held_out(len(x), estimator.validation_fraction, seed)
+    arranged = space.arrange(x)
+    names = getattr(estimator, "feature_names_in_", None)
+    data = Data(
+        "X",
+        space.kind,  # pyright: ignore[reportArgumentType]
+        Split(take(arranged, np.flatnonzero(~held_out)), None),
+        Split(take(arranged, np.flatnonzero(held_out)), None),
+        Split(arranged[:0], None),
+        space.scaling,
+        feature_names=None if names is None else tuple(map(str, names)),
+    )
+    from lapae.train.progress import make_progress
+
+    observers = [make_progress(sys.stderr)] if estimator.verbose else []
+    with quiet():
+        from lapae.train.fit import fit
+
+        model = fit(
+            config, data, network=own_network(estimator), likelihood=own_likelihood(estimator), observers=observers
+        )
+    settle(model)
+    return model, held_out
+
+
+def settle(model: TrainedModel) -> None:
+    """Ready to predict: tables in 64 bits on a CPU, so that a datum's score does not depend on its batch."""
+    model.method.eval().requires_grad_(False)
+    if model.data.kind == "table" and next(model.method.parameters()).device.type == "cpu":
+        model.method.double()
+
+
+def configuration(estimator: LaplacianAutoencoder, x: np.ndarray) -> Config:
+    """The estimator's parameters as a configuration, open ones chosen by the data."""
+    n = len(x)
+    batch_size = estimator.batch_size or (32 if n < 1000 else 64 if n < 20_000 else 128)
+    per_epoch = math.ceil(n / batch_size)
+    small = per_epoch < SMALL
+    epochs = estimator.epochs if estimator.epochs is not None else max(100, math.ceil(STEPS / per_epoch))
+    table = x.ndim == 2
+    rate = estimator.learning_rate or (3e-3 if table else 1e-3)
+    likelihood = estimator.likelihood if isinstance(estimator.likelihood, str) else "gaussian"
+    network = estimator.network if isinstance(estimator.network, str) else "mlp"
+    return Config(
+        data=DataConfig(source="X", allow_nan=x.dtype.kind == "f"),
+        model=ModelConfig(
+            network=network,
+            latent_dim=estimator.latent_dim,
+            hidden=hidden_widths(x.shape[1]) if network == "mlp" and table else None,
+            likelihood=likelihood,
+            sigma=getattr(estimator.likelihood, "sigma", 1.0),
+        ),
+        method=MethodConfig(
+            method=estimator.method,
+            hessian=estimator.hessian,
+            update=estimator.update,
+            forgetting=estimator.forgetting,
+            prior_precision=estimator.prior_precision,
+            predictive=estimator.predictive,
+            n_samples=estimator.n_samples,
+        ),
+        train=TrainConfig(
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=rate,
+            schedule="cosine" if small else "plateau",
+            patience=max(8, epochs // 4) if small else 8,
+            seed=estimator.seed_,
+            device=estimator.device,  # pyright: ignore[reportArgumentType]
+            precision=str(estimator.precision),  # pyright: ignore[reportArgumentType]
+            verbose=bool(estimator.verbose),
+        ),
+    ).resolved()
+
+
+def hidden_widths(n_features: int) -> tuple[int, ...]:
+    """Two layers that grow with the table."""
+    width = int(np.clip(2 ** math.ceil(math.log2(4 * n_features)), 32, 512))
+    return width, width // 2
+
+
+def own_network(estimator: LaplacianAutoencoder) -> Any:
+    """The user's modules, or None where the network is named."""
+    return None if isinstance(estimator.network, str) else tuple(estimator.network)
+
+
+def own_likelihood(estimator: LaplacianAutoencoder) -> Likelihood | None:
+    """The user's likelihood, or None where it is named."""
+    from lapae.models import likelihood
+
+    return None if isinstance(estimator.likelihood, str) else likelihood(estimator.likelihood)
+
+
+def typical_gaps(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Root mean square error of each element (*model shape), where it was seen and where it was hidden and imputed."""
+    from lapae.estimator.prediction import guess
+
+    rng = np.random.default_rng(estimator.seed_)
+    part = np.sort(rng.permutation(len(x))[:GAPS_FROM])
+    truth = estimator.to_model(x[part]).numpy()
+    found = estimator._predict(x[part], ("outputs",)).x_mean
+    assert found is not None
+    seen = _rms(found.numpy() - truth)
+    # few data are hidden several times over, so that every element is hidden in some
+    many = np.concatenate([truth] * max(1, LEAST_GAPS // len(truth)))
+    mask = rng.random(many.shape) < HIDDEN
+    filled = guess(estimator, torch.from_numpy(np.where(mask, np.float32(np.nan), many))).numpy()
+    return seen, _rms(np.where(mask, filled - many, np.nan))
+
+
+def _rms(gaps: np.ndarray) -> np.ndarray:
+    """Over the first axis, NaN left out; an element without any gets the mean of the others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # elements without any
+        rms = np.sqrt(np.nanmean(np.square(gaps.astype(np.float64)), 0))
+        return np.where(np.isnan(rms), np.nan_to_num(np.nanmean(rms)), rms)
+
+
+def _held_out(n: int, fraction: float, seed: int) -> np.ndarray:
+    if not 0 <= fraction < 1:
+        raise ValueError(f"validation_fraction={fraction}: expected a number from 0 to below 1")
+    mask = np.zeros(n, bool)
+    if n >= LEAST_TO_SPLIT:
+        count = min(round(fraction * n), MOST_VALIDATION)
+        mask[np.random.default_rng(seed).permutation(n)[:count]] = True
+    return mask
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what lightning-fabric has to say when it is imported and set up."""
+    import logging
+
+    logger = logging.getLogger("lightning_fabric")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.filterwarnings("ignore", module="lightning_fabric")
+            yield
+    finally:
+        logger.setLevel(level)

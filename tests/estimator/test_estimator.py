@@ -1,0 +1,261 @@
+"""The estimator: every kind of data and every method; missing values; saving; scikit-learn's tools."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from lapae import Bernoulli, Gaussian, LaplacianAutoencoder
+from lapae.errors import RunError
+
+QUICK = {"epochs": 3, "n_samples": 4, "device": "cpu", "random_state": 0}
+rng = np.random.default_rng(0)
+
+
+def curve(n: int = 120) -> np.ndarray:
+    """Data on a curve in five dimensions, in units that differ."""
+    t = np.random.default_rng(1).uniform(-1, 1, (n, 1))
+    x = np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**2, t**3], 1)
+    return 100 + 10 * (x + 0.05 * np.random.default_rng(2).standard_normal(x.shape))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> LaplacianAutoencoder:
+    return LaplacianAutoencoder(epochs=60, n_samples=20, device="cpu", random_state=0).fit(curve())
+
+
+DATA = {
+    "table": curve(60),
+    "gray": rng.integers(0, 256, (30, 8, 8), dtype=np.uint8),
+    "channels first": rng.random((30, 3, 8, 8)),
+    "channels last": rng.random((30, 8, 6, 3)).astype(np.float32),
+    "windows": 5 + 3 * rng.standard_normal((30, 12, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_shapes_and_units_of_every_kind_of_data(kind):
+    x = DATA[kind]
+    model = LaplacianAutoencoder(latent_dim=3, **QUICK).fit(x)
+    z, z_std = model.transform(x, return_std=True)
+    assert z.shape == z_std.shape == (len(x), 3)
+    assert (z_std > 0).all()
+    back, back_std = model.reconstruct(x, return_std=True)
+    assert back.shape == back_std.shape == model.inverse_transform(z).shape == x.shape
+    assert abs(back.mean() - x.mean()) < 3 * x.std()  # in the units of x
+    assert model.score_samples(x).shape == (len(x),)
+    assert model.sample(7).shape == (7, *x.shape[1:])
+    assert set(np.unique(model.predict(x))) <= {-1, 1}
+
+
+@pytest.mark.parametrize("method", ["online", "posthoc", "ae", "ae-var", "vae", "dropout", "ensemble", "bbb"])
+def test_every_method_with_missing_values(method):
+    x = curve(50)
+    holes = np.where(np.random.default_rng(0).random(x.shape) < 0.2, np.nan, x)
+    model = LaplacianAutoencoder(method=method, **QUICK).fit(holes)
+    assert all(torch.isfinite(p).all() for p in model.model_.method.parameters())
+    assert np.isfinite(model.score_samples(holes)).all()
+    assert np.isfinite(model.transform(holes)).all()
+    filled = model.impute(holes)
+    assert np.isfinite(filled).all()
+    np.testing.assert_array_equal(filled[~np.isnan(holes)], holes[~np.isnan(holes)])
+    several = model.impute(holes, n_samples=4)
+    assert several.shape == (4, *x.shape)
+    assert (several[:, np.isnan(holes)].std(0) > 0).all()
+    assert (several[:, ~np.isnan(holes)].std(0) == 0).all()
+    assert np.isfinite(model.sample(2)).all()
+
+
+@pytest.mark.parametrize("predictive", ["mc", "linearized", "moments"])
+def test_predictives(predictive):
+    model = LaplacianAutoencoder(predictive=predictive, **QUICK).fit(curve(40))
+    assert np.isfinite(model.reconstruct(curve(40), return_std=True)[1]).all()
+    holes = curve(40)
+    holes[:, 1] = np.nan
+    assert np.isfinite(model.score_samples(holes)).all()
+
+
+def test_it_learns_and_tells_outliers(fitted):
+    x = curve()
+    error = ((fitted.reconstruct(x) - x) / x.std(0)) ** 2
+    assert error.mean() < 0.2
+    strange = x[np.random.default_rng(0).permuted(np.arange(len(x)))] * np.array([1, -1, 1, 1, 1])
+    scores = np.concatenate([fitted.score_samples(x), fitted.score_samples(strange)])
+    assert roc_auc_score([1] * len(x) + [0] * len(x), scores) > 0.99
+    assert (fitted.predict(strange) == -1).all()
+    assert (fitted.predict(x) == -1).sum() == pytest.approx(0.05 * len(x), abs=1)
+    np.testing.assert_allclose(fitted.decision_function(x), fitted.score_samples(x) - fitted.offset_)
+
+
+def test_imputation_beats_the_mean_and_its_intervals_hold(fitted):
+    t = np.random.default_rng(7).uniform(-1, 1, (200, 1))
+    x = 100 + 10 * np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**2, t**3], 1)
+    hidden = np.random.default_rng(8).random(x.shape) < 0.2
+    holes = np.where(hidden, np.nan, x)
+    gap, naive = fitted.impute(holes) - x, x - curve().mean(0)
+    assert np.square(gap[hidden]).mean() < 0.5 * np.square(naive[hidden]).mean()
+    low, high = np.quantile(fitted.impute(holes, n_samples=100), [0.05, 0.95], axis=0)
+    assert 0.8 < ((low <= x) & (x <= high))[hidden].mean() <= 1
+
+
+def test_a_missing_value_has_no_say():
+    """Neither in the loss nor in the curvature."""
+    x = curve(40)
+    x[::3, 2] = np.nan
+    model = LaplacianAutoencoder(method="posthoc", **QUICK).fit(x)
+    from lapae.curvature import record
+
+    method = model.model_.method
+    data = model.to_model(x).double()
+    one = data[:1]
+    assert one.isnan().any()
+    method.network.requires_grad_(True)
+    h = method.curvature(record(method.network, one))
+    bias = [h[name] for name in h if name.startswith("decoder") and name.endswith("bias")][-1]
+    assert bias[2] == 0  # the bias of a missing output
+    assert (bias[[0, 1, 3, 4]] > 0).all()
+
+
+def test_save_and_load_predict_the_same(tmp_path, fitted):
+    fitted.save(tmp_path / "run")
+    again = LaplacianAutoencoder.load(tmp_path / "run")
+    x = curve(30)
+    np.testing.assert_array_equal(again.score_samples(x), fitted.score_samples(x))
+    np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
+    holes = np.where(np.random.default_rng(0).random(x.shape) < 0.2, np.nan, x)
+    np.testing.assert_array_equal(again.impute(holes, 3), fitted.impute(holes, 3))
+    np.testing.assert_array_equal(again.sample(3), fitted.sample(3))
+    assert again.get_params() == fitted.get_params()
+    assert again.history_ == fitted.history_
+    fitted.save(tmp_path / "run")  # an estimator may be saved again
+    assert not list((tmp_path / "run").glob("*.pkl"))
+
+
+def test_save_and_load_of_images_and_pandas(tmp_path):
+    frame = pd.DataFrame(curve(40), columns=list("abcde"))
+    model = LaplacianAutoencoder(likelihood=Gaussian(0.5), **QUICK).fit(frame)
+    model.save(tmp_path / "table")
+    again = LaplacianAutoencoder.load(tmp_path / "table")
+    np.testing.assert_array_equal(again.transform(frame), model.transform(frame))
+    assert again.likelihood == Gaussian(0.5)
+    assert list(again.feature_names_in_) == list("abcde")
+    with pytest.raises(ValueError, match="feature names"):
+        again.transform(frame[["b", "a", "c", "d", "e"]])
+    images = DATA["channels last"]
+    LaplacianAutoencoder(likelihood=Bernoulli(), **QUICK).fit(images).save(tmp_path / "images")
+    assert LaplacianAutoencoder.load(tmp_path / "images").reconstruct(images).shape == images.shape
+
+
+def test_load_says_what_is_wrong(tmp_path, fitted):
+    with pytest.raises(RunError, match="no such folder"):
+        LaplacianAutoencoder.load(tmp_path / "nowhere")
+    fitted.save(tmp_path / "run")
+    (tmp_path / "run" / "estimator.json").write_text(json.dumps({"format": "other"}))
+    with pytest.raises(RunError, match="expected format"):
+        LaplacianAutoencoder.load(tmp_path / "run")
+    (tmp_path / "run" / "estimator.json").unlink()
+    with pytest.raises(RunError, match="holds no estimator"):
+        LaplacianAutoencoder.load(tmp_path / "run")
+
+
+def test_own_modules(tmp_path):
+    own = (
+        nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 5)),
+    )
+    before = own[0][0].weight.detach().clone()
+    model = LaplacianAutoencoder(network=own, **QUICK).fit(curve(40))
+    assert model.transform(curve(40)).shape == (40, 3)
+    assert torch.equal(own[0][0].weight, before)  # fit leaves what it was given alone
+    model.save(tmp_path / "own")
+    with pytest.raises(RunError, match="network"):
+        LaplacianAutoencoder.load(tmp_path / "own")
+    again = LaplacianAutoencoder.load(tmp_path / "own", network=own)
+    np.testing.assert_array_equal(again.transform(curve(40)), model.transform(curve(40)))
+    assert clone(model).fit(curve(40)).transform(curve(40)).shape == (40, 3)
+
+
+def test_pickle(fitted):
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.score_samples(curve(10)), fitted.score_samples(curve(10)))
+
+
+def test_pandas_in_and_out():
+    frame = pd.DataFrame(curve(40), columns=list("abcde"), index=[f"row {i}" for i in range(40)])
+    model = LaplacianAutoencoder(**QUICK).set_output(transform="pandas")
+    codes = model.fit_transform(frame)
+    assert list(codes.columns) == ["laplacianautoencoder0", "laplacianautoencoder1"]
+    assert list(codes.index) == list(frame.index)
+
+
+def test_pipeline_grid_search_and_cross_validation():
+    x = curve(60)
+    search = GridSearchCV(LaplacianAutoencoder(**QUICK), {"latent_dim": [1, 2]}, cv=2).fit(x)
+    assert search.best_params_["latent_dim"] in (1, 2)
+    assert np.isfinite(cross_val_score(LaplacianAutoencoder(**QUICK), x, cv=2)).all()
+    pipe = make_pipeline(StandardScaler(), LaplacianAutoencoder(**QUICK)).fit(x)
+    assert pipe.transform(x).shape == (60, 2)
+    assert pipe.predict(x).shape == (60,)
+
+
+def test_the_same_seed_gives_the_same_model_and_the_global_generators_are_left_alone():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    a, b = (LaplacianAutoencoder(**QUICK).fit(curve(30)).transform(curve(30)) for _ in range(2))
+    np.testing.assert_array_equal(a, b)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_fit_is_quiet(capfd):
+    LaplacianAutoencoder(**QUICK).fit(curve(30))
+    out = capfd.readouterr()
+    assert out.out == "" and out.err == ""  # noqa: PT018
+
+
+@pytest.mark.parametrize(
+    ("arguments", "x", "message"),
+    [
+        ({"contamination": 0.7}, curve(30), "contamination"),
+        ({"validation_fraction": 1.0}, curve(30), "validation_fraction"),
+        ({"method": "nope"}, curve(30), "unknown method 'nope'"),
+        ({"network": "conv"}, curve(30), "images"),
+        ({}, np.full((30, 2), np.nan), "no value at all"),
+        ({}, np.full((30, 2), np.inf), "infinity"),
+    ],
+)
+def test_mistakes_are_named(arguments, x, message):
+    with pytest.raises(ValueError, match=message):
+        LaplacianAutoencoder(**{**QUICK, **arguments}).fit(x)
+
+
+def test_other_data_are_refused(fitted):
+    with pytest.raises(ValueError, match="features"):
+        fitted.transform(curve(10)[:, :3])
+    with pytest.raises(ValueError, match="codes"):
+        fitted.inverse_transform(np.zeros((3, 5)))
+    images = LaplacianAutoencoder(**QUICK).fit(DATA["gray"])
+    with pytest.raises(ValueError, match="shape"):
+        images.transform(DATA["gray"][:, :4])
+    with pytest.raises(ValueError, match="values from"):
+        images.transform(DATA["gray"].astype(float) * 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
+def test_defaults_on_small_tables(load):
+    x = load().data
+    model = LaplacianAutoencoder(random_state=0).fit(x)
+    error = ((model.reconstruct(x) - x) / x.std(0)) ** 2
+    assert error.mean() < 0.6  # two principal components leave 0.45 and 0.37
