@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from lapae.config import MethodConfig
-from lapae.curvature import record
 from lapae.errors import ConfigError
 from lapae.methods.base import BatchFactory, NetworkFactory, register
 from lapae.methods.laplace import Laplace
@@ -55,19 +54,15 @@ class PostHoc(Laplace):
     @torch.no_grad()
     def finish(self, batches: BatchFactory, n_data: int) -> dict[str, float]:
         """Sum the GGN over the training data once, then choose the prior precision."""
-        trains = [p.requires_grad for p in self.network.parameters()]
-        self.network.requires_grad_(True)  # the curvature is wanted of every weight, frozen or not
         self.posterior.reset(0.0)
         log_likelihood = 0.0
         for x in batches():
-            tape = record(self.network, x)
+            tape = self.record(x)
             log_likelihood += float(self.likelihood.log_prob(tape.output, x).sum())
             self.posterior.update(1.0, 1.0, self.curvature(tape))
         mean = dict(self.network.named_parameters())
         if self.optimize_prior != "none":
             maximise(mean, self.posterior, self.optimize_prior)  # pyright: ignore[reportArgumentType]
-        for parameter, flag in zip(mean.values(), trains, strict=True):
-            parameter.requires_grad_(flag)
         report = {"log_likelihood": log_likelihood, "prior_precision": float(self.posterior.prior.mean())}
         if self.posterior.temperature == 1:
             report["log_marginal_likelihood"] = log_marginal_likelihood(log_likelihood, mean, self.posterior)

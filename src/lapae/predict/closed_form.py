@@ -37,6 +37,21 @@ def weight_variances(method: Laplace) -> dict[str, Tensor]:
     return method.posterior.split(method.posterior.diagonal().reciprocal_())
 
 
+def variance_of_mean(likelihood: Likelihood, output: Tensor, var: Tensor) -> Tensor:
+    """Variance of the expected data from independent variances of the output, Σ_d (∂mean_c/∂output_d)² var_d.
+
+    To first order; in an exponential family ∂mean/∂output is the Hessian. (B, *shape) all.
+    """
+    if isinstance(likelihood, Gaussian):
+        return var
+    own = likelihood.hessian_diag(output).square() * var
+    if likelihood.diagonal:
+        return own
+    squares = likelihood.mean(output).square()  # of a softmax: -π_c π_d between classes
+    shared = squares * var
+    return own + squares * (shared.sum(1, keepdim=True) - shared)
+
+
 def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: bool) -> Prediction:
     """All fields of a `Prediction` for a batch x; `delta` carries the variance through the likelihood's mean."""
     mean = likelihood.mean(found.output)
@@ -49,8 +64,8 @@ def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: b
     }
     if found.output_var is not None:
         var = found.output_var
-        if delta and not isinstance(likelihood, Gaussian):
-            var = var * likelihood.hessian_diag(found.output).square()  # d mean / d output is the Hessian's diagonal
+        if delta:
+            var = variance_of_mean(likelihood, found.output, var)
         error = (mean - x).square().flatten(1).nansum(1)  # of what is observed
         fields |= {"x_mean": mean, "x_var": var, "x_noise": noise, "squared_error_of_mean": error}
         fields["squared_error"] = error + var.flatten(1).sum(1)

@@ -80,6 +80,7 @@ def predict_blocks(
             f"the {predictive} predictive needs a posterior over weights (online, posthoc), "
             f"got {type(method).__name__}; use mc"
         )
+    mc.check_quantities(want)
     weight = next(method.parameters())
     decodes = bool({"outputs", "density", "error"} & set(want))
     for batch in mc.batches(x, batch_size):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from lapae.curvature import Leaf, record
+from lapae.curvature import Leaf
 from lapae.curvature.messages import Rows
 from lapae.curvature.rules import Params, identity_rows
 from lapae.curvature.rules.affine import Linear
@@ -29,7 +29,7 @@ MEMORY_BUDGET = 1 << 28
 
 def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budget: int = MEMORY_BUDGET) -> ClosedForm:
     """Mean and variance of codes and (unless `outputs` is False) of reconstructions for a batch x (B, *shape)."""
-    tape = record(method.network, x)
+    tape = method.record(x)
     n_encoder = sum(node.name.startswith("encoder") for node in tape.nodes)
     encoder, decoder = tape.nodes[:n_encoder], tape.nodes[n_encoder:]
     z = encoder[-1].y

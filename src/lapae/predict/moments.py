@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lapae.curvature import Leaf, record
+from lapae.curvature import Leaf
 from lapae.curvature.rules.affine import Affine
 from lapae.curvature.tape import Node, Skip
 from lapae.methods.laplace import Laplace
@@ -29,7 +29,7 @@ Variances = Mapping[str, Tensor]
 def moments(method: Laplace, x: Tensor) -> ClosedForm:
     """Mean and variance of codes and outputs for a batch x (B, *shape)."""
     variances = weight_variances(method)
-    tape = record(method.network, x)
+    tape = method.record(x)
     n_encoder = sum(node.name.startswith("encoder") for node in tape.nodes)
     z_var = push(tape.nodes[:n_encoder], None, variances)
     x_var = push(tape.nodes[n_encoder:], z_var, variances)

@@ -1,0 +1,148 @@
+"""The linearised predictive against J Σ Jᵀ by brute force: Jacobians from torch.func, Σ an explicit matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from explicit import HESSIANS, matrix
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+from torch.testing import assert_close
+
+from lapae.config import MethodConfig
+from lapae.curvature import Residual
+from lapae.methods.posthoc import PostHoc
+from lapae.models import Autoencoder, Bernoulli, Categorical, Gaussian, Likelihood
+from lapae.predict import linearized
+
+N_DATA = 4
+LIKELIHOODS = {"gaussian": Gaussian(0.7), "bernoulli": Bernoulli(), "categorical": Categorical()}
+
+
+def dense() -> Autoencoder:
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+    return Autoencoder(
+        encoder, nn.Sequential(nn.Linear(2, 5), nn.ELU(), nn.Linear(5, 6, bias=False), nn.Unflatten(1, (3, 2)))
+    )
+
+
+def bare() -> Autoencoder:
+    """One layer each, not in a Sequential."""
+    return Autoencoder(nn.Linear(2, 3), nn.Linear(3, 2))
+
+
+def convolutional() -> Autoencoder:
+    encoder = nn.Sequential(
+        nn.Conv2d(3, 2, 2), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 3), nn.BatchNorm1d(3)
+    )
+    decoder = nn.Sequential(
+        nn.Linear(3, 4), nn.Tanh(), nn.Unflatten(1, (1, 2, 2)), nn.ConvTranspose2d(1, 2, 2), nn.Tanh(),
+        nn.Conv2d(2, 3, 1),
+    )  # fmt: skip
+    return Autoencoder(encoder, decoder)
+
+
+def residual() -> Autoencoder:
+    encoder = nn.Sequential(nn.Flatten(), Residual(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 6)), nn.Linear(6, 2))
+    decoder = nn.Sequential(nn.Linear(2, 6), Residual(Residual(nn.Linear(6, 6)), nn.Tanh()), nn.Unflatten(1, (3, 2)))
+    return Autoencoder(encoder, decoder)
+
+
+NETWORKS = {"dense": (dense, (3, 2)), "convolutional": (convolutional, (3, 3, 3)), "residual": (residual, (3, 2))}
+
+
+def method_of(network, shape, likelihood: Likelihood, form: str = "diagonal", temperature: float = 1.3):
+    """Fitted post hoc to random data, with a δ of its own for every layer."""
+    torch.manual_seed(0)
+    x = torch.rand(N_DATA, *shape, dtype=torch.float64)
+    config = MethodConfig(hessian=HESSIANS[form], prior_precision=0.8, optimize_prior="none", temperature=temperature)
+    method = PostHoc(network, likelihood, config, N_DATA).double().eval()
+    method.finish(lambda: x.split(3), N_DATA)
+    method.posterior.set_prior(torch.linspace(0.5, 2.0, len(method.posterior.shapes), dtype=torch.float64))
+    return method, x
+
+
+def brute_force(method: PostHoc, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Covariance of codes (B, K, K) and variance of the expected data (B, *shape)."""
+    covariance = torch.linalg.inv(matrix(method.posterior))
+    params = {name: p.detach() for name, p in method.network.named_parameters()}
+
+    def codes(params, x):
+        own = {k.removeprefix("encoder."): v for k, v in params.items() if k.startswith("encoder.")}
+        return functional_call(method.network.encoder, own, (x[None],))[0]
+
+    def expected(params, x):
+        return method.likelihood.mean(functional_call(method.network, params, (x[None],)))[0]
+
+    def jacobian(function):
+        parts = vmap(jacrev(function), in_dims=(None, 0))(params, x)
+        n_out = parts[next(iter(params))].ndim - params[next(iter(params))].ndim
+        return torch.cat([parts[name].flatten(n_out) for name in params], dim=-1)
+
+    j_z, j_x = jacobian(codes), jacobian(expected)
+    return (
+        torch.einsum("bkp,pq,blq->bkl", j_z.flatten(1, -2), covariance, j_z.flatten(1, -2)),
+        torch.einsum("b...p,pq,b...q->b...", j_x, covariance, j_x),
+    )
+
+
+@pytest.mark.parametrize("form", sorted(HESSIANS))
+@pytest.mark.parametrize("likelihood", sorted(LIKELIHOODS))
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_variances_are_those_of_the_definition(network, likelihood, form):
+    method, x = method_of(*NETWORKS[network], LIKELIHOODS[likelihood], form)
+    with torch.no_grad():
+        found = linearized(method, x)
+        z, output = method.network.encode(x), method.network(x)
+    z_cov, x_var = brute_force(method, x)
+    assert_close(found.z_mean, z)
+    assert_close(found.output, output)
+    assert_close(found.z_cov, z_cov)
+    assert_close(found.output_var, x_var)
+
+
+@pytest.mark.parametrize("form", sorted(HESSIANS))
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_some_rows_at_a_time(network, form):
+    method, x = method_of(*NETWORKS[network], Categorical(), form)
+    with torch.no_grad():
+        whole = linearized(method, x)
+        for budget in (1, 20_000):
+            assert_close(linearized(method, x, memory_budget=budget).output_var, whole.output_var)
+
+
+def test_codes_alone():
+    method, x = method_of(*NETWORKS["dense"], Gaussian())
+    with torch.no_grad():
+        found, whole = linearized(method, x, outputs=False), linearized(method, x)
+    assert found.output_var is None
+    assert_close(found.z_cov, whole.z_cov)
+
+
+def test_covariance_is_a_covariance():
+    method, x = method_of(*NETWORKS["convolutional"], Gaussian(), "block")
+    with torch.no_grad():
+        z_cov = linearized(method, x).z_cov
+    assert_close(z_cov, z_cov.mT)
+    assert (torch.linalg.eigvalsh(z_cov) > 0).all()
+    assert z_cov[:, 0, 1].abs().min() > 1e-6  # correlated: more than a diagonal
+
+
+def test_temperature_scales_the_variance():
+    found = {}
+    for temperature in (1.0, 4.0):
+        method, x = method_of(*NETWORKS["dense"], Gaussian(), temperature=temperature)
+        with torch.no_grad():
+            found[temperature] = linearized(method, x)
+    assert_close(found[4.0].z_cov, 4 * found[1.0].z_cov)
+    assert_close(found[4.0].output_var, 4 * found[1.0].output_var)
+
+
+@pytest.mark.parametrize("form", sorted(HESSIANS))
+def test_layers_that_are_no_sequence(form):
+    method, x = method_of(bare, (2,), Gaussian(), form)
+    with torch.no_grad():
+        found = linearized(method, x)
+    z_cov, x_var = brute_force(method, x)
+    assert_close(found.z_cov, z_cov)
+    assert_close(found.output_var, x_var)
