@@ -17,6 +17,7 @@ from lapae.methods.weights import WeightDraws
 from lapae.missing import of_observed
 from lapae.models import Autoencoder, Likelihood
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
+from lapae.posterior.noise import fill_normal, normal
 
 DIAGONAL_HESSIANS = ("approx", "exact", "mixed", "mc", "bottleneck")
 HESSIANS = (*DIAGONAL_HESSIANS, "block", "kfac")
@@ -68,19 +69,16 @@ class Laplace(Method):
 
     def sample_params(self, generator: torch.Generator | None) -> dict[str, Tensor]:
         """One draw of the weights."""
-        like = self.posterior.prior
-        eps = torch.randn(self.posterior.n_weights, generator=generator, device=like.device, dtype=like.dtype)
+        eps = normal(self.posterior.prior, self.posterior.n_weights, generator)
         return self.params_at(self.posterior.scale_noise(eps))
 
     def draw(self, seeds: Sequence[int]) -> Draws:
         """Networks with weights from the posterior."""
         like = self.posterior.prior
         eps = torch.empty(len(seeds), self.posterior.n_weights, device=like.device, dtype=like.dtype)
-        generator = torch.Generator(like.device)
-        for row, seed in zip(eps, seeds, strict=True):
-            row.normal_(generator=generator.manual_seed(seed))
         with torch.no_grad():
-            return WeightDraws(self.network, self.params_at(self.posterior.scale_noise(eps)))
+            noise = self.posterior.scale_noise(fill_normal(eps, seeds))
+            return WeightDraws(self.network, self.params_at(noise))
 
     def draw_mean(self) -> Draws:
         """The network at the mean weights."""

@@ -18,6 +18,7 @@ from torch.func import functional_call, vmap
 
 from lapae.methods.base import Output
 from lapae.models import Autoencoder
+from lapae.posterior.noise import fill_normal
 
 
 class WeightDraws:
@@ -83,10 +84,7 @@ def normal_draws(parameters: Mapping[str, Tensor], seeds: Sequence[int]) -> dict
     """Standard normal noise of the shape of `parameters`, (S, *shape) each; a seed's noise depends on nothing else."""
     first = next(iter(parameters.values()))
     sizes = [value.numel() for value in parameters.values()]
-    flat = first.new_empty(len(seeds), sum(sizes))
-    generator = torch.Generator(first.device)
-    for row, seed in zip(flat, seeds, strict=True):
-        row.normal_(generator=generator.manual_seed(seed))
+    flat = fill_normal(first.new_empty(len(seeds), sum(sizes)), seeds)
     blocks = flat.split(sizes, dim=1)
     return {
         name: block.unflatten(1, value.shape) if value.ndim else block[:, 0]

@@ -155,7 +155,8 @@ class DiagonalPrecision(Precision):
 
     def scale_noise(self, eps: Tensor) -> Tensor:
         """Eps / √precision."""
-        return self.diagonal().rsqrt_() * eps
+        deviation = self.diagonal().rsqrt_()
+        return deviation.mul_(eps) if eps.ndim == 1 else deviation * eps
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """G / √precision."""
