@@ -18,6 +18,7 @@ from lapae.methods.online import Online
 from lapae.models import Autoencoder, Bernoulli, Categorical, Gaussian, Likelihood
 from lapae.models import build as build_network
 from lapae.posterior import RULES
+from lapae.posterior.noise import normal
 from lapae.runs import Run
 from lapae.train.fit import fit
 from lapae.train.loop import train
@@ -57,7 +58,7 @@ def step(method: Online, x: Tensor, generator: torch.Generator) -> Tensor:
 def sampled(method: Online, generator: torch.Generator) -> dict[str, Tensor]:
     """Weights drawn by hand: θ + ε √(T / (h + δ)), over the parameters in their order."""
     posterior = method.posterior
-    eps = torch.randn(posterior.n_weights, dtype=torch.float64, generator=generator)
+    eps = normal(posterior.prior, posterior.n_weights, generator)
     noise = eps * (posterior.temperature / (posterior.h + posterior.flat_prior())).sqrt()
     params, start = {}, 0
     for name, p in method.network.named_parameters():
