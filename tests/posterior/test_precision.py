@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from cases import CASES
 from explicit import HESSIANS, curvature_matrix, curvature_of, data, fitted, matrix, network
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +33,8 @@ def test_products_and_determinants_are_those_of_the_matrix(form, prior, temperat
     assert explicit.shape == (n, n)
 
     noise = precision.scale_noise(torch.eye(n, dtype=torch.float64))
-    assert_close(noise.T @ noise, torch.linalg.inv(explicit))
+    assert_close(noise @ noise, torch.linalg.inv(explicit))
+    assert_close(noise, noise.T)  # a root that does not depend on the choice of eigenvectors
 
     delta = torch.randn(2, 3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     assert_close(precision.quadratic(delta), torch.einsum("abp,pq,abq->ab", delta, explicit, delta))
@@ -139,6 +141,46 @@ def test_state_comes_back_and_the_prior_can_change_after_it(form):
         other.set_prior(delta)
         noise = other.scale_noise(torch.eye(other.n_weights, dtype=torch.float64))
         assert_close(noise.T @ noise, torch.linalg.inv(matrix(other)))
+
+
+@every_form
+def test_what_is_kept_follows_a_change_of_type(form):
+    _, precision = fitted(form, "many")
+    eps = torch.randn(precision.n_weights, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    before = precision.scale_noise(eps)
+    after = precision.float().scale_noise(eps.float())
+    assert after.dtype == torch.float32
+    assert_close(after, before.float(), rtol=1e-3, atol=1e-4)
+
+
+@every_form
+def test_what_is_kept_follows_an_update(form):
+    module, precision = fitted(form, "many")
+    for change in (
+        lambda: precision.update(0.5, 2.0, curvature_of(form, module, data(seed=3))),
+        lambda: precision.set_prior(0.1),
+        lambda: precision.reset(4.0),
+    ):
+        precision.scale_noise(torch.zeros(precision.n_weights, dtype=torch.float64))
+        change()
+        noise = precision.scale_noise(torch.eye(precision.n_weights, dtype=torch.float64))
+        assert_close(noise.T @ noise, torch.linalg.inv(matrix(precision)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@every_form
+def test_every_layer_fits_every_form(form, case):
+    """As the curvature returns it, the update takes it."""
+    module = case.module()
+    if form == "kron" and any(
+        getattr(layer, "groups", 1) != 1 for layer in module.modules() if hasattr(layer, "weight")
+    ):
+        return  # the curvature refuses these
+    precision = make_precision(module, HESSIANS[form], 0.5, 1.0).double()
+    precision.set_prior(0.5)
+    precision.update(0.0, 1.0, curvature_of(form, module, case.x()))
+    noise = precision.scale_noise(torch.eye(precision.n_weights, dtype=torch.float64))
+    assert_close(noise.T @ noise, torch.linalg.inv(matrix(precision)), atol=1e-9, rtol=1e-6)
 
 
 # --- positive in float32, whatever happens ---

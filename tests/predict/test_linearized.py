@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from explicit import HESSIANS, matrix
@@ -109,6 +111,28 @@ def test_some_rows_at_a_time(network, form):
         whole = linearized(method, x)
         for budget in (1, 20_000):
             assert_close(linearized(method, x, memory_budget=budget).output_var, whole.output_var)
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_a_small_budget_means_a_datum_and_a_row_at_a_time(network, monkeypatch):
+    """All rows of a code go together: they have a covariance."""
+    seen = set()
+    module = sys.modules["lapae.predict.linearized"]  # the package holds the function under this name
+    pull = module.pull_rows
+
+    def watching(node, rows, *rest, **options):
+        seen.add((node.name.partition(".")[0], *rows.v.shape[:2]))
+        return pull(node, rows, *rest, **options)
+
+    monkeypatch.setattr(module, "pull_rows", watching)
+    method, x = method_of(*NETWORKS[network], Gaussian())
+    n_codes = method.network.encode(x).shape[1]
+    with torch.no_grad():
+        module.linearized(method, x, memory_budget=1)
+        assert seen == {("encoder", n_codes, 1), ("decoder", 1, 1)}
+        seen.clear()
+        module.linearized(method, x)
+        assert seen == {("encoder", n_codes, N_DATA), ("decoder", x[0].numel(), N_DATA)}
 
 
 def test_codes_alone():

@@ -16,6 +16,8 @@ from lapae.models import Autoencoder, Gaussian
 from lapae.predict import linearized, moments, predict
 from lapae.predict.moments import push
 
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Using padding=.same.")
+
 AFFINE = (nn.Linear, nn.modules.conv._ConvNd)
 
 

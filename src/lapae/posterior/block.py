@@ -23,6 +23,7 @@ class BlockPrecision(Precision):
         self.layer_sizes = [sum(self.shapes[n].numel() for n in names) for names in self.layers.values()]
         for i, n in enumerate(self.layer_sizes):
             self.register_buffer(f"h{i}", torch.zeros(n, n))
+        self._eigen: list[tuple[Tensor, Tensor] | None] = [None] * len(self.layer_sizes)
 
     def block(self, i: int) -> Tensor:
         """H of the i-th layer."""
@@ -32,29 +33,40 @@ class BlockPrecision(Precision):
         """H = value I."""
         for i in range(len(self.layer_sizes)):
             self.block(i).zero_().diagonal().fill_(value)
+        self._forget()
 
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
         """Layer by layer, in place."""
         for i, layer in enumerate(self.layers):
             self.block(i).mul_(keep).add_(curvature[layer] * gain)
+        self._forget()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._eigen = [None] * len(self.layer_sizes)
 
     def _factor(self, i: int) -> tuple[Tensor, Tensor]:
-        """Precision of the i-th layer as eigenvalues and eigenvectors."""
+        """Precision of the i-th layer as eigenvalues and eigenvectors, kept until something changes."""
+        known = self._eigen[i]
+        if known is not None:
+            return known
         names = list(self.layers.values())[i]
         prior = torch.cat([self.prior_of_parameter(n).expand(self.shapes[n].numel()) for n in names])
         values, vectors = eigh(self.block(i) + torch.diag(prior))
-        return values.clamp_min(prior.min()) / self.temperature, vectors
+        found = values.clamp_min(prior.min()) / self.temperature, vectors
+        self._eigen[i] = found
+        return found
 
     def prior_of_parameter(self, name: str) -> Tensor:
         """δ of a parameter."""
         return self.prior[list(self.shapes).index(name)]
 
     def scale_noise(self, eps: Tensor) -> Tensor:
-        """Eigenvectors diag(1 / √values) eps."""
+        """Eigenvectors diag(1 / √values) eigenvectorsᵀ eps: the same whichever eigenvectors a device finds."""
         parts = []
         for i, part in enumerate(eps.split(self.layer_sizes, dim=-1)):
             values, vectors = self._factor(i)
-            parts.append((part * values.rsqrt()) @ vectors.T)
+            parts.append((part @ vectors * values.rsqrt()) @ vectors.T)
         return torch.cat(parts, dim=-1)
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:

@@ -7,7 +7,6 @@ g_i a_j / n + δ: exact, without damping heuristics (Ritter et al. 2018; Daxberg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,8 +62,8 @@ class KronPrecision(Precision):
                 self.get_buffer(f"n{i}").mul_(keep).add_(new.n * gain)
         self._eigen = None
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
+    def _forget(self) -> None:
+        super()._forget()
         self._eigen = None
 
     def _factors(self) -> list[tuple[Tensor, Tensor | None, Tensor]]:
@@ -104,12 +103,13 @@ class KronPrecision(Precision):
         return matrix if v is None else matrix @ v.T
 
     def scale_noise(self, eps: Tensor) -> Tensor:
-        """U (eps / √values) Vᵀ."""
+        """U (Uᵀ eps V / √values) Vᵀ: the same whichever eigenvectors a device finds."""
         parts = []
         for i, part in enumerate(eps.split(self.sizes, dim=-1)):
             u, v, values = self._factors()[i]
             precision = (values + self.prior[i]) / self.temperature
-            parts.append(self._from_matrix(i, self._rotate(self._to_matrix(i, part) * precision.rsqrt(), u, v)))
+            rotated = self._rotate(self._to_matrix(i, part), u.T, None if v is None else v.T) * precision.rsqrt()
+            parts.append(self._from_matrix(i, self._rotate(rotated, u, v)))
         return torch.cat(parts, dim=-1)
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:

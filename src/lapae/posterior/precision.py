@@ -59,7 +59,7 @@ class Precision(nn.Module):
         if not bool(((new >= _TINY) & (new <= 1 / _TINY)).all()):
             raise ConfigError(f"prior_precision={new.tolist()}: expected numbers between {_TINY:g} and {1 / _TINY:g}")
         self.prior.copy_(new)
-        self._uniform = None
+        self._forget()
 
     def uniform_prior(self) -> float | None:
         """δ where it is the same for all weights. Looked up once: the look waits for the device."""
@@ -74,6 +74,14 @@ class Precision(nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
+        self._forget()
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Precision:
+        self._forget()  # of another type, or on another device
+        return super()._apply(*args, **kwargs)
+
+    def _forget(self) -> None:
+        """Drop what was derived from the buffers and kept."""
         self._uniform = None
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
@@ -98,7 +106,7 @@ class Precision(nn.Module):
 
     @abstractmethod
     def scale_noise(self, eps: Tensor) -> Tensor:
-        """Precision^(-1/2) eps: (…, P) -> (…, P)."""
+        """Precision^(-1/2) eps, the symmetric root: (…, P) -> (…, P)."""
 
     @abstractmethod
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
