@@ -92,7 +92,6 @@ def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
     view = choose_view(model, raw)
     side = SIDES.get(len(space.pairs), 16)
     shown = test_data(data, model, sizes.examples, sizes.seed)
-    spread = _has_spread(model)
     with progress_bar("report", side**2 * len(space.pairs) + len(shown)) as advance:
         latent = _latent(model, data, space, view, index, side, sizes, advance)
         looked_at = examples(model, data, view, shown, n=sizes.examples, n_samples=sizes.n_samples, seed=sizes.seed)
@@ -109,7 +108,8 @@ def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
         curves=curves(model, read_history(run)),
         examples=looked_at,
         view=view.kind,
-        spread=spread,
+        spread=latent["spread"],
+        learned=model.config.method.method in ("ae-var", "vae"),
         ensemble=model.method.distinct_draws is not None,
         latent=latent,
         axes=space.names,
@@ -131,13 +131,6 @@ def _template():
 
 def _file(name: str) -> str:
     return files("lapae.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _has_spread(model: TrainedModel) -> bool:
-    """Whether the decoder says different things at one code."""
-    if model.method.distinct_draws is not None:
-        return False
-    return model.method.stochastic or model.config.method.method in ("ae-var", "vae")
 
 
 def _latent(
@@ -168,7 +161,8 @@ def _latent(
         "labelings": labelings(data, index),
         "view": view.to_dict(),
         "planes": planes,
-        "spread": _has_spread(model),
+        # one network that learns no noise says one thing at a code: there is nothing to shade
+        "spread": any(max(found["heat"]) > 0 for found in planes),
     }
 
 

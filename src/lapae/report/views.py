@@ -54,7 +54,9 @@ def choose_view(model: TrainedModel, x: Tensor) -> View:
             index = np.sort(np.argsort(-np.nan_to_num(spread), kind="stable")[:MOST_BARS])
     else:
         kind, index = "lines", np.unique(np.linspace(0, n - 1, min(n, MOST_POINTS)).round().astype(int))
-    low, high = np.nanpercentile(flat[:, index], [0.5, 99.5], axis=0)
+    shown = flat[:, index]
+    shown = np.where(np.isnan(shown).all(0), 0.0, shown)  # a feature without any value has no range
+    low, high = np.nanpercentile(shown, [0.5, 99.5], axis=0)
     names = model.data.feature_names or tuple(str(i) for i in range(n))
     return View(kind, index, tuple(names[i] for i in index), tuple(zip(low.tolist(), high.tolist(), strict=True)))
 

@@ -1,0 +1,209 @@
+"""The page, its parts, and what hostile names and damaged files do to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.data import Data, Scaling, Split
+from lapae.errors import ConfigError, RunError
+from lapae.report.chart import line_chart, ticks
+from lapae.report.decode import decode_codes, encode_mean
+from lapae.report.figures import imputation_figure, latent_figure, reconstruction_figure
+from lapae.report.latent import latent_space, plane
+from lapae.report.page import MOST_BYTES, REPORT, Sizes, write_report
+from lapae.report.results import Record, file_name, load_results, save_result, table
+from lapae.report.sprite import shrink, tiled
+from lapae.runs import Run
+from lapae.tasks.base import tensor
+from lapae.train.fit import fit
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
+QUICK = Sizes(n_samples=4, points=40, examples=2)
+
+
+def images(n: int = 90) -> Data:
+    x = np.random.default_rng(0).random((n, 1, 8, 8)).astype(np.float32)
+    y = np.arange(n) % 3
+    cut = (slice(0, 60), slice(60, 75), slice(75, n))
+    return Data("squares", "image", *(Split(x[c], y[c]) for c in cut), Scaling(), ("a", "b", HOSTILE), None)
+
+
+def trained(data: Data, tmp_path, method: str = "online", latent_dim: int = 2):
+    config = Config(
+        model=ModelConfig(hidden=(8,), latent_dim=latent_dim),
+        method=MethodConfig(method=method, members=2),
+        train=TrainConfig(epochs=2, verbose=False, device="cpu"),
+    )
+    run = Run.create(tmp_path / "run")
+    return run, fit(config, data, run=run)
+
+
+def payload(page: str) -> dict:
+    found = re.search(r'<script type="application/json" id="latent">(.*?)</script>', page, re.S)
+    assert found is not None
+    return json.loads(found.group(1))
+
+
+def test_page_stands_alone_and_escapes_names(tmp_path):
+    data = replace(images(), name=HOSTILE)
+    run, model = trained(data, tmp_path)
+    size = write_report(run, model, data, QUICK)
+    page = (run / REPORT).read_text()
+    assert size == len(page.encode()) < MOST_BYTES
+    assert HOSTILE not in page
+    assert "<img src=x" not in page
+    assert "default-src 'none'" in page
+    assert not re.search(r"""(src|href)=["'](?!data:)""", page)  # nothing is fetched
+    assert not re.search(r"https?://", page)
+    latent = payload(page)
+    assert latent["labelings"][0]["names"][2] == HOSTILE  # whole, as text
+    assert len(latent["points"]) == 40
+    assert latent["spread"]
+
+
+@pytest.mark.parametrize(("latent_dim", "maps"), [(1, 1), (2, 1), (3, 3), (6, 6)])
+def test_maps_by_latent_size(tmp_path, latent_dim, maps):
+    data = images()
+    run, model = trained(data, tmp_path, latent_dim=latent_dim)
+    write_report(run, model, data, QUICK)
+    page = (run / REPORT).read_text()
+    assert len(payload(page)["planes"]) == maps
+    assert ('id="axis-x"' in page) == (latent_dim > 2)
+
+
+@pytest.mark.parametrize("method", ["ae", "vae", "ensemble"])
+def test_other_methods(tmp_path, method):
+    data = images()
+    run, model = trained(data, tmp_path, method)
+    write_report(run, model, data, QUICK)
+    assert payload((run / REPORT).read_text())["spread"] == (method == "vae")
+
+
+def test_table_shows_bars_in_the_units_of_the_data(tmp_path, table):
+    data = replace(table, scaling=Scaling(np.full(6, 100.0), np.full(6, 10.0)), feature_names=(HOSTILE, *"bcdef"))
+    parts = (replace(split, x=np.asarray(split.x) * 10 + 100) for split in (data.train, data.valid, data.test))
+    data = replace(data, **dict(zip(("train", "valid", "test"), parts, strict=True)))
+    run, model = trained(data, tmp_path)
+    write_report(run, model, data, QUICK)
+    page = (run / REPORT).read_text()
+    latent = payload(page)
+    assert latent["view"]["kind"] == "bars"
+    assert HOSTILE not in page
+    means = np.array(latent["planes"][0]["mean"])
+    assert means.shape == (32 * 32, 6)
+    assert 50 < means.mean() < 150
+
+
+def test_missing_values_and_long_arrays(tmp_path, table):
+    x = np.tile(np.asarray(table.train.x), (1, 10))
+    run, model = trained(
+        replace(table, kind="array", train=Split(x, None), valid=Split(x, None), test=Split(x, None)), tmp_path
+    )
+    holes = x.copy()
+    holes[:, 3] = np.nan
+    split = Split(holes, None)
+    write_report(run, model, replace(table, kind="array", train=split, valid=split, test=split), QUICK)
+    assert payload((run / REPORT).read_text())["view"]["kind"] == "lines"
+
+
+def test_data_of_another_shape_are_refused(tmp_path, table):
+    run, model = trained(images(), tmp_path)
+    with pytest.raises(ConfigError, match=r"shape \(1, 8, 8\), got \(6,\)"):
+        write_report(run, model, table, QUICK)
+    assert not (run / REPORT).exists()
+
+
+def test_decode_codes_is_mean_and_deviation_over_networks(tmp_path):
+    _, model = trained(images(), tmp_path)
+    z = torch.randn(5, 2)
+    found = decode_codes(model.method, z, n_samples=12, batch_size=2)
+    from lapae.predict.mc import draw_seeds
+
+    with torch.no_grad():
+        each = model.method.draw(draw_seeds(0, 12)).decode(z[None]).loc
+    torch.testing.assert_close(found.mean, each.mean(0))
+    torch.testing.assert_close(found.deviation, each.std(0))
+
+
+def test_grid_cells_lie_where_the_map_shows_them(tmp_path):
+    data = images()
+    _, model = trained(data, tmp_path, latent_dim=3)
+    x = tensor(model, data.train, np.arange(60))
+    space = latent_space(model.method, x)
+    codes = space.grid((0, 2), 4)
+    points = (codes - space.origin) @ space.directions.T
+    assert points[0, 0] < points[3, 0]  # to the right
+    assert points[0, 2] > points[-1, 2]  # downwards
+    np.testing.assert_allclose(points[:, 1], 0, atol=1e-9)  # in the plane
+    np.testing.assert_allclose(space.codes, encode_mean(model.method, x).numpy(), rtol=1e-6)
+    assert plane(model.method, space, (0, 2), side=4, n_samples=3).total.shape == (4, 4)
+
+
+def test_figures(tmp_path):
+    data = images()
+    _, model = trained(data, tmp_path)
+    x = tensor(model, data.test, np.arange(4))
+    made = [
+        latent_figure(model, x, np.asarray(data.test.y)[:4], side=6, n_samples=3),
+        reconstruction_figure(model, x, n_samples=3),
+        imputation_figure(model, x, modes=2),
+    ]
+    assert all(isinstance(figure, Figure) for figure in made)
+    assert len(made[1].axes) == 12
+
+
+class Fake:
+    def __init__(self, names):
+        self.names = names
+
+    def to_dict(self):
+        return {"a": 1.5, "b": float("nan")}
+
+    def figures(self):
+        return {name: Figure(figsize=(1, 1)) for name in self.names}
+
+
+def test_results_are_kept_and_old_pictures_go(tmp_path):
+    run = Run.create(tmp_path / "run")
+    first = save_result(run, "mine", {}, Fake(["../../x", "../../x ", "b"]))
+    assert first.figures == ["x.png", "x-2.png", "b.png"]
+    assert sorted(p.name for p in tmp_path.rglob("*.png")) == ["b.png", "x-2.png", "x.png"]
+    save_result(run, "mine", {}, Fake(["b"]))
+    assert [p.name for p in (run / "figures").iterdir()] == ["b.png"]
+    assert load_results(run)[0].result == {"a": 1.5, "b": None}
+    assert table(load_results(run)[0]).rows == [("a", "1.5"), ("b", "–")]
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"task": "ood"}', '{"task":"x","options":{},"result":{},"figures":["../a"]}']
+)
+def test_damaged_results_are_named(tmp_path, content):
+    run = Run.create(tmp_path / "run")
+    (run / "tasks").mkdir()
+    (run / "tasks" / "x.json").write_text(content)
+    with pytest.raises(RunError, match=r"x\.json is not a task result"):
+        load_results(run)
+    with pytest.raises(RunError, match="not of the form"):
+        table(Record("ood", {}, {"sets": 3}, []))
+
+
+def test_file_names_chart_and_sprites():
+    assert file_name("/etc/passwd") == "etc_passwd"
+    assert file_name("..") == "figure"
+    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
+    assert line_chart([1], {"a": [None]}) is None
+    chart = line_chart(list(range(1, 31)), {"a": [1000.0, *[5.0 - i / 10 for i in range(28)], float("nan")]}, mark=3)
+    assert chart is not None
+    assert chart.clipped
+    assert max(float(tick.text) for tick in chart.y_ticks) <= 6
+    tiles = np.arange(4)[:, None, None] * np.ones((4, 2, 3), dtype=int)
+    assert tiled(tiles, 2)[:, [0, 3]].tolist() == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert shrink(torch.ones(2, 3, 64, 32)).shape == (2, 3, 32, 16)
