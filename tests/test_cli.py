@@ -90,7 +90,7 @@ def test_a_file_of_ones_own_is_kept_by_its_full_path(tmp_path, capsys, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["nope"], "unknown command 'nope': expected one of demo, train, data"),
+        (["nope"], "unknown command 'nope': expected one of demo, train, "),
         (["train", "absent.npy", *QUICK], "absent.npy: no such file"),
         (["train", "digits", *QUICK, "--network", "nope"], "unknown network 'nope'"),
         (["train", "digits", *QUICK, "--method", "nope"], "unknown method 'nope'"),

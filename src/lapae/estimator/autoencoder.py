@@ -184,7 +184,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         check_is_fitted(self)
         seed = self.seed_ if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
-        return self.space_.to_user(generate(self, int(n_samples), seed))
+        space = self.space_
+        shape, n = space.model_shape, int(n_samples)
+        made = generate(self._method, shape, self.latent_dim_, n, seed=seed, value_range=space.value_range)
+        return space.to_user(made)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator into a run folder: tensors and plain text, nothing pickled."""

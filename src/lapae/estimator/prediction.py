@@ -12,7 +12,7 @@ from lapae.methods import Method
 from lapae.predict import draw_seeds, evaluating
 from lapae.predict.mc import expected, n_distinct
 from lapae.tasks.generation import from_noise, from_prior
-from lapae.tasks.imputation import impute
+from lapae.tasks.imputation import Imputation, impute
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder
@@ -41,51 +41,44 @@ def decode(method: Method, z: np.ndarray, n_samples: int, seed: int) -> np.ndarr
     return (total / len(seeds)).cpu().numpy()
 
 
-def guess(estimator: LaplacianAutoencoder, x: Tensor) -> Tensor:
+def guess(method: Method, x: Tensor, *, seed: int, value_range: tuple[float, float]) -> Tensor:
     """x (n, *shape) in the model's space, its missing values by the mean of a few chains."""
-    return _impute(estimator, x, modes=CHAINS, average=AVERAGE).mean
+    return _impute(method, x, seed, value_range, modes=CHAINS, average=AVERAGE).mean
 
 
 def complete(estimator: LaplacianAutoencoder, x: Tensor, n_samples: int | None) -> np.ndarray:
     """The best guess (n, *shape), or completions (n_samples, n, *shape) with the noise of hidden values on them."""
+    method, seed, value_range = estimator.model_.method, estimator.seed_, estimator.space_.value_range
     if n_samples is None:
-        return guess(estimator, x).numpy()
+        return guess(method, x, seed=seed, value_range=value_range).numpy()
     if n_samples < 1:
         raise ValueError(f"n_samples={n_samples}: expected at least 1")
-    center = guess(estimator, x)
-    spread = _impute(estimator, x, modes=n_samples, average=0).samples
+    center = guess(method, x, seed=seed, value_range=value_range)
+    spread = _impute(method, x, seed, value_range, modes=n_samples, average=0).samples
     spread = spread - (spread.mean(0) if n_samples > 1 else center)
     # Errors of the best guess have the variance `hidden_noise_`²; what the networks do not account for is noise.
     noise = torch.from_numpy(estimator.hidden_noise_).to(center.dtype)
     left = (noise.square() - spread.square().mean(0)).clamp_min(0.0).sqrt()
-    generator = torch.Generator().manual_seed(estimator.seed_)
+    generator = torch.Generator().manual_seed(seed)
     drawn = center + spread + left * torch.randn(spread.shape, generator=generator, dtype=center.dtype)
     if estimator.space_.kind == "image":
-        drawn = drawn.clamp(*estimator.space_.value_range)
+        drawn = drawn.clamp(*value_range)
     return drawn.numpy()
 
 
-def generate(estimator: LaplacianAutoencoder, n: int, seed: int) -> np.ndarray:
-    """New data (n, *model shape) in the model's space."""
-    method = estimator.model_.method
+def generate(
+    method: Method, shape: tuple[int, ...], latent_dim: int, n: int, *, seed: int, value_range: tuple[float, float]
+) -> np.ndarray:
+    """New data (n, *shape) in the model's space."""
     if n < 1:
         raise ValueError(f"n_samples={n}: expected at least 1")
     if method.latent_prior:
-        return from_prior(method, estimator.latent_dim_, n, seed=seed).numpy()
-    return from_noise(
-        method, estimator.space_.model_shape, n, seed=seed, value_range=estimator.space_.value_range
-    ).numpy()
+        return from_prior(method, latent_dim, n, seed=seed).numpy()
+    return from_noise(method, shape, n, seed=seed, value_range=value_range).numpy()
 
 
-def _impute(estimator: LaplacianAutoencoder, x: Tensor, *, modes: int, average: int) -> Any:
-    method = estimator.model_.method
-    weight = next(method.parameters())
-    return impute(
-        method,
-        x.to(weight.dtype),
-        modes=modes,
-        average=average,
-        steps=EXPLORE,
-        seed=estimator.seed_,
-        value_range=estimator.space_.value_range,
-    )
+def _impute(
+    method: Method, x: Tensor, seed: int, value_range: tuple[float, float], *, modes: int, average: int
+) -> Imputation:
+    x = x.to(next(method.parameters()).dtype)
+    return impute(method, x, modes=modes, average=average, steps=EXPLORE, seed=seed, value_range=value_range)

@@ -92,6 +92,14 @@ def load(cls: type[LaplacianAutoencoder], path: str | Path, *, network: Any, lik
     return estimator
 
 
+def threshold(path: str | Path) -> float | None:
+    """The threshold of the estimator in a run folder; None for a run of `lapae train`."""
+    try:
+        return float(json.loads((Path(path) / ABOUT).read_bytes())["fitted"]["offset_"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _about(estimator: LaplacianAutoencoder) -> dict[str, Any]:
     params = estimator.get_params(deep=False)
     if not isinstance(params["network"], str):

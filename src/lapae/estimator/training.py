@@ -147,7 +147,10 @@ def typical_gaps(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[np.nda
     # few data are hidden several times over, so that every element is hidden in some
     many = np.concatenate([truth] * max(1, LEAST_GAPS // len(truth)))
     mask = rng.random(many.shape) < HIDDEN
-    filled = guess(estimator, torch.from_numpy(np.where(mask, np.float32(np.nan), many))).numpy()
+    holes = torch.from_numpy(np.where(mask, np.float32(np.nan), many))
+    filled = guess(
+        estimator.model_.method, holes, seed=estimator.seed_, value_range=estimator.space_.value_range
+    ).numpy()
     return seen, _rms(np.where(mask, filled - many, np.nan))
 
 

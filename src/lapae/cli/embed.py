@@ -1,0 +1,66 @@
+"""`lapae embed`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import tyro
+
+from lapae.cli.new_data import Out, Predictive, Run, Source, carried, check_out, finish, open_model, predicted
+
+
+@dataclass(frozen=True)
+class EmbedCommand:
+    """Codes of new data under a trained run, with their deviations.
+
+    A .csv has a row for each datum, in the order of the input: the columns of a table that are no features (or the name
+    of the image file), the code z0, z1, … and its deviation z0_std, z1_std, …. An .npz has the arrays z and z_std, a
+    .npy the codes alone.
+    """
+
+    run: Run
+    """Folder of a trained run."""
+    input: Source
+    """.csv, .npy or .npz file, image, or folder of images."""
+    out: Out
+    """.csv, .npz or .npy file to write."""
+    options: tyro.conf.OmitArgPrefixes[Predictive] = field(default_factory=Predictive)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, embed block by block, write."""
+    command = tyro.cli(EmbedCommand, args=list(arguments), prog="lapae embed")
+    suffix = check_out(command.out, command.input, (".csv", ".npz", ".npy"))
+    import numpy as np
+
+    from lapae.data import DataError
+    from lapae.inputs import open_input
+    from lapae.outputs import csv_rows, whole, write_npz
+
+    options = command.options
+    model = open_model(command.run, options)
+    source = open_input(command.input, model, resize=options.resize, skip_bad=options.skip_bad)
+    blocks = predicted(model, source, options, ("codes",), "embedding")
+    first = next(blocks, None)
+    if first is None:
+        raise DataError(f"{command.input}: there are no data to embed")
+    n, k = 0, first[1].z_mean.shape[1]
+    if suffix == ".csv":
+        header = [*carried(source, first[0])[0], *(f"z{i}" for i in range(k)), *(f"z{i}_std" for i in range(k))]
+        with csv_rows(command.out, header) as write:
+            while first is not None:
+                block, found = first
+                codes = np.concatenate([found.z_mean.numpy(), np.sqrt(found.z_var.numpy())], 1).tolist()
+                write([*cell, *map(repr, code)] for cell, code in zip(carried(source, block)[1], codes, strict=True))
+                n += len(codes)
+                first = next(blocks, None)
+        return finish(source, command.out, n, options, latent_dim=k)
+    parts = [first[1], *(found for _, found in blocks)]
+    z = np.concatenate([part.z_mean.numpy() for part in parts])
+    if suffix == ".npz":
+        write_npz(command.out, {"z": z, "z_std": np.concatenate([np.sqrt(part.z_var.numpy()) for part in parts])})
+    else:
+        with whole(command.out) as path, path.open("wb") as file:
+            np.save(file, z)
+    return finish(source, command.out, len(z), options, latent_dim=k)

@@ -1,0 +1,149 @@
+"""`lapae impute`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from lapae.cli.new_data import Device, Out, Run, Source, check_out, finish, open_model, seed_of, to_model, value_range
+from lapae.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lapae.inputs import Block, CsvInput, Input
+    from lapae.model import TrainedModel
+
+
+@dataclass(frozen=True)
+class ImputeCommand:
+    """Fill in missing values of new data: empty cells or NaN in a table, NaN in an array, transparent pixels of images.
+
+    The output has the format of the input: a table keeps its columns, its order and every cell that was there; a folder
+    of images gives a folder of .png images.
+    """
+
+    run: Run
+    """Folder of a trained run."""
+    input: Source
+    """.csv, .npy or .npz file, image, or folder of images."""
+    out: Out
+    """File of the same kind to write, or a folder for images."""
+    options: tyro.conf.OmitArgPrefixes[Device] = field(default_factory=Device)
+    resize: bool = False
+    """Scale images to the size that the model takes."""
+    skip_bad: bool = False
+    """Leave out images that cannot be read, instead of stopping at the first."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, impute block by block, write."""
+    command = tyro.cli(ImputeCommand, args=list(arguments), prog="lapae impute")
+    out, options = command.out, command.options
+    if command.input.is_dir():
+        if out.suffix:
+            raise ConfigError(f"{out}: the input is a folder of images, expected a folder to write")
+    else:
+        suffix = command.input.suffix.lower()
+        check_out(out, command.input, (suffix if suffix in (".csv", ".npy", ".npz") else ".png",))
+    from lapae.inputs import ArrayInput, CsvInput, open_input
+
+    model = open_model(command.run, options)
+    source = open_input(command.input, model, resize=command.resize, skip_bad=command.skip_bad, alpha=True)
+    blocks = filled(model, source, options)
+    if isinstance(source, CsvInput):
+        n, holes = write_table(source, out, blocks)
+    elif isinstance(source, ArrayInput):
+        n, holes = write_array(source, out, blocks)
+    else:
+        n, holes = write_images(out, blocks, single=not command.input.is_dir(), model=model)
+    return finish(source, out, n, options, imputed=holes)
+
+
+def filled(model: TrainedModel, source: Input, options: Device) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
+    """Blocks, their data (B, *shape) in storage units without a hole, and where the holes were."""
+    import numpy as np
+
+    from lapae.data.progress import progress
+    from lapae.estimator.prediction import guess
+
+    with progress("imputing", source.size) as advance:
+        for block in source.blocks(advance):
+            missing = np.isnan(block.x) if block.x.dtype.kind == "f" else np.zeros(block.x.shape, bool)
+            x = block.x
+            rows = missing.reshape(len(x), -1).any(1)
+            if rows.any():
+                part = to_model(model, type(block)(x[rows]), source.path)
+                found = guess(model.method, part, seed=seed_of(model, options), value_range=value_range(model))
+                x = x.copy()
+                x[rows] = np.where(missing[rows], model.scaling.invert(found.numpy()), x[rows])
+            yield block, x, missing
+
+
+def write_table(source: CsvInput, out: Path, blocks: Iterator[Any]) -> tuple[int, int]:
+    """Cells that were there as they were, the others as numbers."""
+    from lapae.outputs import csv_rows
+
+    n = holes = 0
+    with csv_rows(out, source.header, source.delimiter) as write:
+        for block, x, missing in blocks:
+            for row, values, gone in zip(block.cells, x.tolist(), missing.tolist(), strict=True):
+                for column, value, hole in zip(source.columns, values, gone, strict=True):
+                    if hole:
+                        row[column] = f"{value:.8g}"
+            write(block.cells)
+            n, holes = n + len(x), holes + int(missing.sum())
+    return n, holes
+
+
+def write_array(source: Any, out: Path, blocks: Iterator[Any]) -> tuple[int, int]:
+    """An array of the shape and the type of the input's."""
+    import numpy as np
+
+    from lapae.outputs import npy_rows, write_npz
+
+    n = holes = 0
+    shape = source.raw.shape[1:]
+
+    def as_given(x: np.ndarray) -> np.ndarray:
+        moved = np.moveaxis(x, 1, -1) if x.shape[1:] != shape and x.ndim == 4 and len(shape) == 3 else x
+        return moved.reshape(len(x), *shape).astype(source.raw.dtype, copy=False)
+
+    parts = []
+    with npy_rows(out, source.size) if out.suffix.lower() == ".npy" else _collect(parts) as write:
+        for _, x, missing in blocks:
+            write(as_given(x))
+            n, holes = n + len(x), holes + int(missing.sum())
+    if parts:
+        write_npz(out, {"x": np.concatenate(parts)})
+    return n, holes
+
+
+def _collect(parts: list) -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext(parts.append)
+
+
+def write_images(out: Path, blocks: Iterator[Any], *, single: bool, model: TrainedModel) -> tuple[int, int]:
+    """A .png for each image, under its name."""
+    import numpy as np
+
+    from lapae.outputs import image_bytes, save_image, whole, whole_folder
+
+    most = float(np.max(model.scaling.scale))
+    n = holes = 0
+    with (whole if single else whole_folder)(out) as place:
+        for block, x, missing in blocks:
+            for file, pixels in zip(block.files, image_bytes(x, most), strict=True):
+                target = place if single else (place / file).with_suffix(".png")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if not single and target.exists():
+                    raise ConfigError(f"two images would be written as {file.with_suffix('.png')}: rename one")
+                save_image(target, pixels)
+            n, holes = n + len(x), holes + int(missing.sum())
+    return n, holes

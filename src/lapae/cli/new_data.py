@@ -1,0 +1,151 @@
+"""What the commands that use a trained run have in common: `embed`, `score`, `impute` and `sample`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from lapae.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from lapae.inputs import Block, Input
+    from lapae.model import TrainedModel
+
+Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+Source = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
+Out = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+STANDARD_RANGE = (-3.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where and with what randomness a trained model works."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+    seed: int | None = None
+    """Of the networks drawn; that of the training where not given."""
+    json: bool = False
+    """Print one JSON object to stdout."""
+
+
+@dataclass(frozen=True)
+class Predictive(Device):
+    """How predictions are made."""
+
+    predictive: Literal["mc", "linearized", "moments"] | None = None
+    """mc, linearized or moments; that of the run where not given."""
+    n_samples: int | None = None
+    """Networks drawn by mc; that of the run where not given."""
+    resize: bool = False
+    """Scale images to the size that the model takes."""
+    skip_bad: bool = False
+    """Leave out images that cannot be read, instead of stopping at the first."""
+
+
+def open_model(run: Path, options: Device) -> TrainedModel:
+    """The model of a run, ready to predict, taking missing values where its likelihood can."""
+    import torch
+
+    from lapae.estimator.training import settle
+    from lapae.model import load_run
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = cuda: there is no CUDA device that torch can use here; try auto or cpu")
+    device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
+    try:
+        model = load_run(run, device=device, allow_nan=True)
+    except ConfigError:  # the likelihood does not take missing values: then NaN in the input is refused
+        model = load_run(run, device=device)
+    settle(model)
+    return model
+
+
+def seed_of(model: TrainedModel, options: Device) -> int:
+    """The seed of the networks drawn."""
+    return model.config.train.seed if options.seed is None else options.seed
+
+
+def value_range(model: TrainedModel) -> tuple[float, float]:
+    """Where data lie in the model's space."""
+    return (0.0, 1.0) if model.data.kind == "image" else STANDARD_RANGE
+
+
+def to_model(model: TrainedModel, block: Block, path: Path) -> Tensor:
+    """A block in the model's space."""
+    import numpy as np
+    import torch
+
+    from lapae.data import DataError
+    from lapae.missing import PartialBernoulli, PartialGaussian
+
+    if (
+        not isinstance(model.likelihood, PartialGaussian | PartialBernoulli)
+        and block.x.dtype.kind == "f"
+        and np.isnan(block.x).any()
+    ):
+        raise DataError(f"{path}: has missing values, which the {model.config.model.likelihood} likelihood cannot take")
+    return torch.from_numpy(np.ascontiguousarray(model.scaling.apply(np.ascontiguousarray(block.x))))
+
+
+def predicted(
+    model: TrainedModel, source: Input, options: Predictive, want: tuple[Any, ...], what: str
+) -> Iterator[tuple[Block, Any]]:
+    """Blocks of the input with their predictions, with a progress bar."""
+    from lapae.data.progress import progress
+    from lapae.predict import predict
+
+    given: dict[str, Any] = {
+        "predictive": options.predictive or model.config.method.predictive,
+        "n_samples": options.n_samples or model.config.method.n_samples,
+        "seed": seed_of(model, options),
+    }
+    if options.n_samples is not None and options.n_samples < 1:
+        raise ConfigError(f"n_samples = {options.n_samples}: expected at least 1")
+    with progress(what, source.size) as advance:
+        for block in source.blocks(advance):
+            try:
+                yield block, predict(model.method, to_model(model, block, source.path), want=want, **given)
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
+
+
+def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
+    """The suffix of the output, which is one of `suffixes` and not the input itself."""
+    if out.suffix.lower() not in suffixes:
+        raise ConfigError(f"{out}: expected an output that ends in {', '.join(suffixes)}")
+    if out.exists() and source.exists() and out.samefile(source):
+        raise ConfigError(f"{out} is the input itself: choose another output")
+    return out.suffix.lower()
+
+
+def carried(source: Input, block: Block) -> tuple[list[str], list[list[str]]]:
+    """What the rows of the output begin with: names and, a row of the block, cells (an index, a label; a file)."""
+    from lapae.inputs import CsvInput, ImageInput
+
+    if isinstance(source, ImageInput):
+        return ["file"], [[str(file)] for file in block.files]
+    if isinstance(source, CsvInput) and source.header is not None:
+        return [source.header[i] for i in source.carried], [[row[i] for i in source.carried] for row in block.cells]
+    return [], [[] for _ in block.x]
+
+
+def finish(source: Input, out: Path, n: int, options: Device, **numbers: Any) -> int:
+    """Say what was left out and what was written."""
+    for message in source.skipped:
+        print(f"lapae: skipped: {message}", file=sys.stderr)
+    if options.json:
+        print(json.dumps({"out": str(out), "n": n, "skipped": len(source.skipped), **numbers}))
+    else:
+        left = f", {len(source.skipped)} skipped" if source.skipped else ""
+        print(f"{out}: {n} data{left}")
+    return 0

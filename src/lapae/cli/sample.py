@@ -1,0 +1,79 @@
+"""`lapae sample`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+
+from lapae.cli.new_data import Device, Out, Run, open_model, seed_of, value_range
+from lapae.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SampleCommand:
+    """Generate new data from a trained run: from noise, or from the prior over codes where the method has one."""
+
+    run: Run
+    """Folder of a trained run."""
+    out: Out
+    """.npz, .npy or .csv file; of images also a .png (all in one) or a folder (a .png each)."""
+    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
+    """How many."""
+    options: tyro.conf.OmitArgPrefixes[Device] = field(default_factory=Device)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, generate, write."""
+    command = tyro.cli(SampleCommand, args=list(arguments), prog="lapae sample")
+    suffix = command.out.suffix.lower()
+    if suffix not in (".npz", ".npy", ".csv", ".png", ""):
+        raise ConfigError(f"{command.out}: expected an output that ends in .npz, .npy, .csv or .png, or a folder")
+    if command.n < 1:
+        raise ConfigError(f"n = {command.n}: expected at least 1")
+    import numpy as np
+
+    from lapae.estimator.prediction import generate
+    from lapae.outputs import csv_rows, grid, image_bytes, save_image, whole, whole_folder, write_npz
+
+    model = open_model(command.run, command.options)
+    picture = suffix in (".png", "")
+    if picture and (model.data.kind != "image" or model.shape[0] not in (1, 3)):
+        raise ConfigError(f"{command.out}: pictures are for images, the model makes data of shape {model.shape}")
+    made = generate(
+        model.method,
+        model.shape,
+        model.config.model.latent_dim,
+        command.n,
+        seed=seed_of(model, command.options),
+        value_range=value_range(model),
+    )
+    x = model.scaling.invert(made)
+    pixels = image_bytes(x, float(np.max(model.scaling.scale))) if picture else None
+    if suffix == ".csv":
+        flat = x.reshape(len(x), -1)
+        names = model.data.feature_names or tuple(f"x{i}" for i in range(flat.shape[1]))
+        with csv_rows(command.out, names) as write:
+            write([f"{value:.8g}" for value in row] for row in flat.tolist())
+    elif suffix == ".npz":
+        write_npz(command.out, {"x": x})
+    elif suffix == ".npy":
+        with whole(command.out) as path, path.open("wb") as file:
+            np.save(file, x)
+    elif suffix == ".png":
+        assert pixels is not None
+        with whole(command.out) as path:
+            save_image(path, grid(pixels))
+    else:
+        assert pixels is not None
+        with whole_folder(command.out) as folder:
+            for i, image in enumerate(pixels):
+                save_image(folder / f"{i:0{len(str(command.n - 1))}d}.png", image)
+    if command.options.json:
+        print(json.dumps({"out": str(command.out), "n": command.n, "shape": list(model.shape)}))
+    else:
+        print(f"{command.out}: {command.n} data of shape {tuple(model.shape)}")
+    return 0

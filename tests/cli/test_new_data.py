@@ -1,0 +1,312 @@
+"""embed, score, impute and sample: formats, what is refused, what is written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lapae import LaplacianAutoencoder
+from lapae.cli import main
+
+QUICK = ["--hidden", "8", "--epochs", "2", "--device", "cpu", "--no-verbose"]
+FAST = ["--n-samples", "3", "--device", "cpu"]
+
+
+def rows_of(path) -> list[list[str]]:
+    with open(path, newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Runs trained on a table with a label, on uint8 images in a folder, and on an array of images."""
+    root = tmp_path_factory.mktemp("runs")
+    rng = np.random.default_rng(0)
+    t = rng.uniform(-1, 1, (60, 1))
+    x = 50 + 5 * np.concatenate([t, t**2, -t], 1) + 0.1 * rng.standard_normal((60, 3))
+    lines = ["speed,temp,load,kind"] + [
+        ",".join(f"{v:.4f}" for v in row) + f",{'ab'[i % 2]}" for i, row in enumerate(x)
+    ]
+    (root / "train.csv").write_text("\n".join(lines) + "\n")
+    assert main(["train", str(root / "train.csv"), "--label-column", "kind", "--out", str(root / "table"), *QUICK]) == 0
+    images = rng.integers(0, 256, (24, 8, 8), dtype=np.uint8)
+    (root / "pictures").mkdir()
+    for i, image in enumerate(images):
+        Image.fromarray(image).save(root / "pictures" / f"{i:02d}.png")
+    assert main(["train", str(root / "pictures"), "--out", str(root / "images"), *QUICK]) == 0
+    return root
+
+
+@pytest.fixture
+def holes(tmp_path):
+    """A table with an index in front, columns in another order, a label and gaps."""
+    path = tmp_path / "new.csv"
+    path.write_text("name,temp,speed,kind,load\nfirst,51.5,50.25,a,49\nsecond,,48,b,52\nthird,50,NA,a,\n")
+    return path
+
+
+def test_score_a_table_keeps_index_label_and_order(place, holes, tmp_path, capsys):
+    out = tmp_path / "scores.csv"
+    assert main(["score", str(place / "table"), str(holes), "-o", str(out), *FAST, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"out": str(out), "n": 3, "skipped": 0}
+    header, *rows = rows_of(out)
+    assert header == ["name", "kind", "log_likelihood"]
+    assert [row[:2] for row in rows] == [["first", "a"], ["second", "b"], ["third", "a"]]
+    assert all(np.isfinite(float(row[2])) for row in rows)
+
+
+def test_columns_are_found_by_name(place, tmp_path):
+    (tmp_path / "a.csv").write_text("speed,temp,load\n50,51,52\n")
+    (tmp_path / "b.csv").write_text("load,speed,temp\n52,50,51\n")
+    scores = []
+    for name in ("a", "b"):
+        assert (
+            main(["score", str(place / "table"), str(tmp_path / f"{name}.csv"), "-o", str(tmp_path / "s.csv"), *FAST])
+            == 0
+        )
+        scores.append(rows_of(tmp_path / "s.csv"))
+    assert scores[0] == scores[1]
+
+
+def test_scores_do_not_depend_on_the_size_of_blocks(place, tmp_path, monkeypatch):
+    from lapae import inputs
+
+    x = 50 + np.random.default_rng(0).standard_normal((50, 3))
+    np.save(tmp_path / "x.npy", x)
+    found = []
+    for size in (8192, 7):
+        monkeypatch.setattr(inputs, "BLOCK_ROWS", size)
+        assert main(["score", str(place / "table"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "s.npy"), *FAST]) == 0
+        found.append(np.load(tmp_path / "s.npy"))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+
+
+def test_embed_in_three_formats(place, holes, tmp_path):
+    for suffix in ("csv", "npz", "npy"):
+        assert main(["embed", str(place / "table"), str(holes), "-o", str(tmp_path / f"z.{suffix}"), *FAST]) == 0
+    header, *rows = rows_of(tmp_path / "z.csv")
+    assert header == ["name", "kind", "z0", "z1", "z0_std", "z1_std"]
+    with np.load(tmp_path / "z.npz") as file:
+        z, std = file["z"], file["z_std"]
+    np.testing.assert_array_equal(np.load(tmp_path / "z.npy"), z)
+    np.testing.assert_array_equal(np.array([row[2:] for row in rows], float), np.concatenate([z, std], 1))
+    assert (std > 0).all()
+
+
+def test_impute_a_table_fills_the_holes_and_nothing_else(place, holes, tmp_path, capsys):
+    out = tmp_path / "full.csv"
+    assert main(["impute", str(place / "table"), str(holes), "-o", str(out), "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["imputed"] == 3
+    before, after = rows_of(holes), rows_of(out)
+    assert after[0] == before[0]
+    gaps = [(2, 1), (3, 2), (3, 4)]
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        for j, (a, b) in enumerate(zip(old, new, strict=True)):
+            assert 20 < float(b) < 80 if (i, j) in gaps else a == b
+
+
+def test_impute_arrays(place, tmp_path):
+    x = 50 + np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
+    x[2, 1] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x)
+    for suffix in ("npy", "npz"):
+        out = tmp_path / f"full.{suffix}"
+        assert (
+            main(["impute", str(place / "table"), str(tmp_path / f"x.{suffix}"), "-o", str(out), "--device", "cpu"])
+            == 0
+        )
+        full = np.load(out) if suffix == "npy" else np.load(out)["x"]
+        assert full.shape == x.shape
+        assert full.dtype == x.dtype
+        assert np.isfinite(full).all()
+        np.testing.assert_array_equal(full[~np.isnan(x)], x[~np.isnan(x)])
+
+
+def test_image_folders_give_image_folders(place, tmp_path):
+    folder = tmp_path / "new"
+    (folder / "sub").mkdir(parents=True)
+    pixels = np.random.default_rng(1).integers(0, 256, (8, 8), dtype=np.uint8)
+    alpha = np.full((8, 8), 255, np.uint8)
+    alpha[:4] = 0
+    Image.fromarray(np.stack([pixels, alpha], -1)).save(folder / "sub" / "half.png")
+    out = tmp_path / "full"
+    assert main(["impute", str(place / "images"), str(folder), "-o", str(out), "--device", "cpu"]) == 0
+    full = np.asarray(Image.open(out / "sub" / "half.png"))
+    np.testing.assert_array_equal(full[4:], pixels[4:])
+    assert main(["score", str(place / "images"), str(folder), "-o", str(tmp_path / "s.csv"), *FAST]) == 0
+    assert rows_of(tmp_path / "s.csv")[1][0] == "sub/half.png"
+    # a folder with something in it is not written over
+    assert main(["impute", str(place / "images"), str(folder), "-o", str(out), "--device", "cpu"]) == 2
+
+
+def test_an_unreadable_image_stops_unless_skipped(place, tmp_path, capsys):
+    folder = tmp_path / "new"
+    folder.mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "good.png")
+    (folder / "bad.png").write_bytes(b"no image")
+    out = tmp_path / "s.csv"
+    assert main(["score", str(place / "images"), str(folder), "-o", str(out), *FAST]) == 2
+    error = capsys.readouterr().err
+    assert "bad.png" in error
+    assert "--skip-bad" in error
+    assert not out.exists()
+    assert main(["score", str(place / "images"), str(folder), "-o", str(out), *FAST, "--skip-bad", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["skipped"] == 1
+    assert "bad.png" in said.err
+    assert [row[0] for row in rows_of(out)[1:]] == ["good.png"]
+
+
+def test_image_arrays_in_any_layout_score_the_same(place, tmp_path):
+    x = np.random.default_rng(2).integers(0, 256, (5, 8, 8), dtype=np.uint8)
+    found = []
+    for name, array in {"a": x, "b": x[:, None], "c": x[..., None]}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        assert (
+            main(["score", str(place / "images"), str(tmp_path / f"{name}.npy"), "-o", str(tmp_path / "s.npy"), *FAST])
+            == 0
+        )
+        found.append(np.load(tmp_path / "s.npy"))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "content", "message"),
+    [
+        ("table", "x.csv", "speed,temp\n1,2\n", "no column 'load'; it has speed, temp; the model was trained on speed"),
+        ("table", "x.csv", "1,2\n3,4\n", "2 columns, the model takes 3 features"),
+        ("table", "x.csv", "speed,temp,load\n1,2,x\n", "row 2, column 'load': 'x' is not a number"),
+        ("table", "x.csv", "speed,temp,load\n1,2\n", "row 2: 2 cells, expected 3"),
+        ("table", "x.csv", "", "is empty"),
+        ("table", "x.npy", np.zeros((4, 5)), "data of shape (5,), the model takes data of shape (3,)"),
+        ("table", "x.npy", np.full((4, 3), np.inf), "infinite"),
+        ("table", "x.txt", "what", "expected a .csv"),
+        ("images", "x.csv", "a,b\n1,2\n", "a table of rows"),
+        (
+            "images",
+            "x.npy",
+            np.zeros((4, 9, 9), np.uint8),
+            "data of shape (9, 9), the model takes data of shape (1, 8, 8)",
+        ),
+        ("images", "x.npy", np.full((4, 8, 8), 300.0), "values from 300 to 300"),
+        ("images", "x.npy", np.full((4, 8, 8), 0.5), "floats from 0.5 to 0.5"),
+    ],
+)
+def test_what_does_not_fit_is_refused(place, tmp_path, capsys, run, name, content, message):
+    path = tmp_path / name
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        np.save(path, content)
+    assert main(["score", str(place / run), str(path), "-o", str(tmp_path / "out.csv"), *FAST]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+    assert not list(tmp_path.glob(".*tmp"))
+
+
+def test_images_of_another_size_need_resize(place, tmp_path, capsys):
+    Image.fromarray(np.zeros((20, 10), np.uint8)).save(tmp_path / "big.png")
+    arguments = ["score", str(place / "images"), str(tmp_path / "big.png"), "-o", str(tmp_path / "s.csv"), *FAST]
+    assert main(arguments) == 2
+    assert "20x10 pixels, the model takes 8x8" in capsys.readouterr().err
+    assert main([*arguments, "--resize"]) == 0
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "colour.png")
+    assert (
+        main(["score", str(place / "images"), str(tmp_path / "colour.png"), "-o", str(tmp_path / "s.csv"), *FAST]) == 2
+    )
+    assert "colour" in capsys.readouterr().err
+
+
+def test_outputs_are_checked_before_the_work(place, holes, tmp_path, capsys):
+    run = str(place / "table")
+    assert main(["score", run, str(holes), "-o", str(tmp_path / "s.txt")]) == 2
+    assert main(["impute", run, str(holes), "-o", str(holes)]) == 2
+    assert main(["impute", run, str(holes), "-o", str(tmp_path / "x.npy")]) == 2
+    assert main(["score", run, str(holes), "-o", str(tmp_path / "no" / "s.csv"), *FAST]) == 2
+    assert main(["score", str(tmp_path), str(holes), "-o", str(tmp_path / "s.csv")]) == 2
+    assert "not a run" in capsys.readouterr().err
+
+
+def test_sample(place, tmp_path, capsys):
+    for out in ("s.npy", "s.npz", "s.csv"):
+        assert main(["sample", str(place / "table"), "-n", "5", "-o", str(tmp_path / out), "--device", "cpu"]) == 0
+    header, *rows = rows_of(tmp_path / "s.csv")
+    assert header == ["speed", "temp", "load"]
+    np.testing.assert_allclose(np.array(rows, float), np.load(tmp_path / "s.npy"), rtol=1e-6)
+    assert 20 < np.load(tmp_path / "s.npy").mean() < 80  # in the units of the data
+    images = str(place / "images")
+    assert main(["sample", images, "-n", "5", "-o", str(tmp_path / "s.png"), "--device", "cpu", "--json"]) == 0
+    assert Image.open(tmp_path / "s.png").size == (26, 17)
+    assert main(["sample", images, "-n", "5", "-o", str(tmp_path / "folder"), "--device", "cpu"]) == 0
+    assert sorted(p.name for p in (tmp_path / "folder").iterdir()) == [f"{i}.png" for i in range(5)]
+    capsys.readouterr()
+    assert main(["sample", str(place / "table"), "-o", str(tmp_path / "t.png"), "--device", "cpu"]) == 2
+    assert "pictures are for images" in capsys.readouterr().err
+
+
+def test_a_run_of_the_estimator_scores_as_the_estimator_does(tmp_path):
+    x = np.random.default_rng(0).standard_normal((40, 4))
+    model = LaplacianAutoencoder(epochs=2, n_samples=5, device="cpu", random_state=0).fit(x)
+    model.save(tmp_path / "run")
+    np.save(tmp_path / "x.npy", x)
+    assert (
+        main(
+            ["score", str(tmp_path / "run"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "s.csv"), "--device", "cpu"]
+        )
+        == 0
+    )
+    header, *rows = rows_of(tmp_path / "s.csv")
+    assert header == ["log_likelihood", "outlier"]
+    np.testing.assert_allclose([float(row[0]) for row in rows], model.score_samples(x), rtol=1e-12)
+    np.testing.assert_array_equal([1 - 2 * int(row[1]) for row in rows], model.predict(x))
+
+
+def test_a_table_with_missing_values_trains_from_the_command_line(tmp_path, holes, capsys):
+    rng = np.random.default_rng(0)
+    lines = ["speed,temp,load"]
+    for row in 50 + rng.standard_normal((40, 3)):
+        lines.append(",".join("" if rng.random() < 0.2 else f"{v:.3f}" for v in row))
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    run = ["train", str(tmp_path / "t.csv"), "--allow-nan", "--out", str(tmp_path / "run"), "--json", *QUICK]
+    assert main(run) == 0
+    assert np.isfinite(json.loads(capsys.readouterr().out)["test"]["squared_error"])
+    assert (
+        main(
+            ["impute", str(tmp_path / "run"), str(tmp_path / "t.csv"), "-o", str(tmp_path / "f.csv"), "--device", "cpu"]
+        )
+        == 0
+    )
+    assert all(cell for row in rows_of(tmp_path / "f.csv") for cell in row)
+
+
+STREAM = """
+import resource, sys
+from lapae.cli import main
+code = main(sys.argv[1:])
+print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_a_large_array_is_scored_in_constant_memory(place, tmp_path):
+    peaks = []
+    for n in (20_000, 1_000_000):
+        array = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float64, shape=(n, 3))
+        array[:] = 50.0
+        del array
+        arguments = ["score", str(place / "table"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "s.csv")]
+        flags = ["--predictive", "mc", "--n-samples", "1", "--device", "cpu"]
+        done = subprocess.run([sys.executable, "-c", STREAM, *arguments, *flags], capture_output=True, text=True)
+        code, peak = done.stdout.split()[-2:]
+        assert code == "0", done.stderr
+        peaks.append(int(peak))
+    pages = 1_000_000 * 3 * 8 / 1024  # pages of the mapped file count while they are cached
+    assert peaks[1] < peaks[0] + pages + 30_000
