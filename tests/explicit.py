@@ -57,7 +57,7 @@ def curvature_matrix(precision: Precision) -> Tensor:
     blocks = []
     for i, (name, shape) in enumerate(precision.shapes.items()):
         g = precision.get_buffer(f"g{i}")
-        if len(shape) == 1:
+        if not hasattr(precision, f"a{i}"):
             blocks.append(g)
             continue
         block = torch.kron(g, precision.get_buffer(f"a{i}") / precision.get_buffer(f"n{i}"))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from cases import CASES
+from cases import CASES, Case
 from explicit import HESSIANS, curvature_matrix, curvature_of, data, fitted, matrix, network
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,7 +167,14 @@ def test_what_is_kept_follows_an_update(form):
         assert_close(noise.T @ noise, torch.linalg.inv(matrix(precision)))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+WHOLE = Case(
+    "a normalisation over two axes",
+    lambda: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm((2, 3)), nn.Linear(3, 2)),
+    (2, 3),
+)
+
+
+@pytest.mark.parametrize("case", [*CASES, WHOLE], ids=lambda case: case.name)
 @every_form
 def test_every_layer_fits_every_form(form, case):
     """As the curvature returns it, the update takes it."""

@@ -94,10 +94,15 @@ def make_precision(network: nn.Module, hessian: str, prior_precision: float, tem
     shapes = {name: p.shape for name, p in network.named_parameters()}
     if hessian == "kfac":
         transposed = frozenset(
-            f"{name}.weight"
+            f"{name}.weight".removeprefix(".")
             for name, layer in network.named_modules()
             if isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
         )
-        return KronPrecision(shapes, prior_precision, temperature, transposed)
+        matrices = {
+            f"{name}.weight".removeprefix(".")
+            for name, layer in network.named_modules()
+            if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd)
+        }
+        return KronPrecision(shapes, prior_precision, temperature, transposed, frozenset(shapes) - matrices)
     form = BlockPrecision if hessian == "block" else DiagonalPrecision
     return form(shapes, prior_precision, temperature)

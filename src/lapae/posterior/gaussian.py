@@ -16,6 +16,7 @@ from lapae.posterior.precision import DiagonalPrecision, Precision
 from lapae.runs import read_tensor_file, tensor_file, write_whole
 
 FORMAT = "lapae posterior 1"
+KRON_OPTIONS = ("transposed", "whole")
 FORMS: dict[str, type[Precision]] = {"diagonal": DiagonalPrecision, "block": BlockPrecision, "kron": KronPrecision}
 
 
@@ -59,7 +60,7 @@ class WeightPosterior:
             "form": form,
             "temperature": self.precision.temperature,
             "names": list(self.mean),  # in their order: tensor files sort by name
-            "transposed": sorted(getattr(self.precision, "transposed", ())),
+            **{key: sorted(getattr(self.precision, key, ())) for key in KRON_OPTIONS},
         }
         write_whole(Path(path), tensor_file(tensors, about))
 
@@ -71,7 +72,7 @@ class WeightPosterior:
             raise RunError(f"{path} is not a posterior: expected format {FORMAT!r}")
         mean = {name: tensors[f"mean.{name}"] for name in about["names"]}
         shapes = {name: value.shape for name, value in mean.items()}
-        options = {"transposed": frozenset(about["transposed"])} if about["form"] == "kron" else {}
+        options = {key: frozenset(about[key]) for key in KRON_OPTIONS} if about["form"] == "kron" else {}
         precision = FORMS[about["form"]](shapes, 1.0, about["temperature"], **options)
         precision.to(tensors["precision.prior"].dtype)
         precision.load_state_dict(

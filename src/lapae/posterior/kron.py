@@ -24,30 +24,38 @@ class KronPrecision(Precision):
         prior_precision: float,
         temperature: float = 1.0,
         transposed: frozenset[str] = frozenset(),
+        whole: frozenset[str] = frozenset(),
     ) -> None:
-        """`transposed` names weights that are (in, out, …): those of transposed convolutions."""
+        """`transposed` names weights that are (in, out, …): those of transposed convolutions.
+
+        `whole` names parameters that are no matrix, whatever their shape, besides biases: those of a normalisation.
+        """
         super().__init__(shapes, prior_precision, temperature)
-        self.transposed = transposed
+        self.transposed, self.whole = transposed, whole
         for i, (name, shape) in enumerate(self.shapes.items()):
             rows, columns = self._matrix_shape(name, shape)
             self.register_buffer(f"g{i}", torch.zeros(rows, rows))
-            if len(shape) > 1:
+            if self._is_matrix(name):
                 self.register_buffer(f"a{i}", torch.zeros(columns, columns))
                 self.register_buffer(f"n{i}", torch.zeros(()))
         self._eigen: list[tuple[Tensor, Tensor | None, Tensor]] | None = None
 
+    def _is_matrix(self, name: str) -> bool:
+        """Whether a parameter has two factors; else its block is one matrix."""
+        return len(self.shapes[name]) > 1 and name not in self.whole
+
     def _matrix_shape(self, name: str, shape: torch.Size) -> tuple[int, int]:
-        """(out, in · taps) of a weight, (out, 1) of a bias."""
-        if len(shape) == 1:
-            return shape[0], 1
+        """(out, in · taps) of a weight, (n, 1) of a bias."""
+        if not self._is_matrix(name):
+            return shape.numel(), 1
         out = shape[1] if name in self.transposed else shape[0]
         return out, shape.numel() // out
 
     def reset(self, value: float) -> None:
         """H = value I."""
-        for i, shape in enumerate(self.shapes.values()):
+        for i, name in enumerate(self.shapes):
             self.get_buffer(f"g{i}").zero_().diagonal().fill_(value)
-            if len(shape) > 1:
+            if self._is_matrix(name):
                 self.get_buffer(f"a{i}").zero_().diagonal().fill_(1.0 if value else 0.0)
                 self.get_buffer(f"n{i}").fill_(1.0 if value else 0.0)
         self._eigen = None
@@ -70,9 +78,9 @@ class KronPrecision(Precision):
         """(U, V, eigenvalues (out, in) of H) a parameter."""
         if self._eigen is None:
             self._eigen = []
-            for i, shape in enumerate(self.shapes.values()):
+            for i, name in enumerate(self.shapes):
                 g, u = eigh(self.get_buffer(f"g{i}"))
-                if len(shape) == 1:
+                if not self._is_matrix(name):
                     self._eigen.append((u, None, g.clamp_min(0)[:, None]))
                     continue
                 a, v = eigh(self.get_buffer(f"a{i}") / self.get_buffer(f"n{i}").clamp_min(1e-30))
