@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -57,10 +58,9 @@ def main() -> None:
         ratios = []
         for _ in range(args.rounds):
             mine = min(seconds(run) for _ in range(repeat))
-            ratios.append(mine / min(seconds(lambda: plain(n)) for _ in range(repeat)))
-        print(
-            f"{name:<40} {statistics.median(ratios):5.2f} x {n} plain forward passes   (rounds: {min(ratios):.2f} to {max(ratios):.2f})"
-        )
+            ratios.append(mine / min(seconds(partial(plain, n)) for _ in range(repeat)))
+        spread = f"(rounds: {min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"{name:<40} {statistics.median(ratios):5.2f} x {n} plain forward passes  {spread}")
 
 
 if __name__ == "__main__":
