@@ -51,7 +51,8 @@ def _points(axes: Axes, points: np.ndarray, y: np.ndarray | None, names: Sequenc
         label = names[int(value)] if names is not None and 0 <= value < len(names) else str(value)
         axes.scatter(*points[y == value].T, s=4, linewidths=0, color=f"C{i % 10}", label=label)
     if len(np.unique(y)) <= 12:
-        axes.legend(fontsize=7, markerscale=3, frameon=False, handletextpad=0.1, loc="upper left")
+        style = {"fontsize": 8, "markerscale": 3, "frameon": False, "handletextpad": 0.1, "columnspacing": 0.8}
+        axes.figure.legend(loc="outside lower center", ncols=len(np.unique(y)), **style)
 
 
 def reconstruction_figure(model: TrainedModel, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
