@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapae.bench.measure import Work, peak_bytes, seconds_of, take_turns
+from lapae.bench.measure import Work, peak_bytes, seconds_of, take_turns, typical
 from lapae.bench.peers import installed_peers
 from lapae.curvature import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac, record
 from lapae.models import Gaussian, mlp, paper_fashion
@@ -59,7 +58,7 @@ class Limits:
 
 
 def contest(method: str, jobs: Sequence[Job], limits: Limits) -> Iterator[dict[str, Any]]:
-    """A result a job: {network, size, method, and ms, ratio, shared_ratio, bytes, base_bytes, or failed: why}.
+    """A result a job: {network, size, method, and ms, base_ms, ratio, shared_ratio, bytes, base_bytes, or failed: why}.
 
     Jobs of one network stand in the order of their size; after a failure the larger ones are left out.
     """
@@ -128,17 +127,12 @@ def _measure(method: str, job: Job, device: torch.device, limits: Limits) -> dic
     first = seconds_of(works["alone"])
     if first > limits.call_seconds:
         return {"ms": 1e3 * first, "ratio": first / seconds_of(base), "failed": "time"}
-    times = take_turns(works, limits.seconds)
-    ratios = {
-        name: statistics.median(mine / plain for mine, plain in zip(seconds, times["base"], strict=True))
-        for name, seconds in times.items()
-    }
+    seconds = {name: typical(times) for name, times in take_turns(works, limits.seconds).items()}
     return {
-        "ms": 1e3 * statistics.median(times["alone"]),
-        "base_ms": 1e3 * statistics.median(times["base"]),
-        "ratio": ratios["alone"],
-        "shared_ratio": ratios.get("shared"),
-        "best_ratio": min(times["alone"]) / min(times["base"]),
+        "ms": 1e3 * seconds["alone"],
+        "base_ms": 1e3 * seconds["base"],
+        "ratio": seconds["alone"] / seconds["base"],
+        "shared_ratio": seconds["shared"] / seconds["base"] if "shared" in seconds else None,
         "bytes": peak_bytes(works["alone"], device),
         "base_bytes": peak_bytes(base, device),
     }

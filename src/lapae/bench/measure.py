@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -36,6 +36,12 @@ def take_turns(works: Mapping[str, Work], seconds: float, min_rounds: int = 5) -
         for name, work in works.items():
             times[name].append(seconds_of(work))
     return times
+
+
+def typical(times: Sequence[float]) -> float:
+    """Mean of the fastest quarter: what the work costs where nothing else runs on the machine."""
+    fastest = sorted(times)[: max(1, len(times) // 4)]
+    return sum(fastest) / len(fastest)
 
 
 def peak_bytes(work: Work, device: torch.device) -> int:

@@ -8,14 +8,13 @@ data, so that the error of `mc` is that of one pass over them; it falls with dat
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lapae.bench.measure import take_turns
+from lapae.bench.measure import take_turns, typical
 from lapae.curvature import Params, ggn_diagonal
 from lapae.models import Gaussian, Likelihood
 
@@ -100,10 +99,7 @@ def _cost(
 
     works = {"base": base} | {name: lambda option=option: estimate(option) for name, option in options.items()}
     times = take_turns(works, seconds, min_rounds=3)
-    return {
-        name: statistics.median(mine / plain for mine, plain in zip(times[name], times["base"], strict=True))
-        for name in options
-    }
+    return {name: typical(times[name]) / typical(times["base"]) for name in options}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
