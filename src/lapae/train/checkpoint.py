@@ -79,7 +79,8 @@ def save_checkpoint(
         "format": FORMAT,
         "state": asdict(state),
         "learning_rates": [float(group["lr"]) for group in adam["param_groups"]],
-        "schedule": {name: getattr(schedule, name) for name in _SCHEDULE},
+        # its `best` is infinite as long as it has not taken a step (cosine); a new schedule's is too
+        "schedule": {name: value for name in _SCHEDULE if math.isfinite(value := getattr(schedule, name))},
         "about": dict(about),
     }
     write_whole(run / _NEXT, tensor_file(tensors, metadata))
