@@ -6,7 +6,7 @@ import torch
 from lapae.config import MethodConfig
 from lapae.methods import build
 from lapae.models import Gaussian, conv, mlp
-from lapae.predict.mc import predict
+from lapae.predict import predict
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 NETWORKS = {

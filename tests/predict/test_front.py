@@ -56,7 +56,8 @@ def assert_same(a: Prediction, b: Prediction, **tolerance) -> None:
 @pytest.mark.parametrize("cls", [PostHoc, Online])
 def test_each_name_calls_its_function(cls):
     method, x = fitted(cls=cls), data()
-    assert_same(predict(method, x, n_samples=9, seed=3), monte_carlo.predict(method, x, n_samples=9, seed=3))
+    (block,) = monte_carlo.predict_blocks(method, x, n_samples=9, seed=3)
+    assert_same(predict(method, x, n_samples=9, seed=3), block)
     with torch.no_grad():
         for name, function in (("linearized", linearized), ("moments", moments)):
             found, expected = predict(method, x, predictive=name, want=ALL), function(method, x)

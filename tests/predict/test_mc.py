@@ -9,7 +9,8 @@ from lapae.config import MethodConfig
 from lapae.methods import Method, Output, build
 from lapae.methods.density import log_prob
 from lapae.models import Bernoulli, Categorical, Gaussian, mlp
-from lapae.predict.mc import draw_seeds, predict, predict_blocks
+from lapae.predict import predict
+from lapae.predict.mc import draw_seeds, predict_blocks
 
 SHAPE, N = (1, 4, 4), 11
 EVERYTHING = ("codes", "covariance", "outputs", "density", "error")

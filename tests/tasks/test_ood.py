@@ -9,7 +9,7 @@ from bars import images, trained
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
-from lapae.predict.mc import predict
+from lapae.predict import predict
 from lapae.tasks import ood
 
 

@@ -15,7 +15,7 @@ from lapae.errors import ConfigError
 from lapae.methods import METHODS, Method, Point, WeightDraws, build, register
 from lapae.methods.weights import normal_draws
 from lapae.models import Gaussian, mlp
-from lapae.predict.mc import predict
+from lapae.predict import predict
 from lapae.tasks import TASKS, ood, run_task
 
 

@@ -35,6 +35,7 @@ def predict(
     seed: int = 0,
     want: Collection[Quantity] = ("codes", "outputs", "density", "error"),
     batch_size: int = 512,
+    draws_at_once: int | None = None,
     progress: Progress | None = None,
 ) -> Prediction:
     """Mean and variance of codes and reconstructions, densities and errors for all of x.
@@ -42,11 +43,8 @@ def predict(
     `mc` draws `n_samples` networks (any method); `linearized` is the closed form of the network linearised in its
     weights, `moments` one pass with a mean and a variance: both for the Laplace posteriors (online, posthoc).
     """
-    if predictive == "mc":
-        return mc.predict(
-            method, x, n_samples=n_samples, seed=seed, want=want, batch_size=batch_size, progress=progress
-        )
-    parts = list(predict_blocks(method, x, predictive=predictive, want=want, batch_size=batch_size, progress=progress))
+    options = {"n_samples": n_samples, "seed": seed, "want": want, "batch_size": batch_size, "progress": progress}
+    parts = list(predict_blocks(method, x, predictive=predictive, draws_at_once=draws_at_once, **options))
     if not parts:
         raise ValueError("expected at least one datum to predict for, got none")
     joined = {}
@@ -65,6 +63,7 @@ def predict_blocks(
     seed: int = 0,
     want: Collection[Quantity] = ("codes", "outputs", "density", "error"),
     batch_size: int = 512,
+    draws_at_once: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Prediction]:
     """As `predict`, a block of data at a time, for what is reduced or written right away."""
@@ -72,7 +71,14 @@ def predict_blocks(
         raise ValueError(f"unknown predictive {predictive!r}: expected one of {', '.join(PREDICTIVES)}")
     if predictive == "mc":
         yield from mc.predict_blocks(
-            method, x, n_samples=n_samples, seed=seed, want=want, batch_size=batch_size, progress=progress
+            method,
+            x,
+            n_samples=n_samples,
+            seed=seed,
+            want=want,
+            batch_size=batch_size,
+            draws_at_once=draws_at_once,
+            progress=progress,
         )
         return
     if not isinstance(method, Laplace):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -101,44 +101,6 @@ def evaluating(method: Method) -> Iterator[None]:
             module.training = mode
 
 
-def predict(
-    method: Method,
-    x: Inputs,
-    *,
-    n_samples: int = 100,
-    seed: int = 0,
-    want: Collection[Quantity] = ("codes", "outputs", "density", "error"),
-    batch_size: int = 512,
-    draws_at_once: int | None = None,
-    progress: Progress | None = None,
-) -> Prediction:
-    """Statistics over `n_samples` networks for all of x, in one pass.
-
-    `want` names what to compute. The draws are those of `draw_seeds(seed, n_samples)`, and the result does not depend
-    on `draws_at_once` but for rounding (nor on `batch_size`, for methods that draw weights). `progress` is called with
-    the number of (network, datum) pairs done.
-    """
-    parts = list(
-        predict_blocks(
-            method,
-            x,
-            n_samples=n_samples,
-            seed=seed,
-            want=want,
-            batch_size=batch_size,
-            draws_at_once=draws_at_once,
-            progress=progress,
-        )
-    )
-    if not parts:
-        raise ValueError("expected at least one datum to predict for, got none")
-    joined = {}
-    for field in fields(Prediction):
-        values = [getattr(part, field.name) for part in parts]
-        joined[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else values[0]
-    return Prediction(**joined)
-
-
 def predict_blocks(
     method: Method,
     x: Inputs,
@@ -151,7 +113,12 @@ def predict_blocks(
     block_elements: int = 2**26,
     progress: Progress | None = None,
 ) -> Iterator[Prediction]:
-    """As `predict`, a block of at most `block_elements` input elements at a time, for what is reduced right away."""
+    """Statistics over `n_samples` networks, for a block of at most `block_elements` input elements at a time.
+
+    `want` names what to compute. The draws are those of `draw_seeds(seed, n_samples)`, and the result does not depend
+    on `draws_at_once` but for rounding (nor on `batch_size`, for methods that draw weights). `progress` is called with
+    the number of (network, datum) pairs done.
+    """
     check_quantities(want)
     seeds = draw_seeds(seed, n_distinct(method, n_samples))
     weight = next(method.parameters())
