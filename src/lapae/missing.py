@@ -100,6 +100,11 @@ def of_observed(likelihood: Likelihood, tape: Tape) -> Likelihood:
     return _Observed(likelihood, (~first.x.isnan()).to(first.x.dtype))  # pyright: ignore[reportReturnType]
 
 
+def takes_missing(likelihood: Likelihood) -> bool:
+    """Whether there is a form of the likelihood that skips NaN targets."""
+    return type(likelihood) in (Gaussian, Bernoulli, PartialGaussian, PartialBernoulli)
+
+
 def partial(likelihood: Likelihood) -> Likelihood:
     """The likelihood that skips NaN targets."""
     if isinstance(likelihood, PartialGaussian | PartialBernoulli):

@@ -78,6 +78,23 @@ def test_every_method_with_missing_values(method):
     assert np.isfinite(model.sample(2)).all()
 
 
+@pytest.mark.parametrize("hessian", ["approx", "exact", "mixed", "mc", "bottleneck", "block", "kfac"])
+def test_every_hessian_takes_missing_values(hessian):
+    x = curve(40)
+    x[::3, 2] = np.nan
+    model = LaplacianAutoencoder(hessian=hessian, **QUICK).fit(x)
+    assert np.isfinite(model.transform(x, return_std=True)[1]).all()
+
+
+def test_a_likelihood_that_takes_no_missing_values():
+    x = np.random.default_rng(0).random((30, 3, 8, 8))
+    model = LaplacianAutoencoder(likelihood="categorical", **QUICK).fit(x)  # one softmax over the channels
+    assert np.isfinite(model.score_samples(x)).all()
+    x[0, 0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="missing values need"):
+        LaplacianAutoencoder(likelihood="categorical", **QUICK).fit(x)
+
+
 @pytest.mark.parametrize("predictive", ["mc", "linearized", "moments"])
 def test_predictives(predictive):
     model = LaplacianAutoencoder(predictive=predictive, **QUICK).fit(curve(40))

@@ -109,8 +109,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if not 0 < self.contamination <= 0.5:
             raise ValueError(f"contamination={self.contamination}: expected a number above 0 and at most 0.5")
         x = self._validated(X, reset=True)
-        if np.isnan(x).reshape(len(x), -1).all(0).any() if x.dtype.kind == "f" else False:
-            column = int(np.isnan(x).reshape(len(x), -1).all(0).argmax())
+        empty = np.isnan(x).reshape(len(x), -1).all(0)
+        if empty.any():
+            column = int(empty.argmax())
             raise ValueError(f"X has no value at all in feature {column} (from 0): there is nothing to learn of it")
         self.space_ = Space.of(x)
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -247,7 +248,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if deep and reset:
             for name in ("n_features_in_", "feature_names_in_"):
                 self.__dict__.pop(name, None)
-        return x if x.dtype.kind in "fb" or (deep and x.dtype == np.uint8) else x.astype(np.float64)
+        return x if x.dtype.kind == "f" or (deep and x.dtype in (np.uint8, np.bool_)) else x.astype(np.float64)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

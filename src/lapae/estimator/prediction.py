@@ -17,7 +17,7 @@ from lapae.tasks.imputation import Imputation, impute
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder
 
-EXPLORE = 10
+EXPLORE = 5
 """Encodings and decodings of a chain: by then the missing values agree with the observed ones."""
 CHAINS = 5
 """Chains behind a best guess."""

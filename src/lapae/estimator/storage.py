@@ -94,10 +94,13 @@ def load(cls: type[LaplacianAutoencoder], path: str | Path, *, network: Any, lik
 
 def threshold(path: str | Path) -> float | None:
     """The threshold of the estimator in a run folder; None for a run of `lapae train`."""
-    try:
-        return float(json.loads((Path(path) / ABOUT).read_bytes())["fitted"]["offset_"])
-    except (OSError, ValueError, KeyError, TypeError):
+    about = Path(path) / ABOUT
+    if not about.exists():
         return None
+    try:
+        return float(json.loads(about.read_bytes())["fitted"]["offset_"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{about} is damaged: {error!r}") from error
 
 
 def _about(estimator: LaplacianAutoencoder) -> dict[str, Any]:

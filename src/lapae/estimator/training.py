@@ -17,8 +17,10 @@ from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainCon
 from lapae.data import Data, Split
 from lapae.data.source import take
 from lapae.data.splits import MOST_VALIDATION
+from lapae.missing import takes_missing
 from lapae.model import TrainedModel
 from lapae.models import Likelihood
+from lapae.models import likelihood as by_name
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder
@@ -83,9 +85,11 @@ def configuration(estimator: LaplacianAutoencoder, x: np.ndarray) -> Config:
     table = x.ndim == 2
     rate = estimator.learning_rate or (3e-3 if table else 1e-3)
     likelihood = estimator.likelihood if isinstance(estimator.likelihood, str) else "gaussian"
+    # later data may have holes where these have none
+    allow_nan = x.dtype.kind == "f" and (takes_missing(by_name(estimator.likelihood)) or bool(np.isnan(x).any()))
     network = estimator.network if isinstance(estimator.network, str) else "mlp"
     return Config(
-        data=DataConfig(source="X", allow_nan=x.dtype.kind == "f"),
+        data=DataConfig(source="X", allow_nan=allow_nan),
         model=ModelConfig(
             network=network,
             latent_dim=estimator.latent_dim,
@@ -129,9 +133,7 @@ def own_network(estimator: LaplacianAutoencoder) -> Any:
 
 def own_likelihood(estimator: LaplacianAutoencoder) -> Likelihood | None:
     """The user's likelihood, or None where it is named."""
-    from lapae.models import likelihood
-
-    return None if isinstance(estimator.likelihood, str) else likelihood(estimator.likelihood)
+    return None if isinstance(estimator.likelihood, str) else by_name(estimator.likelihood)
 
 
 def typical_gaps(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
