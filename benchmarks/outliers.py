@@ -71,23 +71,24 @@ def methods() -> dict[str, Callable[[int, int], Any]]:
     }
 
 
-def split(x: np.ndarray, outlier: np.ndarray, seed: int, share: float) -> tuple[np.ndarray, ...]:
+def split(x: np.ndarray, outlier: np.ndarray, seed: int, share: float, test_share: float) -> tuple[np.ndarray, ...]:
     """Standardised training data, test data, and which of the test data are outliers."""
     rng = np.random.default_rng(seed)
     train, test = train_test_split(np.flatnonzero(~outlier), test_size=0.4, random_state=seed)
     outside = rng.permutation(np.flatnonzero(outlier))
     n_train = round(share / (1 - share) * len(train))
     train = np.concatenate([train, outside[:n_train]])
-    test = np.concatenate([test, outside[n_train:]])
+    most = round(test_share / (1 - test_share) * len(test)) if test_share < 1 else len(outside)
+    test = np.concatenate([test, outside[n_train : n_train + most]])
     scaler = StandardScaler().fit(x[train])
     return scaler.transform(x[train]), scaler.transform(x[test]), outlier[test]
 
 
 def measure(
-    make: Callable[[int, int], Any], x: np.ndarray, outlier: np.ndarray, seed: int, share: float
+    make: Callable[[int, int], Any], x: np.ndarray, outlier: np.ndarray, seed: int, *shares: float
 ) -> tuple[float, float]:
     """AUROC and seconds (fit and score)."""
-    train, test, truth = split(x, outlier, seed, share)
+    train, test, truth = split(x, outlier, seed, *shares)
     began = time.perf_counter()
     detector = make(seed, len(train)).fit(train)
     pyod = type(detector).__module__.startswith("pyod")
@@ -99,16 +100,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--contaminated", type=float, default=0.0)
+    parser.add_argument("--test-share", type=float, default=1.0, help="share of outliers in the test data; 1: all")
+    parser.add_argument("--only", nargs="*", help="names of methods")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    makes, sets = methods(), tables()
+    makes = {name: make for name, make in methods().items() if not options.only or name in options.only}
+    sets, shares = tables(), (options.contaminated, options.test_share)
     auroc = np.zeros((len(sets), len(makes), options.seeds))
     seconds = np.zeros_like(auroc)
     for i, (x, outlier) in enumerate(sets.values()):
         for j, make in enumerate(makes.values()):
             for seed in range(options.seeds):
-                auroc[i, j, seed], seconds[i, j, seed] = measure(make, x, outlier, seed, options.contaminated)
+                auroc[i, j, seed], seconds[i, j, seed] = measure(make, x, outlier, seed, *shares)
         print(f"{i + 1}/{len(sets)} sets", file=sys.stderr)
     mean = auroc.mean(2)
     ranks = np.stack([rankdata(-row) for row in mean])
