@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -106,7 +107,8 @@ def machine(options: CurvatureBench) -> str:
     """What the numbers were measured on, in a line."""
     device = resolve(options.device)
     where = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU, {options.threads} threads"
-    return f"{where}, torch {torch.__version__}, lapae {__version__}, {today()}"
+    load = "" if device == "cuda" else f", load {os.getloadavg()[0]:.1f} (own work included)"
+    return f"{where}, torch {torch.__version__}, lapae {__version__}, {today()}{load}"
 
 
 def line(row: dict[str, Any]) -> str:
