@@ -242,18 +242,38 @@ class Conv(Affine):
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
         """The transposed convolution of the rows."""
-        n_rows = v.shape[0] * v.shape[1]
-        like = at.x[:1].expand(n_rows, *at.x.shape[1:])  # only its shape matters
-        v_in = self._backward(at.layer, v.flatten(0, 1), like, at.params["weight"], (True, False, False))[0]
-        return v_in.unflatten(0, v.shape[:2])
+        return self._transpose(at, v.flatten(0, 1), at.params["weight"]).unflatten(0, v.shape[:2])
+
+    def _transpose(self, at: Leaf, v: Tensor, weight: Tensor) -> Tensor:
+        """The transposed map, (N, *out) -> (N, *in): with stride 1 a plain convolution with the flipped kernel.
+
+        On a CPU that is up to ten times faster than the backward pass of the convolution, where channels are few.
+        """
+        layer, size = at.layer, at.x.shape[2:]
+        same = layer._reversed_padding_repeated_twice if layer.padding == "same" else None
+        padding = tuple(layer.padding) if not isinstance(layer.padding, str) else (0,) * len(size)
+        reach = [d * (k - 1) - p for d, k, p in zip(layer.dilation, layer.kernel_size, padding, strict=True)]
+        if any(s != 1 for s in layer.stride) or min(reach) < 0:
+            like = v.new_empty(1, *at.x.shape[1:]).expand(len(v), -1, *size)  # only its shape matters
+            return self._backward(layer, v, like, weight, (True, False, False))[0]
+        flipped = weight.unflatten(0, (layer.groups, -1)).transpose(1, 2).flatten(0, 1)
+        flipped = flipped.flip(list(range(2, weight.ndim)))
+        v_in = torch.convolution(
+            v, flipped, None, layer.stride, reach, layer.dilation, False, (0,) * len(size), layer.groups
+        )
+        return v_in if same is None else F.pad(v_in, [-p for p in same])
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
         """One backward pass of the convolution with squared kernel and squared input."""
         squared = at.x.square()
         if len(m) == 1 < len(at.x):
             squared = squared.sum(0, keepdim=True)
-        mask = (need_input, "weight" in at.trainable, "bias" in at.trainable)
-        m_in, h_weight, h_bias = self._backward(at.layer, m, squared, at.params["weight"].square(), mask)
+        weight = at.params["weight"].square()
+        m_in = self._transpose(at, m, weight) if need_input else None
+        if not at.trainable:
+            return m_in, {}
+        mask = (False, "weight" in at.trainable, "bias" in at.trainable)
+        _, h_weight, h_bias = self._backward(at.layer, m, squared, weight, mask)
         if h_bias is not None and len(m) == 1:
             h_bias = h_bias * len(at.x)
         h = {"weight": h_weight, "bias": h_bias}
@@ -289,6 +309,14 @@ class ConvTranspose(Conv):
     """Transposed convolutions; a weight is (in, out / groups, *kernel)."""
 
     transposed = True
+
+    def _transpose(self, at: Leaf, v: Tensor, weight: Tensor) -> Tensor:
+        """The convolution that this one is the transpose of; output padding may make it longer by one."""
+        layer, size = at.layer, at.x.shape[2:]
+        v_in = torch.convolution(
+            v, weight, None, layer.stride, layer.padding, layer.dilation, False, (0,) * len(size), layer.groups
+        )
+        return v_in[(..., *(slice(n) for n in size))]
 
     def _windows(self, layer: Any, x: Tensor) -> Tensor:
         """Windows of the input with zeros stuffed in between."""
