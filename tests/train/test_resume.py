@@ -81,7 +81,11 @@ def test_killed_at_random_moments_it_ends_at_the_same_weights(undisturbed, tmp_p
 def test_ctrl_c_leaves_a_resumable_run_and_a_clean_message(undisturbed, tmp_path):
     run = tmp_path / "run"
     with subprocess.Popen(
-        [*COMMAND, "digits", *OPTIONS, "--out", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "digits", *OPTIONS, "--out", str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     ) as process:
         wait_for(run / CHECKPOINT, process)
         process.send_signal(signal.SIGINT)
