@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from cases import seeded
 from hypothesis import given, settings
@@ -58,10 +59,15 @@ def networks(draw) -> tuple[nn.Module, torch.Tensor]:
     return module, x
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(networks())
-def test_drawn_convolutions(drawn):
-    module, x = drawn
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(networks(), st.sampled_from([1, 1 << 30]))
+def test_drawn_convolutions(drawn, flip_floats):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapae.curvature.rules.convolution.FLIP_FLOATS", flip_floats)
+        check(*drawn)
+
+
+def check(module: nn.Module, x: torch.Tensor) -> None:
     expected = reference.ggn_diagonal(module, x, Bernoulli())
     assert_close(ggn_diagonal(module, x, Bernoulli(), "exact"), expected)
     assert_close(ggn_blocks(module, x, Bernoulli()), reference.ggn_blocks(module, x, Bernoulli()))

@@ -131,6 +131,15 @@ def test_a_frozen_convolution_or_normalisation_is_left_out_too():
         assert list(ggn_diagonal(module, x)) == [n for n, p in module.named_parameters() if p.requires_grad]
 
 
+@pytest.mark.parametrize("flip_floats", [1, 1 << 30])
+def test_all_of_a_convolution_may_be_frozen(monkeypatch, flip_floats):
+    monkeypatch.setattr("lapae.curvature.rules.convolution.FLIP_FLOATS", flip_floats)
+    module, x = BY_NAME["conv2d padding"].module(), BY_NAME["conv2d padding"].x()
+    whole = ggn_diagonal(module, x)
+    module[4].requires_grad_(False)
+    assert_close(ggn_diagonal(module, x), {k: h for k, h in whole.items() if not k.startswith("4.")})
+
+
 def test_nothing_to_compute_is_said():
     module = nn.Sequential(nn.Linear(3, 2), nn.Tanh()).requires_grad_(False)
     with pytest.raises(ValueError, match="no parameter that requires a gradient"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import CASES, Case, seeded
+from cases import CASES, CONVOLUTIONS, Case, seeded
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
 from torch.testing import assert_close
@@ -24,6 +24,15 @@ def test_exact_is_the_brute_force(case: Case):
     actual = ggn_diagonal(module, x, Bernoulli(), "exact")
     assert list(actual) == [name for name, _ in module.named_parameters()]
     assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("flip_floats", [1, 1 << 30])
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=lambda case: case.name)
+def test_both_ways_through_a_convolution_are_the_brute_force(case: Case, flip_floats, monkeypatch):
+    monkeypatch.setattr("lapae.curvature.rules.convolution.FLIP_FLOATS", flip_floats)
+    module, x = case.module(), case.x()
+    assert_close(ggn_diagonal(module, x, method="exact"), reference.ggn_diagonal(module, x))
+    test_a_layer_follows_its_own_derivatives(case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

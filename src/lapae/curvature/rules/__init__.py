@@ -1,6 +1,6 @@
 """One rule a class of layers."""
 
-from lapae.curvature.rules import activations, affine, linear_maps, norm
+from lapae.curvature.rules import activations, affine, convolution, linear_maps, norm
 from lapae.curvature.rules.activations import Elementwise
 from lapae.curvature.rules.base import (
     CHUNK_FLOATS,
@@ -26,6 +26,7 @@ __all__ = [
     "UnknownLayerError",
     "activations",
     "affine",
+    "convolution",
     "find",
     "hollow",
     "identity_rows",
