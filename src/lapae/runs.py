@@ -19,6 +19,7 @@ import os
 import re
 import socket
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,10 +47,7 @@ class Run:
         """A new run at `path`, or at the first free root/name-1, root/name-2, …"""
         if path is not None:
             run = cls(path)
-            if (run.path / CONFIG).exists() or (run.path / CHECKPOINT).exists():
-                raise RunError(
-                    f"{run.path} already holds a run: choose another --out, or go on with --resume {run.path}"
-                )
+            run.check_free()
             run._make()
             return run
         name = re.sub(r"[^\w.-]+", "_", name).strip("._") or "run"
@@ -81,33 +79,57 @@ class Run:
         except OSError as error:
             raise RunError(f"cannot make the run folder {self.path}: {error.strerror}") from error
 
+    def check_free(self) -> None:
+        """RunError where the folder holds a run already."""
+        if (self / CONFIG).exists() or (self / CHECKPOINT).exists():
+            raise RunError(f"{self.path} already holds a run: choose another --out, or go on with --resume {self.path}")
+
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run for writing. The system lets go of it when the process ends, however it ends."""
+        """Hold the run for writing. The system lets go of it when the process ends, however it ends.
+
+        A folder into which nothing was written is removed at the end: a failed start leaves nothing behind.
+        """
         import fcntl
 
-        with open(self / _LOCK, "a+", encoding="utf-8") as file:
+        while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file = open(self / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115
             except OSError as error:
-                file.seek(0)
-                holder = file.read(200).strip() or "another process"
-                raise RunError(f"{self.path} is in use: {holder} is writing it") from error
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
-            for stray in self.path.glob(f".*{_TEMPORARY}"):  # left by a process that was killed while it wrote
-                stray.unlink(missing_ok=True)
-            yield
+                raise RunError(f"cannot write {self / _LOCK}: {error.strerror}") from error
+            with file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    file.seek(0)
+                    holder = file.read(200).strip() or "another process"
+                    raise RunError(f"{self.path} is in use: {holder} is writing it") from error
+                except OSError as error:
+                    raise RunError(f"cannot lock {self / _LOCK}: {error.strerror}") from error
+                if not self._is_lock(file.fileno()):
+                    continue  # its holder has just removed the file: what is locked here keeps nobody out
+                with contextlib.suppress(OSError):  # a full disk: the lock holds without the note of who holds it
+                    file.truncate(0)
+                    os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
+                for stray in self.path.glob(f".*{_TEMPORARY}"):  # left by a process that was killed while it wrote
+                    stray.unlink(missing_ok=True)
+                try:
+                    yield
+                finally:
+                    if [found.name for found in self.path.iterdir()] == [_LOCK]:
+                        (self / _LOCK).unlink()
+                        self.path.rmdir()
+                return
 
-    def discard_if_empty(self) -> None:
-        """Remove the folder where nothing was written into it: a failed start leaves nothing behind."""
-        if [file.name for file in self.path.iterdir()] in ([], [_LOCK]):
-            (self / _LOCK).unlink(missing_ok=True)
-            self.path.rmdir()
+    def _is_lock(self, descriptor: int) -> bool:
+        """Whether an open file is the lock file that is in the folder now."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self / _LOCK))
+        except FileNotFoundError:
+            return False
 
     @property
     def finished(self) -> bool:
@@ -115,12 +137,17 @@ class Run:
         return (self / MODEL).exists() and self.read_metrics() is not None
 
     def read_metrics(self) -> dict[str, Any] | None:
-        """The final numbers, or None where there are none (yet)."""
+        """The final numbers, or None where there are none (yet); a damaged file counts as none, with a warning."""
         try:
             metrics = json.loads((self / METRICS).read_bytes())
-        except (OSError, ValueError, RecursionError):
+        except OSError:
             return None
-        return metrics if isinstance(metrics, dict) else None
+        except (ValueError, RecursionError):
+            metrics = None
+        if isinstance(metrics, dict):
+            return metrics
+        warnings.warn(f"{self / METRICS} is damaged, and left aside", stacklevel=2)
+        return None
 
     def write_json(self, name: str, value: Any) -> None:
         """Write `value` as JSON; NaN and infinity, which JSON has not, become null."""

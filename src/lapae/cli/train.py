@@ -97,13 +97,13 @@ def train_in(run: Run, config: Config, data=None, *, resume: bool = False) -> Tr
     observers = [make_progress(sys.stderr)] if config.train.verbose else []
     try:
         with run.lock():
+            if not resume:  # again, now that no other process can begin one here
+                run.check_free()
             return fit(config, data, run=run, resume=resume, observers=observers)
     except KeyboardInterrupt:
         if (run / "config.toml").exists():
             print(f"\nlapae: stopped; go on with: lapae train --resume {run.path}", file=sys.stderr)
         raise
-    finally:
-        run.discard_if_empty()
 
 
 def report(model: TrainedModel, *, as_json: bool) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +15,7 @@ from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
 from lapae.model import DataInfo, Modules, TrainedModel, build_method, load_run
 from lapae.models import Likelihood
-from lapae.runs import CONFIG, METRICS, Run, write_whole
+from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run, write_whole
 from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
 from lapae.train.checkpoint import load_checkpoint
 from lapae.train.evaluate import evaluate
@@ -69,7 +71,12 @@ def fit(
     """
     config = config.resolved()
     if run is not None and resume and run.finished and config_to_dict(saved_config(run)) == config_to_dict(config):
-        return load_run(run.path, network=network, likelihood=likelihood)
+        try:
+            return load_run(run.path, network=network, likelihood=likelihood)
+        except RunError as error:
+            if not (run / CHECKPOINT).exists():
+                raise
+            warnings.warn(f"{error}; made anew from the checkpoint", stacklevel=2)
     data = load_data(config.data) if data is None else data
     options = config.train
     fabric = fabric or make_fabric(options)
@@ -122,10 +129,23 @@ def saved_config(run: Run) -> Config:
     """The configuration of a run: the checkpoint's, which a digest guards; that of config.toml before there is one."""
     checkpoint = load_checkpoint(run)
     if checkpoint is not None:
-        return config_from_dict(checkpoint.about["config"], checkpoint.path)
+        config = config_from_dict(checkpoint.about["config"], checkpoint.path)
+        if (run / CONFIG).exists() and not _says(run / CONFIG, config):
+            warnings.warn(
+                f"{run / CONFIG} is damaged or was changed: the options are those of the checkpoint", stacklevel=2
+            )
+        return config
     if not (run / CONFIG).exists():
         raise RunError(f"{run.path} cannot be resumed: it has neither a checkpoint nor a {CONFIG}")
     return read_config(run / CONFIG)
+
+
+def _says(path: Path, config: Config) -> bool:
+    """Whether a configuration file can be read and says `config`."""
+    try:
+        return config_to_dict(read_config(path).resolved()) == config_to_dict(config.resolved())
+    except ConfigError:
+        return False
 
 
 def check_resumable(saved: Config, wanted: Config) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -199,7 +200,10 @@ def append_history(run: Run, record: dict[str, Any]) -> None:
 
 def write_history(run: Run, history: list[dict[str, Any]]) -> None:
     """Make metrics.jsonl say what the checkpoint knows: epochs after it are done again, damage is mended."""
-    write_whole(run / HISTORY, "".join(json.dumps(record) + "\n" for record in history).encode())
+    known = "".join(json.dumps(record) + "\n" for record in history).encode()
+    if (run / HISTORY).exists() and not (run / HISTORY).read_bytes().startswith(known):
+        warnings.warn(f"{run / HISTORY} is damaged: written anew from the checkpoint", stacklevel=2)
+    write_whole(run / HISTORY, known)
 
 
 def _diverged(record: dict[str, Any], n_finite: int, n_steps: int, state: TrainState, run: Run | None) -> str:
