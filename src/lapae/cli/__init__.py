@@ -12,6 +12,7 @@ from importlib import import_module
 
 from lapae._version import __version__
 from lapae.errors import LapaeError
+from lapae.memory import is_out_of_memory
 
 COMMANDS = {
     "demo": "the whole story on embedded data, in about a minute: train, evaluate, report",
@@ -68,6 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         if _is_data_error(error):
             return _fail(str(error))
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            return _fail(f"out of memory: try a smaller batch_size or network, or device cpu ({str(error)[:200]})")
         raise
     except BrokenPipeError:  # the reader of a pipe has had enough
         sys.stderr.close()

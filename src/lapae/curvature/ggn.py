@@ -13,8 +13,8 @@ All functions sum over the batch and leave the module as it was. `method` of `gg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,15 @@ from lapae.curvature.readers import BlockReader, DiagonalReader, Kronecker, Kron
 from lapae.curvature.rules import Params, identity_rows
 from lapae.curvature.tape import Tape, leaves, n_features, record
 from lapae.curvature.walk import Reader, approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
+from lapae.memory import within_memory
 from lapae.models.likelihoods import Gaussian, Likelihood
 
 DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "bottleneck"]
 MEMORY_BUDGET = 1 << 30
 """Bytes that exact methods may use for M and the gradients of its rows; they work in chunks under it."""
+ADVICE = "hessian approx, whose memory is linear, a smaller batch or a smaller network"
+S = TypeVar("S", Tensor, Kronecker)
+X = TypeVar("X", Tensor, Tape)
 
 
 def ggn_diagonal(
@@ -58,19 +62,23 @@ def ggn_diagonal(
         switch: number of features from which on "mixed" carries all of M.
         memory_budget: bytes for "exact" and "mixed".
     """
-    with torch.no_grad():
-        tape = record(module, x, params, lean=True)
-    return diagonal(
-        tape,
-        likelihood or Gaussian(),
-        method,
-        n_samples=n_samples,
-        generator=generator,
-        bottleneck=bottleneck,
-        switch=switch,
-        memory_budget=memory_budget,
-        forget=True,
-    )
+    likelihood = likelihood or Gaussian()
+
+    @torch.no_grad()
+    def of(part: Tensor, share: float) -> Params:
+        return diagonal(
+            record(module, part, params, lean=True),
+            likelihood,
+            method,
+            n_samples=n_samples,
+            generator=generator,
+            bottleneck=bottleneck,
+            switch=switch,
+            memory_budget=int(memory_budget * share),
+            forget=True,
+        )
+
+    return summed(of, x, f"the {method} curvature")
 
 
 @torch.no_grad()
@@ -127,9 +135,13 @@ def ggn_blocks(
     memory_budget: int = MEMORY_BUDGET,
 ) -> Params:
     """Exact block of every layer: {layer name: (P, P)}, over its parameters flattened in their order (weight, bias)."""
-    with torch.no_grad():
-        tape = record(module, x, params, lean=True)
-    return blocks(tape, likelihood or Gaussian(), memory_budget=memory_budget)
+    likelihood = likelihood or Gaussian()
+
+    @torch.no_grad()
+    def of(part: Tensor, share: float) -> Params:
+        return blocks(record(module, part, params, lean=True), likelihood, memory_budget=int(memory_budget * share))
+
+    return summed(of, x, "the blocks of the curvature")
 
 
 @torch.no_grad()
@@ -155,9 +167,15 @@ def ggn_kfac(
 
     The output factor is sampled from `n_samples` vectors with covariance H_out, or exact with `n_samples=None`.
     """
-    with torch.no_grad():
-        tape = record(module, x, params, lean=True)
-    return kfac(tape, likelihood or Gaussian(), n_samples=n_samples, generator=generator, memory_budget=memory_budget)
+    likelihood = likelihood or Gaussian()
+
+    @torch.no_grad()
+    def of(part: Tensor, share: float) -> dict[str, Kronecker]:
+        tape = record(module, part, params, lean=True)
+        budget = int(memory_budget * share)
+        return kfac(tape, likelihood, n_samples=n_samples, generator=generator, memory_budget=budget)
+
+    return summed(of, x, "the kfac curvature")
 
 
 @torch.no_grad()
@@ -179,6 +197,25 @@ def kfac(
         _sampled(tape, likelihood, read, n_samples, generator, budget)
     result = read.result
     return {name: result[name] for name in _names(tape)}
+
+
+def summed(of: Callable[[X, float], dict[str, S]], data: X, what: str) -> dict[str, S]:
+    """The curvature of a batch, or of a recorded one, in parts where it does not fit into memory: a sum over data.
+
+    `of` makes that of a part in a share of the memory budget.
+    """
+    n_data = len(data)
+
+    def attempt(size: int) -> dict[str, S]:
+        if size >= n_data:
+            return of(data, 1.0)
+        total: dict[str, S] = {}
+        for part in data.split(size):
+            for name, h in of(part, size / n_data).items():  # pyright: ignore[reportArgumentType]
+                total[name] = total[name] + h if name in total else h
+        return total
+
+    return within_memory(attempt, n_data, f"{what} (data)", ADVICE)[0]
 
 
 def _exact(tape: Tape, end: int, message: Message, read: Reader, budget: int) -> None:

@@ -56,6 +56,13 @@ class Tape:
         """The same for some of the data."""
         return Tape([n.part(data) for n in self.nodes], self.output[data])
 
+    def __len__(self) -> int:
+        return len(self.output)
+
+    def split(self, size: int) -> Iterator[Tape]:
+        """The same in parts of `size` data."""
+        return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
+
     def promoted(self) -> Tape:
         """The same with activations in the precision of the weights; mixed precision records them in a lower one."""
         dtype = next((p.dtype for leaf in leaves(self.nodes) for p in leaf.params.values()), self.output.dtype)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lapae import curvature
 from lapae.config import MethodConfig
 from lapae.curvature import Tape, record
+from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method, Point
 from lapae.methods.weights import WeightDraws
@@ -39,13 +40,23 @@ class Laplace(Method):
 
     def curvature(self, tape: Tape, generator: torch.Generator | None = None) -> Any:
         """The GGN of a recorded batch, summed over it, in the form that `posterior` takes."""
-        likelihood = of_observed(self.likelihood, tape)
+        return summed(lambda part, share: self._curvature(part, generator, share), tape, f"hessian {self.hessian}")
+
+    def _curvature(self, tape: Tape, generator: torch.Generator | None, share: float) -> Any:
+        """That of some data, in a share of the memory budget."""
+        likelihood, budget = of_observed(self.likelihood, tape), int(MEMORY_BUDGET * share)
         if self.hessian == "kfac":
-            return curvature.kfac(tape, likelihood, n_samples=1, generator=generator)
+            return curvature.kfac(tape, likelihood, n_samples=1, generator=generator, memory_budget=budget)
         if self.hessian == "block":
-            return curvature.blocks(tape, likelihood)
-        bottleneck = "encoder" if self.hessian == "bottleneck" else None
-        h = curvature.diagonal(tape, likelihood, self.hessian, generator=generator, bottleneck=bottleneck)  # pyright: ignore
+            return curvature.blocks(tape, likelihood, memory_budget=budget)
+        h = curvature.diagonal(
+            tape,
+            likelihood,
+            self.hessian,  # pyright: ignore[reportArgumentType]
+            generator=generator,
+            bottleneck="encoder" if self.hessian == "bottleneck" else None,
+            memory_budget=budget,
+        )
         if self.hessian in ("exact", "mixed", "bottleneck"):  # quadratic forms, which may round to below zero
             h = {name: value.clamp_min(0) for name, value in h.items()}
         return h

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import fields
 
-import torch
 from torch import Tensor
 
+from lapae.memory import within_memory
 from lapae.methods.base import Method
 from lapae.methods.laplace import Laplace
 from lapae.predict import mc
@@ -47,11 +46,7 @@ def predict(
     parts = list(predict_blocks(method, x, predictive=predictive, draws_at_once=draws_at_once, **options))
     if not parts:
         raise ValueError("expected at least one datum to predict for, got none")
-    joined = {}
-    for field in fields(Prediction):
-        values = [getattr(part, field.name) for part in parts]
-        joined[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else values[0]
-    return Prediction(**joined)
+    return mc.join(parts)
 
 
 def predict_blocks(
@@ -89,12 +84,24 @@ def predict_blocks(
     mc.check_quantities(want)
     weight = next(method.parameters())
     decodes = bool({"outputs", "density", "error"} & set(want))
-    for batch in mc.batches(x, batch_size):
-        batch = batch.to(weight.device, weight.dtype)
+    wanted = {name for quantity in want for name in FIELDS[quantity]}
+
+    def closed_form(part: Tensor) -> Prediction:
+        part = part.to(weight.device, weight.dtype)
         with mc.evaluating(method):
-            found = moments(method, batch) if predictive == "moments" else linearized(method, batch, outputs=decodes)
-            whole = to_prediction(method.likelihood, batch, found, delta=predictive == "moments")
+            found = moments(method, part) if predictive == "moments" else linearized(method, part, outputs=decodes)
+            whole = to_prediction(method.likelihood, part, found, delta=predictive == "moments")
+        return Prediction(n_draws=1, **{name: getattr(whole, name) for name in wanted})
+
+    most: int | None = None
+    for batch in mc.batches(x, batch_size):
+        found, size = within_memory(
+            lambda size, batch=batch: mc.join([closed_form(part) for part in batch.split(size)]),
+            min(len(batch), most or len(batch)),
+            f"the {predictive} predictive (data)",
+            "predictive mc",
+        )
+        most = size if size < len(batch) else most
         if progress:
             progress(len(batch))
-        wanted = {name for quantity in want for name in FIELDS[quantity]}
-        yield Prediction(n_draws=1, **{name: getattr(whole, name) for name in wanted})
+        yield found

@@ -10,14 +10,15 @@ Shapes: N data, S draws, K latent dimensions; x is (N, *shape), in the model's s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from lapae.memory import within_memory
 from lapae.methods.base import Draws, Method, Output
 from lapae.methods.density import log_prob
 from lapae.models import Gaussian, Likelihood
@@ -121,20 +122,61 @@ def predict_blocks(
     """
     check_quantities(want)
     seeds = draw_seeds(seed, n_distinct(method, n_samples))
-    weight = next(method.parameters())
+    wanted, most = frozenset(want), None
     for block in _blocks(x, batch_size, block_elements):
-        block = [batch.to(weight.device, weight.dtype) for batch in block]
-        chunk = draws_at_once or _draws_at_once(method, block[0])
-        statistics = [_Statistics(method.likelihood, batch, frozenset(want)) for batch in block]
+        largest = max(map(len, block))
+        planned = largest * min(draws_at_once or _draws_at_once(method, block[0]), len(seeds))
+        found, pairs = within_memory(
+            lambda pairs, block=block: _block(method, block, seeds, wanted, pairs, progress),
+            min(planned, most or planned),
+            "a prediction (networks times data)",
+            "device cpu, or a machine with more memory",
+        )
+        most = pairs if pairs < planned else most  # what did not fit once is not tried with every block
+        yield found
+
+
+def _block(
+    method: Method,
+    block: list[Tensor],
+    seeds: list[int],
+    want: frozenset[str],
+    pairs: int,
+    progress: Progress | None = None,
+) -> Prediction:
+    """One block with at most `pairs` (network, datum) pairs at once: fewer networks first, then fewer data."""
+    weight = next(method.parameters())
+    largest = max(map(len, block))
+    if pairs < largest:  # each on its own: neither do the statistics of the others fill the memory
+        parts = [part for batch in block for part in batch.split(pairs)]
+        return join([_block(method, [part], seeds, want, len(part), progress) for part in parts])
+    statistics = [_Statistics(method.likelihood, x.to(weight.device, weight.dtype), want) for x in block]
+    chunk = pairs // largest
+    done = 0
+    try:
         with evaluating(method):
             for start in range(0, len(seeds), chunk):
                 part = seeds[start : start + chunk]
                 draws = method.draw(part)
                 for batch in statistics:
                     batch.add(draws, len(part))
+                    done += len(part) * len(batch.x)
                     if progress:
                         progress(len(part) * len(batch.x))
-            yield _join([batch.finish() for batch in statistics], len(seeds))
+            return _joined([batch.finish() for batch in statistics], len(seeds))
+    except (MemoryError, RuntimeError):
+        if progress:
+            progress(-done)  # it is done again
+        raise
+
+
+def join(parts: Sequence[Prediction]) -> Prediction:
+    """Predictions for some data after another as one."""
+    joined = {}
+    for field in fields(Prediction):
+        values = [getattr(part, field.name) for part in parts]
+        joined[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else values[0]
+    return Prediction(**joined)
 
 
 def check_quantities(want: Collection[Quantity]) -> None:
@@ -283,12 +325,13 @@ def _draws_at_once(method: Method, batch: Tensor) -> int:
 
     On a CPU well below 32 MB: larger blocks of memory are given back and faulted in anew at every use.
     """
-    outputs, weights = (2**21, 2**22) if batch.device.type == "cpu" else (2**27, 2**30)
+    device = next(method.parameters()).device
+    outputs, weights = (2**21, 2**22) if device.type == "cpu" else (2**27, 2**30)
     n_weights = sum(p.numel() for p in method.parameters())
     return max(1, min(outputs // max(batch.numel(), 1), weights // max(n_weights, 1)))
 
 
-def _join(parts: list[dict[str, Tensor | bool]], n_draws: int) -> Prediction:
+def _joined(parts: list[dict[str, Tensor | bool]], n_draws: int) -> Prediction:
     joined: dict[str, Tensor | bool] = {}
     for name, value in parts[0].items():
         same = [part[name] for part in parts]

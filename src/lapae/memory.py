@@ -1,0 +1,66 @@
+"""Out of memory, on a GPU or the host: the same work in smaller pieces, tried again.
+
+Predictions go by data and curvature sums over data, so that smaller pieces give the same result.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+from lapae.errors import LapaeError
+
+T = TypeVar("T")
+
+SIGNS = ("out of memory", "allocate memory", "alloc_failed", "not enough memory")
+"""What the messages of torch's plain RuntimeErrors say: of its allocators, of cuBLAS and of cuDNN."""
+
+
+class OutOfMemory(LapaeError, MemoryError):
+    """Not even the smallest piece fits."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, without importing it
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
+
+
+def within_memory(attempt: Callable[[int], T], size: int, what: str, advice: str) -> tuple[T, int]:
+    """`attempt(size)` and the size that worked: halved, with a warning, as long as memory runs out.
+
+    `attempt` starts from nothing every time: whatever it has gathered when it fails is lost with it.
+    """
+    while True:
+        try:
+            return attempt(size), size
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or isinstance(error, OutOfMemory) or _capturing():
+                raise
+            if size <= 1:
+                reason = " ".join(str(error).split())[:200]
+                raise OutOfMemory(f"out of memory in {what}, one at a time too: try {advice} ({reason})") from error
+        # Out of the clause above: the error's traceback no longer holds the tensors that did not fit.
+        _give_back()
+        warnings.warn(f"out of memory in {what}, {size} at a time; trying {size // 2}", stacklevel=2)
+        size //= 2
+
+
+def _capturing() -> bool:
+    """While a CUDA graph is recorded nothing can be tried again; the step itself is, eagerly."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _give_back() -> None:
+    """Hand cached blocks of a GPU back: a smaller piece may need them in another shape."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
