@@ -84,6 +84,8 @@ class MethodConfig:
     """Networks drawn in an online training step."""
     temperature: float = 1.0
     """Divides the posterior precision: above 1 is a wider posterior."""
+    uncertain: str = "all"
+    """Weights that the online and post-hoc posteriors are over: all, encoder or decoder; the others are known."""
     optimize_prior: str = "scalar"
     """Post-hoc prior precision by marginal likelihood: scalar, layer (one a layer) or none."""
     pretrained: str | None = None

@@ -9,10 +9,13 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from lapae.config import MethodConfig
+from lapae.errors import ConfigError
+from lapae.methods import build
 from lapae.methods.laplace import HESSIANS
 from lapae.methods.posthoc import PostHoc
 from lapae.models import Autoencoder, Gaussian
 from lapae.posterior.noise import fill_normal
+from lapae.predict.moments import moments
 
 N_DATA = 9
 
@@ -92,3 +95,33 @@ def test_the_posterior_can_be_taken_elsewhere(tmp_path):
 def test_in_float32():
     method = finished("approx").float()
     assert method.draw([0]).encode(data()[None]).dtype == torch.float32
+
+
+@pytest.mark.parametrize("uncertain", ["encoder", "decoder"])
+@pytest.mark.parametrize("method", ["online", "posthoc"])
+def test_known_weights_stay_at_their_mean(method, uncertain):
+    config = MethodConfig(method=method, uncertain=uncertain, forgetting=0.5)
+    model = build(method, network, Gaussian(), config, N_DATA).double()
+    generator = torch.Generator().manual_seed(0)
+    for x in data().double().split(4):
+        model(x, generator)
+        model.after_forward()
+    model.eval().finish(lambda: data().double().split(4), N_DATA)
+    x = data().double()
+    z = model.draw_mean().encode(x[None])
+    draws = model.draw([1, 2])
+    encoders_differ = not torch.equal(draws.encode(x[None])[0], z[0])
+    decoders_differ = not torch.equal(draws.decode(z).loc[0], model.draw_mean().decode(z).loc[0])
+    assert (encoders_differ, decoders_differ) == (uncertain == "encoder", uncertain == "decoder")
+    closed = moments(model, x)
+    assert bool((closed.z_cov > 0).any()) == (uncertain == "encoder")
+    assert bool((closed.output_var > 0).all())
+
+
+def test_known_weights_ask_for_a_diagonal_that_is_kept():
+    with pytest.raises(ConfigError, match="needs a diagonal hessian"):
+        build("online", network, Gaussian(), MethodConfig(uncertain="encoder", hessian="kfac"), N_DATA)
+    with pytest.raises(ConfigError, match="keeps nothing"):
+        build("online", network, Gaussian(), MethodConfig(uncertain="encoder", update="redux"), N_DATA)
+    with pytest.raises(ConfigError, match="expected one of all, encoder, decoder"):
+        build("online", network, Gaussian(), MethodConfig(uncertain="half"), N_DATA)

@@ -22,6 +22,8 @@ from lapae.posterior.noise import fill_normal, normal
 
 DIAGONAL_HESSIANS = ("approx", "exact", "mixed", "mc", "bottleneck")
 HESSIANS = (*DIAGONAL_HESSIANS, "block", "kfac")
+KNOWN = {"all": (), "encoder": ("decoder.",), "decoder": ("encoder.",)}
+"""By what is uncertain: the parts whose weights are known."""
 
 
 class Laplace(Method):
@@ -37,6 +39,16 @@ class Laplace(Method):
         self.network = network
         self.hessian = config.hessian
         self.posterior = make_precision(network, config.hessian, config.prior_precision, config.temperature)
+        if config.uncertain not in KNOWN:
+            raise ConfigError(f"uncertain={config.uncertain!r}: expected one of {', '.join(KNOWN)}")
+        self.uncertain = config.uncertain
+        if config.uncertain != "all" and config.hessian not in DIAGONAL_HESSIANS:
+            raise ConfigError(f"uncertain={config.uncertain!r} needs a diagonal hessian, got {config.hessian!r}")
+
+    def pin(self) -> None:
+        """Take the weights that are not uncertain as known."""
+        for prefix in KNOWN[self.uncertain]:
+            self.posterior.pin(prefix)  # pyright: ignore[reportCallIssue]
 
     def curvature(self, tape: Tape, generator: torch.Generator | None = None) -> Any:
         """The GGN of a recorded batch, summed over it, in the form that `posterior` takes."""

@@ -45,11 +45,14 @@ class Online(Laplace):
         if config.initial_precision not in initial:
             raise ConfigError(f"initial_precision={config.initial_precision!r}: expected prior or data")
         self.posterior.reset(initial[config.initial_precision])
+        self.pin()
         self.n_data = n_data
         self.samples_per_step = config.samples_per_step
         self.hessian_every = config.hessian_every
         forgetting = DEFAULT_FORGETTING if config.forgetting is None else config.forgetting
         self.rule = update_rule(config.update, forgetting).every(config.hessian_every)
+        if self.rule.keep == 0 and config.uncertain != "all":
+            raise ConfigError(f"update={config.update!r} keeps nothing of the precision, known weights included")
         self.capturable = config.hessian_every == 1 and config.hessian not in ("kfac", "block")
         if self.hessian_every > 1:  # part of the state: an epoch may have fewer steps than that
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))

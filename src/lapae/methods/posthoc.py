@@ -66,4 +66,5 @@ class PostHoc(Laplace):
         report = {"log_likelihood": log_likelihood, "prior_precision": float(self.posterior.prior.mean())}
         if self.posterior.temperature == 1:
             report["log_marginal_likelihood"] = log_marginal_likelihood(log_likelihood, mean, self.posterior)
+        self.pin()  # after the prior precision, which the evidence of all weights chooses
         return report

@@ -156,6 +156,13 @@ class DiagonalPrecision(Precision):
         parts = list(self.split(self.h).values())
         torch._foreach_add_(parts, new, alpha=gain)  # pyright: ignore[reportPrivateImportUsage]
 
+    def pin(self, prefix: str) -> None:
+        """Weights whose names begin with `prefix` are known: H is infinite, and stays so through updates that keep some
+        of it."""
+        for name, part in self.split(self.h).items():
+            if name.startswith(prefix):
+                part.fill_(math.inf)
+
     def diagonal(self) -> Tensor:
         """The precision itself, (P,)."""
         prior = self.uniform_prior()
