@@ -61,6 +61,6 @@ def _give_back() -> None:
 
     import torch
 
-    gc.collect()
+    gc.collect(1)  # what just failed is young
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -21,7 +21,7 @@ from lapae.missing import filling, partial
 from lapae.models import Autoencoder, Gaussian, Likelihood
 from lapae.models import build as build_network
 from lapae.models import likelihood as likelihood_by_name
-from lapae.runs import METRICS, MODEL, POSTERIOR, Run, read_tensor_file, tensor_file, write_whole
+from lapae.runs import CHECKPOINT, METRICS, MODEL, POSTERIOR, Run, read_tensor_file, tensor_file, write_whole
 from lapae.toml import config_from_dict, config_to_dict
 from lapae.train.checkpoint import load_checkpoint, load_state
 from lapae.train.seeds import seed_all
@@ -139,11 +139,16 @@ def load_run(
     """
     run = Run.open(path)
     if (run / MODEL).exists():
-        state, metadata = read_tensor_file(run / MODEL)
-        if metadata.get("format") != FORMAT:
-            raise RunError(f"{run / MODEL} is not a model of lapae: expected format {FORMAT!r}")
-        if metadata["has_posterior"]:
-            state |= read_tensor_file(run / POSTERIOR)[0]
+        try:
+            state, metadata = read_tensor_file(run / MODEL)
+            if metadata.get("format") != FORMAT:
+                raise RunError(f"{run / MODEL} is not a model of lapae: expected format {FORMAT!r}")
+            if metadata.get("has_posterior"):
+                state |= read_tensor_file(run / POSTERIOR)[0]
+        except RunError as error:
+            if not (run / CHECKPOINT).exists():
+                raise
+            raise RunError(f"{error}; lapae train --resume {run.path} makes it anew from its checkpoint") from error
         origin = str(run / MODEL)
     else:
         checkpoint = load_checkpoint(run)

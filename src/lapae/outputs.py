@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lapae.errors import ConfigError
+from lapae.errors import ConfigError, RunError
 from lapae.runs import sync_folder
 
 
@@ -21,10 +21,11 @@ from lapae.runs import sync_folder
 def whole(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the body ends well, and is removed when it does not."""
     _check_parent(path)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(descriptor)
-    temporary = Path(name)
+    temporary = None
     try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        os.close(descriptor)
+        temporary = Path(name)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -33,8 +34,11 @@ def whole(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~mask)  # mkstemp makes it private
         os.replace(temporary, path)
         sync_folder(path.parent)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -43,8 +47,9 @@ def whole_folder(path: Path) -> Iterator[Path]:
     _check_parent(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} exists and is not an empty folder: choose another")
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    temporary = None
     try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
         yield temporary
         mask = os.umask(0)
         os.umask(mask)
@@ -53,8 +58,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
             path.rmdir()
         os.replace(temporary, path)
         sync_folder(path.parent)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _check_parent(path: Path) -> None:
@@ -74,23 +82,25 @@ def csv_rows(path: Path, header: Sequence[str] | None, delimiter: str = ",") -> 
 
 @contextmanager
 def npy_rows(path: Path, n: int) -> Iterator[Any]:
-    """A function that appends arrays (B, ...), n data in all, to a .npy file on the disk."""
-    with whole(path) as temporary:
-        target: Any = None
-        done = 0
+    """A function that appends arrays (B, ...), n data in all, to a .npy file on the disk.
+
+    With plain writes and not through a memory map: a full disk is then an error and not a crash.
+    """
+    with whole(path) as temporary, temporary.open("wb") as file:
+        begun = False
 
         def write(part: np.ndarray) -> None:
-            nonlocal target, done
-            if target is None:
-                shape = (n, *part.shape[1:])
-                target = np.lib.format.open_memmap(temporary, mode="w+", dtype=part.dtype, shape=shape)
-            target[done : done + len(part)] = part
-            done += len(part)
+            nonlocal begun
+            if not begun:
+                begun = True
+                descr = np.lib.format.dtype_to_descr(part.dtype)
+                header = {"descr": descr, "fortran_order": False, "shape": (n, *part.shape[1:])}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(part).data)
 
         yield write
-        if target is None:
+        if not begun:
             raise ConfigError(f"{path}: there are no data to write")
-        target.flush()
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 FORMAT = "lapae estimator 1"
 ABOUT, TENSORS = "estimator.json", "estimator.safetensors"
+NOISES = ("noise_", "hidden_noise_")
+FITTED = {"seed_": int, "offset_": float, "n_iter_": int, "latent_dim_": int, "n_features_in_": int}
 OWN = {"own": True}
 """In place of modules or a likelihood of the user's, which are code and are not saved."""
 
@@ -42,7 +45,7 @@ def save(estimator: LaplacianAutoencoder, path: str | Path) -> None:
         model = copy.deepcopy(estimator.model_)
         model.method.float()
         write_whole(run / CONFIG, write_config(model.config).encode())
-        tensors = {name: torch.from_numpy(getattr(estimator, name)) for name in ("noise_", "hidden_noise_")}
+        tensors = {name: torch.from_numpy(getattr(estimator, name)) for name in NOISES}
         write_whole(run / TENSORS, tensor_file(tensors, {"format": FORMAT}))
         lines = "".join(json.dumps(record) + "\n" for record in estimator.history_)
         write_whole(run / HISTORY, lines.encode())
@@ -53,43 +56,79 @@ def save(estimator: LaplacianAutoencoder, path: str | Path) -> None:
 def load(cls: type[LaplacianAutoencoder], path: str | Path, *, network: Any, likelihood: Any) -> LaplacianAutoencoder:
     """The estimator in the folder `path`; it predicts as the one that was saved."""
     run = Run.open(path)
+    about = _read_about(run)
     try:
-        about = json.loads((run / ABOUT).read_bytes())
+        if about["format"] != FORMAT:
+            raise RunError(f"{run / ABOUT} is not an estimator of lapae: expected format {FORMAT!r}")
+        estimator = cls(**_params(run, dict(about["params"]), network, likelihood))
+        fitted = dict(about["fitted"])
+        names, space = fitted.pop("feature_names_in_"), fitted.pop("space")
+        for name, kind in FITTED.items():  # these and no others: a file cannot put something in a method's place
+            if name in fitted or name != "n_features_in_":
+                setattr(estimator, name, _number(fitted.pop(name), kind))
+        kind, shape, layout = space["kind"], tuple(space["shape"]), space["layout"]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RunError(f"{run / ABOUT} is damaged: {error!r}") from error
+    if fitted:
+        raise RunError(f"{run / ABOUT} is damaged: it holds {', '.join(sorted(fitted))}, which no estimator has")
+    own = None if isinstance(estimator.network, str) else tuple(estimator.network)
+    own_likelihood = None if isinstance(estimator.likelihood, str) else estimator.likelihood
+    estimator.model_ = load_run(run.path, network=own, likelihood=own_likelihood, device=_device(estimator.device))
+    settle(estimator.model_)
+    estimator.space_ = Space(kind, shape, estimator.model_.scaling, layout)
+    if names is not None:
+        setattr(estimator, "feature_names_in_", np.asarray(names, dtype=object))  # noqa: B010
+    estimator._n_features_out = estimator.latent_dim_
+    tensors = read_tensor_file(run / TENSORS)[0]
+    if set(tensors) != set(NOISES):
+        raise RunError(f"{run / TENSORS} holds {', '.join(sorted(tensors))}, expected {', '.join(NOISES)}")
+    for name, tensor in tensors.items():
+        setattr(estimator, name, tensor.numpy())
+    estimator.history_ = _read_history(run)
+    return estimator
+
+
+def _read_about(run: Run) -> Any:
+    try:
+        return json.loads((run / ABOUT).read_bytes())
     except OSError:
         raise RunError(
             f"{run.path} holds no estimator: there is no {ABOUT} (lapae.model.load_run reads runs)"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{run / ABOUT} is damaged: {error}") from error
-    if about.get("format") != FORMAT:
-        raise RunError(f"{run / ABOUT} is not an estimator of lapae: expected format {FORMAT!r}")
-    params = dict(about["params"])
+
+
+def _params(run: Run, params: dict[str, Any], network: Any, likelihood: Any) -> dict[str, Any]:
+    """The constructor's arguments, with what the user gives again."""
     for name, given in (("network", network), ("likelihood", likelihood)):
         if given is not None:
             params[name] = given
         elif params[name] == OWN:
             raise RunError(f"{run.path} was trained with a {name} of your own: give it again, load(path, {name}=...)")
         elif name == "likelihood" and isinstance(params[name], dict):
-            params[name] = Gaussian(**params[name])
-    estimator = cls(**params)
-    own = None if isinstance(estimator.network, str) else tuple(estimator.network)
-    own_likelihood = None if isinstance(estimator.likelihood, str) else estimator.likelihood
-    estimator.model_ = load_run(run.path, network=own, likelihood=own_likelihood, device=_device(estimator.device))
-    settle(estimator.model_)
-    fitted = about["fitted"]
-    space = dict(fitted.pop("space"))
-    estimator.space_ = Space(space["kind"], tuple(space["shape"]), estimator.model_.scaling, space["layout"])
-    names = fitted.pop("feature_names_in_")
-    if names is not None:
-        setattr(estimator, "feature_names_in_", np.asarray(names, dtype=object))  # noqa: B010
-    for name, value in fitted.items():
-        setattr(estimator, name, value)
-    estimator._n_features_out = estimator.latent_dim_
-    for name, tensor in read_tensor_file(run / TENSORS)[0].items():
-        setattr(estimator, name, tensor.numpy())
-    lines = (run / HISTORY).read_text(encoding="utf-8").splitlines() if (run / HISTORY).exists() else []
-    estimator.history_ = [json.loads(line) for line in lines]
-    return estimator
+            params[name] = Gaussian(_number(params[name]["sigma"], float))
+        elif not isinstance(params[name], str):
+            raise TypeError(f"{name} is {params[name]!r}")
+    return params
+
+
+def _number(value: Any, kind: type) -> Any:
+    """A number of JSON as the type that it was."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return kind(value)
+
+
+def _read_history(run: Run) -> list[dict[str, Any]]:
+    """The epochs; a damaged file is left aside with a warning, as nothing depends on it."""
+    try:
+        return [json.loads(line) for line in (run / HISTORY).read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError):
+        warnings.warn(f"{run / HISTORY} is damaged, and left aside", stacklevel=2)
+        return []
 
 
 def threshold(path: str | Path) -> float | None:

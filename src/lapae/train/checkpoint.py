@@ -84,7 +84,11 @@ def save_checkpoint(
         "about": dict(about),
     }
     write_whole(run / _NEXT, tensor_file(tensors, metadata))
-    # Whole already under its first name, where loading looks too: a kill between the two renames loses nothing.
+    _put_in_place(run)
+
+
+def _put_in_place(run: Run) -> None:
+    """Whole already under its first name, where loading looks too: a kill between the two renames loses nothing."""
     try:
         if (run / CHECKPOINT).exists():
             os.replace(run / CHECKPOINT, run / PREVIOUS)
@@ -144,6 +148,14 @@ def load_state(method: nn.Module, state: Tensors, origin: str) -> None:
     except RuntimeError as error:
         detail = " ".join(str(error).split())
         raise RunError(f"{origin} does not fit this model: {detail[:300]}") from error
+
+
+def take_up(run: Run) -> Checkpoint | None:
+    """The checkpoint to go on from, under its own name again if a kill or a full disk came before the renames."""
+    checkpoint = load_checkpoint(run)
+    if checkpoint is not None and checkpoint.path == str(run / _NEXT):
+        _put_in_place(run)
+    return checkpoint
 
 
 def load_checkpoint(run: Run) -> Checkpoint | None:

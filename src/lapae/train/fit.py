@@ -17,7 +17,7 @@ from lapae.model import DataInfo, Modules, TrainedModel, build_method, load_run
 from lapae.models import Likelihood
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run, write_whole
 from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
-from lapae.train.checkpoint import load_checkpoint
+from lapae.train.checkpoint import load_checkpoint, take_up
 from lapae.train.evaluate import evaluate
 from lapae.train.loop import make_fabric, train
 from lapae.train.progress import Observer, TensorBoard
@@ -76,7 +76,7 @@ def fit(
         except RunError as error:
             if not (run / CHECKPOINT).exists():
                 raise
-            warnings.warn(f"{error}; made anew from the checkpoint", stacklevel=2)
+            warnings.warn(str(error), stacklevel=2)
     data = load_data(config.data) if data is None else data
     options = config.train
     fabric = fabric or make_fabric(options)
@@ -105,7 +105,7 @@ def fit(
             run=run,
             about={"config": config_to_dict(config), "data": info.to_dict()},
             fabric=fabric,
-            resume=load_checkpoint(run) if run is not None and resume else None,
+            resume=take_up(run) if run is not None and resume else None,
             observers=observers,
         )
     metrics = {

@@ -1,0 +1,57 @@
+"""A small online run on a curve in a file, so that other processes can train it too, and what tests ask of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lapae.cli.train import train_in
+from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.runs import HISTORY, MODEL, POSTERIOR, Run, read_tensor_file
+
+
+def curve(path: Path) -> Path:
+    """150 data of 6 elements on a curve."""
+    generator = np.random.default_rng(0)
+    t = generator.uniform(-1, 1, (150, 1))
+    x = np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**2, t**3, np.ones_like(t)], 1)
+    np.save(path, (x + 0.05 * generator.standard_normal(x.shape)).astype(np.float32))
+    return path
+
+
+def config(source: Path, epochs: int = 4) -> Config:
+    return Config(
+        data=DataConfig(source=str(source)),
+        model=ModelConfig(hidden=(8,)),
+        method=MethodConfig(method="online"),
+        train=TrainConfig(epochs=epochs, device="cpu", verbose=False, patience=10_000),
+    ).resolved()
+
+
+def train(path: Path, source: Path, epochs: int = 4) -> None:
+    """Train the run at `path`, or go on with it; as `lapae train` does, with the lock."""
+    torch.set_num_threads(1)
+    path.mkdir(exist_ok=True)
+    train_in(Run(path), config(source, epochs), resume=True)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return read_tensor_file(path / MODEL)[0] | read_tensor_file(path / POSTERIOR)[0]
+
+
+def losses(path: Path) -> list[tuple]:
+    records = [json.loads(line) for line in (path / HISTORY).read_text().splitlines()]
+    return [(record["epoch"], record["loss"], record["valid_loss"], record["learning_rate"]) for record in records]
+
+
+def assert_same(path: Path, undisturbed: Path) -> None:
+    """The same weights, posterior and history, and nothing left lying about."""
+    a, b = weights(path), weights(undisturbed)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+    assert losses(path) == losses(undisturbed)
+    assert {file.name for file in path.iterdir()} == {file.name for file in undisturbed.iterdir()}
