@@ -22,6 +22,7 @@ COMMANDS = {
     "score": "how normal new data are under a trained run",
     "impute": "fill in the missing values of new data",
     "sample": "generate new data from a trained run",
+    "reproduce": "a table or figure of the paper, beside its own numbers; all of them",
     "data": "list the data sets; fetch one",
     "eval": "a task of the paper on a trained run: ood, imputation, calibration, ...",
     "report": "one page about a run: latent map, reconstructions, curves, task results",

@@ -1,0 +1,233 @@
+"""The place where experiments work: trained models by what they are, data by name, results written whole.
+
+A trial is trained once, in a run folder named after its configuration; a second experiment that asks for the same
+trial, or the same experiment after an interruption, finds it there, finished or at its last checkpoint. `jobs`
+processes train side by side: small networks leave most of a GPU, and of a processor, idle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lapae._version import __version__
+from lapae.config import Config, DataConfig
+from lapae.errors import LapaeError, RunError
+from lapae.experiments.base import Experiment, Size, Trial, find
+from lapae.runs import Run
+
+if TYPE_CHECKING:
+    from lapae.data import Data
+    from lapae.model import TrainedModel
+
+Say = Callable[[str], object]
+"""Told what goes on, a line at a time."""
+
+NOT_IDENTITY = {
+    "data": ("data_dir",),
+    "method": ("pretrained", "predictive", "n_samples"),
+    "train": ("device", "capture", "checkpoint_every", "tensorboard", "verbose"),
+}
+"""Options that say where and how a model is trained, not which."""
+
+
+@dataclass
+class Lab:
+    """An experiment at work."""
+
+    experiment: Experiment
+    size: Size
+    root: Path
+    """Holds `runs/`, `data/` and a folder for each experiment."""
+    device: str = "auto"
+    data_dir: str | None = None
+    _models: dict[str, TrainedModel] = field(default_factory=dict)
+
+    @cached_property
+    def plan(self) -> Mapping[str, Trial]:
+        """What to train, by name."""
+        return self.experiment.plan(self.size)
+
+    def model(self, name: str) -> TrainedModel:
+        """The trained model of a name in the plan, on the device; trained now where it is not yet."""
+        if name not in self._models:
+            trial = self.plan[name]
+            self.fit(trial)
+            from lapae.model import load_run
+
+            network = self._network(trial)
+            self._models = {name: load_run(self.folder(trial), network=network, device=self.torch_device)}  # keeps one
+        return self._models[name]
+
+    def fit(self, trial: Trial) -> None:
+        """Train a trial in its run folder, from its last checkpoint where there is one; nothing where it is done."""
+        from lapae.train.fit import fit
+
+        if trial.start is not None:
+            self.fit(trial.start)
+        folder = self.folder(trial)
+        if Run(folder).finished:
+            return
+        config, run = self._placed(trial), Run(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                with run.lock():
+                    if not run.finished:  # by the process that held the lock
+                        fit(config, run=run, resume=True, network=self._network(trial))
+                return
+            except RunError as error:
+                if "is in use" not in str(error):
+                    raise
+                time.sleep(1.0)
+
+    def data(self, source: str | DataConfig) -> Data:
+        """A data set of a plan, by name or as a trial configures it."""
+        from lapae.train.fit import load_data
+
+        return load_data(self._found(DataConfig(source=source) if isinstance(source, str) else source))
+
+    def _found(self, config: DataConfig) -> DataConfig:
+        """With the place of its files."""
+        if not self.size.quick:
+            return replace(config, data_dir=self.data_dir)
+        from lapae.experiments.quick_data import place
+
+        folder = self.root / "data"
+        return replace(config, data_dir=str(folder), source=place(config.source, folder))
+
+    def as_task(self) -> dict[str, Any]:
+        """What another process needs to make the same lab."""
+        places = {"root": str(self.root), "device": self.device, "data_dir": self.data_dir}
+        return {"experiment": self.experiment.name, "quick": self.size.quick, **places}
+
+    def folder(self, trial: Trial) -> Path:
+        """The run folder of a trial."""
+        return self.root / "runs" / key(trial)
+
+    @property
+    def torch_device(self) -> str:
+        """Where models are put."""
+        import torch
+
+        return ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+
+    def _placed(self, trial: Trial) -> Config:
+        """The configuration of a trial here: where its data are, its device, its pretrained run."""
+        config = trial.config
+        start = None if trial.start is None else str(self.folder(trial.start))
+        return replace(
+            config,
+            data=self._found(config.data),
+            method=replace(config.method, pretrained=start),
+            train=replace(config.train, device=self.device, verbose=False, checkpoint_every=10),
+        )
+
+    def _network(self, trial: Trial) -> Any:
+        if trial.variant is None:
+            return None
+        from lapae.experiments.variants import VARIANTS
+
+        return VARIANTS[trial.variant]()
+
+
+def key(trial: Trial) -> str:
+    """A folder name that is the same for the same model: what a reader wants to know of it, and a digest."""
+    from lapae.toml import config_to_dict
+
+    values = config_to_dict(trial.config.resolved())
+    for section, names in NOT_IDENTITY.items():
+        for name in names:
+            values[section].pop(name)
+    start = None if trial.start is None else key(trial.start)
+    identity = {"config": values, "start": start, "variant": trial.variant, "lapae": __version__}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+    config = trial.config
+    parts = [config.data.source, config.model.network, config.method.method]
+    parts += [config.method.hessian] if config.method.method in ("online", "posthoc") else []
+    parts += [trial.variant] if trial.variant else []
+    return "-".join([*parts, f"seed{config.train.seed}", digest])
+
+
+def fit_all(labs: Sequence[Lab], jobs: int, say: Say = print) -> dict[str, str]:
+    """Train whatever the plans still miss, `jobs` at a time; returns why an experiment cannot go on, by its name.
+
+    What others start from comes first, and a model that several plans have is trained once.
+    """
+    tasks: dict[str, tuple[int, Lab, str, bool]] = {}
+    for lab in labs:
+        for name, trial in lab.plan.items():
+            if trial.start is not None and not Run(lab.folder(trial.start)).finished:
+                tasks.setdefault(key(trial.start), (0, lab, name, True))
+            if not Run(lab.folder(trial)).finished:
+                tasks.setdefault(key(trial), (0 if trial.start is None else 1, lab, name, False))
+    failed: dict[str, str] = {}
+    for stage in (0, 1):
+        todo = [(lab, name, start) for when, lab, name, start in tasks.values() if when == stage]
+        if todo:
+            say(f"{len(todo)} models to train{' from those' if stage else ''}")
+        for lab, name, reason, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
+            say(f"  {lab.experiment.name}: {name}: " + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
+            if reason:
+                failed[lab.experiment.name] = f"{name}: {reason}"
+    return failed
+
+
+Todo = Sequence[tuple["Lab", str, bool]]
+Done = Iterator[tuple["Lab", str, str | None, float]]
+
+
+def _here(todo: Todo, jobs: int) -> Done:
+    """One after another in this process."""
+    for lab, name, start in todo:
+        reason, seconds = _train(lab, name, start)
+        yield lab, name, reason, seconds
+
+
+def _in_processes(todo: Todo, jobs: int) -> Done:
+    """Side by side. A process that dies takes the others of its pool along; what they had trained is kept."""
+    with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(_train_there, lab.as_task(), name, start): (lab, name) for lab, name, start in todo}
+        try:
+            for future in as_completed(running):
+                lab, name = running[future]
+                try:
+                    yield lab, name, *future.result()
+                except BrokenProcessPool:
+                    yield lab, name, "its process, or one beside it, was killed", 0.0
+        except BaseException:
+            for process in list(pool._processes.values()):
+                process.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _train(lab: Lab, name: str, start: bool) -> tuple[str | None, float]:
+    """Why it failed, or None; and the seconds it took."""
+    began = time.monotonic()
+    trial = lab.plan[name]
+    try:
+        lab.fit(trial.start if start and trial.start is not None else trial)
+    except (LapaeError, ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - began
+    return None, time.monotonic() - began
+
+
+def _train_there(task: dict[str, Any], name: str, start: bool) -> tuple[str | None, float]:
+    """What a training process does: finds the trial again by its name."""
+    import warnings
+
+    import lapae.experiments  # noqa: F401  fills the table
+
+    warnings.simplefilter("ignore")
+    places = {"device": task["device"], "data_dir": task["data_dir"]}
+    return _train(Lab(find(task["experiment"]), Size(task["quick"]), Path(task["root"]), **places), name, start)
