@@ -21,7 +21,8 @@ from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Batches, Data, DataError, Scaling, Split, load
 from lapae.model import DataInfo, build_method
 from lapae.runs import Run
-from lapae.train.loop import make_fabric, train
+from lapae.train.fabric import make_fabric
+from lapae.train.loop import train
 
 SHAPE = (55_000, 1, 28, 28)
 

@@ -80,8 +80,9 @@ class MethodConfig:
     (the authors' code), or "prior" for the prior precision (the paper's text)."""
     hessian_every: int = 1
     """Refresh the online curvature every so many steps."""
-    samples_per_step: int = 1
-    """Networks drawn in an online training step."""
+    samples_per_step: int | Literal["ranks"] = 1
+    """Networks drawn in an online training step, the same ones on all processes; "ranks": one on each process, its
+    own (a gradient of lower variance)."""
     temperature: float = 1.0
     """Divides the posterior precision: above 1 is a wider posterior."""
     uncertain: str = "all"
@@ -111,7 +112,7 @@ class TrainConfig:
     epochs: int = 100
     """Passes over the training data at most; early stopping ends sooner."""
     batch_size: int = 64
-    """Data in a step."""
+    """Data in a step, those of all processes together."""
     learning_rate: float = 1e-3
     """Of Adam, at the start."""
     schedule: Literal["plateau", "cosine"] = "plateau"
@@ -123,6 +124,11 @@ class TrainConfig:
     """Of the initial weights, the order of the batches and the noise."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
+    devices: int = 1
+    """Processes on each machine, one a GPU (or one a part of the CPU cores). torchrun's number counts where it
+    started the job."""
+    num_nodes: int = 1
+    """Machines; the command is started on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK set, or by Slurm."""
     precision: Literal["32", "bf16"] = "32"
     """bf16: forward and backward passes in bfloat16, weights and curvature in float32."""
     capture: Literal["auto", "never"] = "auto"
@@ -155,13 +161,18 @@ class Config:
 def _check(config: Config) -> None:
     """Numbers that no method can work with. What only one method minds, that method checks."""
     train, model, method = config.train, config.model, config.method
+    samples = method.samples_per_step
+    if isinstance(samples, str) and samples != "ranks":
+        raise ConfigError(f"samples_per_step = {samples!r}: expected a number, or ranks")
     at_least_one = [
         ("batch_size", train.batch_size),
         ("patience", train.patience),
         ("checkpoint_every", train.checkpoint_every),
+        ("devices", train.devices),
+        ("num_nodes", train.num_nodes),
         ("latent_dim", model.latent_dim),
         ("hessian_every", method.hessian_every),
-        ("samples_per_step", method.samples_per_step),
+        *([] if isinstance(samples, str) else [("samples_per_step", samples)]),
         ("members", method.members),
         ("n_samples", method.n_samples),
     ]

@@ -18,3 +18,7 @@ class RunError(LapaeError):
 
 class DivergedError(LapaeError):
     """Training stopped because its loss is no longer a finite number."""
+
+
+class ElsewhereError(LapaeError):
+    """Another process of the same job has failed, and says why: this one only ends."""

@@ -42,6 +42,8 @@ class Block:
     """The rows of a .csv file as they were written."""
     files: list[Path] = field(default_factory=list)
     """The image files, relative to their folder."""
+    index: int = 0
+    """Place among the blocks of the input."""
 
 
 class Input(ABC):
@@ -56,10 +58,15 @@ class Input(ABC):
         self.block_size = max(1, min(BLOCK_ROWS, BLOCK_ELEMENTS // max(1, int(np.prod(self.shape)))))
         self.skipped: list[str] = []
         """Files that could not be read and were left out."""
+        self.turn: tuple[int, int] = (0, 1)
+        """(r, n): blocks r, r + n, r + 2n, … are this process's, where n share the input."""
 
     @abstractmethod
     def blocks(self, progress: Progress) -> Iterator[Block]:
-        """All data in order."""
+        """All data in order; those of this process's turns."""
+
+    def _mine(self, index: int) -> bool:
+        return index % self.turn[1] == self.turn[0]
 
 
 def open_input(
@@ -129,20 +136,25 @@ class CsvInput(Input):
         """Rows as numbers, with their cells."""
         cells: list[list[str]] = []
         numbers: list[list[float]] = []
+        n_rows = 0
         rows = self._rows(progress)
         if self.header is not None:
             next(rows)
         names = None if self.header is None else [self.header[i] for i in self.columns]
         for number, row in rows:
+            index = n_rows // self.block_size
+            n_rows += 1
+            if not self._mine(index):
+                continue
             if len(row) != self.width:
                 raise DataError(f"{self.path}, row {number}: {len(row)} cells, expected {self.width}")
             numbers.append(_numbers(self.path, number, [row[i] for i in self.columns], names, None, allow_nan=True))
             cells.append(row)
             if len(cells) == self.block_size:
-                yield Block(np.array(numbers), cells)
+                yield Block(np.array(numbers), cells, index=index)
                 cells, numbers = [], []
         if cells:
-            yield Block(np.array(numbers), cells)
+            yield Block(np.array(numbers), cells, index=n_rows // self.block_size)
 
     def _rows(self, progress: Progress) -> Iterator[tuple[int, list[str]]]:
         """Line numbers and cells."""
@@ -187,10 +199,12 @@ class ArrayInput(Input):
     def blocks(self, progress: Progress) -> Iterator[Block]:
         """Slices of the array, in the model's layout."""
         assert self.x is not None
-        for start in range(0, self.size, self.block_size):
-            part = np.asarray(self.x[start : start + self.block_size])
-            self._check(part, start)
-            yield Block(part)
+        for index, start in enumerate(range(0, self.size, self.block_size)):
+            part = self.x[start : start + self.block_size]
+            if self._mine(index):
+                part = np.asarray(part)
+                self._check(part, start)
+                yield Block(part, index=index)
             progress(len(part))
 
     def _check(self, part: np.ndarray, start: int) -> None:
@@ -236,9 +250,13 @@ class ImageInput(Input):
 
     def blocks(self, progress: Progress) -> Iterator[Block]:
         """Images in the order of their names."""
-        for start in range(0, self.size, self.block_size):
+        for index, start in enumerate(range(0, self.size, self.block_size)):
             images, files = [], []
-            for file in self.files[start : start + self.block_size]:
+            names = self.files[start : start + self.block_size]
+            if not self._mine(index):
+                progress(len(names))
+                continue
+            for file in names:
                 try:
                     images.append(self._read(self.folder / file))
                     files.append(file)
@@ -248,7 +266,7 @@ class ImageInput(Input):
                     self.skipped.append(str(error))
                 progress(1)
             if images:
-                yield Block(np.stack(images), files=files)
+                yield Block(np.stack(images), files=files, index=index)
 
     def _read(self, path: Path) -> np.ndarray:
         channels, height, width = self.shape

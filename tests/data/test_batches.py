@@ -35,10 +35,10 @@ def test_ranks_together_see_every_datum_once(n, batch_size, world_size, shuffle,
     assert {len(batches) for batches in seen} == {len(ranks[0])}
     order = ranks[0].order(epoch)
     for k in range(len(ranks[0])):
-        whole = order[k * batch_size * world_size : (k + 1) * batch_size * world_size]
+        whole = order[k * batch_size : (k + 1) * batch_size]
         parts = np.array_split(whole, world_size)
         assert [batches[k] for batches in seen] == [part.tolist() for part in parts]
-        assert all(len(part) <= batch_size for part in parts)
+        assert {rank.sizes()[k] for rank in ranks} == {len(whole)}
     assert sorted(v for batches in seen for b in batches for v in b) == list(range(n))
 
 
@@ -60,8 +60,9 @@ def test_order_is_a_function_of_seed_and_epoch(budget):
 
 
 def test_drop_last():
-    batches = Batches(X, None, 5, drop_last=True, world_size=2, rank=1)
+    batches = Batches(X, None, 10, drop_last=True, world_size=2, rank=1)
     assert len(batches) == 2
+    assert batches.sizes() == [10, 10]
     assert values(batches) == [list(range(5, 10)), list(range(15, 20))]
     with pytest.raises(ValueError, match="drop_last leaves no batch"):
         Batches(X, None, 24, drop_last=True)

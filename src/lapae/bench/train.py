@@ -20,7 +20,7 @@ from torch import Tensor
 from lapae.config import MethodConfig, TrainConfig
 from lapae.methods import build
 from lapae.models import NETWORKS, Gaussian
-from lapae.train.loop import make_fabric
+from lapae.train.fabric import make_fabric
 from lapae.train.step import LossSum, make_optimizer, make_step
 
 SHAPES = {"paper-mnist": (1, 28, 28), "paper-fashion": (1, 28, 28), "paper-celeba": (3, 64, 64)}

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from lapae._version import __version__
-from lapae.errors import LapaeError
+from lapae.errors import ElsewhereError, LapaeError
+from lapae.launch import await_end, launched, place, tell_launcher
 from lapae.memory import is_out_of_memory
 
 COMMANDS = {
@@ -27,6 +28,9 @@ COMMANDS = {
     "eval": "a task of the paper on a trained run: ood, imputation, calibration, ...",
     "report": "one page about a run: latent map, reconstructions, curves, task results",
 }
+
+SEVERAL = ("train", "embed", "score")
+"""Commands whose work several processes share, under torchrun."""
 
 FAILED, INTERRUPTED = 2, 130
 
@@ -62,9 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if given[0] not in COMMANDS:
         return _fail(f"unknown command {given[0]!r}: expected one of {', '.join(COMMANDS)}")
+    if launched() > 1 and given[0] not in SEVERAL:
+        name = f"lapae {given[0]}"
+        return _fail(f"{name} is the work of one process and torchrun started {launched()}: start it without torchrun")
     warnings.showwarning = _show_warning
     try:
         return import_module(f"lapae.cli.{given[0]}").main(given[1:])
+    except ElsewhereError:  # the process that failed says why
+        await_end()
+        return FAILED
     except LapaeError as error:
         return _fail(str(error))
     except ValueError as error:
@@ -74,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error):
             return _fail(f"out of memory: try a smaller batch_size or network, or device cpu ({str(error)[:200]})")
+        if _others_are_gone(error):
+            await_end()
+            return _fail("another process of this job has ended, so this one cannot go on")
         raise
     except BrokenPipeError:  # the reader of a pipe has had enough
         sys.stderr.close()
@@ -81,6 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("lapae: interrupted", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        if "lapae.processes" in sys.modules:
+            sys.modules["lapae.processes"].leave()
 
 
 def _is_data_error(error: ValueError) -> bool:
@@ -89,8 +105,15 @@ def _is_data_error(error: ValueError) -> bool:
     return isinstance(error, DataError)
 
 
+def _others_are_gone(error: Exception) -> bool:
+    processes = sys.modules.get("lapae.processes")
+    return processes is not None and processes.lost_connection(error)
+
+
 def _fail(message: str) -> int:
-    print(f"lapae: {' '.join(message.split())}", file=sys.stderr)
+    speaker = f"lapae: process {place()}" if launched() > 1 else "lapae"
+    print(f"{speaker}: {' '.join(message.split())}", file=sys.stderr)
+    tell_launcher(message)
     return FAILED
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from lapae.cli.new_data import Out, Predictive, Run, Source, carried, check_out, finish, open_model, predicted
+from lapae.cli.new_data import Out, Predictive, Run, Source, check_out, finish, hand_over, open_model, predicted
 
 
 @dataclass(frozen=True)
@@ -37,29 +37,32 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.data import DataError
     from lapae.inputs import open_input
     from lapae.outputs import csv_rows, whole, write_npz
+    from lapae.processes import join, rank
 
+    join()
     options = command.options
     model = open_model(command.run, options)
     source = open_input(command.input, model, resize=options.resize, skip_bad=options.skip_bad)
-    blocks = predicted(model, source, options, ("codes",), "embedding")
+    blocks = predicted(model, source, options, ("z_mean", "z_var"), "embedding")
+    if rank() > 0:
+        return hand_over(blocks)
     first = next(blocks, None)
     if first is None:
         raise DataError(f"{command.input}: there are no data to embed")
-    n, k = 0, first[1].z_mean.shape[1]
+    n, k = 0, first.found["z_mean"].shape[1]
     if suffix == ".csv":
-        header = [*carried(source, first[0])[0], *(f"z{i}" for i in range(k)), *(f"z{i}_std" for i in range(k))]
+        header = [*first.names, *(f"z{i}" for i in range(k)), *(f"z{i}_std" for i in range(k))]
         with csv_rows(command.out, header) as write:
             while first is not None:
-                block, found = first
-                codes = np.concatenate([found.z_mean.numpy(), np.sqrt(found.z_var.numpy())], 1).tolist()
-                write([*cell, *map(repr, code)] for cell, code in zip(carried(source, block)[1], codes, strict=True))
+                codes = np.concatenate([first.found["z_mean"], np.sqrt(first.found["z_var"])], 1).tolist()
+                write([*cell, *map(repr, code)] for cell, code in zip(first.cells, codes, strict=True))
                 n += len(codes)
                 first = next(blocks, None)
         return finish(source, command.out, n, options, latent_dim=k)
-    parts = [first[1], *(found for _, found in blocks)]
-    z = np.concatenate([part.z_mean.numpy() for part in parts])
+    parts = [first.found, *(rows.found for rows in blocks)]
+    z = np.concatenate([part["z_mean"] for part in parts])
     if suffix == ".npz":
-        write_npz(command.out, {"z": z, "z_std": np.concatenate([np.sqrt(part.z_var.numpy()) for part in parts])})
+        write_npz(command.out, {"z": z, "z_std": np.concatenate([np.sqrt(part["z_var"]) for part in parts])})
     else:
         with whole(command.out) as path, path.open("wb") as file:
             np.save(file, z)

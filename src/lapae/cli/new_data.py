@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from lapae.errors import ConfigError
+from lapae.launch import launched, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
+    from lapae.cli.shared import Rows
     from lapae.inputs import Block, Input
     from lapae.model import TrainedModel
 
@@ -62,6 +64,8 @@ def open_model(run: Path, options: Device) -> TrainedModel:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = cuda: there is no CUDA device that torch can use here; try auto or cpu")
     device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
+    if device == "cuda" and launched() > 1:
+        device = f"cuda:{place('LOCAL_RANK')}"
     try:
         model = load_run(run, device=device, allow_nan=True)
     except ConfigError:  # the likelihood does not take missing values: then NaN in the input is refused
@@ -98,25 +102,42 @@ def to_model(model: TrainedModel, block: Block, path: Path) -> Tensor:
 
 
 def predicted(
-    model: TrainedModel, source: Input, options: Predictive, want: tuple[Any, ...], what: str
-) -> Iterator[tuple[Block, Any]]:
-    """Blocks of the input with their predictions, with a progress bar."""
+    model: TrainedModel, source: Input, options: Predictive, want: tuple[str, ...], what: str
+) -> Iterator[Rows]:
+    """Predictions of `want` for the input, block by block, with a progress bar. Processes share the blocks."""
+    from lapae.cli.shared import Rows, in_order
     from lapae.data.progress import progress
     from lapae.predict import predict
+    from lapae.predict.front import FIELDS
+    from lapae.processes import rank, world_size
 
     given: dict[str, Any] = {
         "predictive": options.predictive or model.config.method.predictive,
         "n_samples": options.n_samples or model.config.method.n_samples,
         "seed": seed_of(model, options),
+        "want": [quantity for quantity, names in FIELDS.items() if set(names) & set(want)],
     }
     if options.n_samples is not None and options.n_samples < 1:
         raise ConfigError(f"n_samples = {options.n_samples}: expected at least 1")
-    with progress(what, source.size) as advance:
+    source.turn = rank(), world_size()
+
+    def mine(advance: Any) -> Iterator[Rows]:
         for block in source.blocks(advance):
             try:
-                yield block, predict(model.method, to_model(model, block, source.path), want=want, **given)
+                found = predict(model.method, to_model(model, block, source.path), **given)
             except ValueError as error:
                 raise ConfigError(str(error)) from error
+            yield Rows(block.index, *carried(source, block), {name: getattr(found, name).numpy() for name in want})
+
+    with progress(what, source.size if rank() == 0 else None) as advance:
+        yield from in_order(mine(advance), source.skipped)
+
+
+def hand_over(blocks: Iterator[Rows]) -> int:
+    """The part of a process that is not the first: predict, and leave the writing and the last word to that one."""
+    for _ in blocks:
+        pass
+    return 0
 
 
 def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from lapae.cli.new_data import Out, Predictive, Run, Source, carried, check_out, finish, open_model, predicted
+from lapae.cli.new_data import Out, Predictive, Run, Source, check_out, finish, hand_over, open_model, predicted
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,19 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.estimator.storage import threshold
     from lapae.inputs import open_input
     from lapae.outputs import csv_rows, whole, write_npz
+    from lapae.processes import join, rank
 
+    join()
     options = command.options
     model = open_model(command.run, options)
     source = open_input(command.input, model, resize=options.resize, skip_bad=options.skip_bad)
     offset = threshold(command.run)
-    blocks = predicted(model, source, options, ("density",), "scoring")
+    blocks = predicted(model, source, options, ("log_likelihood",), "scoring")
     n = n_outliers = 0
+    if rank() > 0:
+        return hand_over(blocks)
     if suffix != ".csv":
-        parts = [found.log_likelihood.numpy() for _, found in blocks]
+        parts = [rows.found["log_likelihood"] for rows in blocks]
         scores = np.concatenate(parts) if parts else np.empty(0)
         n, n_outliers = len(scores), int((scores < offset).sum()) if offset is not None else 0
         if suffix == ".npz":
@@ -54,15 +58,12 @@ def main(arguments: Sequence[str]) -> int:
                 np.save(file, scores)
     else:
         first = next(blocks, None)
-        names = carried(source, first[0])[0] if first else []
-        header = [*names, "log_likelihood", *(["outlier"] if offset is not None else [])]
+        header = [*(first.names if first else []), "log_likelihood", *(["outlier"] if offset is not None else [])]
         with csv_rows(command.out, header) as write:
             while first is not None:
-                block, found = first
-                scores = found.log_likelihood.double().tolist()
-                cells = carried(source, block)[1]
+                scores = first.found["log_likelihood"].astype(float).tolist()
                 marks = [[int(score < offset)] if offset is not None else [] for score in scores]
-                write([*cell, repr(score), *mark] for cell, score, mark in zip(cells, scores, marks, strict=True))
+                write([*cell, repr(score), *mark] for cell, score, mark in zip(first.cells, scores, marks, strict=True))
                 n, n_outliers = n + len(scores), n_outliers + sum(mark[0] for mark in marks if mark)
                 first = next(blocks, None)
     return finish(source, command.out, n, options, **({"outliers": n_outliers} if offset is not None else {}))

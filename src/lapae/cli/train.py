@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,12 @@ from typing import TYPE_CHECKING
 import tyro
 
 from lapae.config import Config
+from lapae.errors import ConfigError
+from lapae.launch import may_restart, restarted
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from lapae.model import TrainedModel
     from lapae.runs import Run
 
@@ -24,7 +29,8 @@ class TrainCommand:
     """Train a method on data, into a run folder.
 
     A TOML file gives the options, flags go on top of it. Stopped at any moment (Ctrl-C, kill -9), a run goes on with
-    --resume and ends at the same weights.
+    --resume and ends at the same weights. Under torchrun, or with --devices and --num-nodes, several processes share
+    every batch; a job that torchrun starts again (--max-restarts) goes on with the run in --out.
     """
 
     options: tyro.conf.OmitArgPrefixes[Config] = field(default_factory=Config)
@@ -34,6 +40,8 @@ class TrainCommand:
     """Folder of the run; runs/SOURCE-METHOD-N where not given."""
     resume: Path | None = None
     """Go on with this run."""
+    resume_if_exists: bool = False
+    """Go on with the run in --out where there is one, with the same options: for jobs that a cluster starts again."""
     json: bool = False
     """Print one JSON object to stdout."""
 
@@ -42,18 +50,36 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, train, print."""
     command = parse(arguments)
     # Heavy imports from here on: the help has been answered.
+    from lapae.processes import from_first, node_first, rank
     from lapae.runs import Run
-    from lapae.train.fit import check_resumable, load_data, saved_config
+    from lapae.train.fabric import make_fabric, several
+    from lapae.train.fit import load_data
 
     config = command.options
-    if command.resume is not None:
-        run = Run.open(command.resume)
+    data = None
+    fabric = make_fabric(config.train) if several(config.train) else None  # from here on there are all processes
+    if command.resume is None:
+        config = replace(config, data=replace(config.data, source=absolute(config.data.source))).resolved()
+        data = node_first(lambda: load_data(config.data))
+    path, resume = from_first(lambda: choose_run(command, config))
+    model = train_in(Run(path), config, data, resume=resume, fabric=fabric)
+    return report(model, as_json=command.json) if rank() == 0 else 0
+
+
+def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
+    """The run folder, and whether to go on with what is in it."""
+    from lapae.runs import CHECKPOINT, CONFIG, Run
+    from lapae.train.fit import check_resumable, saved_config
+
+    there = command.resume
+    if there is None and command.out is not None and (command.resume_if_exists or restarted()):
+        there = command.out if any((command.out / name).exists() for name in (CONFIG, CHECKPOINT)) else None
+    if there is not None:
+        run = Run.open(there)
         check_resumable(saved_config(run), config)
-        return report(train_in(run, config, resume=True), as_json=command.json)
-    config = replace(config, data=replace(config.data, source=absolute(config.data.source))).resolved()
-    data = load_data(config.data)
+        return str(run.path), True
     run = Run.create(command.out, name=f"{Path(config.data.source).stem}-{config.method.method}")
-    return report(train_in(run, config, data), as_json=command.json)
+    return str(run.path), False
 
 
 def parse(arguments: Sequence[str]) -> TrainCommand:
@@ -66,7 +92,6 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
     files, _ = first.parse_known_args(arguments[:-1] if dangling else arguments)
     options = Config()
     if files.resume is not None:
-        from lapae.errors import ConfigError
         from lapae.runs import Run
         from lapae.train.fit import saved_config
 
@@ -77,7 +102,10 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
         from lapae.toml import read_config
 
         options = read_config(files.config)
-    return tyro.cli(TrainCommand, args=list(arguments), default=TrainCommand(options), prog="lapae train")
+    command = tyro.cli(TrainCommand, args=list(arguments), default=TrainCommand(options), prog="lapae train")
+    if command.out is None and command.resume is None and (command.resume_if_exists or may_restart()):
+        raise ConfigError("a job that is started again must find its run: --out says where it is")
+    return command
 
 
 def absolute(source: str) -> str:
@@ -89,19 +117,27 @@ def absolute(source: str) -> str:
     return source if source in known or not path.exists() else str(path.resolve())
 
 
-def train_in(run: Run, config: Config, data=None, *, resume: bool = False) -> TrainedModel:
-    """Train in a run folder that no other process writes, with progress on stderr."""
+def train_in(
+    run: Run, config: Config, data=None, *, resume: bool = False, fabric: Fabric | None = None
+) -> TrainedModel:
+    """Train in a run folder that no other job writes, with progress on stderr."""
+    from lapae.processes import from_first, rank
     from lapae.train.fit import fit
     from lapae.train.progress import make_progress
 
-    observers = [make_progress(sys.stderr)] if config.train.verbose else []
+    observers = [make_progress(sys.stderr)] if config.train.verbose and rank() == 0 else []
+
+    def hold() -> None:
+        held.enter_context(run.lock())
+        if not resume:  # again, now that no other process can begin one here
+            run.check_free()
+
     try:
-        with run.lock():
-            if not resume:  # again, now that no other process can begin one here
-                run.check_free()
-            return fit(config, data, run=run, resume=resume, observers=observers)
+        with ExitStack() as held:
+            from_first(hold)
+            return fit(config, data, run=run, resume=resume, fabric=fabric, observers=observers)
     except KeyboardInterrupt:
-        if (run / "config.toml").exists():
+        if rank() == 0 and (run / "config.toml").exists():
             print(f"\nlapae: stopped; go on with: lapae train --resume {run.path}", file=sys.stderr)
         raise
 

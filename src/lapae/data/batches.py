@@ -21,11 +21,11 @@ CUDA_SHARE = 0.25
 class Batches:
     """Batches of float32 in model space, on a device.
 
-    `batch_size` is that of one process. With `world_size` processes the global batch k of an epoch is the slice
-    order[k·G : (k+1)·G] of the epoch's order, G = batch_size·world_size, and rank r takes its contiguous part of it as
-    np.array_split cuts it. The last batch may be short, or empty on some ranks; no datum is repeated or left out
-    (unless `drop_last` leaves out an incomplete global batch), so sums over ranks and batches are sums over the data.
-    All ranks see the same number of batches.
+    `batch_size` is that of all processes together. Batch k of an epoch is the slice order[k·G : (k+1)·G] of the epoch's
+    order, G = batch_size, and rank r of `world_size` takes its contiguous part of it as np.array_split cuts it: the
+    batches do not depend on the number of processes. The last one may be short, or empty on some ranks; no datum is
+    repeated or left out (unless `drop_last` leaves out an incomplete batch), so sums over ranks and batches are sums
+    over the data. All ranks see the same number of batches.
 
     Data that fit into `budget` bytes become one tensor on the device, once, and a batch is an index_select on it.
     Larger data are read batch by batch, one ahead, in a thread.
@@ -56,11 +56,10 @@ class Batches:
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.device = torch.device(device)
         self._scaling = scaling or Scaling()
-        self._global_size = batch_size * world_size
         self._resident: Tensor | None = None
         self._source: Source | None = None
-        if drop_last and self.n_data < self._global_size:
-            raise ValueError(f"drop_last leaves no batch: {self.n_data} data, {self._global_size} in a global batch")
+        if drop_last and self.n_data < batch_size:
+            raise ValueError(f"drop_last leaves no batch: {self.n_data} data, {batch_size} in a batch")
         if isinstance(x, Tensor):
             self._resident = self._scaling.apply(x.to(self.device)).to(torch.float32)
         elif 4 * int(np.prod(x.shape)) <= (_budget(self.device) if budget is None else budget):
@@ -70,8 +69,12 @@ class Batches:
 
     def __len__(self) -> int:
         """Batches an epoch, the same on every rank."""
-        whole, rest = divmod(self.n_data, self._global_size)
+        whole, rest = divmod(self.n_data, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
+
+    def sizes(self) -> list[int]:
+        """Data in each batch of an epoch, over all ranks."""
+        return [min(self.batch_size, self.n_data - k * self.batch_size) for k in range(len(self))]
 
     def order(self, epoch: int = 0) -> np.ndarray:
         """The order (N,) of all data in an epoch: a pure function of the seed and the epoch, the same on every rank."""
@@ -94,9 +97,9 @@ class Batches:
                 yield self._resident[start:stop].clone()
 
     def _span(self, k: int) -> tuple[int, int]:
-        """The part of the order that is this rank's share of global batch k."""
-        start = k * self._global_size
-        size = min(self._global_size, self.n_data - start)
+        """The part of the order that is this rank's share of batch k."""
+        start = k * self.batch_size
+        size = min(self.batch_size, self.n_data - start)
         each, more = divmod(size, self.world_size)
         first = start + self.rank * each + min(self.rank, more)
         return first, first + each + (self.rank < more)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress(description: str, total: int, *, unit_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show work of size `total` on stderr; the body calls the given function with each amount done."""
+def progress(description: str, total: int | None, *, unit_bytes: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show work of size `total` on stderr (None: show nothing); the body calls the function with each amount done."""
     # rich is imported where it is shown, so that importing lapae.data stays light
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,6 +16,6 @@ def progress(description: str, total: int, *, unit_bytes: bool = False) -> Itera
     console = Console(stderr=True)
     amount = DownloadColumn() if unit_bytes else MofNCompleteColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, disable=total is None or not console.is_terminal) as bar:
         task = bar.add_task(description, total=total)
         yield lambda done: bar.advance(task, done)

@@ -70,6 +70,10 @@ class Method(nn.Module):
     """How many draws differ where they are finitely many, as an ensemble's: those of consecutive seeds do."""
     latent_prior = False
     """Whether codes have a standard normal prior to generate from."""
+    share: float = 1.0
+    """Part of the step's batch that is in this process; below 1 where several train (`lapae.processes`)."""
+    own_noise: torch.Generator | None = None
+    """Where several processes train: noise that differs between them. The generator of `forward` is then the same."""
 
     def __init__(self, likelihood: Likelihood) -> None:
         super().__init__()
@@ -85,6 +89,13 @@ class Method(nn.Module):
         On a GPU it runs beside the backward pass, on a stream of its own: it must not touch gradients or parameters,
         and what it uses of the forward pass must be kept until the next one.
         """
+
+    def after_backward(self) -> None:
+        """Called after every backward pass, before the optimiser's step: ends what `after_forward` left under way."""
+
+    def noise_of_data(self, generator: torch.Generator) -> torch.Generator:
+        """Where noise comes from that each datum has of its own; that of weights is shared, and from `generator`."""
+        return generator if self.own_noise is None else self.own_noise
 
     def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         """Sums over the batch of what to report; "loss" steers the schedule, early stopping and the best weights."""

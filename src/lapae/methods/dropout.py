@@ -35,7 +35,7 @@ class Dropout(Method):
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Mean negative log-likelihood with dropout on, in training and in validation."""
-        with self.masks.on([generator], len(x)):
+        with self.masks.on([self.noise_of_data(generator)], len(x)):
             return -self.likelihood.log_prob(self.network(x), x).mean()
 
     def draw(self, seeds: Sequence[int]) -> Draws:

@@ -5,7 +5,8 @@ curvature there, scaled from the batch to the whole data, into the precision:
 
     H_{t+1} = (1 - α) H_t + (N / B) Σ_b J_bᵀ H_out J_b
 
-(or another of the updates in `lapae.posterior.update`). One forward pass serves the gradient and the curvature.
+(or another of the updates in `lapae.posterior.update`). One forward pass serves the gradient and the curvature. Where
+several processes train, the sum over b goes over all of them, by one all-reduce while the backward pass runs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from lapae.methods.base import NetworkFactory, register
 from lapae.methods.laplace import Laplace
 from lapae.models import Likelihood
 from lapae.posterior import update_rule
+from lapae.processes import Sum, world_size
 
 DEFAULT_FORGETTING = 1e-3
 
@@ -39,7 +41,9 @@ class Online(Laplace):
         frozen = [name for name, p in self.network.named_parameters() if not p.requires_grad]
         if frozen:
             raise ConfigError(f"the online posterior learns every weight, but {', '.join(frozen[:3])} … do not train")
-        if config.samples_per_step < 1:
+        self.own_samples = config.samples_per_step == "ranks"
+        self.samples_per_step = 1 if config.samples_per_step == "ranks" else config.samples_per_step
+        if self.samples_per_step < 1:
             raise ConfigError(f"samples_per_step={config.samples_per_step}: expected at least 1")
         initial = {"prior": config.prior_precision, "data": float(n_data)}
         if config.initial_precision not in initial:
@@ -47,7 +51,6 @@ class Online(Laplace):
         self.posterior.reset(initial[config.initial_precision])
         self.pin()
         self.n_data = n_data
-        self.samples_per_step = config.samples_per_step
         self.hessian_every = config.hessian_every
         forgetting = DEFAULT_FORGETTING if config.forgetting is None else config.forgetting
         self.rule = update_rule(config.update, forgetting).every(config.hessian_every)
@@ -59,6 +62,7 @@ class Online(Laplace):
         self._steps: int | None = 0
         self._tapes: list[Tape] = []
         self._generator: torch.Generator | None = None
+        self._sum: Sum | None = None
 
     def train(self, mode: bool = True) -> Online:
         """Lets go of the last forward pass."""
@@ -79,10 +83,12 @@ class Online(Laplace):
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Mean negative log-likelihood at sampled weights; keeps the forward pass for the curvature."""
-        tapes = [record(self.network, x, self.sample_params(generator)) for _ in range(self.samples_per_step)]
+        noise = self.noise_of_data(generator)
+        weights = noise if self.own_samples else generator
+        tapes = [record(self.network, x, self.sample_params(weights)) for _ in range(self.samples_per_step)]
         losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in tapes]
         self._tapes = [replace(tape, output=tape.output.detach()) for tape in tapes]  # not the graph of the gradient
-        self._generator = generator
+        self._generator = noise
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     @torch.no_grad()
@@ -90,11 +96,18 @@ class Online(Laplace):
         """Let the curvature of the step into the precision."""
         if not self._refreshes():
             return
-        keep = self.rule.keep
+        keep = self.rule.keep / world_size()  # every process holds H_t: what they sum is keep H_t and the curvature
         for tape in self._tapes:
-            gain = self.rule.gain * self.n_data / (len(tape.output) * len(self._tapes))
+            gain = self.rule.gain * self.n_data * self.share / (len(tape.output) * len(self._tapes))
             self.posterior.update(keep, gain, self.curvature(tape, self._generator))
             keep = 1.0
+        self._sum = self.posterior.start_sum()
+
+    def after_backward(self) -> None:
+        """The precision is that of all processes from here on."""
+        if self._sum is not None:
+            self._sum.wait()
+            self._sum = None
 
     def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         """The loss of a sampled network, as in training, and that of the mean."""

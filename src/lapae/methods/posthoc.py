@@ -16,6 +16,7 @@ from lapae.methods.base import BatchFactory, NetworkFactory, register
 from lapae.methods.laplace import Laplace
 from lapae.models import Likelihood
 from lapae.posterior import log_marginal_likelihood, maximise
+from lapae.processes import total
 
 PRIOR_CHOICES = ("scalar", "layer", "none")
 
@@ -57,9 +58,15 @@ class PostHoc(Laplace):
         self.posterior.reset(0.0)
         log_likelihood = 0.0
         for x in batches():
+            if not len(x):  # this process's part of a short batch
+                continue
             tape = self.record(x)
             log_likelihood += float(self.likelihood.log_prob(tape.output, x).sum())
             self.posterior.update(1.0, 1.0, self.curvature(tape))
+        whole = self.posterior.start_sum()
+        if whole is not None:
+            whole.wait()
+            log_likelihood = float(total(self.posterior.prior.new_tensor(log_likelihood, dtype=torch.float64)))
         mean = dict(self.network.named_parameters())
         if self.optimize_prior != "none":
             maximise(mean, self.posterior, self.optimize_prior)  # pyright: ignore[reportArgumentType]

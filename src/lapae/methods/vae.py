@@ -53,7 +53,8 @@ class VAE(Method):
     def _terms(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """-log p(x|z) at a sampled code, and the KL divergence: (B,) each."""
         mean, var = self.network.encode(x), variance(self.code_log_variance(x))
-        eps = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        noise = self.noise_of_data(generator)
+        eps = torch.randn(mean.shape, generator=noise, dtype=mean.dtype, device=mean.device)
         output = self.draw_mean().decode((mean + var.sqrt() * eps)[None])
         kl = 0.5 * (mean.square() + var - var.log() - 1).sum(1)
         return -log_prob(self.likelihood, output, x)[0], kl

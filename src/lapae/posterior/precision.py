@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.errors import ConfigError
+from lapae.processes import Sum, start_sum
 
 Shapes = dict[str, torch.Size]
 
@@ -103,6 +104,10 @@ class Precision(nn.Module):
     @abstractmethod
     def update(self, keep: float, gain: float | Tensor, curvature: Any) -> None:
         """H = keep H + gain curvature, where curvature is what the curvature engine returns for this form."""
+
+    def start_sum(self) -> Sum | None:
+        """Begin to sum H over all processes, in place, by one all-reduce; None where there is one process."""
+        return start_sum([buffer for name, buffer in self.named_buffers() if name != "prior"])
 
     @abstractmethod
     def scale_noise(self, eps: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lapae.errors import RunError
+from lapae.processes import copy_from_first, from_first, world_size
 from lapae.runs import CHECKPOINT, PREVIOUS, Run, read_tensor_file, sync_folder, tensor_file, write_whole
 
 FORMAT = "lapae checkpoint 1"
@@ -156,6 +157,31 @@ def take_up(run: Run) -> Checkpoint | None:
     if checkpoint is not None and checkpoint.path == str(run / _NEXT):
         _put_in_place(run)
     return checkpoint
+
+
+def take_up_together(run: Run) -> Checkpoint | None:
+    """The same on all processes, as the first one reads it: which checkpoint that is, it alone decides."""
+    if world_size() == 1:
+        return take_up(run)
+    read: list[Checkpoint] = []
+
+    def load() -> dict[str, Any] | None:
+        checkpoint = take_up(run)
+        if checkpoint is None:
+            return None
+        read.append(checkpoint)
+        shapes = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in checkpoint.tensors.items()}
+        return {"metadata": checkpoint.metadata, "path": checkpoint.path, "shapes": shapes}
+
+    found = from_first(load)
+    if found is None:
+        return None
+    shapes = found.pop("shapes")
+    empty = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, (dtype, shape) in shapes.items()}
+    tensors = read[0].tensors if read else empty
+    for name in shapes:
+        copy_from_first(tensors[name])
+    return Checkpoint(tensors, **found)
 
 
 def load_checkpoint(run: Run) -> Checkpoint | None:

@@ -15,11 +15,13 @@ from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
 from lapae.model import DataInfo, Modules, TrainedModel, build_method, load_run
 from lapae.models import Likelihood
+from lapae.processes import from_first, node_first
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run, write_whole
 from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
-from lapae.train.checkpoint import load_checkpoint, take_up
+from lapae.train.checkpoint import load_checkpoint, take_up_together
 from lapae.train.evaluate import evaluate
-from lapae.train.loop import make_fabric, train
+from lapae.train.fabric import make_fabric, several
+from lapae.train.loop import train
 from lapae.train.progress import Observer, TensorBoard
 
 if TYPE_CHECKING:
@@ -32,7 +34,10 @@ MAY_CHANGE = {
     "data": {"data_dir"},
     "model": set(),
     "method": {"predictive", "n_samples"},
-    "train": {"epochs", "patience", "device", "precision", "capture", "checkpoint_every", "tensorboard", "verbose"},
+    "train": {
+        *("epochs", "patience", "device", "devices", "num_nodes", "precision", "capture"),
+        *("checkpoint_every", "tensorboard", "verbose"),
+    },
 }
 """Options that a resumed run may be given anew; the others would make it another run."""
 
@@ -70,15 +75,27 @@ def fit(
     that the configuration names. torch's global generators are left as they were.
     """
     config = config.resolved()
-    if run is not None and resume and run.finished and config_to_dict(saved_config(run)) == config_to_dict(config):
-        try:
-            return load_run(run.path, network=network, likelihood=likelihood)
-        except RunError as error:
-            if not (run / CHECKPOINT).exists():
-                raise
-            warnings.warn(str(error), stacklevel=2)
-    data = load_data(config.data) if data is None else data
     options = config.train
+    if fabric is None and several(options):
+        fabric = make_fabric(options)
+    if run is not None and resume:
+        done: list[TrainedModel] = []
+
+        def finished() -> bool:
+            """Whether there is nothing left to do."""
+            if not run.finished or config_to_dict(saved_config(run)) != config_to_dict(config):
+                return False
+            try:
+                done.append(load_run(run.path, network=network, likelihood=likelihood))
+            except RunError as error:
+                if not (run / CHECKPOINT).exists():
+                    raise
+                warnings.warn(str(error), stacklevel=2)
+            return bool(done)
+
+        if from_first(finished):
+            return done[0] if done else load_run(run.path, network=network, likelihood=likelihood)
+    data = node_first(lambda: load_data(config.data)) if data is None else data
     fabric = fabric or make_fabric(options)
     began = time.monotonic()
     share: dict[str, Any] = {
@@ -105,7 +122,7 @@ def fit(
             run=run,
             about={"config": config_to_dict(config), "data": info.to_dict()},
             fabric=fabric,
-            resume=take_up(run) if run is not None and resume else None,
+            resume=take_up_together(run) if run is not None and resume else None,
             observers=observers,
         )
     metrics = {
@@ -115,10 +132,11 @@ def fit(
         "stopped": result.stopped,
         "seconds": time.monotonic() - began,
         "device": str(fabric.device),
+        **({"processes": fabric.world_size} if fabric.world_size > 1 else {}),
         **result.finish,
     }
     if len(data.test.x):
-        metrics["test"] = evaluate(method, Batches(data.test.x, data.scaling, VALIDATION_BATCH, device=fabric.device))
+        metrics["test"] = evaluate(method, Batches(data.test.x, data.scaling, VALIDATION_BATCH, **share))
     model = TrainedModel(method, config, info, metrics, result.history)
     if run is not None and fabric.is_global_zero:
         model.save(run)

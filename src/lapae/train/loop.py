@@ -20,10 +20,12 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lapae.config import TrainConfig
-from lapae.errors import ConfigError, DivergedError, RunError
+from lapae.errors import DivergedError, ElsewhereError, RunError
 from lapae.methods import Method
+from lapae.processes import from_first, stand_in
 from lapae.runs import HISTORY, Run, plain, write_whole
 from lapae.train.checkpoint import Checkpoint, TrainState, copy_state, save_checkpoint
+from lapae.train.fabric import make_fabric
 from lapae.train.progress import Observer
 from lapae.train.seeds import seed_all
 from lapae.train.step import LossSum, anneal, make_optimizer, make_step
@@ -45,6 +47,10 @@ class EpochBatches(Protocol):
         """Batches (B, *shape) of an epoch, in an order that depends on nothing but the seed and the epoch."""
         ...
 
+    def sizes(self) -> list[int]:
+        """Data in each of them, over all processes. Asked for where there are several."""
+        ...
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -58,17 +64,6 @@ class TrainResult:
     """Why training ended."""
     finish: dict[str, float]
     """What `Method.finish` reported."""
-
-
-def make_fabric(config: TrainConfig) -> Fabric:
-    """Fabric for one process on the device and in the precision that `config` asks for."""
-    from lightning_fabric import Fabric  # takes seconds
-
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = cuda: there is no CUDA device that torch can use here; try auto or cpu")
-    on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
-    precision = {"32": "32-true", "bf16": "bf16-mixed"}[config.precision]
-    return Fabric(accelerator="cuda" if on_gpu else "cpu", devices=1, precision=precision)  # pyright: ignore
 
 
 def train(
@@ -91,7 +86,8 @@ def train(
     device = fabric.device
     method.to(device)
     state = TrainState(batches.n_data)
-    run = run if fabric.is_global_zero else None  # one process writes
+    rank = fabric.global_rank
+    run, observers = (run, observers) if rank == 0 else (None, ())  # one process writes, and speaks
 
     if any(parameter.requires_grad for parameter in method.parameters()):
         optimizer = make_optimizer(method, options.learning_rate, device)
@@ -105,6 +101,8 @@ def train(
         best = {k: v.to(device) for k, v in resume.best.items()} if resume is not None else copy_state(method)
         module, fabric_optimizer = fabric.setup(method, optimizer)
         generator = torch.Generator(device)
+        own = method.own_noise = torch.Generator(device) if fabric.world_size > 1 else None
+        noise: dict[str, Any] = {"generator": generator, "own": own, "rank": rank}
         losses = LossSum(device)
         step = make_step(
             method,
@@ -128,22 +126,25 @@ def train(
                 if options.schedule == "cosine":
                     anneal(optimizer, options.learning_rate, (epoch - 1) / options.epochs)
                 method.train()
-                seed_all(options.seed, "train", epoch, generator=generator)
+                seed_all(options.seed, "train", epoch, **noise)
                 losses.reset()
-                for x in batches.epoch(epoch):
-                    step(x.to(device))
+                sizes = batches.sizes() if fabric.world_size > 1 else [None] * len(batches)
+                for x, n_batch in zip(batches.epoch(epoch), sizes, strict=True):
+                    step(x.to(device), n_batch)
                     for observer in observers:
                         observer.step()
                 loss, n_finite = losses.read(fabric)
                 record: dict[str, Any] = {"epoch": epoch, "loss": loss}
 
                 if valid is not None and valid.n_data:
-                    seed_all(options.seed, "valid", epoch, generator=generator)
+                    seed_all(options.seed, "valid", epoch, **noise)
                     record |= {f"valid_{k}": v for k, v in validate(method, valid, generator, fabric).items()}
-                steering = record.get("valid_loss", loss)
+                record = from_first(record.copy)  # what is decided by it is decided alike everywhere
+                loss, steering = record["loss"], record.get("valid_loss", record["loss"])
                 if not math.isfinite(loss) or not math.isfinite(steering):
                     method.load_state_dict(best)
-                    raise DivergedError(_diverged(record, n_finite, len(batches), state, run))
+                    message = _diverged(record, n_finite, len(batches), state, run)
+                    raise DivergedError(message) if rank == 0 else ElsewhereError(message)
 
                 record |= {"learning_rate": float(optimizer.param_groups[0]["lr"]), "seconds": time.monotonic() - began}
                 state.epoch = epoch
@@ -164,10 +165,11 @@ def train(
         finally:
             for observer in observers:
                 observer.close()
+            method.own_noise, method.share = None, 1.0
         method.load_state_dict(best)
 
     method.eval()
-    seed_all(options.seed, "finish")
+    seed_all(options.seed, "finish", rank=rank)
     finish = method.finish(lambda: batches.epoch(0), batches.n_data)
     stopped = state.stop_reason(options.epochs, options.patience) or "nothing to train"
     return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish)
@@ -180,9 +182,9 @@ def validate(method: Method, valid: EpochBatches, generator: torch.Generator, fa
     sums: dict[str, Tensor] = {}
     for x in valid.epoch(0):
         with fabric.autocast():
-            batch = method.validate(x.to(fabric.device), generator)
+            batch = method.validate(stand_in(x).to(fabric.device), generator)
         for name, value in batch.items():
-            value = value.detach().double()
+            value = value.detach().double() * bool(len(x))
             sums[name] = sums[name] + value if name in sums else value
     # One reduction and one read for all of them.
     total = fabric.all_reduce(torch.stack([*sums.values()]), reduce_op="sum")

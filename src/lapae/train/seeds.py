@@ -12,8 +12,19 @@ def derive_seed(seed: int, *what: str | int) -> int:
     return int.from_bytes(hashlib.sha256(repr((seed, *what)).encode()).digest()[:8], "little") >> 1
 
 
-def seed_all(seed: int, *what: str | int, generator: torch.Generator | None = None) -> None:
-    """Seed torch's global generators (dropout, initial weights) and `generator` (what a method draws) for a purpose."""
-    torch.manual_seed(derive_seed(seed, "global", *what))
+def seed_all(
+    seed: int,
+    *what: str | int,
+    generator: torch.Generator | None = None,
+    own: torch.Generator | None = None,
+    rank: int = 0,
+) -> None:
+    """Seed torch's global generators (dropout, initial weights) and `generator` (what a method draws) for a purpose.
+
+    Those of the process `rank` differ from those of others, and so does `own`; `generator` is the same on all.
+    """
+    torch.manual_seed(derive_seed(seed, "global", *what, *((f"rank {rank}",) if rank else ())))
     if generator is not None:
         generator.manual_seed(derive_seed(seed, "method", *what))
+    if own is not None:
+        own.manual_seed(derive_seed(seed, "own", *what, rank))

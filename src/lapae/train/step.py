@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from lapae.methods import Method
+from lapae.processes import stand_in
 
-Step = Callable[[Tensor], Tensor]
-"""x (B, *shape) on the device -> the loss (a scalar on the device, not to be kept over steps)."""
+Step = Callable[..., Tensor]
+"""x (B, *shape) on the device, and where several processes share the batch the number of data in all of it -> the loss
+(a scalar on the device, not to be kept over steps)."""
 
 
 class LossSum:
@@ -71,8 +73,13 @@ def make_step(
     """The step of `method`, wrapped by Fabric as `module`: loss, gradient, what the method does with it, update."""
 
     beside = torch.cuda.Stream() if fabric.device.type == "cuda" else None
+    n_processes = fabric.world_size
 
-    def step(x: Tensor) -> Tensor:
+    def step(x: Tensor, n_batch: int | None = None) -> Tensor:
+        n_data = len(x)
+        if n_batch is not None:
+            method.share = n_data / n_batch
+            x = stand_in(x)
         optimizer.zero_grad(set_to_none=True)
         loss = module(x, generator)
         if beside is None:
@@ -81,12 +88,14 @@ def make_step(
             beside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(beside):
                 method.after_forward()
-        fabric.backward(loss)
+        # DDP takes the mean over processes, which is that over data where each loss weighs as its data do.
+        fabric.backward(loss if n_processes == 1 else loss * (n_processes * method.share))
+        method.after_backward()
         optimizer.step()
         if beside is not None:
             torch.cuda.current_stream().wait_stream(beside)
         loss = loss.detach()
-        losses.add(loss, len(x))
+        losses.add(loss, n_data)
         return loss
 
     if capture and fabric.device.type == "cuda" and fabric.world_size == 1 and getattr(method, "capturable", True):
@@ -114,8 +123,8 @@ class CapturedStep:
         self.failed = False
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Take a step on x (B, *shape)."""
+    def __call__(self, x: Tensor, n_batch: None = None) -> Tensor:
+        """Take a step on x (B, *shape), which is the whole batch."""
         if self.failed or len(x) != self.batch_size:
             return self.step(x)
         if self.graph is None:

@@ -1,0 +1,61 @@
+"""Lightning Fabric as training uses it: one process, or several that share every batch (DDP).
+
+The other processes are there already (torchrun, Slurm) or started here. Their number changes how fast a step is and
+nothing else: the batches are the same, gradients are means and curvatures sums over all of their data.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lapae.config import TrainConfig
+from lapae.errors import ConfigError
+from lapae.launch import launched, launched_on_node
+from lapae.processes import TIMEOUT
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+def n_processes(config: TrainConfig) -> tuple[int, int]:
+    """Processes on each machine, and machines: those that torchrun started, or those that `config` asks for."""
+    if launched() > 1:
+        return launched_on_node(), launched() // launched_on_node()
+    return config.devices, config.num_nodes
+
+
+def several(config: TrainConfig) -> bool:
+    """Whether more than one process trains."""
+    return n_processes(config) != (1, 1)
+
+
+def make_fabric(config: TrainConfig) -> Fabric:
+    """Fabric on the device, in the precision and over the processes that `config` asks for; they have met then."""
+    from lightning_fabric import Fabric  # takes seconds
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = cuda: there is no CUDA device that torch can use here; try auto or cpu")
+    on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    options: dict[str, Any] = {
+        "accelerator": "cuda" if on_gpu else "cpu",
+        "precision": {"32": "32-true", "bf16": "bf16-mixed"}[config.precision],
+    }
+    if not several(config):
+        return Fabric(devices=1, **options)
+    devices, num_nodes = n_processes(config)
+    if on_gpu and devices > torch.cuda.device_count():
+        raise ConfigError(f"{devices} processes, but {torch.cuda.device_count()} GPUs here: one GPU a process")
+    # The precision is a buffer, and the same everywhere already: not to be broadcast before every forward pass.
+    known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
+    option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name before 2.13
+    synchronise: dict[str, Any] = {option: False}
+    strategy = DDPStrategy(timeout=TIMEOUT, **synchronise)
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # not a banner for each process
+    fabric = Fabric(devices=devices, num_nodes=num_nodes, strategy=strategy, **options)
+    fabric.launch()
+    return fabric

@@ -1,0 +1,146 @@
+"""Real jobs under torchrun: what is written, what happens when a process dies, and jobs that are started again."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import environment, on_processes
+
+from lapae.cli import main
+from lapae.runs import CHECKPOINT, HISTORY, MODEL, POSTERIOR, Run, read_tensor_file
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+LAPAE = ["-m", "lapae"]
+QUICK = ["--hidden", "8", "--device", "cpu", "--batch-size", "101"]
+
+
+def job(*arguments: str, restarts: int = 0) -> list[str]:
+    return [*TORCHRUN, "--max-restarts", str(restarts), *LAPAE, *arguments]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return read_tensor_file(run / MODEL)[0] | read_tensor_file(run / POSTERIOR)[0]
+
+
+def worker(launcher: int, rank: int) -> int:
+    """Process id of a process of a job."""
+    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
+            return int(child)
+    raise AssertionError(f"no process {rank} among the children of {launcher}")
+
+
+def wait_for_epoch(run: Path, epoch: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not (run / HISTORY).exists() or len((run / HISTORY).read_text().splitlines()) < epoch:
+        assert process.poll() is None, f"the job ended with {process.returncode} before epoch {epoch}"
+        assert time.monotonic() < deadline, f"epoch {epoch} did not come within two minutes"
+        time.sleep(0.005)
+
+
+def command(arguments: list[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command in this process."""
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        code = main(arguments)
+    return code, out.getvalue(), errors.getvalue()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Where a run of one process is, and one of two that were never disturbed."""
+    root = tmp_path_factory.mktemp("jobs")
+    options = ["train", "digits", *QUICK, "--epochs", "12"]
+    assert main([*options, "--no-verbose", "--out", str(root / "one")]) == 0
+    first, second = on_processes(command, [*options, "--out", str(root / "two")])
+    assert first[0] == second[0] == 0
+    assert "12 epochs done" in first[1]
+    assert first[2].count("epoch 1/12") == 1
+    assert second[1:] == ("", "")  # one process speaks
+    return root
+
+
+def test_a_job_of_two_learns_what_one_process_learns(place):
+    one, two = weights(place / "one"), weights(place / "two")
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=2e-3, atol=2e-3 * float(value.abs().max()))
+
+
+def test_a_killed_process_and_a_restart_end_at_the_same_weights(place, tmp_path):
+    """torchrun ends the others and starts the job again, which goes on from the last checkpoint."""
+    run = tmp_path / "run"
+    arguments = ["digits", *QUICK, "--epochs", "12", "--out", str(run)]
+    with subprocess.Popen(job("train", *arguments, restarts=2), stderr=subprocess.PIPE, text=True) as process:
+        wait_for_epoch(run, 3, process)
+        os.kill(worker(process.pid, 1), signal.SIGKILL)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert errors.count("epoch 1/12") == 1, errors  # not from the beginning
+    for name, value in weights(place / "two").items():
+        assert torch.equal(weights(run)[name], value), name
+    assert len((run / HISTORY).read_text().splitlines()) == 12
+
+
+def test_a_killed_process_ends_the_job_with_its_reason(tmp_path):
+    run = tmp_path / "run"
+    arguments = ["digits", *QUICK, "--epochs", "1000", "--patience", "1000", "--out", str(run)]
+    with subprocess.Popen(job("train", *arguments), stderr=subprocess.PIPE, text=True) as process:
+        wait_for_epoch(run, 2, process)
+        os.kill(worker(process.pid, 1), signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Signal 9 (SIGKILL)" in errors
+    assert (run / CHECKPOINT).exists()
+    assert not (run / MODEL).exists()
+
+
+def test_an_error_of_the_first_process_is_said_once(place):
+    arguments = ["train", "digits", *QUICK, "--epochs", "1", "--out", str(place / "one")]
+    first, second = on_processes(command, arguments)
+    assert first[0] == second[0] == 2
+    assert "lapae: process 0: " in first[2]
+    assert "already holds a run" in first[2]
+    assert second[1:] == ("", "")
+
+
+def test_a_run_in_use_is_refused(place):
+    with Run(place / "one").lock():
+        first, second = on_processes(command, ["train", "--resume", str(place / "one"), "--epochs", "13"])
+    assert first[0] == second[0] == 2
+    assert "is in use" in first[2]
+    assert second[1:] == ("", "")
+
+
+def test_commands_of_one_process_say_so(place, monkeypatch, capsys):
+    for name, value in environment(0, 2, 0).items():
+        monkeypatch.setenv(name, value)
+    assert main(["sample", str(place / "one"), "--out", "x.png"]) == 2
+    assert "is the work of one process and torchrun started 2" in capsys.readouterr().err
+
+
+def test_a_job_that_may_be_started_again_needs_a_place(monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    assert main(["train", "digits"]) == 2
+    assert "--out says where it is" in capsys.readouterr().err
+
+
+def test_resume_if_exists(place, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    options = ["train", "digits", *QUICK, "--epochs", "12", "--no-verbose", "--out", run, "--resume-if-exists"]
+    assert main([*options[:-1], "--epochs", "5"]) == 0
+    for _ in range(2):  # once to go on, once to find it finished
+        assert main(options) == 0
+    for name, value in weights(place / "one").items():
+        assert torch.equal(weights(Path(run))[name], value), name
+    assert main([*options, "--batch-size", "7"]) == 2
+    assert "cannot change batch_size" in capsys.readouterr().err

@@ -1,0 +1,214 @@
+"""Two processes learn what one learns on the same batches, ragged and empty parts included."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from ranks import on_processes
+
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.data import Data, Scaling, Split
+from lapae.methods import METHODS
+from lapae.train.fit import fit
+
+BATCH = 6
+N_TRAIN = 43
+"""Odd, and seven batches of six and one of a single datum: the second process has nothing of the last one."""
+NOISE_OF_DATA = ("vae", "dropout")
+"""Methods whose noise belongs to data: drawn elsewhere, it is other noise."""
+
+
+def curve(n: int = N_TRAIN, n_valid: int = 11, n_test: int = 7) -> Data:
+    generator = np.random.default_rng(0)
+    t = generator.uniform(-1, 1, (n + n_valid + n_test, 1))
+    x = np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**2, t**3], 1)
+    x = (x + 0.05 * generator.standard_normal(x.shape)).astype(np.float32)
+    parts = np.split(x, [n, n + n_valid])
+    return Data("curve", "table", *(Split(part, None) for part in parts), Scaling(), None, None)
+
+
+def config(method: str, epochs: int = 2, **options) -> Config:
+    train = {name: options.pop(name) for name in ("patience", "precision") if name in options}
+    return Config(
+        model=ModelConfig(hidden=(7,)),
+        method=MethodConfig(method=method, **options),
+        train=TrainConfig(epochs=epochs, batch_size=BATCH, learning_rate=0.01, device="cpu", **train),
+    ).resolved()
+
+
+def learn(options: Config, sizes: tuple[int, ...] = (N_TRAIN,)) -> dict:
+    """Weights and precision, the history and the final numbers of a training, as plain values."""
+    model = fit(options, curve(*sizes))
+    history = [{k: v for k, v in record.items() if k != "seconds"} for record in model.history]
+    state = {name: tensor.double().numpy() for name, tensor in model.method.state_dict().items()}
+    metrics = {k: v for k, v in model.metrics.items() if k not in ("seconds", "processes")}
+    return {"state": state, "history": history, "metrics": metrics}
+
+
+def learn_all(cases: dict[str, Config]) -> dict[str, dict]:
+    """Several trainings in the same processes: starting them takes longer than the training."""
+    return {name: learn(options) for name, options in cases.items()}
+
+
+def assert_close(one: dict, two: dict, rtol: float = 1e-4) -> None:
+    assert one["state"].keys() == two["state"].keys()
+    for name, value in one["state"].items():
+        np.testing.assert_allclose(two["state"][name], value, rtol=rtol, atol=rtol * np.abs(value).max(), err_msg=name)
+    assert len(one["history"]) == len(two["history"])
+    for before, after in zip(one["history"], two["history"], strict=True):
+        assert after == pytest.approx(before, rel=rtol)
+    for name, value in one["metrics"].items():
+        expected = value if isinstance(value, str) else pytest.approx(value, rel=rtol)
+        assert two["metrics"][name] == expected, name
+
+
+def assert_identical(one: dict, two: dict) -> None:
+    for name, value in one["state"].items():
+        np.testing.assert_array_equal(two["state"][name], value, err_msg=name)
+    assert one["history"] == two["history"]
+    assert one["metrics"] == two["metrics"]
+
+
+CASES = {
+    **{f"online {hessian}": config("online", hessian=hessian) for hessian in ("approx", "exact", "mixed", "block")},
+    "online bottleneck": config("online", hessian="bottleneck"),
+    "online redux": config("online", update="redux"),
+    "online, samples": config("online", samples_per_step=3),
+    "online, now and then": config("online", hessian_every=3),
+    **{f"posthoc {hessian}": config("posthoc", hessian=hessian) for hessian in ("approx", "exact", "block")},
+    "posthoc, a prior a layer": config("posthoc", optimize_prior="layer"),
+    **{name: config(name) for name in METHODS if name not in ("online", "posthoc")},
+    # noise of data in the curvature: one weight sample all the same
+    "online mc": config("online", hessian="mc"),
+    "online kfac": config("online", hessian="kfac"),
+    "posthoc kfac": config("posthoc", hessian="kfac"),
+    "online, own samples": config("online", samples_per_step="ranks"),
+}
+EXACT = [name for name in CASES if not any(noisy in name for noisy in (*NOISE_OF_DATA, "mc", "kfac", "own samples"))]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, dict]:
+    return learn_all(CASES)
+
+
+@pytest.fixture(scope="module")
+def together() -> list[dict[str, dict]]:
+    return on_processes(learn_all, CASES)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_two_processes_learn_what_one_learns(name, alone, together):
+    assert_close(alone[name], together[0][name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_processes_agree_to_the_last_bit(name, together):
+    assert_identical(together[0][name], together[1][name])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in EXACT])
+def test_where_noise_differs_training_works(name, alone, together):
+    one, two = (found["history"] for found in (alone[name], together[0][name]))
+    assert two[-1]["loss"] < two[0]["loss"]
+    assert two[-1]["loss"] == pytest.approx(one[-1]["loss"], rel=0.5)
+    assert any(not np.array_equal(alone[name]["state"][k], v) for k, v in together[0][name]["state"].items())
+
+
+def draws(options: Config) -> tuple[list, list, list]:
+    """What the processes draw for the weights and for data, and the precision, after each of three steps."""
+    from lapae.methods.online import Online
+
+    weights, data, precision = [], [], []
+
+    class Watched(Online):
+        def sample_params(self, generator):
+            params = super().sample_params(generator)
+            weights.append(float(next(iter(params.values())).detach().sum()))
+            return params
+
+        def after_backward(self):
+            super().after_backward()
+            data.append(float(torch.randn((), generator=self._generator)))
+            precision.append(float(self.posterior.h.double().sum()))
+
+    METHODS["watched"] = Watched
+    fit(dataclasses.replace(options, method=dataclasses.replace(options.method, method="watched")), curve(18, 0, 0))
+    return weights, data, precision
+
+
+@pytest.mark.parametrize("samples", [1, "ranks"])
+def test_weight_samples_are_shared_unless_asked_otherwise(samples):
+    first, second = on_processes(draws, config("online", epochs=1, samples_per_step=samples))
+    assert len(first[0]) == 3
+    assert all((a == b) is (samples == 1) for a, b in zip(first[0], second[0], strict=True))
+    assert all(a != b for a, b in zip(first[1], second[1], strict=True))  # noise of data: each its own
+    assert first[2] == second[2]
+
+
+def test_three_processes_and_batches_smaller_than_their_number():
+    options = dataclasses.replace(CASES["online approx"], train=TrainConfig(epochs=2, batch_size=2, device="cpu"))
+    sizes = (7, 2, 1)
+    found = on_processes(learn, options, sizes, world_size=3)
+    assert_close(learn(options, sizes), found[0])
+    assert_identical(found[0], found[1])
+    assert_identical(found[0], found[2])
+
+
+def test_early_stopping_is_decided_alike(alone):
+    """Noise in the validation loss ends training well before its last epoch."""
+    options = config("vae", epochs=60, patience=2)
+    first, second = on_processes(learn, options)
+    assert_identical(first, second)
+    assert "no better validation loss" in first["metrics"]["stopped"]
+
+
+def bytes_of_a_step(hessian_every: int) -> tuple[int, int, int]:
+    """Bytes all-reduced in two steps for the gradient and for the curvature; number of weights."""
+    from torch import distributed as dist
+
+    from lapae import processes
+    from lapae.train import loop
+
+    counted = {"gradient": 0, "curvature": 0}
+    all_reduce, make_step = dist.all_reduce, loop.make_step
+
+    def hook(state, bucket):
+        counted["gradient"] += bucket.buffer().nbytes
+        future = dist.all_reduce(bucket.buffer().div_(2), async_op=True).get_future()
+        return future.then(lambda done: done.value()[0])
+
+    def counting(tensor, *args, **kwargs):
+        counted["curvature"] += tensor.nbytes
+        return all_reduce(tensor, *args, **kwargs)
+
+    def watched(method, module, *args, **kwargs):
+        module._forward_module.register_comm_hook(None, hook)
+        step = make_step(method, module, *args, **kwargs)
+
+        def counted_step(*args):
+            processes.dist.all_reduce = counting
+            try:
+                return step(*args)
+            finally:
+                processes.dist.all_reduce = all_reduce
+
+        return counted_step
+
+    loop.make_step = watched
+    options = config("online", epochs=1, hessian_every=hessian_every)
+    model = fit(options, curve(2 * BATCH, 3, 3))
+    n_weights = sum(p.numel() for p in model.method.parameters())
+    # the hook's own all-reduces are counted with the curvature's
+    return counted["gradient"], counted["curvature"] - counted["gradient"], n_weights
+
+
+@pytest.mark.parametrize("hessian_every", [1, 2])
+def test_bytes_of_a_step_are_those_of_the_page(hessian_every):
+    """docs/scaling.md: 4 P for the gradient, 4 P for the curvature every hessian_every-th step, nothing else."""
+    for gradient, curvature, n_weights in on_processes(bytes_of_a_step, hessian_every):
+        assert gradient == 2 * 4 * n_weights
+        assert curvature == 2 * 4 * n_weights // hessian_every
