@@ -9,6 +9,7 @@ from bars import images, trained
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
+from lapae.data import Split
 from lapae.predict import predict
 from lapae.tasks import ood
 
@@ -73,3 +74,19 @@ def test_nan_data_are_an_error_and_not_a_number():
     bad[0] = torch.nan
     with pytest.raises(ValueError, match="NaN"):
         ood.run(method, x, {"bad": bad})
+
+
+def test_what_never_varies_is_left_out_of_the_last_score():
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    x[:, 1] = 2.0
+    varying = ood.varying_features(Split(x, None))
+    assert varying is not None
+    assert varying.tolist() == [True, False, True]
+    assert ood.varying_features(Split(x[:, [0, 2]], None)) is None
+    method, data = trained("dropout"), images(20, 1)[0]
+    mask = torch.ones(data.shape[1:], dtype=torch.bool)
+    mask[0, 0] = False
+    found = ood.scores(method, data, n_samples=20, varying=mask)
+    deviation = predict(method, data, n_samples=20).x_var.sqrt()
+    np.testing.assert_allclose(found["varying_deviation"], deviation[:, mask].sum(1), rtol=1e-4)
+    np.testing.assert_allclose(found["output_deviation"], deviation.flatten(1).sum(1), rtol=1e-4)

@@ -25,7 +25,10 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Job:
-    """A network: dense, fashion or convolutions, the last with the side of its images."""
+    """A network: dense, fashion, convolutions, or these with a code of two numbers in their middle (autoencoder).
+
+    The last two come with the side of their images.
+    """
 
     network: str
     size: int = 28
@@ -38,8 +41,12 @@ class Job:
         elif self.network == "fashion":
             module, x = paper_fashion(), torch.rand(64, 1, 28, 28)
         else:
+            x = torch.rand(8, 3, self.size, self.size)
             layers = [layer for _ in range(5) for layer in (nn.Conv2d(3, 3, 3, padding=1), nn.Tanh())]
-            module, x = nn.Sequential(*layers[:-1]), torch.rand(8, 3, self.size, self.size)
+            if self.network == "autoencoder":
+                n = x[0].numel()
+                layers[4:4] = [nn.Flatten(), nn.Linear(n, 2), nn.Linear(2, n), nn.Unflatten(1, x.shape[1:]), nn.Tanh()]
+            module = nn.Sequential(*layers[:-1])
         return module.to(device), x.to(device)
 
 

@@ -28,6 +28,10 @@ NOT_SENSIBLE = {("dense", "block"), ("fashion", "block"), ("fashion", "exact"), 
 """Blocks of a million weights, and exact methods that take minutes a batch: left out of the table."""
 
 
+SIZED = ("convolutions", "autoencoder")
+"""Networks that the figure shows at several sizes; the second has the bottleneck that its method asks for."""
+
+
 @dataclass(frozen=True)
 class CurvatureBench:
     """Time and memory of the curvature, beside peers that are installed."""
@@ -93,7 +97,7 @@ def _jobs(method: str, options: CurvatureBench) -> list[Job]:
     if options.table:
         jobs += [Job(network) for network in ("dense", "fashion") if (network, method) not in NOT_SENSIBLE]
     sizes = sorted({*(options.sizes if options.figure else ()), *(TABLE_SIZES if options.table else ())})
-    return jobs + [Job("convolutions", size) for size in sizes if method != "bottleneck"]
+    return jobs + [Job("autoencoder" if method == "bottleneck" else "convolutions", size) for size in sizes]
 
 
 def resolve(device: str) -> str:
@@ -113,7 +117,7 @@ def machine(options: CurvatureBench) -> str:
 
 def line(row: dict[str, Any]) -> str:
     """One result as it comes in."""
-    place = f"{row['network']} {row['size']}x{row['size']}" if row["network"] == "convolutions" else row["network"]
+    place = f"{row['network']} {row['size']}x{row['size']}" if row["network"] in SIZED else row["network"]
     begin = f"{row['method']:<20} {place:<22}"
     if "failed" in row:
         after = f" after {row['ms'] / 1e3:.0f} s" if "ms" in row else ""
@@ -151,7 +155,7 @@ def slopes(rows: list[dict[str, Any]]) -> dict[str, tuple[float, float, int]]:
     """Method: slopes of time and memory in pixels, over the upper half of its sizes, and its largest size."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        if row["network"] == "convolutions" and "failed" not in row:
+        if row["network"] in SIZED and "failed" not in row:
             found.setdefault(row["method"], []).append(row)
     result = {}
     for method, mine in found.items():

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lapae.bench.contest import OURS
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def draw(rows: list[dict[str, Any]], path: Path, machine: str) -> None:
+    """The figure as a PNG file."""
+    partial = path.with_suffix(".partial.png")
+    figure(rows, machine).savefig(partial, dpi=150)
+    partial.replace(path)
+
+
+def figure(rows: list[dict[str, Any]], machine: str) -> Figure:
     """Two panels with logarithmic axes: ours in solid lines, peers dashed, a forward plus backward pass in black."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    mine = [row for row in rows if row["network"] == "convolutions" and "failed" not in row]
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    axes = figure.subplots(1, 2)
+    mine = [row for row in rows if row["network"] in ("convolutions", "autoencoder") and "failed" not in row]
     methods = list(dict.fromkeys(row["method"] for row in mine))
     for key, base, scale, axis in (("ms", "base_ms", 1.0, axes[0]), ("bytes", "base_bytes", 2.0**-20, axes[1])):
-        plain = sorted({row["size"]: row[base] * scale for row in mine}.items())
+        plain = sorted({row["size"]: row[base] * scale for row in mine if row["network"] == "convolutions"}.items())
         axis.plot(*zip(*plain, strict=True), color="black", linewidth=2, label="forward + backward")
         for i, method in enumerate(methods):
             points = sorted((row["size"], row[key] * scale) for row in mine if row["method"] == method)
@@ -33,7 +41,4 @@ def draw(rows: list[dict[str, Any]], path: Path, machine: str) -> None:
     axes[1].set_ylabel("extra memory at the peak (MB)")
     axes[1].legend(fontsize=7, ncols=2)
     figure.suptitle(machine, fontsize=8)
-    partial = path.with_suffix(".partial.png")
-    figure.savefig(partial, dpi=150)
-    plt.close(figure)
-    partial.replace(path)
+    return figure

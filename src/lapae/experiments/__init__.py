@@ -1,7 +1,25 @@
 """The paper's tables and figures, one file each, beside the paper's own numbers: `lapae reproduce NAME`."""
 
-from lapae.experiments import hessian
+# In the paper's order, which is that of the page.
+from lapae.experiments import hessian  # isort: skip
+from lapae.experiments import compute  # isort: skip
+from lapae.experiments import ood  # isort: skip
+from lapae.experiments import updates  # isort: skip
 from lapae.experiments.base import EXPERIMENTS, Experiment, Outcome, Size, Table, Trial, experiment, find
 from lapae.experiments.lab import Lab
 
-__all__ = ["EXPERIMENTS", "Experiment", "Lab", "Outcome", "Size", "Table", "Trial", "experiment", "find", "hessian"]
+__all__ = [
+    "EXPERIMENTS",
+    "Experiment",
+    "Lab",
+    "Outcome",
+    "Size",
+    "Table",
+    "Trial",
+    "compute",
+    "experiment",
+    "find",
+    "hessian",
+    "ood",
+    "updates",
+]

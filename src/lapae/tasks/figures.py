@@ -19,6 +19,7 @@ TITLES = {
     "typicality": "typicality",
     "latent_deviation": "latent deviation",
     "output_deviation": "output deviation",
+    "varying_deviation": "output deviation, varying features",
 }
 
 

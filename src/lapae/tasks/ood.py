@@ -1,13 +1,16 @@
 """Out-of-distribution detection: four scores from one pass over the data (paper, section 5).
 
-| score            | higher means more anomalous                                                    |
-|------------------|--------------------------------------------------------------------------------|
-| log_likelihood   | minus the log of the mean density over networks                                |
-| typicality       | |mean log-likelihood of the training data - log-likelihood|                    |
-| latent_deviation | standard deviation of the code over networks, summed over latent dimensions    |
-| output_deviation | standard deviation of the reconstruction, summed over pixels                   |
+| score             | higher means more anomalous                                                    |
+|-------------------|--------------------------------------------------------------------------------|
+| log_likelihood    | minus the log of the mean density over networks                                |
+| typicality        | |mean log-likelihood of the training data - log-likelihood|                    |
+| latent_deviation  | standard deviation of the code over networks, summed over latent dimensions    |
+| output_deviation  | standard deviation of the reconstruction, summed over pixels                   |
+| varying_deviation | the same over the features that vary in training (where some do not)           |
 
-The deviation of the reconstruction is that over networks, and of the learned noise too where the method learns one.
+What never varies in training, such as the border of an image, has a deviation that the data say nothing about, yet it
+can decide the sum: hence the last. The deviation of the reconstruction is that over networks, and of the learned noise
+too where the method learns one.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import torch
 import tyro
+from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
+from lapae.data.source import chunks
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.predict import predict_blocks
@@ -31,9 +36,10 @@ from lapae.tasks.metrics import Detection, detection
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lapae.data import Data
+    from lapae.data import Data, Split
 
 SCORES = ("log_likelihood", "typicality", "latent_deviation", "output_deviation")
+VARYING = "varying_deviation"
 
 
 @dataclass(frozen=True)
@@ -77,10 +83,15 @@ def scores(
     predictive: str = "mc",
     n_samples: int = 100,
     seed: int = 0,
+    varying: Tensor | None = None,
     progress: Progress | None = None,
 ) -> dict[str, np.ndarray]:
-    """All scores but typicality, (N,) each: what one pass over the data gives."""
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in SCORES if name != "typicality"}
+    """All scores but typicality, (N,) each: what one pass over the data gives.
+
+    varying: (*shape) boolean, the features that vary in training; None where all do.
+    """
+    names = [*(name for name in SCORES if name != "typicality"), *([] if varying is None else [VARYING])]
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
     wanted = ("codes", "outputs", "density")
     options: dict[str, Any] = {"predictive": predictive, "n_samples": n_samples, "seed": seed, "progress": progress}
     for block in predict_blocks(method, x, want=wanted, **options):
@@ -91,7 +102,10 @@ def scores(
         x_var = block.x_var + block.x_noise if block.x_learned else block.x_var
         parts["log_likelihood"].append(-block.log_likelihood.numpy())
         parts["latent_deviation"].append(block.z_var.sqrt().sum(1).numpy())
-        parts["output_deviation"].append(x_var.sqrt().flatten(1).sum(1).numpy())
+        deviation = x_var.sqrt().flatten(1)
+        parts["output_deviation"].append(deviation.sum(1).numpy())
+        if varying is not None:
+            parts[VARYING].append(deviation[:, varying.flatten()].sum(1).numpy())
     return {name: np.concatenate(values) if values else np.zeros(0) for name, values in parts.items()}
 
 
@@ -107,9 +121,13 @@ def run(
     n_bootstrap: int = 500,
     confidence: float = 0.95,
     name: str = "in-distribution",
+    varying: Tensor | None = None,
     progress: Progress | None = None,
 ) -> OodResult:
-    """Tell `inside` from each of the sets `outside`. Without training data there is no typicality."""
+    """Tell `inside` from each of the sets `outside`. Without training data there is no typicality.
+
+    varying: (*shape) boolean, the features that vary in training (`varying_features`).
+    """
     if not outside:
         raise ValueError("expected at least one out-of-distribution set")
     options: dict[str, Any] = {"predictive": predictive, "n_samples": n_samples, "seed": seed, "progress": progress}
@@ -122,12 +140,12 @@ def run(
         typical = float(torch.cat(values).double().mean())
 
     def all_scores(x: Inputs, which: str) -> dict[str, np.ndarray]:
-        found = scores(method, x, **options)
+        found = scores(method, x, varying=varying, **options)
         if not len(found["log_likelihood"]):
             raise ValueError(f"the set {which!r} is empty: there is nothing to detect")
         if typical is not None:
             found["typicality"] = np.abs(typical + found["log_likelihood"])
-        return {score: found[score] for score in SCORES if score in found}
+        return {score: found[score] for score in (*SCORES, VARYING) if score in found}
 
     found_inside = all_scores(inside, name)
     found_outside = {which: all_scores(x, which) for which, x in outside.items()}
@@ -137,6 +155,15 @@ def run(
         for which, found in found_outside.items()
     }
     return OodResult(detections, found_inside, found_outside, typical, name)
+
+
+def varying_features(split: Split) -> Tensor | None:
+    """Which features of a datum vary, (*shape) boolean; None where all do."""
+    low, high = np.array(split.x[0]), np.array(split.x[0])
+    for _, part in chunks(split.x):
+        low, high = np.fmin(low, part.min(0)), np.fmax(high, part.max(0))
+    varying = torch.as_tensor(low != high)
+    return None if bool(varying.all()) else varying
 
 
 @dataclass(frozen=True)
@@ -189,6 +216,7 @@ def _task(model: TrainedModel, data: Data, options: OodOptions) -> OodResult:
             seed=options.seed,
             n_bootstrap=options.bootstrap,
             name=data.name,
+            varying=varying_features(data.train),
             progress=advance,
         )
 
