@@ -1,10 +1,13 @@
 """The paper's tables and figures, one file each, beside the paper's own numbers: `lapae reproduce NAME`."""
 
 # In the paper's order, which is that of the page.
+from lapae.experiments import teaser  # isort: skip
 from lapae.experiments import hessian  # isort: skip
 from lapae.experiments import compute  # isort: skip
 from lapae.experiments import ood  # isort: skip
 from lapae.experiments import updates  # isort: skip
+from lapae.experiments import vae_variance  # isort: skip
+from lapae.experiments import linearization  # isort: skip
 from lapae.experiments.base import EXPERIMENTS, Experiment, Outcome, Size, Table, Trial, experiment, find
 from lapae.experiments.lab import Lab
 
@@ -20,6 +23,9 @@ __all__ = [
     "experiment",
     "find",
     "hessian",
+    "linearization",
     "ood",
+    "teaser",
     "updates",
+    "vae_variance",
 ]

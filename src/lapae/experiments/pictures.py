@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from lapae.predict import predict
 from lapae.report.latent import latent_space, plane
@@ -36,8 +37,16 @@ def latent_row(model: TrainedModel, data: Data, *, title: str, n_samples: int = 
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     space, mean, deviation = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
     draw_latent(space, model, data, n_samples=n_samples)
-    index = np.array([int(np.flatnonzero(np.asarray(data.test.y) == np.asarray(data.test.y).max())[0])])
-    found = predict(model.method, tensor(model, data.test, index), n_samples=n_samples, want=("outputs",))
+    draw_reconstruction(mean, deviation, model, data, n_samples=n_samples)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def draw_reconstruction(mean: Axes, deviation: Axes, model: TrainedModel, data: Data, *, n_samples: int = 50) -> None:
+    """Mean and deviation of the reconstruction of one test datum: the first of the last class."""
+    y = np.asarray(data.test.y)
+    x = tensor(model, data.test, np.flatnonzero(y == y.max())[:1])
+    found = predict(model.method, x, n_samples=n_samples, want=("outputs",))
     assert found.x_mean is not None
     assert found.x_var is not None
     assert found.x_noise is not None
@@ -47,8 +56,6 @@ def latent_row(model: TrainedModel, data: Data, *, title: str, n_samples: int = 
     for axes, name in ((mean, "mean"), (deviation, "deviation")):
         axes.set(xticks=[], yticks=[])
         axes.set_title(name, fontsize=9)
-    figure.suptitle(title, fontsize=10)
-    return figure
 
 
 def draw_latent(axes: Axes, model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 48) -> None:
@@ -83,3 +90,12 @@ def growth(model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 
         distance = np.minimum(distance, np.hypot(du, dv).min(2))
     on, away = distance < 0.5 / side, distance > 0.2
     return float(heat[away].mean() / heat[on].mean()) if away.any() else float("nan")
+
+
+def draw_mosaic(axes: Axes, rows: Tensor, *, title: str = "") -> None:
+    """Images (R, C, channels, H, W) from 0 to 1 edge to edge, with a thin line between."""
+    framed = torch.nn.functional.pad(rows.detach().float().clamp(0, 1), (0, 1, 0, 1), value=1.0)
+    whole = framed.permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)[:-1, :-1]
+    axes.imshow(whole if whole.shape[2] == 3 else whole.mean(2), cmap="gray", vmin=0, vmax=1)
+    axes.set(xticks=[], yticks=[])
+    axes.set_title(title, fontsize=9)
