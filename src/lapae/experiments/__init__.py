@@ -5,6 +5,7 @@ from lapae.experiments import teaser  # isort: skip
 from lapae.experiments import hessian  # isort: skip
 from lapae.experiments import compute  # isort: skip
 from lapae.experiments import ood  # isort: skip
+from lapae.experiments import imputation  # isort: skip
 from lapae.experiments import updates  # isort: skip
 from lapae.experiments import vae_variance  # isort: skip
 from lapae.experiments import linearization  # isort: skip
@@ -23,6 +24,7 @@ __all__ = [
     "experiment",
     "find",
     "hessian",
+    "imputation",
     "linearization",
     "ood",
     "teaser",
