@@ -98,8 +98,10 @@ def run(lab: Lab) -> Outcome:
     data = lab.data(digits(lab.size))
     n_directions = lab.size(16, 4)
     figure = Figure(figsize=(8.0, 6.2), layout="constrained")
+    grid = figure.add_gridspec(len(METHODS), 1)
     rows, raw = [], {}
-    for part, name in zip(np.ravel(figure.subfigures(len(METHODS), 1)), METHODS, strict=True):
+    for i, name in enumerate(METHODS):
+        part = figure.add_subfigure(grid[i])
         model = lab.model(name)
         assert isinstance(model.method, Laplace)
         x = tensor(model, data.test, subset(data.test, lab.size(64, 16)))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from lapae.experiments.base import Outcome, Size, Table, Trial, cell, experiment
@@ -48,17 +47,19 @@ def run(lab: Lab) -> Outcome:
     data = lab.data(digits(lab.size))
     n_samples = lab.size(100, 20)
     figure = Figure(figsize=(9.6, 5.4), layout="constrained")
+    grid = figure.add_gridspec(1, len(METHODS))
     found: dict[str, float] = {}
-    for part, method in zip(np.ravel(figure.subfigures(1, len(METHODS))), METHODS, strict=True):
+    for i, method in enumerate(METHODS):
+        part = figure.add_subfigure(grid[i])
         model = lab.model(method)
         part.suptitle(LABELS[method], fontsize=11)
-        grid = part.add_gridspec(2, 2, height_ratios=(1.7, 1))
-        space = part.add_subplot(grid[0, :])
+        cells = part.add_gridspec(2, 2, height_ratios=(1.7, 1))
+        space = part.add_subplot(cells[0, :])
         draw_latent(space, model, data, n_samples=n_samples, side=lab.size(64, 32))
         space.set_xlabel("z1", fontsize=8)
         space.set_ylabel("z2", fontsize=8)
         draw_reconstruction(
-            part.add_subplot(grid[1, 0]), part.add_subplot(grid[1, 1]), model, data, n_samples=n_samples
+            part.add_subplot(cells[1, 0]), part.add_subplot(cells[1, 1]), model, data, n_samples=n_samples
         )
         found[method] = growth(model, data, n_samples=n_samples)
     table = Table(
