@@ -42,7 +42,9 @@ class Job:
             module, x = paper_fashion(), torch.rand(64, 1, 28, 28)
         else:
             x = torch.rand(8, 3, self.size, self.size)
-            layers = [layer for _ in range(5) for layer in (nn.Conv2d(3, 3, 3, padding=1), nn.Tanh())]
+            layers: list[nn.Module] = []
+            for _ in range(5):
+                layers += [nn.Conv2d(3, 3, 3, padding=1), nn.Tanh()]
             if self.network == "autoencoder":
                 n = x[0].numel()
                 layers[4:4] = [nn.Flatten(), nn.Linear(n, 2), nn.Linear(2, n), nn.Unflatten(1, x.shape[1:]), nn.Tanh()]

@@ -29,7 +29,7 @@ class FaultyRule(Upsample):
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
         """m (B, C, ...) -> the same number for all channels."""
-        right = Upsample.squared_transpose(self, at, m)
+        right = super().squared_transpose(at, m)
         return right.sum(1, keepdim=True).expand_as(right)
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from lapae.config import MethodConfig
 from lapae.methods.base import Draws, Method, NetworkFactory, Point, register
 from lapae.methods.weights import WeightDraws, normal_draws
-from lapae.models import Likelihood
+from lapae.models import Autoencoder, Likelihood
 
 INITIAL_DEVIATION = 0.01
 """Standard deviation of every weight before training: small beside the weights, so that learning starts as a plain
@@ -28,6 +28,9 @@ autoencoder's does."""
 @register("bbb")
 class BBB(Method):
     """`network` holds the means μ, `rho` the parameters ρ of the deviations under the same names."""
+
+    network: Autoencoder
+    rho: Autoencoder
 
     def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
         super().__init__(likelihood)

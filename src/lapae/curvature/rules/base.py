@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -189,12 +189,13 @@ def product_with_itself(x: Tensor) -> Tensor:
 
 
 _RULES: dict[type[nn.Module], Rule] = {}
+R = TypeVar("R", bound=type[Rule])
 
 
-def register(*layers: type[nn.Module]) -> Callable[[type[Rule]], type[Rule]]:
+def register(*layers: type[nn.Module]) -> Callable[[R], R]:
     """Use the decorated `Rule` for these classes of layers."""
 
-    def add(rule: type[Rule]) -> type[Rule]:
+    def add(rule: R) -> R:
         _RULES.update(dict.fromkeys(layers, rule()))
         return rule
 
