@@ -119,7 +119,7 @@ def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
         results=[_result(record, figures) for record in sorted(records, key=_order)],
         left_out=left_out,
         style=Markup(_file("page.css")),
-        script=Markup(_file("page.js")),
+        script=Markup(_file("map.js") + _file("page.js")),
     )
 
 
