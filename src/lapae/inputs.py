@@ -70,15 +70,22 @@ class Input(ABC):
 
 
 def open_input(
-    source: str | Path, model: TrainedModel, *, resize: bool = False, skip_bad: bool = False, alpha: bool = False
+    source: str | Path,
+    model: TrainedModel,
+    *,
+    resize: bool = False,
+    skip_bad: bool = False,
+    alpha: bool = False,
+    any_colour: bool = False,
 ) -> Input:
-    """The data at `source` for `model`. `alpha`: pixels of an image that are transparent are missing."""
+    """The data at `source` for `model`. `alpha`: pixels of an image that are transparent are missing; `any_colour`: a
+    model of gray images takes colour ones too."""
     path = Path(source).expanduser()
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     suffix = path.suffix.lower()
     if path.is_dir() or suffix in SUFFIXES:
-        return ImageInput(path, model, resize=resize, skip_bad=skip_bad, alpha=alpha)
+        return ImageInput(path, model, resize=resize, skip_bad=skip_bad, alpha=alpha, any_colour=any_colour)
     if suffix == ".csv":
         return CsvInput(path, model)
     if suffix in (".npy", ".npz"):
@@ -236,7 +243,9 @@ def _as_model(x: np.ndarray, shape: tuple[int, ...], kind: str) -> np.ndarray | 
 class ImageInput(Input):
     """An image, or a folder of them."""
 
-    def __init__(self, path: Path, model: TrainedModel, *, resize: bool, skip_bad: bool, alpha: bool) -> None:
+    def __init__(
+        self, path: Path, model: TrainedModel, *, resize: bool, skip_bad: bool, alpha: bool, any_colour: bool
+    ) -> None:
         super().__init__(path, model)
         if model.data.kind != "image" or len(self.shape) != 3 or self.shape[0] not in (1, 3):
             raise DataError(f"{path}: images, the model takes data of shape {self.shape}")
@@ -245,7 +254,7 @@ class ImageInput(Input):
         self.files = [file.relative_to(self.folder) for file in paths]
         self.size = len(self.files)
         self.resize = resize or model.config.data.image_size is not None
-        self.skip_bad, self.alpha = skip_bad, alpha
+        self.skip_bad, self.alpha, self.any_colour = skip_bad, alpha, any_colour
         self.scale = float(np.max(model.scaling.scale)) / 255  # a model of floats in [0, 1] has a scale of 1
 
     def blocks(self, progress: Progress) -> Iterator[Block]:
@@ -271,7 +280,7 @@ class ImageInput(Input):
     def _read(self, path: Path) -> np.ndarray:
         channels, height, width = self.shape
         header = read_header(path)
-        if channels == 1 and not header.gray:
+        if channels == 1 and not header.gray and not self.any_colour:
             raise DataError(f"{path}: a colour image, the model takes gray ones")
         if header.size != (height, width) and not self.resize:
             came = f"{header.size[0]}x{header.size[1]}"

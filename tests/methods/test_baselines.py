@@ -11,6 +11,7 @@ from lapae.config import MethodConfig
 from lapae.methods import METHODS, build
 from lapae.methods.density import MIN_LOG_VARIANCE, variance
 from lapae.methods.dropout import MaskLayer
+from lapae.missing import FillMissing, filling
 from lapae.models import Bernoulli, Categorical, Gaussian, conv, mlp
 
 SHAPE, K, B = (1, 4, 4), 2, 6
@@ -286,3 +287,9 @@ def test_unknown_names_and_all_names():
     assert set(ALL) <= set(METHODS)
     with pytest.raises(ValueError, match="ensemble"):
         build("no-such", dense, Gaussian(), MethodConfig(), 10)
+
+
+def test_dropout_weights_fit_the_network_that_takes_missing_values():
+    plain, filled = make("dropout"), make("dropout", filling(dense))
+    filled.load_state_dict(plain.state_dict())
+    assert any(isinstance(layer, FillMissing) for layer in filled.modules())

@@ -27,6 +27,7 @@ COMMANDS = {
     "data": "list the data sets; fetch one",
     "eval": "a task of the paper on a trained run: ood, imputation, calibration, ...",
     "report": "one page about a run: latent map, reconstructions, curves, task results",
+    "explore": "the latent space of a run in a browser: move in it, look at data, fill in what is missing",
 }
 
 SEVERAL = ("train", "embed", "score")

@@ -6,6 +6,7 @@ layers of the encoder and between those of the decoder, as in the authors' netwo
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from lapae.config import MethodConfig
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point, register
+from lapae.missing import LAYER, FillMissing
 from lapae.models import Autoencoder, Likelihood
 
 
@@ -127,7 +129,11 @@ def with_dropout(half: nn.Module, masks: Masks) -> nn.Sequential:
             out.append(MaskLayer(masks))
         seen |= trainable
         out.append(layer)
-    return nn.Sequential(*out)
+    # The layer that fills in missing values has its name and not a number, as in networks without dropout: weights
+    # trained without it fit the network with it.
+    filled = [LAYER] if out and isinstance(out[0], FillMissing) else []
+    names = [*filled, *map(str, range(len(out) - len(filled)))]
+    return nn.Sequential(OrderedDict(zip(names, out, strict=True)))
 
 
 def _flatten(module: nn.Module) -> Iterator[nn.Module]:

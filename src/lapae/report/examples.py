@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lapae.data import Data
+from lapae.data import Data, Split
 from lapae.model import TrainedModel
 from lapae.predict import predict
 from lapae.report.results import number
@@ -40,16 +40,17 @@ def examples(
     chosen = np.concatenate([some, most])
     made = cards(model, view, x[chosen], found.x_mean[chosen], deviation[chosen])
     for card, i in zip(made, chosen, strict=True):
-        card |= {"label": _label(data, int(index[i])), "total": number(float(total[i]), 3)}
+        card |= {"label": label(data, data.test, int(index[i])), "total": number(float(total[i]), 3)}
     groups = [{"title": "at random", "cards": made[: len(some)]}]
     if float(total.max()) > 0:
         groups.append({"title": "the most uncertain of " + f"{len(x):,}", "cards": made[len(some) :]})
     return groups
 
 
-def _label(data: Data, i: int) -> str | None:
-    if data.test.y is None or data.test.y.ndim != 1:
+def label(data: Data, split: Split, i: int) -> str | None:
+    """The class of datum i of a split, by its name where it has one."""
+    if split.y is None or split.y.ndim != 1:
         return None
-    value = int(data.test.y[i])
+    value = int(split.y[i])
     names = data.label_names
     return names[value] if names is not None and 0 <= value < len(names) else str(value)

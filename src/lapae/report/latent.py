@@ -7,7 +7,7 @@ the plane of two of them through the mean code. K = 1 is a line: its second axis
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -63,6 +63,16 @@ class LatentSpace:
     def pairs(self) -> list[tuple[int, int]]:
         """Every pair of axes."""
         return list(combinations(range(len(self.directions)), 2))
+
+    def through(self, code: np.ndarray, axes: tuple[int, int]) -> LatentSpace:
+        """The same axes with the plane of two of them through `code` (K,); their coordinates stay what they are."""
+        gap = code - self.origin
+        pair = self.directions[list(axes)]
+        return replace(self, origin=self.origin + gap - (pair @ gap) @ pair)
+
+    def code(self, axes: tuple[int, int], at: tuple[float, float]) -> np.ndarray:
+        """The code (K,) at two coordinates of a map."""
+        return self.origin + np.asarray(at) @ self.directions[list(axes)]
 
     def grid(self, axes: tuple[int, int], side: int) -> np.ndarray:
         """Codes (side * side, K) of the centres of the cells of a map, row by row from the top."""

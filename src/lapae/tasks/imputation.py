@@ -128,13 +128,15 @@ def impute(
     seed: int = 0,
     value_range: tuple[float, float] = (0.0, 1.0),
     shared_noise: bool = False,
+    start: Tensor | None = None,
     batch_size: int = 512,
     progress: Progress | None = None,
 ) -> Imputation:
     """Complete the missing values of x (N, *shape); those are NaN, or False in `observed`.
 
     Noise fills `value_range`, clipped to it; each mode has noise of its own unless `shared_noise` (as in the authors'
-    code, where only the networks tell modes apart). `progress` is called with the number of data done.
+    code, where only the networks tell modes apart). `start` (M, N, *shape) fills in place of noise: other data, say,
+    from where chains reach completions that differ more. `progress` is called with the number of data done.
     """
     if modes < 1 or average < 0 or steps < 1:
         raise ValueError(f"expected modes >= 1, average >= 0 and steps >= 1, got {modes}, {average} and {steps}")
@@ -147,11 +149,15 @@ def impute(
         raise ValueError("observed values must be finite, got infinities")
     x = torch.where(known, x, torch.zeros_like(x))
     device, seeds = next(method.parameters()).device, iter(draw_seeds(seed, modes * steps + average))
-    noise = noise_like(x.expand(1 if shared_noise else modes, *x.shape), value_range, seed).expand(modes, *x.shape)
+    if start is None:
+        start = noise_like(x.expand(1 if shared_noise else modes, *x.shape), value_range, seed)
+    elif start.shape != (modes, *x.shape) or not start.isfinite().all():
+        raise ValueError(f"expected finite starts of shape {(modes, *x.shape)}, got {tuple(start.shape)}")
+    start = start.to(x.dtype).expand(modes, *x.shape)
     batches = []
-    for start in range(0, len(x), batch_size):
-        part = slice(start, start + batch_size)
-        batches.append(_Chain(x[part].to(device), known[part].to(device), noise[:, part].to(device)))
+    for first in range(0, len(x), batch_size):
+        part = slice(first, first + batch_size)
+        batches.append(_Chain(x[part].to(device), known[part].to(device), start[:, part].to(device)))
     with evaluating(method):
         for _ in range(steps):
             draws = method.draw([next(seeds) for _ in range(modes)])
@@ -169,9 +175,9 @@ def impute(
 class _Chain:
     """The modes of one batch as they are refined."""
 
-    def __init__(self, x: Tensor, known: Tensor, noise: Tensor) -> None:
+    def __init__(self, x: Tensor, known: Tensor, start: Tensor) -> None:
         self.x, self.known = x, known
-        self.state = self._paste(noise)
+        self.state = self._paste(start)
         self.raw = self.state
         self.n = 0
         self.total, self.squares = torch.zeros_like(self.state), torch.zeros_like(self.state)

@@ -1,0 +1,103 @@
+"""`lapae explore`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from lapae.cli.new_data import Device, Run, open_model, value_range
+from lapae.errors import ConfigError, LapaeError
+
+if TYPE_CHECKING:
+    from lapae.data import Data
+    from lapae.explore.server import Server
+    from lapae.model import TrainedModel
+
+
+@dataclass(frozen=True)
+class ExploreCommand:
+    """Look at a run in a browser: move in its latent space, look at single data, fill in what is missing.
+
+    A page is served to this machine alone, until Ctrl-C. Nothing is written.
+    """
+
+    run: Run
+    """Folder of a trained run."""
+    port: Annotated[int, tyro.conf.arg(metavar="INT")] = 8765
+    """Where to listen; 0 is any free port."""
+    host: str = "127.0.0.1"
+    """Address to listen at. One that others can reach shows them the data of the run."""
+    open: bool = True
+    """Open the page in the browser."""
+    n_samples: int = 30
+    """Networks drawn for each mean and deviation: fewer where networks are large."""
+    points: int = 1500
+    """Training data on the latent map at most."""
+    seed: int = 0
+    """Of subsets and draws."""
+    data_dir: str | None = None
+    """Folder of the named data sets, where it is not the one the run was trained from."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, serve until Ctrl-C."""
+    command = tyro.cli(ExploreCommand, args=list(arguments), prog="lapae explore")
+    for name in ("n_samples", "points"):
+        if getattr(command, name) < 1:
+            raise ConfigError(f"{name} = {getattr(command, name)}: expected at least 1")
+    try:
+        server = prepare(command)
+        print(f"{command.run} at {server.url} (Ctrl-C ends)", flush=True)
+        if command.open:
+            import webbrowser
+
+            webbrowser.open(server.url)
+        try:
+            server.serve_forever()
+        finally:
+            server.server_close()
+            server.routes.close()
+    except KeyboardInterrupt:  # how this command ends
+        print("\nended", file=sys.stderr)
+    return 0
+
+
+def prepare(command: ExploreCommand) -> Server:
+    """The server of a run, listening."""
+    from lapae.explore.about import about
+    from lapae.explore.explorer import Explorer, Options
+    from lapae.explore.routes import Routes
+    from lapae.explore.server import Server, is_loopback
+
+    if not is_loopback(command.host):
+        print(f"lapae: warning: whoever reaches {command.host} sees the data of this run", file=sys.stderr)
+    model = open_model(command.run, Device(command.device))
+    data, reason = load(model, command.data_dir)
+    if reason is not None:
+        print(f"lapae: warning: {reason}", file=sys.stderr)
+    options = Options(command.n_samples, command.points, seed=command.seed)
+    explorer = Explorer(model, data, value_range=value_range(model), options=options)
+    name = command.run.resolve().name
+    return Server(Routes(explorer, about(explorer, name, reason)), command.host, command.port)
+
+
+def load(model: TrainedModel, data_dir: str | None) -> tuple[Data | None, str | None]:
+    """The data of a run, or why there are none: a model can be looked at without."""
+    from lapae.data import DataError
+    from lapae.train.fit import load_data
+
+    source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
+    try:
+        data = load_data(source)
+    except (DataError, LapaeError) as error:
+        return None, f"the data of the run cannot be loaded ({error})"
+    if tuple(data.shape) != tuple(model.shape):
+        found, expected = tuple(data.shape), tuple(model.shape)
+        return None, f"the data of the run have changed: shape {found}, the model takes {expected}"
+    return data, None

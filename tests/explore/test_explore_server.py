@@ -1,0 +1,318 @@
+"""The server over a real socket: what it answers, what it refuses, and that nothing ends it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from http.client import HTTPConnection
+
+import pytest
+from serving import Client, served
+
+from lapae.cli import main
+from lapae.errors import ConfigError
+from lapae.explore import server as serving_module
+from lapae.explore.server import MOST_CONNECTIONS, Server, is_loopback
+
+JSON = {"Content-Type": "application/json"}
+PLACE = {"axes": [0, 1], "at": [0.1, 0.2], "anchor": None}
+
+
+def raw(server: Server, content: bytes, *, close: bool = True) -> bytes:
+    """Everything that a server says to some bytes."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(content)
+        if close:
+            connection.shutdown(socket.SHUT_WR)
+        found = b""
+        while part := connection.recv(2**16):
+            found += part
+        return found
+
+
+def test_the_page_and_its_files(client):
+    status, page = client.send("GET", "/")
+    assert status == 200
+    assert b"<script>" not in page  # no script but files of this server
+    headers = client.headers
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    for name in re.findall(rb'(?:src|href)="([^"]+)"', page):
+        if not name.startswith(b"data:"):
+            assert client.send("GET", f"/{name.decode()}")[0] == 200
+    assert client.send("GET", "/api/about")[1]["data"] == "<img src=x onerror=alert(1)>"
+
+
+def test_questions(client):
+    status, found = client.ask("place", PLACE)
+    assert status == 200
+    assert set(found) == {"mean", "deviation", "total", "z"}
+    status, heat = client.ask("heat", {"axes": [1, 0], "anchor": None})
+    assert (status, len(heat["heat"])) == (200, 64)
+    status, item = client.ask("item", {"split": "validation", "index": 14})
+    assert status == 200
+    assert client.ask("look", {"values": item["values"]})[1]["code"] == item["code"]
+    hidden = [None if i < 32 else value for i, value in enumerate(item["values"])]
+    assert len(client.ask("complete", {"values": hidden, "seed": 999})[1]["samples"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("question", "body", "complaint"),
+    [
+        ("place", b"", "not JSON"),
+        ("place", b"{", "not JSON"),
+        ("place", b"\xff\xfe", "not JSON"),
+        ("place", b"[" * 5000, "not JSON"),
+        ("place", b'{"axes": [0, 1], "at": [NaN, 0], "anchor": null}', "NaN is not JSON"),
+        ("place", [1], "expected a JSON object, got a list"),
+        ("place", {}, "expected the keys anchor, at, axes, got none"),
+        ("place", PLACE | {"more": 1}, "got anchor, at, axes, more"),
+        ("place", PLACE | {"axes": [0, 0]}, "two different"),
+        ("place", PLACE | {"axes": [0, 2]}, "from 0 to 1, got 2"),
+        ("place", PLACE | {"axes": [True, 0]}, "got true"),
+        ("place", PLACE | {"axes": "01"}, "expected a list of 2, got a text"),
+        ("place", PLACE | {"at": [1e300, 0]}, "from -1e+06 to 1e+06"),
+        ("place", b'{"axes": [0, 1], "at": [1e999, 0], "anchor": null}', "from -1e+06"),
+        ("place", b'{"axes": [0, 1], "at": [1' + b"0" * 400 + b', 0], "anchor": null}', "from -1e+06"),
+        ("place", PLACE | {"at": ["0", 0]}, "expected a number, got '0'"),
+        ("place", PLACE | {"anchor": [0]}, "expected a list of 2, got a list of 1"),
+        ("heat", {"axes": [0, 1], "anchor": "x"}, "got a text"),
+        ("item", {"split": "../../etc/passwd", "index": 0}, "expected one of train, validation, test"),
+        ("item", {"split": ["train"], "index": 0}, "expected one of"),
+        ("item", {"split": "test", "index": 25}, "from 0 to 24, got 25"),
+        ("item", {"split": "test", "index": -1}, "got -1"),
+        ("item", {"split": "test", "index": 1.0}, "got 1.0"),
+        ("look", {"values": [0] * 63}, "expected a list of 64, got a list of 63"),
+        ("look", {"values": [[0]] * 64}, "expected a number"),
+        ("look", {"values": [256] * 64}, "expected numbers from 0 to 255, got 256 to 256"),
+        ("look", {"values": [-1] + [0] * 63}, "got -1 to 0"),
+        ("complete", {"values": [0] * 64, "seed": 0}, "nothing is missing"),
+        ("complete", {"values": [None] * 64, "seed": 1000}, "from 0 to 999"),
+    ],
+)
+def test_bad_questions_have_a_clear_answer(client, question, body, complaint):
+    status, found = client.ask(question, body)
+    assert status == 400
+    assert complaint in found["error"]
+    assert len(found["error"]) < 400
+    assert client.ask("place", PLACE)[0] == 200
+
+
+def test_values_far_away_and_empty_rows(row_client):
+    assert row_client.ask("look", {"values": [1e300] + [100] * 5})[0] == 400
+    status, found = row_client.ask("look", {"values": [1e12] + [100] * 5})
+    assert status == 400
+    assert "1,000,000 deviations away" in found["error"]
+    status, found = row_client.ask("look", {"values": [None] * 6})
+    assert status == 200
+    json.dumps(found, allow_nan=False)
+    assert row_client.ask("complete", {"values": [None] * 6, "seed": 0})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/../../etc/passwd", 404),
+        ("GET", "/%2e%2e/server.py", 404),
+        ("GET", "/page.py", 404),
+        ("GET", "/api/place", 404),
+        ("POST", "/", 404),
+        ("POST", "/api/close", 404),
+        ("POST", "/api/__class__", 404),
+        ("HEAD", "/", 405),
+        ("PUT", "/", 405),
+        ("OPTIONS", "/api/place", 405),
+        ("NONSENSE", "/", 405),
+    ],
+)
+def test_other_paths_and_methods(client, method, path, status):
+    assert client.send(method, path, b"{}" if method == "POST" else None, JSON)[0] == status
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost:1", ""])
+def test_a_name_bent_to_this_host_is_refused(client, host):
+    assert client.send("GET", "/api/about", headers={"Host": host})[0] == 403
+    assert client.send("POST", "/api/place", json.dumps(PLACE), {**JSON, "Host": host})[0] == 403
+
+
+def test_pages_of_other_sites_are_refused(client):
+    port = client.server.server_port
+    body = json.dumps(PLACE)
+    for origin in ("http://evil.example", "null", f"http://localhost:{port}", f"https://127.0.0.1:{port}"):
+        assert client.send("POST", "/api/place", body, {**JSON, "Origin": origin})[0] == 403
+    assert client.send("POST", "/api/place", body, {**JSON, "Origin": f"http://127.0.0.1:{port}"})[0] == 200
+    assert client.send("GET", "/", headers={"Host": f"LOCALHOST:{port}"})[0] == 200
+    # what a form of another site can send without asking for leave
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        assert client.send("POST", "/api/place", body, {"Content-Type": kind})[0] == 415
+        assert client.send("POST", "/api/upload", b"x", {"Content-Type": kind})[0] == 415
+    assert client.send("POST", "/api/place", body, {})[0] == 415
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"\r\n\r\n", b""),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b""),
+        (b"GET\r\n\r\n", b"400"),
+        (b"GET /\r\n\r\n", b"400"),
+        (b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
+        (b"GET / HTTP/9.9\r\n\r\n", b"400"),
+        (b"GET / HTTP/x\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", b"400"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\nX: " + b"y" * 70_000 + b"\r\n\r\n", b"431"),
+    ],
+)
+def test_what_is_no_request_is_refused_and_the_server_goes_on(client, request_, status):
+    found = raw(client.server, request_)
+    if status:
+        assert found.startswith(b"HTTP/1.1 " + status)
+        assert b'{"error": ' in found
+    else:
+        assert not found.startswith(b"HTTP/1.1 5")
+    assert client.send("GET", "/")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"", b"411"),
+        (b"Content-Length: 2\r\nContent-Length: 3\r\n", b"411"),
+        (b"Transfer-Encoding: chunked\r\n", b"411"),
+        (b"Content-Length: -1\r\n", b"400"),
+        (b"Content-Length: 0x10\r\n", b"400"),
+        (b"Content-Length: \xc2\xb2\r\n", b"400"),
+        (b"Content-Length: 99999999999999999999999\r\n", b"400"),
+        (b"Content-Length: 999999999\r\n", b"413"),
+        (b"Content-Length: 10\r\n", b"408"),
+    ],
+)
+def test_bodies_are_told_and_bounded(client, headers, status):
+    head = b"POST /api/place HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    assert raw(client.server, head + headers + b"\r\n{}").startswith(b"HTTP/1.1 " + status)
+    assert client.ask("place", PLACE)[0] == 200
+
+
+def test_a_large_body_is_refused_with_a_message_that_arrives(client):
+    status, found = client.upload(b"\0" * (9 * 2**20))
+    assert status == 413
+    assert found["error"] == "9,437,184 bytes, at most 8,388,608 are taken"
+    assert client.ask("look", b" " * 10**6)[0] == 413
+
+
+def test_many_questions_on_one_connection(client):
+    connection = HTTPConnection("127.0.0.1", client.server.server_port, timeout=20)
+    for _ in range(5):
+        connection.request("POST", "/api/place", json.dumps(PLACE), JSON)
+        response = connection.getresponse()
+        assert response.status == 200
+        json.loads(response.read())
+    connection.close()
+
+
+def test_many_clients_get_the_same_answers(client):
+    alone = [client.ask("place", PLACE | {"at": [i / 10, 0]})[1] for i in range(6)]
+    wrong = []
+
+    def work(i: int) -> None:
+        for _ in range(4):
+            if Client(client.server).ask("place", PLACE | {"at": [i / 10, 0]}) != (200, alone[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_too_many_connections_are_sent_away_and_places_come_back(client):
+    address = ("127.0.0.1", client.server.server_port)
+    held = [socket.create_connection(address) for _ in range(MOST_CONNECTIONS)]
+    for connection in held:  # each has its thread when the first bytes are answered
+        connection.sendall(b"GET /page.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        connection.recv(1)
+    with socket.create_connection(address, timeout=20) as late:
+        assert late.recv(100).startswith(b"HTTP/1.1 503")
+    for connection in held:
+        connection.close()
+    for _ in range(100):
+        try:
+            if client.send("GET", "/")[0] == 200:
+                break
+        except OSError:  # sent away while it was writing
+            pass
+    else:
+        pytest.fail("no place came free")
+
+
+def test_a_client_that_says_nothing_is_let_go(of_images, monkeypatch):
+    monkeypatch.setattr(serving_module.Handler, "timeout", 0.1)
+    with served(of_images) as server:
+        head = b"POST /api/place HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        assert raw(server, head + b"Content-Length: 9\r\n\r\n", close=False) == b""
+        assert raw(server, b"GET /", close=False) == b""
+
+
+def test_an_error_of_ours_is_answered_and_does_not_end_the_server(of_images, monkeypatch, capsys):
+    monkeypatch.setattr(of_images, "place", lambda *arguments: 1 / 0)
+    with served(of_images) as server:
+        status, found = Client(server).ask("place", PLACE)
+        assert (status, found["error"]) == (500, "an error in the explorer: its terminal has the details")
+        assert Client(server).ask("heat", {"axes": [0, 1], "anchor": None})[0] == 200
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_other_hosts(of_images, client):
+    assert is_loopback("localhost")
+    assert is_loopback("127.3.2.1")
+    assert is_loopback("::1")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("example.com")
+    with served(of_images, "0.0.0.0") as server:
+        assert Client(server).send("GET", "/", headers={"Host": "my-machine:1"})[0] == 200
+        origin = {"Host": "my-machine:1", "Origin": "http://evil.example"}
+        assert Client(server).send("GET", "/", headers=origin)[0] == 403
+    with pytest.raises(ConfigError, match=r"in use.*choose another with --port, or any free one with --port 0"):
+        Server(client.server.routes, "127.0.0.1", client.server.server_port)
+    with pytest.raises(ConfigError, match="port = 70000: expected a number from 0 to 65535"):
+        Server(client.server.routes, "127.0.0.1", 70000)
+
+
+def test_the_command_serves_until_ctrl_c(tmp_path, capsys):
+    run = tmp_path / "run"
+    quick = ["--epochs", "1", "--hidden", "8", "--limit", "60", "--no-verbose", "--device", "cpu"]
+    assert main(["train", "digits", *quick, "--out", str(run)]) == 0
+    with subprocess.Popen(
+        [sys.executable, "-m", "lapae", "explore", str(run), "--port", "0", "--no-open", "--n-samples", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends\)", line).group(1))
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/api/about")
+        assert json.loads(connection.getresponse().read())["splits"]["train"] == 60
+        # a second one at the same port says so in a line
+        assert main(["explore", str(run), "--port", str(port), "--no-open", "--n-samples", "2"]) == 2
+        process.send_signal(signal.SIGINT)  # while a connection is open
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert errors == "\nended\n"
+    assert "cannot listen at 127.0.0.1" in capsys.readouterr().err
+    assert main(["explore", str(run), "--points", "0"]) == 2
