@@ -86,8 +86,10 @@ class Browser:
         return json.loads(message)
 
     def open(self, url: str) -> None:
-        """Go to a page."""
+        """Go to a page; the one that was there is gone when this returns."""
+        self.run("window.before = true")
         self.call("Page.navigate", url=url)
+        self.until("!window.before")
 
     def run(self, script: str) -> Any:
         """The value of an expression (or of its promise) in the page."""

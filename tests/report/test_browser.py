@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from lapae.report.page import REPORT, write_report
 
-from .test_report import QUICK, images, trained
+from .test_report import HOSTILE, QUICK, images, trained
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -38,7 +39,7 @@ setTimeout(() => {
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_moving_over_the_map_changes_the_picture(tmp_path):
-    data = images()
+    data = replace(images(), name=HOSTILE)  # a file's name, and above a class's
     run, model = trained(data, tmp_path)
     write_report(run, model, data, QUICK)
     page = tmp_path / "page.html"

@@ -1,0 +1,171 @@
+"""The explorer's page in a real browser, with a real mouse: moving, picking, dropping files in, painting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, Browser
+from serving import HOSTILE
+from test_uploads import npy, png, square
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+READY = "document.body && document.body.dataset.moves > 1 && !document.getElementById('looked').hidden"
+SEEN = "document.getElementById('mean').toDataURL() + document.getElementById('total').textContent"
+FEATURES = "document.getElementById('features').innerText"
+
+
+def text(browser: Browser, name: str) -> str:
+    return browser.run(f"document.getElementById('{name}').textContent")
+
+
+def choose(browser: Browser, selector: str, value: str) -> None:
+    """Give an input or a select a value, and say so as a person does."""
+    browser.run(
+        f"((e) => {{ e.value = '{value}'; for (const kind of ['input', 'change']) e.dispatchEvent(new Event(kind)); }})"
+        f"(document.querySelector('{selector}'))"
+    )
+
+
+def moves(browser: Browser) -> int:
+    return int(browser.run("document.body.dataset.moves"))
+
+
+def move(browser: Browser, u: float, v: float) -> None:
+    """Move over the map and wait until it has answered."""
+    before = moves(browser)
+    browser.mouse("mouseMoved", *browser.inside("#over", u, v))
+    browser.until(f"document.body.dataset.moves > {before}")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("profile")) as made:
+        yield made
+
+
+@pytest.fixture
+def page(browser, image_server):
+    browser.events.clear()
+    browser.open(image_server.url)
+    browser.until(READY)
+    yield browser
+    assert browser.problems() == []
+    assert all(url.startswith((image_server.url, "data:")) for url in browser.requests())
+
+
+@pytest.fixture
+def row_page(browser, row_server):
+    browser.events.clear()
+    browser.open(row_server.url)
+    browser.until(READY)
+    yield browser
+    assert browser.problems() == []
+
+
+def test_moving_changes_the_picture(page):
+    move(page, 0.5, 0.5)
+    first = page.run(SEEN)
+    move(page, 0.05, 0.1)
+    assert page.run(SEEN) != first
+    move(page, 0.5, 0.5)
+    assert page.run(SEEN) == first
+    page.run("document.getElementById('over').focus()")
+    before = moves(page)
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowLeft")
+    page.until(f"document.body.dataset.moves > {before}")
+    assert page.run(SEEN) != first
+
+
+def test_pressing_a_dot_and_picking_show_a_datum(page):
+    assert text(page, "title") == "test datum 0, labelled <img src=x onerror=alert(1)>"
+    assert "% of 19 test data" in text(page, "words")  # 20 without itself
+    assert "±" in text(page, "code")
+    page.run("document.getElementById('next').click()")
+    page.until("document.getElementById('title').textContent.startsWith('test datum 1,')")
+    about = page.run("ask('about')")
+    across, up = about["axes"]
+    x, y = about["points"][5]
+    u, v = (x - across["low"]) / (across["high"] - across["low"]), (up["high"] - y) / (up["high"] - up["low"])
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        page.mouse(kind, *page.inside("#over", u, v))
+    page.until("document.getElementById('title').textContent.startsWith('train datum')")
+    assert "training data" in text(page, "words")
+    page.run("document.getElementById('previous').click()")
+    page.run("document.getElementById('over').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter")
+    page.until("document.getElementById('title').textContent.startsWith('train datum')")
+
+
+def test_an_upload_gives_a_percentile_and_a_bad_one_a_message(page, tmp_path):
+    file = tmp_path / f"{HOSTILE.replace('/', '')}.png"
+    file.write_bytes(png(square()))
+    page.choose_file("#file", file)
+    page.until("document.getElementById('title').textContent.endsWith('.png')")
+    assert text(page, "title") == file.name  # the whole name, as text
+    assert text(page, "percentile").endswith(" %")
+    assert float(text(page, "percentile")[:-2]) > 0
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"\x89PNG\r\n\x1a\nnothing")
+    page.choose_file("#file", bad)
+    page.until("!document.getElementById('message').hidden")
+    assert "cannot be read as an image" in text(page, "message")
+    assert text(page, "title") == file.name  # what was there stays
+    large = tmp_path / "large.npy"
+    large.write_bytes(b"\0" * (9 * 2**20))
+    page.choose_file("#file", large)
+    page.until("document.getElementById('message').textContent.includes('9.0 MB, at most 8')")
+    page.run("document.getElementById('next').click()")
+    page.until("document.getElementById('message').hidden")
+
+
+def test_painting_gives_completions(page):
+    assert page.run("document.getElementById('completed').hidden")
+    page.mouse("mousePressed", *page.inside("#input", 0.3, 0.3))
+    for i in range(5):
+        page.mouse("mouseMoved", *page.inside("#input", 0.3 + i / 10, 0.35), down=True)
+    page.mouse("mouseReleased", *page.inside("#input", 0.7, 0.35))
+    page.until("!document.getElementById('completed').hidden")
+    assert page.run("document.querySelectorAll('#completions canvas').length") == 8
+    first = page.run("document.querySelectorAll('#completions canvas')[2].toDataURL()")
+    page.run("document.getElementById('others').click()")
+    page.until(f"document.querySelectorAll('#completions canvas')[2].toDataURL() !== '{first}'")
+    page.run("document.getElementById('restore').click()")
+    assert page.run("document.getElementById('completed').hidden")
+
+
+def test_hostile_names_stay_text(page):
+    assert text(page, "name") == HOSTILE
+    assert text(page, "data") == f"{HOSTILE},"
+    assert page.run("document.querySelectorAll('img').length") == 0
+    labels = page.run("[...document.querySelectorAll('#legend button')].map((b) => b.textContent)")
+    assert labels == ["a", "b", HOSTILE]
+
+
+def test_rows_in_three_dimensions(row_page, tmp_path):
+    page = row_page
+    assert page.run("document.querySelectorAll('#table .feature').length") == 6
+    assert page.run("document.querySelectorAll('#table .name')[2].textContent") == HOSTILE
+    move(page, 0.5, 0.5)
+    first = page.run(FEATURES)
+    assert "±" in first
+    choose(page, "#axis-y", "2")
+    page.until(f"document.getElementById('features').innerText !== {first!r}")
+    choose(page, "#anchor", "datum")
+    page.until(f"document.body.dataset.moves > {moves(page)}")
+    choose(page, "#table .feature:nth-child(2) input", "")
+    page.until("document.querySelectorAll('#table .value')[1].textContent.includes('filled in')")
+    assert page.run("document.querySelectorAll('#table .track')[1].querySelectorAll('s').length") == 6
+    page.until("document.getElementById('words').textContent.includes('without the same values')")
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join(f"{i},100,100,100,100,100" for i in range(95, 98)))
+    page.choose_file("#file", file)
+    page.until("document.getElementById('note').textContent === 'row 1 of 3'")
+    page.run("document.getElementById('row-next').click()")
+    page.until("document.getElementById('note').textContent === 'row 2 of 3'")
+    assert page.run("document.querySelectorAll('#table input')[0].value") == "96"
+    array = tmp_path / "wrong.npy"
+    array.write_bytes(npy(np.zeros((2, 7))))
+    page.choose_file("#file", array)
+    page.until(
+        "document.getElementById('message').textContent.includes('shape (7,), the model takes data of shape (6,)')"
+    )
