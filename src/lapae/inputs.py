@@ -101,8 +101,11 @@ class CsvInput(Input):
         if len(self.shape) != 1:
             raise DataError(f"{path}: a table of rows, the model takes data of shape {self.shape}")
         self.size = path.stat().st_size
-        with self._opened() as file:
-            self.delimiter = max(DELIMITERS, key=re.sub(r'"[^"]*"', "", file.readline(2**16)).count)
+        try:
+            with self._opened() as file:
+                self.delimiter = max(DELIMITERS, key=re.sub(r'"[^"]*"', "", file.readline(2**16)).count)
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: cannot be read as .csv ({error})") from error
         first = next(self._rows(lambda done: None), None)
         if first is None:
             raise DataError(f"{path}: is empty")

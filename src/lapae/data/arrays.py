@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +16,8 @@ from lapae.data.source import Records, chunks
 
 MAX_MEMBER_BYTES = 4 * 2**30
 CHANNELS = (1, 3, 4)
+MAX_AXES = 32
+"""NumPy has 64 at most; some are added on the way."""
 
 
 def read_npy(path: Path, *, allow_nan: bool = False) -> Records:
@@ -37,7 +38,9 @@ def read_npz(path: Path, *, allow_nan: bool = False) -> Records:
                 )
             x = _read_member(path, archive, members[name])
             y = _read_member(path, archive, members["y"]) if "y" in members else None
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # zipfile and its decompressors raise errors of many kinds on damaged files
         raise DataError(f"{path}: not a sound .npz file ({error})") from error
     return interpret(path, x, y, allow_nan=allow_nan)
 
@@ -98,8 +101,8 @@ def open_npy(path: Path) -> np.ndarray:
             raise DataError(
                 f"{path}: the header claims {claimed:,} bytes of shape {shape}, the file holds {held - start:,}"
             )
-        if claimed == 0:  # nothing to map
-            return np.empty(shape, dtype)
+        if claimed == 0:  # nothing to map; other axes may be of any size
+            return np.empty([min(n, 1) for n in shape], dtype)
         return np.memmap(path, dtype=dtype, mode="r", offset=start, shape=shape, order="F" if fortran else "C")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -111,10 +114,12 @@ def _npy_header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.
         version = np.lib.format.read_magic(file)
         read: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, dtype = read(file)
-    except (ValueError, KeyError, TypeError, SyntaxError) as error:
-        raise DataError(f"{path}: not a sound .npy file ({error})") from error
-    if min(shape, default=0) < 0:
-        raise DataError(f"{path}: the header claims the shape {shape}")
+    except OSError:
+        raise
+    except Exception as error:  # the header is parsed as Python, which raises errors of many kinds
+        raise DataError(f"{path}: not a sound .npy file ({str(error)[:200]})") from error
+    if len(shape) > MAX_AXES or not all(0 <= n < 2**63 for n in shape):
+        raise DataError(f"{path}: the header claims a shape that no array has")
     if dtype.hasobject or dtype.itemsize == 0:
         raise DataError(f"{path}: holds values of type {dtype}, expected numbers")
     return shape, fortran, dtype
@@ -141,6 +146,8 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         raise DataError(f"{member}: cannot be read ({error})") from error
     if len(content) != claimed:
         raise DataError(f"{member}: cut short, {len(content):,} of {claimed:,} bytes")
+    if claimed == 0:
+        return np.empty([min(n, 1) for n in shape], dtype)
     return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
 
