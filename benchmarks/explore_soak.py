@@ -84,6 +84,15 @@ class Client:
                 self.connection.close()
 
 
+def together(clients: list[Client], n: int) -> None:
+    """n requests of each, all at once: none is idle for so long that the server closes its connection."""
+    threads = [threading.Thread(target=client.run, args=(n,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def told(times: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(times, n=100)
     return {"moves": len(times), "median_ms": round(1e3 * cuts[49], 1), "p99_ms": round(1e3 * cuts[98], 1)}
@@ -103,17 +112,12 @@ def main() -> None:
             for _ in range(400):
                 alone.move()
             clients = [Client(port, seed) for seed in range(options.clients)]
-            for client in clients:  # what is kept for later requests is there before memory is looked at
-                client.run(100)
+            together(clients, 100)  # what is kept for later requests is there before memory is looked at
             held = [memory(server.pid)]
             began = time.perf_counter()
             tenths, share = 10, options.requests // options.clients // 10
             for _ in range(tenths):
-                threads = [threading.Thread(target=client.run, args=(share,)) for client in clients]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
+                together(clients, share)
                 held.append(memory(server.pid))
             seconds = time.perf_counter() - began
             result = {
