@@ -21,7 +21,7 @@ Shapes: S draws, B data, K latent dimensions; x is (B, *shape), codes (S, B, K),
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -130,12 +130,13 @@ class Point:
 
 
 METHODS: dict[str, type[Method]] = {}
+M = TypeVar("M", bound=Method)
 
 
-def register(name: str) -> Callable[[type[Method]], type[Method]]:
+def register(name: str) -> Callable[[type[M]], type[M]]:
     """Make a `Method` known by name to the command line, the estimator and the configuration."""
 
-    def add(cls: type[Method]) -> type[Method]:
+    def add(cls: type[M]) -> type[M]:
         METHODS[name] = cls
         return cls
 

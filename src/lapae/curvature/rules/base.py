@@ -189,13 +189,13 @@ def product_with_itself(x: Tensor) -> Tensor:
 
 
 _RULES: dict[type[nn.Module], Rule] = {}
-R = TypeVar("R", bound=type[Rule])
+R = TypeVar("R", bound=Rule)
 
 
-def register(*layers: type[nn.Module]) -> Callable[[R], R]:
+def register(*layers: type[nn.Module]) -> Callable[[type[R]], type[R]]:
     """Use the decorated `Rule` for these classes of layers."""
 
-    def add(rule: R) -> R:
+    def add(rule: type[R]) -> type[R]:
         _RULES.update(dict.fromkeys(layers, rule()))
         return rule
 
