@@ -6,6 +6,8 @@ from lapae.experiments import hessian  # isort: skip
 from lapae.experiments import compute  # isort: skip
 from lapae.experiments import ood  # isort: skip
 from lapae.experiments import imputation  # isort: skip
+from lapae.experiments import semi_mnist  # isort: skip
+from lapae.experiments import semi_celeba  # isort: skip
 from lapae.experiments import updates  # isort: skip
 from lapae.experiments import vae_variance  # isort: skip
 from lapae.experiments import linearization  # isort: skip
@@ -27,6 +29,8 @@ __all__ = [
     "imputation",
     "linearization",
     "ood",
+    "semi_celeba",
+    "semi_mnist",
     "teaser",
     "updates",
     "vae_variance",

@@ -9,7 +9,9 @@ then all of theirs side by side, once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +102,8 @@ def run(
 ) -> SemiSupervisedResult:
     """Accuracy on x (N, *shape) with classes y (N,) or attributes y (N, A), from `n_labels` labelled ones of them.
 
-    The fewer labels are a part of the more in each repetition. `progress` is called once a classifier.
+    The fewer labels are a part of the more in each repetition. Repetitions are classified in threads, and `progress` is
+    called from them, once a classifier.
     """
     n_labels = tuple(sorted(set(n_labels)))
     voting = Voting(y)
@@ -122,8 +125,7 @@ def run(
         mean = predict(method, x, n_samples=n_embeddings, seed=seed, want=("codes",)).z_mean
         assert mean is not None
         queries = mean.numpy()
-    accuracy, chosen = np.empty((len(n_labels), repetitions)), np.empty((len(n_labels), repetitions), dtype=int)
-    attributes = np.zeros((len(n_labels), voting.indicators.shape[1]))
+    repeated = []
     for r in range(repetitions):
         rng = np.random.default_rng([seed, r])
         order = [rng.permutation(group)[: n_labels[-1]] for group in groups]
@@ -132,19 +134,29 @@ def run(
             embedded = queries[picked][:, None]
         else:
             embedded = embed(method, x[picked], n_embeddings=n_embeddings, seed=seed + r + 1)
-        codes = dict(zip(picked.tolist(), embedded, strict=True))
-        for i, n in enumerate(n_labels):
+        repeated.append((order, dict(zip(picked.tolist(), embedded, strict=True)), seed + r))
+
+    def classify(order: list[np.ndarray], codes: dict[int, np.ndarray], seed: int) -> list[tuple[np.ndarray, int]]:
+        """Accuracy (a number, or one an attribute) and k for each number of labels."""
+        rows = []
+        for n in n_labels:
             index = np.concatenate([group[:n] for group in order])
             points = np.stack([codes[j] for j in index.tolist()])
             indicators = voting.indicators[index]
-            k = choose_k(points, indicators, voting, candidates, seed + r)
+            k = choose_k(points, indicators, voting, candidates, seed)
             rest = np.setdiff1d(np.arange(len(x)), index)
             flat, spread = points.reshape(-1, points.shape[-1]), np.repeat(indicators, points.shape[1], axis=0)
             found = voting.accuracy(votes(flat, spread, queries[rest], [k])[0], voting.indicators[rest])
-            accuracy[i, r], chosen[i, r] = found.mean(), k
-            attributes[i] += found / repetitions if voting.multi_label else 0
+            rows.append((found, k))
             if progress:
                 progress(1)
+        return rows
+
+    with ThreadPoolExecutor(min(repetitions, os.cpu_count() or 1)) as pool:
+        found = list(pool.map(lambda task: classify(*task), repeated))
+    accuracy = np.array([[row[i][0].mean() for row in found] for i in range(len(n_labels))])
+    chosen = np.array([[row[i][1] for row in found] for i in range(len(n_labels))])
+    attributes = np.array([np.mean([row[i][0] for row in found], axis=0) for i in range(len(n_labels))])
     return SemiSupervisedResult(n_labels, accuracy, chosen, attributes if voting.multi_label else None, attribute_names)
 
 
