@@ -25,6 +25,8 @@ class ReproduceCommand:
     """Say what there is, what it needs and how long it takes."""
     quick: bool = False
     """The same pipeline on embedded data, in minutes on two CPU cores."""
+    seeds: int | None = None
+    """Train with at most so many seeds: fewer models than the paper, and a rougher mean."""
     out: Path | None = None
     """Folder of the results and of the trained models; reproduced, or reproduced-quick."""
     jobs: int = 1
@@ -42,8 +44,9 @@ class ReproduceCommand:
 def main(arguments: Sequence[str]) -> int:
     """Parse, run, write, print."""
     command = tyro.cli(ReproduceCommand, args=list(arguments), prog="lapae reproduce")
-    if command.jobs < 1:
-        raise ConfigError(f"jobs = {command.jobs}: expected at least 1")
+    for name, number in (("jobs", command.jobs), ("seeds", command.seeds)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{name} = {number}: expected at least 1")
     from lapae.experiments import EXPERIMENTS, find
 
     if command.list:
@@ -105,8 +108,9 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
         if command.json
         else (lambda text: print(text, flush=True))
     )
+    size = Size(command.quick, command.seeds)
     places: dict[str, Any] = {"device": command.device, "data_dir": command.data_dir}
-    labs = [Lab(entry, Size(command.quick), root, **places) for entry in chosen]
+    labs = [Lab(entry, size, root, **places) for entry in chosen]
     kept = {} if command.again or len(labs) == 1 else {lab.experiment.name: _kept(lab) for lab in labs}
     failed = fit_all([lab for lab in labs if not kept.get(lab.experiment.name)], command.jobs, say)
     records = []

@@ -32,6 +32,13 @@ class Size:
     """Full, as in the paper, or quick: the same pipeline on embedded data in minutes on two CPU cores."""
 
     quick: bool = False
+    most_seeds: int | None = None
+    """Train fewer models than the paper did: at most so many seeds of each."""
+
+    def seeds(self, full: int, quick: int = 1) -> range:
+        """The seeds to train with."""
+        n = self(full, quick)
+        return range(n if self.most_seeds is None else min(n, self.most_seeds))
 
     def __call__(self, full: T, quick: T) -> T:
         """The one of two settings that belongs to this size."""

@@ -46,7 +46,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     return {
         f"{name}, seed {seed}": dense(size, method, hessian=hessian, seed=seed)
         for name, (method, hessian) in ROWS.items()
-        for seed in range(size(5, 2))
+        for seed in size.seeds(5, 2)
     }
 
 

@@ -56,9 +56,7 @@ PAPER: dict[str, tuple[float | None, ...]] = {
 
 def plan(size: Size) -> Mapping[str, Trial]:
     """Every method, three seeds."""
-    return {
-        f"{method}, seed {seed}": dense(size, method, seed=seed) for method in METHODS for seed in range(size(3, 1))
-    }
+    return {f"{method}, seed {seed}": dense(size, method, seed=seed) for method in METHODS for seed in size.seeds(3)}
 
 
 @experiment(

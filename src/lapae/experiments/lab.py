@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
@@ -108,7 +108,7 @@ class Lab:
     def as_task(self) -> dict[str, Any]:
         """What another process needs to make the same lab."""
         places = {"root": str(self.root), "device": self.device, "data_dir": self.data_dir}
-        return {"experiment": self.experiment.name, "quick": self.size.quick, **places}
+        return {"experiment": self.experiment.name, **asdict(self.size), **places}
 
     def folder(self, trial: Trial) -> Path:
         """The run folder of a trial."""
@@ -230,4 +230,5 @@ def _train_there(task: dict[str, Any], name: str, start: bool) -> tuple[str | No
 
     warnings.simplefilter("ignore")
     places = {"device": task["device"], "data_dir": task["data_dir"]}
-    return _train(Lab(find(task["experiment"]), Size(task["quick"]), Path(task["root"]), **places), name, start)
+    size = Size(task["quick"], task["most_seeds"])
+    return _train(Lab(find(task["experiment"]), size, Path(task["root"]), **places), name, start)

@@ -29,7 +29,7 @@ def dense(size: Size, method: str, *, seed: int = 0, **options: Any) -> Trial:
     """A method on MNIST with the paper's dense network (quick: digits, 64-32-2)."""
     model = size(ModelConfig(network="paper-mnist"), ModelConfig(network="mlp", hidden=(32,)))
     train = size(
-        TrainConfig(epochs=100, batch_size=64, learning_rate=1e-3, seed=seed),
+        TrainConfig(epochs=80, batch_size=64, learning_rate=1e-3, seed=seed),
         TrainConfig(epochs=8, batch_size=64, learning_rate=3e-3, seed=seed),
     )
     return trial(DataConfig(source=digits(size)), model, train, method, **options)

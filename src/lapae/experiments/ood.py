@@ -52,7 +52,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     model = size(ModelConfig(network="paper-fashion"), ModelConfig(network="conv", channels=(4, 8), hidden=(16,)))
     found: dict[str, Trial] = {}
     for name, (method, options) in ROWS.items():
-        for seed in range(size(1 if method == "ensemble" else 3, 1)):
+        for seed in size.seeds(1 if method == "ensemble" else 3):
             train = size(
                 TrainConfig(epochs=20, batch_size=100, learning_rate=1e-3, seed=seed),
                 TrainConfig(epochs=4, batch_size=100, learning_rate=3e-3, seed=seed),

@@ -43,7 +43,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     return {
         f"{name}, seed {seed}": dense(size, method, seed=seed, **options)
         for name, (method, options) in ROWS.items()
-        for seed in range(size(3, 1))
+        for seed in size.seeds(3)
     }
 
 
