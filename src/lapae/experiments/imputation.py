@@ -87,7 +87,9 @@ def run(lab: Lab) -> Outcome:
             halves[method] = half_samples(model, data)
             generated[method] = {steps: from_nothing(model, data, steps) for steps in STEPS}
             variety.append(variety_row(LABELS[method], model, data, generated[method].values()))
-    found[CLASSIFIER] = {key: values[: lab.size(3, 1)] for key, values in found.pop("hidden").items()}  # once a seed
+    found[CLASSIFIER] = {
+        key: values[: len(lab.size.seeds(3))] for key, values in found.pop("hidden").items()
+    }  # once a seed
     order = (CLASSIFIER, *METHODS)
     variety.append(variety_row("test images", model, data, [tensor(model, data.test, subset(data.test, 64))] * 2))
     tables = [

@@ -173,8 +173,9 @@ def fit_all(labs: Sequence[Lab], jobs: int, say: Say = print) -> dict[str, str]:
     failed: dict[str, str] = {}
     for stage in (0, 1):
         todo = [(lab, name, start) for when, lab, name, start in tasks.values() if when == stage]
-        if todo:
-            say(f"{len(todo)} models to train{' from those' if stage else ''}")
+        if not todo:
+            continue
+        say(f"{len(todo)} models to train{' from those' if stage else ''}")
         for lab, name, reason, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
             say(f"  {lab.experiment.name}: {name}: " + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
             if reason:

@@ -35,9 +35,7 @@ REPETITIONS = 5
 
 def plan(size: Size) -> Mapping[str, Trial]:
     """Every method, three seeds."""
-    return {
-        f"{method}, seed {seed}": dense(size, method, seed=seed) for method in METHODS for seed in range(size(3, 1))
-    }
+    return {f"{method}, seed {seed}": dense(size, method, seed=seed) for method in METHODS for seed in size.seeds(3)}
 
 
 @experiment(
@@ -82,7 +80,7 @@ def run(lab: Lab) -> Outcome:
     raw = {"n_labels": list(n_labels), "accuracy": {method: values.tolist() for method, values in accuracy.items()}}
     note = (
         f"{len(y)} held-out training images; {REPETITIONS} draws of the labels, the same for every method, times "
-        f"{lab.size(3, 1)} trained models each."
+        f"{len(lab.size.seeds(3))} trained models each."
     )
     return Outcome(tables, {"semi_mnist": curves(accuracy, n_labels)}, raw, [note])
 
