@@ -5,7 +5,7 @@ one: components with means fixed on a grid and equal weights, and data in one re
 maximising the likelihood of the data. A component that cannot move serves the data best by reaching them, so that far
 ones become wide and near ones narrow. Beside it stands what the VAE of figure 1 does with its learned variance.
 
-The paper gives snapshots without settings; grid, data and optimiser (Adam on the log deviations) are ours.
+The paper gives snapshots without settings; grid, data and optimiser (damped expectation-maximisation) are ours.
 """
 
 from __future__ import annotations
@@ -35,33 +35,39 @@ CENTRE, SPREAD, N_DATA = (-1.5, -1.0), 0.6, 500
 """Where the data are, and how many."""
 START = 0.5
 """Deviation of every component at first."""
-SNAPSHOTS = (0, 30, 90, 500)
+SNAPSHOTS = (0, 5, 20, 500)
 """Steps after which a picture is taken; the last one has converged."""
+PART = 0.1
+"""Of the way of a full step of expectation-maximisation, so that snapshots show the way."""
 RINGS = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0)
 """Limits of the distances from the centre of the data in the table."""
 
 
-def mixture_log_density(x: Tensor, means: Tensor, log_deviation: Tensor) -> Tensor:
-    """log p(x) (N,) of data x (N, 2) under equally weighted round Gaussians, means (M, 2), log deviations (M,)."""
+def component_log_densities(x: Tensor, means: Tensor, log_deviation: Tensor) -> Tensor:
+    """log of weight times density (N, M) of data x (N, 2) under M equally weighted round Gaussians."""
     squares = (x[:, None] - means).square().sum(2)
-    each = -0.5 * squares * (-2 * log_deviation).exp() - 2 * log_deviation - np.log(2 * np.pi)
-    return torch.logsumexp(each, 1) - np.log(len(means))
+    normaliser = 2 * log_deviation + np.log(2 * np.pi * len(means))
+    return -0.5 * squares * (-2 * log_deviation).exp() - normaliser
 
 
 def learn_variances(x: Tensor, means: Tensor, steps: tuple[int, ...]) -> tuple[list[Tensor], list[float]]:
-    """Maximise the likelihood over the deviations: those (M,), and the mean log density, after some `steps`."""
-    log_deviation = torch.full((len(means),), float(np.log(START)), dtype=x.dtype, requires_grad=True)
-    # far components have gradients of any smallness, in which Adam's usual eps of 1e-8 would drown
-    optimizer = torch.optim.Adam([log_deviation], lr=0.02, eps=1e-60)
+    """Maximise the likelihood over the deviations: those (M,), and the mean log density, after some `steps`.
+
+    Expectation-maximisation sets a variance to half the mean square distance of the component's share of the data; each
+    step goes a part of that way. Shares are normalised as logarithms, as a far component's are of any smallness.
+    """
+    squares = (x[:, None] - means).square().sum(2)
+    log_deviation = torch.full((len(means),), float(np.log(START)), dtype=x.dtype)
     deviations, densities = [], []
     for step in range(steps[-1] + 1):
-        loss = -mixture_log_density(x, means, log_deviation).mean()
+        each = component_log_densities(x, means, log_deviation)
+        total = torch.logsumexp(each, 1, keepdim=True)
         if step in steps:
-            deviations.append(log_deviation.detach().exp())
-            densities.append(-float(loss.detach()))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+            deviations.append(log_deviation.exp())
+            densities.append(float(total.mean()))
+        shares = torch.softmax(each - total, 0)
+        best = 0.5 * (0.5 * (shares * squares).sum(0)).log()
+        log_deviation = log_deviation + PART * (best - log_deviation)
     return deviations, densities
 
 

@@ -1,0 +1,75 @@
+"""The mathematics that experiments bring along, against what is known in closed form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lapae.config import MethodConfig
+from lapae.experiments.linearization import GRID, along
+from lapae.experiments.vae_variance import START, component_log_densities, learn_variances
+from lapae.methods import build
+from lapae.methods.laplace import Laplace
+from lapae.models import Gaussian
+from lapae.models.networks import mlp
+
+
+def posterior(uncertain: str) -> Laplace:
+    """A posterior of a fitted kind without training: unit precision, over all weights or the decoder's alone."""
+    torch.manual_seed(0)
+    config = MethodConfig(method="online", uncertain=uncertain, initial_precision="prior")
+    method = build("online", lambda: mlp((6,), 2, hidden=()), Gaussian(), config, 100)
+    assert isinstance(method, Laplace)
+    return method
+
+
+def test_a_network_linear_in_its_uncertain_weights_has_no_linearisation_error() -> None:
+    method = posterior("decoder")
+    found = along(method, torch.randn(5, 6), seed=1)
+    assert found.tangent.norm(dim=1).min() > 0.1
+    torch.testing.assert_close(found.moved, found.linear, rtol=1e-4, atol=1e-5)
+    assert found.relative_error().max() < 1e-3
+
+
+def test_of_encoder_and_decoder_together_the_error_is_the_product_of_both_moves() -> None:
+    """x̂ = D(E x) is bilinear: f(s) - f_lin(s) = s² dD dE x."""
+    method, x = posterior("all"), torch.randn(5, 6)
+    found = along(method, x, seed=1)
+    gap = found.moved - found.linear
+    s = torch.as_tensor(GRID, dtype=gap.dtype)
+    scaled = gap / s[:, None, None].square()
+    torch.testing.assert_close(scaled, scaled[-1:].expand_as(scaled), rtol=1e-2, atol=1e-3)
+    assert found.relative_error().min() > 0.01
+
+
+def test_the_density_of_the_mixture_is_that_of_torch() -> None:
+    means, log_deviation, x = torch.randn(4, 2), 0.3 * torch.randn(4), torch.randn(7, 2)
+    components = torch.distributions.Independent(
+        torch.distributions.Normal(means, log_deviation.exp()[:, None].expand(4, 2)), 1
+    )
+    mixture = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(logits=torch.zeros(4)), components)
+    found = component_log_densities(x, means, log_deviation).logsumexp(1)
+    torch.testing.assert_close(found, mixture.log_prob(x))
+
+
+@pytest.mark.parametrize("distance", [0.0, 2.0, 5.0])
+def test_a_single_component_learns_the_mean_square_distance_to_the_data(distance: float) -> None:
+    x = torch.randn(200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mean = torch.tensor([[distance, 0.0]], dtype=torch.float64)
+    (first, last), (before, after) = learn_variances(x, mean, (0, 200))
+    assert first.item() == pytest.approx(START)
+    assert last.square().item() == pytest.approx(float((x - mean).square().sum(1).mean() / 2), rel=1e-3)
+    assert after > before
+
+
+def test_variances_of_the_mixture_end_where_the_likelihood_is_flat() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, means = (torch.randn(n, 2, dtype=torch.float64, generator=generator) for n in (100, 9))
+    (early, last), (before, after) = learn_variances(x, 3 * means, (3, 2000))
+    gradients = []
+    for sigma in (early, last):
+        log_deviation = sigma.log().requires_grad_()
+        likelihood = component_log_densities(x, 3 * means, log_deviation).logsumexp(1).mean()
+        gradients.append(torch.autograd.grad(likelihood, log_deviation)[0].abs().max().item())
+    assert gradients[1] < 1e-4 * gradients[0]
+    assert after > before
