@@ -21,6 +21,7 @@ from lapae.data.arrays import _channels_first, open_npy, read_npz
 from lapae.data.decode import SUFFIXES, decode, opened, read_header
 from lapae.data.images import list_images
 from lapae.data.table import DELIMITERS, _is_header, _numbers
+from lapae.value_range import judge
 
 if TYPE_CHECKING:
     from lapae.model import TrainedModel
@@ -77,9 +78,13 @@ def open_input(
     skip_bad: bool = False,
     alpha: bool = False,
     any_colour: bool = False,
+    any_range: bool = False,
 ) -> Input:
-    """The data at `source` for `model`. `alpha`: pixels of an image that are transparent are missing; `any_colour`: a
-    model of gray images takes colour ones too."""
+    """The data at `source` for `model`.
+
+    `alpha`: pixels of an image that are transparent are missing. `any_colour`: a model of gray images takes colour ones
+    too. `any_range`: the values of tables and arrays may be far from those of the training data.
+    """
     path = Path(source).expanduser()
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
@@ -87,17 +92,18 @@ def open_input(
     if path.is_dir() or suffix in SUFFIXES:
         return ImageInput(path, model, resize=resize, skip_bad=skip_bad, alpha=alpha, any_colour=any_colour)
     if suffix == ".csv":
-        return CsvInput(path, model)
+        return CsvInput(path, model, any_range=any_range)
     if suffix in (".npy", ".npz"):
-        return ArrayInput(path, model)
+        return ArrayInput(path, model, any_range=any_range)
     raise DataError(f"{path}: expected a .csv, .npy or .npz file, an image, or a folder of images")
 
 
 class CsvInput(Input):
     """A table. Columns are found by name where the run knows names; those that it does not know are carried along."""
 
-    def __init__(self, path: Path, model: TrainedModel) -> None:
+    def __init__(self, path: Path, model: TrainedModel, *, any_range: bool = False) -> None:
         super().__init__(path, model)
+        self.judge = None if any_range else judge(model)
         if len(self.shape) != 1:
             raise DataError(f"{path}: a table of rows, the model takes data of shape {self.shape}")
         self.size = path.stat().st_size
@@ -161,10 +167,16 @@ class CsvInput(Input):
             numbers.append(_numbers(self.path, number, [row[i] for i in self.columns], names, None, allow_nan=True))
             cells.append(row)
             if len(cells) == self.block_size:
-                yield Block(np.array(numbers), cells, index=index)
+                yield self._block(cells, numbers, index)
                 cells, numbers = [], []
         if cells:
-            yield Block(np.array(numbers), cells, index=n_rows // self.block_size)
+            yield self._block(cells, numbers, n_rows // self.block_size)
+
+    def _block(self, cells: list[list[str]], numbers: list[list[float]], index: int) -> Block:
+        x = np.array(numbers)
+        if self.judge is not None and index == 0:  # the first block tells
+            self.judge(self.path, x)
+        return Block(x, cells, index=index)
 
     def _rows(self, progress: Progress) -> Iterator[tuple[int, list[str]]]:
         """Line numbers and cells."""
@@ -190,8 +202,9 @@ class CsvInput(Input):
 class ArrayInput(Input):
     """A .npy file, mapped, or the array of an .npz file."""
 
-    def __init__(self, path: Path, model: TrainedModel) -> None:
+    def __init__(self, path: Path, model: TrainedModel, *, any_range: bool = False) -> None:
         super().__init__(path, model)
+        self.judge = None if any_range else judge(model)
         if path.suffix.lower() == ".npy":
             raw = open_npy(path)
             if raw.dtype.kind not in "biuf":
@@ -221,6 +234,8 @@ class ArrayInput(Input):
         if part.dtype.kind == "f" and np.isinf(part).any():
             row = start + int(np.isinf(part).reshape(len(part), -1).any(1).argmax())
             raise DataError(f"{self.path}, row {row} (from 0): an infinite value")
+        if self.judge is not None and start == 0:
+            self.judge(self.path, part)
         if self.most is None or not part.size or (part.dtype.kind == "f" and np.isnan(part).all()):
             return
         low, high = float(np.nanmin(part)), float(np.nanmax(part))

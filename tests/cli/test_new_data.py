@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 
@@ -189,6 +190,13 @@ def test_image_arrays_in_any_layout_score_the_same(place, tmp_path):
         ("table", "x.csv", "", "is empty"),
         ("table", "x.npy", np.zeros((4, 5)), "data of shape (5,), the model takes data of shape (3,)"),
         ("table", "x.npy", np.full((4, 3), np.inf), "infinite"),
+        (
+            "table",
+            "x.csv",
+            "speed,temp,load\n50000,50000,50000\n",
+            "values of another range: those of feature 'speed' are about 50000, the model was trained on 4",
+        ),
+        ("table", "x.npy", np.full((4, 3), 1e6), "feature 'speed' are about 1e+06, the model was trained on"),
         ("table", "x.txt", "what", "expected a .csv"),
         ("images", "x.csv", "a,b\n1,2\n", "a table of rows"),
         (
@@ -310,3 +318,56 @@ def test_a_large_array_is_scored_in_constant_memory(place, tmp_path):
         peaks.append(int(peak))
     pages = 1_000_000 * 3 * 8 / 1024  # pages of the mapped file count while they are cached
     assert peaks[1] < peaks[0] + pages + 30_000
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npy"])
+def test_a_column_in_other_units_is_refused_and_an_outlier_is_not(place, tmp_path, capsys, suffix):
+    usual = 50 + np.random.default_rng(0).standard_normal((20, 3))
+
+    def score(x, *flags):
+        path, out = tmp_path / f"x.{suffix}", tmp_path / "s.npy"
+        out.unlink(missing_ok=True)
+        if suffix == "csv":
+            np.savetxt(path, x, delimiter=",", header="speed,temp,load", comments="")
+        else:
+            np.save(path, x)
+        return main(["score", str(place / "table"), str(path), "-o", str(out), *FAST, *flags])
+
+    kelvin = usual.copy()
+    kelvin[:, 1] *= 1000
+    assert score(kelvin) == 2
+    error = capsys.readouterr().err
+    assert "'temp'" in error
+    assert "--any-range" in error
+    assert score(kelvin, "--any-range") == 0
+    broken = usual.copy()
+    broken[:9, 2] = -9999  # a sensor that fails for a while
+    assert score(broken) == 0
+    scores = np.load(tmp_path / "s.npy")
+    assert scores[:9].max() < scores[9:].min()
+    # in a few rows one absurd column is an outlier to be scored
+    assert score(kelvin[:3]) == 0
+    missing = usual.copy()
+    missing[:, 0] = np.nan
+    assert score(missing) == 0
+
+
+def test_a_column_that_was_constant_in_training_has_no_range(tmp_path):
+    from lapae.data import DataError, Scaling
+    from lapae.value_range import check_range
+
+    scaling = Scaling(np.array([0.0, 50.0]), np.array([1.0, 5.0]))  # constant features have a scale of 1
+    x = np.tile([500.0, 50.0], (20, 1))
+    check_range(tmp_path, x, scaling, None)
+    with pytest.raises(DataError, match="another range"):
+        check_range(tmp_path, x * [1, 1000], scaling, None)
+
+
+@pytest.mark.parametrize("command", ["train", "embed", "score", "impute", "sample", "eval ood"])
+def test_help_has_no_group_named_options_options(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    text = capsys.readouterr().out
+    assert re.search(r"^\W*options\W*$", text, re.MULTILINE)
+    assert "options options" not in text
+    assert "options." not in text

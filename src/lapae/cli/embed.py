@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import tyro
 
-from lapae.cli.new_data import Out, Predictive, Run, Source, check_out, finish, hand_over, open_model, predicted
+from lapae.cli.new_data import (
+    UNNAMED,
+    Out,
+    Predictive,
+    Run,
+    Source,
+    check_out,
+    finish,
+    hand_over,
+    open_model,
+    open_source,
+    predicted,
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +38,7 @@ class EmbedCommand:
     """.csv, .npy or .npz file, image, or folder of images."""
     out: Out
     """.csv, .npz or .npy file to write."""
-    options: tyro.conf.OmitArgPrefixes[Predictive] = field(default_factory=Predictive)
+    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,14 +48,13 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.data import DataError
-    from lapae.inputs import open_input
     from lapae.outputs import csv_rows, whole, write_npz
     from lapae.processes import join, rank
 
     join()
     options = command.options
     model = open_model(command.run, options)
-    source = open_input(command.input, model, resize=options.resize, skip_bad=options.skip_bad)
+    source = open_source(command.input, model, options)
     blocks = predicted(model, source, options, ("z_mean", "z_var"), "embedding")
     if rank() > 0:
         return hand_over(blocks)

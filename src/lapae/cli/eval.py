@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
+from lapae.cli.new_data import UNNAMED
 from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class EvalCommand(Generic[Options]):
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of a trained run."""
-    options: tyro.conf.OmitArgPrefixes[Options] = field()
+    options: Annotated[Options, UNNAMED] = field()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
     json: bool = False

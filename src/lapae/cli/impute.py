@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from lapae.cli.new_data import Device, Out, Run, Source, check_out, finish, open_model, seed_of, to_model, value_range
+from lapae.cli.new_data import (
+    UNNAMED,
+    Device,
+    Intake,
+    Out,
+    Run,
+    Source,
+    check_out,
+    finish,
+    open_model,
+    open_source,
+    seed_of,
+    to_model,
+    value_range,
+)
 from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,11 +47,7 @@ class ImputeCommand:
     """.csv, .npy or .npz file, image, or folder of images."""
     out: Out
     """File of the same kind to write, or a folder for images."""
-    options: tyro.conf.OmitArgPrefixes[Device] = field(default_factory=Device)
-    resize: bool = False
-    """Scale images to the size that the model takes."""
-    skip_bad: bool = False
-    """Leave out images that cannot be read, instead of stopping at the first."""
+    options: Annotated[Intake, UNNAMED] = field(default_factory=Intake)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,10 +60,10 @@ def main(arguments: Sequence[str]) -> int:
     else:
         suffix = command.input.suffix.lower()
         check_out(out, command.input, (suffix if suffix in (".csv", ".npy", ".npz") else ".png",))
-    from lapae.inputs import ArrayInput, CsvInput, open_input
+    from lapae.inputs import ArrayInput, CsvInput
 
     model = open_model(command.run, options)
-    source = open_input(command.input, model, resize=command.resize, skip_bad=command.skip_bad, alpha=True)
+    source = open_source(command.input, model, options, alpha=True)
     blocks = filled(model, source, options)
     if isinstance(source, CsvInput):
         n, holes = write_table(source, out, blocks)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Source = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
 Out = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+UNNAMED = tyro.conf.arg(name="")
+"""A group of options without a name of its own, in the flags (`--options.seed`) and in the help ("options options")."""
 STANDARD_RANGE = (-3.0, 3.0)
 
 
@@ -41,17 +43,26 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Predictive(Device):
+class Intake(Device):
+    """What is done with data that do not quite fit."""
+
+    resize: bool = False
+    """Scale images to the size that the model takes."""
+    skip_bad: bool = False
+    """Leave out images that cannot be read, instead of stopping at the first."""
+    any_range: bool = False
+    """Take tables and arrays as they are, also where half of the values (or of a column) lie 100 deviations or more
+    from the training mean, as in other units; such data are refused otherwise."""
+
+
+@dataclass(frozen=True)
+class Predictive(Intake):
     """How predictions are made."""
 
     predictive: Literal["mc", "linearized", "moments"] | None = None
     """mc, linearized or moments; that of the run where not given."""
     n_samples: int | None = None
     """Networks drawn by mc; that of the run where not given."""
-    resize: bool = False
-    """Scale images to the size that the model takes."""
-    skip_bad: bool = False
-    """Leave out images that cannot be read, instead of stopping at the first."""
 
 
 def open_model(run: Path, options: Device) -> TrainedModel:
@@ -72,6 +83,14 @@ def open_model(run: Path, options: Device) -> TrainedModel:
         model = load_run(run, device=device)
     settle(model)
     return model
+
+
+def open_source(path: Path, model: TrainedModel, options: Intake, *, alpha: bool = False) -> Input:
+    """The input of a command, as its options have it."""
+    from lapae.inputs import open_input
+
+    how = {"resize": options.resize, "skip_bad": options.skip_bad, "any_range": options.any_range}
+    return open_input(path, model, alpha=alpha, **how)
 
 
 def seed_of(model: TrainedModel, options: Device) -> int:

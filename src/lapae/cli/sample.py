@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from lapae.cli.new_data import Device, Out, Run, open_model, seed_of, value_range
+from lapae.cli.new_data import UNNAMED, Device, Out, Run, open_model, seed_of, value_range
 from lapae.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ class SampleCommand:
     """.npz, .npy or .csv file; of images also a .png (all in one) or a folder (a .png each)."""
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
     """How many."""
-    options: tyro.conf.OmitArgPrefixes[Device] = field(default_factory=Device)
+    options: Annotated[Device, UNNAMED] = field(default_factory=Device)
 
 
 def main(arguments: Sequence[str]) -> int:

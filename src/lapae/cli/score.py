@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import tyro
 
-from lapae.cli.new_data import Out, Predictive, Run, Source, check_out, finish, hand_over, open_model, predicted
+from lapae.cli.new_data import (
+    UNNAMED,
+    Out,
+    Predictive,
+    Run,
+    Source,
+    check_out,
+    finish,
+    hand_over,
+    open_model,
+    open_source,
+    predicted,
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +37,7 @@ class ScoreCommand:
     """.csv, .npy or .npz file, image, or folder of images."""
     out: Out
     """.csv, .npy or .npz file to write."""
-    options: tyro.conf.OmitArgPrefixes[Predictive] = field(default_factory=Predictive)
+    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,14 +47,13 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.estimator.storage import threshold
-    from lapae.inputs import open_input
     from lapae.outputs import csv_rows, whole, write_npz
     from lapae.processes import join, rank
 
     join()
     options = command.options
     model = open_model(command.run, options)
-    source = open_input(command.input, model, resize=options.resize, skip_bad=options.skip_bad)
+    source = open_source(command.input, model, options)
     offset = threshold(command.run)
     blocks = predicted(model, source, options, ("log_likelihood",), "scoring")
     n = n_outliers = 0

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from lapae.cli.new_data import UNNAMED
 from lapae.config import Config
 from lapae.errors import ConfigError
 from lapae.launch import may_restart, restarted
@@ -33,7 +34,7 @@ class TrainCommand:
     every batch; a job that torchrun starts again (--max-restarts) goes on with the run in --out.
     """
 
-    options: tyro.conf.OmitArgPrefixes[Config] = field(default_factory=Config)
+    options: tyro.conf.OmitArgPrefixes[Annotated[Config, UNNAMED]] = field(default_factory=Config)
     config: Path | None = None
     """TOML file of options, such as the config.toml of a run."""
     out: Path | None = None
