@@ -29,34 +29,33 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     windows of a time series (n, T, channels). Missing values are NaN, in `fit` too. Tables and windows are standardised
     inside; what comes back is in the units of X. Where an argument is None it is chosen by the data.
 
-    Parameters
-    ----------
-    latent_dim : size K of the code.
-    network : "mlp", "conv", a network of the paper by name, or a pair (encoder, decoder) of `torch.nn.Module`s.
-    method : online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble or bbb.
-    hessian : curvature of the posterior: approx, exact, mixed, mc, bottleneck, block or kfac.
-    likelihood : "gaussian", "bernoulli", "categorical", or an object such as `Gaussian(sigma=0.5)`.
-    update : of the online precision: laplacian, redux, van or nng.
-    forgetting : the α of the online update; the learning rate where None.
-    prior_precision : of the Gaussian prior over weights.
-    predictive : mc (sampled networks), linearized or moments.
-    n_samples : networks drawn for a prediction by mc.
-    epochs : passes over the data at most; by the size of the data where None.
-    batch_size : data in a step; by the size of the data where None.
-    learning_rate : of Adam, at the start; by the kind of data where None.
-    validation_fraction : part of X held out to steer training.
-    contamination : share of X that lies beyond the threshold of `predict`.
-    device : auto, cpu or cuda.
-    precision : "32" or "bf16".
-    random_state : seed, generator or None.
-    verbose : whether to show the progress of training.
+    Args:
+        latent_dim: size K of the code.
+        network: "mlp", "conv", a network of the paper by name, or a pair (encoder, decoder) of `torch.nn.Module`s.
+        method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble or bbb.
+        hessian: curvature of the posterior: approx, exact, mixed, mc, bottleneck, block or kfac.
+        likelihood: "gaussian", "bernoulli", "categorical", or an object such as `Gaussian(sigma=0.5)`.
+        update: of the online precision: laplacian, redux, van or nng.
+        forgetting: the α of the online update; the learning rate where None.
+        prior_precision: of the Gaussian prior over weights.
+        predictive: mc (sampled networks), linearized or moments.
+        n_samples: networks drawn for a prediction by mc.
+        epochs: passes over the data at most; by the size of the data where None.
+        batch_size: data in a step; by the size of the data where None.
+        learning_rate: of Adam, at the start; by the kind of data where None.
+        validation_fraction: part of X held out to steer training.
+        contamination: share of X that lies beyond the threshold of `predict`.
+        device: auto, cpu or cuda.
+        precision: "32" or "bf16".
+        random_state: seed, generator or None.
+        verbose: whether to show the progress of training.
 
-    Attributes
-    ----------
-    model_ : the trained `lapae.model.TrainedModel`.
-    offset_ : the threshold: `decision_function` is `score_samples` minus it.
-    history_ : one record an epoch.
-    n_features_in_, feature_names_in_ : of a table.
+    Attributes:
+        model_: the trained `lapae.model.TrainedModel`.
+        offset_: the threshold: `decision_function` is `score_samples` minus it.
+        history_: one record an epoch.
+        n_features_in_: number of features, of a table.
+        feature_names_in_: names of the columns, of a table that has some.
     """
 
     def __init__(

@@ -1,0 +1,64 @@
+"""Make the pictures of the README and of the guide: python docs/images/make.py
+
+MNIST ($LAPAE_DATA, or downloaded), a dense network, ten epochs, a few minutes on a CPU; then the three programs of
+examples/. Pictures go into this folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lapae.config import Config, DataConfig, TrainConfig
+from lapae.model import load_run
+from lapae.report.figures import imputation_figure, latent_figure, reconstruction_figure
+from lapae.runs import Run
+from lapae.train.fit import fit, load_data
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
+
+
+def main() -> None:
+    """Train, draw, run the examples."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of the pictures")
+    parser.add_argument("--source", default="mnist", help="data of the README's pictures")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--run", type=Path, help="draw this trained run instead of training one")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run = options.run or Path(folder) / "run"
+        if options.run is None:
+            config = Config(data=DataConfig(options.source), train=TrainConfig(epochs=options.epochs, verbose=False))
+            fit(config.resolved(), run=Run.create(run))
+        draw(run, options.out)
+    for example in ("sensors", "imputation", "images"):
+        out = options.out / example
+        subprocess.run([sys.executable, str(EXAMPLES / f"{example}.py"), str(out)], check=True)
+
+
+def draw(run: Path, out: Path) -> None:
+    """The pictures of the README: test images of a run."""
+    model = load_run(run)
+    test = load_data(model.config.data).test
+    index = np.sort(np.random.default_rng(0).permutation(len(test))[:2000])
+    x = torch.from_numpy(model.scaling.apply(np.asarray(test.x[index])))
+    labels = None if test.y is None else test.y[index]
+    pictures = {
+        "latent": latent_figure(model, x, labels),
+        "reconstructions": reconstruction_figure(model, x[:10]),
+        "imputation": imputation_figure(model, x[:5]),
+    }
+    for name, figure in pictures.items():
+        figure.savefig(out / f"{name}.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()

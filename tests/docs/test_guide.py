@@ -1,0 +1,85 @@
+"""Every code block of the guide and of the README runs: a page's blocks in order, in one namespace and one folder."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from pages import PAGES, ROOT, Block, blocks
+
+import lapae.predict.mc
+import lapae.train.fit
+from lapae.cli import main
+from lapae.curvature.rules.base import _RULES
+
+EPOCHS, NETWORKS = 3, 5
+"""Passes over the data, and networks drawn for a prediction, in the blocks of the guide: they show the defaults, and are
+not about the result. The README, whose commands people try first, runs as it is written."""
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Training, by the estimator or by a command, ends after a few epochs, and predictions draw few networks."""
+    fit, n_distinct = lapae.train.fit.fit, lapae.predict.mc.n_distinct
+
+    def few(config, *arguments, **options):
+        epochs = min(config.train.epochs, EPOCHS)
+        return fit(replace(config, train=replace(config.train, epochs=epochs)), *arguments, **options)
+
+    monkeypatch.setattr(lapae.train.fit, "fit", few)
+    monkeypatch.setattr(lapae.predict.mc, "n_distinct", lambda method, n: min(NETWORKS, n_distinct(method, n)))
+
+
+def run(block: Block, names: dict) -> None:
+    """Run a block as its reader would."""
+    if block.language == "python":
+        # the line numbers are those of the page, for the traceback
+        exec(compile("\n" * (block.line - 1) + block.code, block.page, "exec"), names)
+        return
+    for command in block.commands:
+        program, *arguments = shlex.split(command)
+        where = f"{block.page}, line {block.line}: {command}"
+        if program == "cd":
+            raise AssertionError(f"{where}: blocks of a page run in one folder")
+        assert program == "lapae", (
+            f"{where}: not a lapae command; if it cannot be run here, "
+            "write a line `<!-- not run: the reason -->` in front of the block"
+        )
+        try:
+            code = main(arguments)
+        except SystemExit as stop:  # --help
+            code = stop.code
+        assert code in (0, None), where
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, request):
+    if page.name != "README.md":
+        request.getfixturevalue("short")
+    monkeypatch.chdir(tmp_path)
+    before = dict(_RULES)
+    names = {"__name__": "__main__"}
+    try:
+        for block in blocks(page):
+            if block.reason is None:
+                run(block, names)
+    finally:
+        _RULES.clear()
+        _RULES.update(before)
+
+
+def test_what_is_not_run_is_little_and_has_a_reason(capsys):
+    every = [block for page in PAGES for block in blocks(page)]
+    left_out = [block for block in every if block.reason is not None]
+    with capsys.disabled():
+        for block in left_out:
+            print(f"\nnot run: {block.page}, line {block.line}: {block.reason}", end="")
+    assert not [block for block in left_out if block.language == "python"], "Python can be run: write it so"
+    assert len(left_out) < len(every) / 3
+
+
+def test_the_readme_starts_with_five_lines():
+    first = next(block for block in blocks(ROOT / "README.md") if block.language == "python")
+    assert len([line for line in first.code.splitlines() if line.strip()]) <= 6
+    assert "LaplacianAutoencoder" in first.code
