@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Oracles and peers. They ask for torchvision but run without it, hence --no-deps.
 PEERS := backpack-for-pytorch laplace-torch curvlinops-for-pytorch asdfghjkl unfoldNd linear_operator ivon-opt
+CODE := src tests benchmarks examples docs/hooks.py docs/images
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench docs clean
 
 demo: $(VENV)/.run
 	$(BIN)/lapae demo
@@ -18,13 +19,17 @@ test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/pyright
 
 format: $(VENV)/.dev
-	$(BIN)/ruff check --fix-only --quiet src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix-only --quiet $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+# The guide and the API reference, into site/index.html. Any broken link fails.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --quiet
 
 bench: $(VENV)/.dev
 	$(BIN)/lapae bench
@@ -40,5 +45,9 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) --no-deps $(PEERS)
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.run
+	$(PIP) -e '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) site build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache

@@ -21,14 +21,30 @@ ELSEWHERE = {
     **{str(path.relative_to(ROOT)): f"benchmarks/{path.name}" for path in sorted(ROOT.glob("benchmarks/*.md"))},
 }
 """Pages of the repository outside of docs/, and their places in the site."""
-PICTURES = {str(path.relative_to(ROOT)): f"benchmarks/results/{path.name}" for path in ROOT.glob("benchmarks/results/*.png")}
+PROGRAMS = {str(path.relative_to(ROOT)): f"examples/{path.stem}.md" for path in sorted(ROOT.glob("examples/*.py"))}
+PICTURES = {
+    str(path.relative_to(ROOT)): f"benchmarks/results/{path.name}" for path in ROOT.glob("benchmarks/results/*.png")
+}
 STYLE = """
 .wy-nav-content { max-width: 60rem; }
 .rst-content .highlight > pre { padding: 12px; border: 1px solid #e1e4e5; line-height: 1.4; overflow-x: auto; }
 .rst-content .doc-contents { padding-left: 1.2rem; border-left: 2px solid #e1e4e5; }
 .rst-content table.docutils td { white-space: normal; }
 """
-API = ("", "curvature", "posterior", "methods", "predict", "tasks", "data", "models", "train", "model", "config", "errors")
+API = (
+    "",
+    "curvature",
+    "posterior",
+    "methods",
+    "predict",
+    "tasks",
+    "data",
+    "models",
+    "train",
+    "model",
+    "config",
+    "errors",
+)
 """Modules of the public interface."""
 
 
@@ -49,6 +65,9 @@ def on_files(files: Files, config: Any) -> Files:
     for source, place in (ELSEWHERE | PICTURES).items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
     files.append(File.generated(config, "style.css", content=STYLE + HtmlFormatter().get_style_defs(".highlight")))
+    for source, place in PROGRAMS.items():
+        code = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, place, content=f"# {source}\n\n```python\n{code}```\n"))
     for name in API:
         files.append(File.generated(config, f"api/{page(name)}.md", content=reference(name)))
     return files
@@ -66,7 +85,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if "://" in target or not inside.is_relative_to(ROOT):
             return match[0]
         name = str(inside.relative_to(ROOT))
-        place = (ELSEWHERE | PICTURES).get(name, name.removeprefix("docs/") if name.startswith("docs/") else None)
+        own = name.removeprefix("docs/") if name.startswith("docs/") else None
+        place = (ELSEWHERE | PICTURES | PROGRAMS).get(name, own)
         return match[0] if place is None else f"]({up}{place}{anchor})"
 
     return re.sub(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", turned, markdown)

@@ -1,7 +1,7 @@
 """Look at a set of images through a latent space: python examples/images.py OUT
 
-The digits of scikit-learn, in two dimensions. Writes OUT/map.png, the codes on the deviation of the decoder with a walk through it
-decoded on the way, and OUT/unusual.png, the images that the model finds most and least usual.
+The digits of scikit-learn, in two dimensions. Writes OUT/map.png, the codes on the deviation of the decoder with a walk
+through it that is decoded, and OUT/unusual.png, the images that the model finds most and least usual.
 """
 
 import sys

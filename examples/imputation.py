@@ -1,7 +1,7 @@
 """Fill in the holes of a table, with intervals: python examples/imputation.py OUT
 
-A tenth of the cells of scikit-learn's breast cancer table is hidden. KNNImputer and the mean of a column give a number for
-each; the autoencoder also gives an interval, of which one can check what it promises.
+A tenth of the cells of scikit-learn's breast cancer table is hidden. KNNImputer and the mean of a column give a number
+for each; the autoencoder also gives an interval, of which one can check what it promises.
 """
 
 import sys
@@ -78,7 +78,7 @@ def main(out: Path) -> None:
     for name, error in compare(x, holes, best).items():
         print(f"{name:<22} error {error:.3f} deviations")
     print(f"90 % intervals hold {covered(x, draws, missing, 0.9):.1%} of the {missing.sum()} hidden values")
-    draw(x, draws, best, missing, names).savefig(out / "imputation.png", dpi=120)
+    draw(x, draws, best, missing, names).savefig(out / "intervals.png", dpi=120)
 
 
 if __name__ == "__main__":

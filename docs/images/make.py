@@ -40,8 +40,7 @@ def main() -> None:
             fit(config.resolved(), run=Run.create(run))
         draw(run, options.out)
     for example in ("sensors", "imputation", "images"):
-        out = options.out / example
-        subprocess.run([sys.executable, str(EXAMPLES / f"{example}.py"), str(out)], check=True)
+        subprocess.run([sys.executable, str(EXAMPLES / f"{example}.py"), str(options.out)], check=True)
 
 
 def draw(run: Path, out: Path) -> None:

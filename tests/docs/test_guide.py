@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 
 import pytest
 from pages import PAGES, ROOT, Block, blocks
 
-import lapae.predict.mc
-import lapae.train.fit
 from lapae.cli import main
 from lapae.curvature.rules.base import _RULES
-
-EPOCHS, NETWORKS = 3, 5
-"""Passes over the data, and networks drawn for a prediction, in the blocks of the guide: they show the defaults, and are
-not about the result. The README, whose commands people try first, runs as it is written."""
-
-
-@pytest.fixture
-def short(monkeypatch):
-    """Training, by the estimator or by a command, ends after a few epochs, and predictions draw few networks."""
-    fit, n_distinct = lapae.train.fit.fit, lapae.predict.mc.n_distinct
-
-    def few(config, *arguments, **options):
-        epochs = min(config.train.epochs, EPOCHS)
-        return fit(replace(config, train=replace(config.train, epochs=epochs)), *arguments, **options)
-
-    monkeypatch.setattr(lapae.train.fit, "fit", few)
-    monkeypatch.setattr(lapae.predict.mc, "n_distinct", lambda method, n: min(NETWORKS, n_distinct(method, n)))
 
 
 def run(block: Block, names: dict) -> None:
