@@ -27,7 +27,7 @@ PICTURES = {
 }
 STYLE = """
 .wy-nav-content { max-width: 60rem; }
-.rst-content .highlight > pre { padding: 12px; border: 1px solid #e1e4e5; line-height: 1.4; overflow-x: auto; }
+.rst-content .highlight pre { padding: 12px; border: 0; line-height: 1.4; overflow-x: auto; }
 .rst-content .doc-contents { padding-left: 1.2rem; border-left: 2px solid #e1e4e5; }
 .rst-content table.docutils td { white-space: normal; }
 """
@@ -109,6 +109,7 @@ def reference(name: str) -> str:
     if exported is None:
         return f"# {module}\n\n::: {module}\n    options: {{show_root_heading: false}}\n"
     intro = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+    exported.sort(key="LaplacianAutoencoder".__ne__)  # what most readers look for comes first
     entries = [f"::: {module}.{entry}" for entry in exported if not entry.startswith("__")]
     return "\n\n".join([f"# {module}", intro, *entries])
 

@@ -58,13 +58,12 @@ def draw_map(model: LaplacianAutoencoder, x: np.ndarray, y: np.ndarray, walk: np
     axes.set_title("codes of test images, one in fifteen with its deviation; the walk that is decoded below")
 
     mean, std = decoded(model, walk)
-    for row, images, colormap, name in zip(
-        below.subplots(2, STEPS), (mean, std), ("gray", "magma"), ("mean", "dev."), strict=True
-    ):
-        for cell, image in zip(row, images, strict=True):
-            cell.imshow(image, cmap=colormap, vmin=0, vmax=1 if name == "mean" else std.max())
+    rows = (("mean", mean, "gray", 1), ("dev.", std, "magma", std.max()))
+    for line, (name, images, colours, most) in zip(below.subplots(2, STEPS), rows, strict=True):
+        for cell, image in zip(line, images, strict=True):
+            cell.imshow(image, cmap=colours, vmin=0, vmax=most)
             cell.set(xticks=[], yticks=[])
-        row[0].set_ylabel(name)
+        line[0].set_ylabel(name)
     return figure
 
 

@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the pictures")
     parser.add_argument("--source", default="mnist", help="data of the README's pictures")
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--n-samples", type=int, default=100, help="networks drawn for a mean or a deviation")
     parser.add_argument("--run", type=Path, help="draw this trained run instead of training one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -38,22 +39,24 @@ def main() -> None:
         if options.run is None:
             config = Config(data=DataConfig(options.source), train=TrainConfig(epochs=options.epochs, verbose=False))
             fit(config.resolved(), run=Run.create(run))
-        draw(run, options.out)
+        draw(run, options.out, options.n_samples)
     for example in ("sensors", "imputation", "images"):
         subprocess.run([sys.executable, str(EXAMPLES / f"{example}.py"), str(options.out)], check=True)
 
 
-def draw(run: Path, out: Path) -> None:
+def draw(run: Path, out: Path, n_samples: int) -> None:
     """The pictures of the README: test images of a run."""
     model = load_run(run)
     test = load_data(model.config.data).test
     index = np.sort(np.random.default_rng(0).permutation(len(test))[:2000])
     x = torch.from_numpy(model.scaling.apply(np.asarray(test.x[index])))
-    labels = None if test.y is None else test.y[index]
+    assert test.y is not None
+    labels = test.y[index]
+    first = x[np.unique(labels, return_index=True)[1]]  # one image of each class
     pictures = {
-        "latent": latent_figure(model, x, labels),
-        "reconstructions": reconstruction_figure(model, x[:10]),
-        "imputation": imputation_figure(model, x[:5]),
+        "latent": latent_figure(model, x, labels, n_samples=n_samples),
+        "reconstructions": reconstruction_figure(model, first, n_samples=n_samples),
+        "imputation": imputation_figure(model, first[:5]),
     }
     for name, figure in pictures.items():
         figure.savefig(out / f"{name}.png", dpi=110)

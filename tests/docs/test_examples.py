@@ -60,7 +60,8 @@ def test_the_pictures_of_the_readme_are_drawn_from_a_run(tmp_path, monkeypatch):
     import make
 
     monkeypatch.setattr(make.subprocess, "run", lambda *command, **options: None)
-    monkeypatch.setattr(sys, "argv", ["make.py", "--out", str(tmp_path), "--source", "digits", "--epochs", "1"])
+    quick = ["--source", "digits", "--epochs", "1", "--n-samples", "5"]
+    monkeypatch.setattr(sys, "argv", ["make.py", "--out", str(tmp_path), *quick])
     make.main()
     names = ["imputation.png", "latent.png", "reconstructions.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names

@@ -94,3 +94,10 @@ def test_troubleshooting_quotes_messages_that_there_are():
         assert max(map(len, fixed)) > 8, message
         for part in (part for part in fixed if len(part) > 8):
             assert part in source, f"{message!r}: no {part!r} in the source"
+
+
+def test_links_of_the_readme_lead_somewhere():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    assert len(targets) > 10
+    assert not [target for target in targets if not (ROOT / target).exists()]
