@@ -60,7 +60,7 @@ class Likelihood(Protocol):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """N(output, sigma² I): the paper's likelihood, with sigma = 1."""
+    """N(output, sigma² I): the paper's likelihood, with sigma = 1. For tables, and for images and series of floats."""
 
     sigma: float = 1.0
     """Standard deviation of the observation noise."""
@@ -81,11 +81,11 @@ class Gaussian:
         return -0.5 * squared_error / self.sigma**2 - n_features * (0.5 * math.log(2 * math.pi) + math.log(self.sigma))
 
     def mean(self, output: Tensor) -> Tensor:
-        """The output itself."""
+        """The output itself, (B, *features)."""
         return output
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Output plus noise."""
+        """The output plus noise of deviation sigma, (B, *features)."""
         return output + self.sigma * _normal_like(output, generator)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
@@ -93,11 +93,11 @@ class Gaussian:
         return output.new_full((1, *output.shape[1:]), self.sigma**-2)
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
-        """T / sigma²."""
+        """H t = t / sigma², (R, B, *features)."""
         return t / self.sigma**2
 
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
-        """Eps / sigma."""
+        """S eps = eps / sigma, (R, B, *features)."""
         return eps / self.sigma
 
 
@@ -116,24 +116,24 @@ class Bernoulli:
         return -terms.flatten(output.ndim - target.ndim + 1).sum(-1)
 
     def mean(self, output: Tensor) -> Tensor:
-        """The probability of a one."""
+        """The probability of a one, (B, *features)."""
         return output.sigmoid()
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Zeros and ones."""
+        """Zeros and ones drawn from `output`, (B, *features)."""
         return torch.bernoulli(output.sigmoid(), generator=generator)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
-        """p (1 - p)."""
+        """p (1 - p), with p the probability of a one: (B, *features)."""
         p = output.sigmoid()
         return p * (1 - p)
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
-        """P (1 - p) t."""
+        """H t = p (1 - p) t, (R, B, *features)."""
         return self.hessian_diag(output) * t
 
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
-        """Sqrt(p (1 - p)) eps."""
+        """S eps = sqrt(p (1 - p)) eps, (R, B, *features)."""
         return self.hessian_diag(output).sqrt() * eps
 
 
@@ -154,23 +154,23 @@ class Categorical:
         return (target * output.log_softmax(class_dim)).flatten(class_dim).sum(-1)
 
     def mean(self, output: Tensor) -> Tensor:
-        """Class probabilities."""
+        """Class probabilities, a softmax over dimension 1: (B, classes, *positions)."""
         return output.softmax(1)
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """One-hot draws."""
+        """One class drawn for every position, one-hot: (B, classes, *positions)."""
         probs = output.softmax(1).movedim(1, -1)
         index = torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1, generator=generator)
         one_hot = torch.zeros_like(probs).reshape(-1, probs.shape[-1]).scatter_(1, index, 1.0)
         return one_hot.reshape(probs.shape).movedim(-1, 1)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
-        """π (1 - π), the diagonal of diag(π) - π πᵀ."""
+        """π (1 - π), the diagonal of diag(π) - π πᵀ: (B, classes, *positions)."""
         probs = output.softmax(1)
         return probs * (1 - probs)
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
-        """π t - π (π · t)."""
+        """H t = π t - π (π · t), (R, B, classes, *positions)."""
         scaled = output.softmax(1) * t
         return scaled - output.softmax(1) * scaled.sum(2, keepdim=True)
 
