@@ -71,10 +71,11 @@ def _suffix(body: bytes) -> str:
 
 
 def _open(path: Path, model: TrainedModel) -> Input:
+    """The file as an input; whatever its values, as how unusual they are is what is asked."""
     if path.suffix != ".npy":
-        return open_input(path, model, resize=True, alpha=True, any_colour=True)
+        return open_input(path, model, resize=True, alpha=True, any_colour=True, any_range=True)
     try:
-        return open_input(path, model)
+        return open_input(path, model, any_range=True)
     except DataError:
         raw = open_npy(path)
         shape = tuple(model.shape)
@@ -82,7 +83,7 @@ def _open(path: Path, model: TrainedModel) -> Input:
         if raw.shape not in single:
             raise
         np.save(path, np.array(raw)[None])  # one datum without an axis of data
-        return open_input(path, model)
+        return open_input(path, model, any_range=True)
 
 
 def _pick(source: Input, row: int, note: str) -> Upload:
