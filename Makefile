@@ -29,7 +29,7 @@ format: $(VENV)/.dev
 
 # The guide and the API reference, into site/index.html. Any broken link fails.
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/mkdocs build
 
 bench: $(VENV)/.dev
 	$(BIN)/lapae bench
