@@ -25,6 +25,11 @@ def launched_on_node() -> int:
     return int(os.environ["LOCAL_WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 
+def one_of_several() -> bool:
+    """Whether this process shares its work with others, whoever started them."""
+    return "LOCAL_RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 def place(of: str = "RANK") -> int:
     """Rank of this process before it has met the others; of="LOCAL_RANK": among those of its machine."""
     found = os.environ.get(of, os.environ.get("SLURM_LOCALID" if of == "LOCAL_RANK" else "LOCAL_RANK", "0"))

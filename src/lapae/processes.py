@@ -16,7 +16,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from lapae.errors import ElsewhereError
-from lapae.launch import launched, place
+from lapae.launch import launched, one_of_several, place
 
 TIMEOUT = timedelta(hours=2)
 """How long a process waits for the others: one of them may be fetching the data. Deaths are noticed at once."""
@@ -145,7 +145,7 @@ def receive(source: int) -> bytes:
 def lost_connection(error: Exception) -> bool:
     """Whether an error says that another process has gone away."""
     signs = ("Connection closed by peer", "Connection reset", "Broken pipe", "Connection refused", "NCCL", "gloo")
-    return launched() > 1 and any(sign in str(error) for sign in signs)
+    return one_of_several() and any(sign in str(error) for sign in signs)
 
 
 def _broadcast(data: bytes) -> bytes:

@@ -31,10 +31,16 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return read_tensor_file(run / MODEL)[0] | read_tensor_file(run / POSTERIOR)[0]
 
 
-def worker(launcher: int, rank: int) -> int:
+def assert_close(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=2e-3, atol=2e-3 * float(value.abs().max()))
+
+
+def worker(launcher: int, rank: int, name: str = "RANK") -> int:
     """Process id of a process of a job."""
     for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-        if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
+        if f"\0{name}={rank}\0".encode() in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
             return int(child)
     raise AssertionError(f"no process {rank} among the children of {launcher}")
 
@@ -70,10 +76,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def test_a_job_of_two_learns_what_one_process_learns(place):
-    one, two = weights(place / "one"), weights(place / "two")
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=2e-3, atol=2e-3 * float(value.abs().max()))
+    assert_close(weights(place / "one"), weights(place / "two"))
 
 
 def test_a_killed_process_and_a_restart_end_at_the_same_weights(place, tmp_path):
@@ -102,6 +105,28 @@ def test_a_killed_process_ends_the_job_with_its_reason(tmp_path):
     assert "Signal 9 (SIGKILL)" in errors
     assert (run / CHECKPOINT).exists()
     assert not (run / MODEL).exists()
+
+
+def test_processes_of_its_own_end_together(tmp_path):
+    """`--devices 2` without torchrun: the command starts the second process, and notices that it is gone."""
+    run = tmp_path / "run"
+    arguments = ["digits", *QUICK, "--devices", "2", "--epochs", "1000", "--patience", "1000", "--out", str(run)]
+    with subprocess.Popen([sys.executable, *LAPAE, "train", *arguments], stderr=subprocess.PIPE, text=True) as process:
+        wait_for_epoch(run, 2, process)
+        os.kill(worker(process.pid, rank=1, name="LOCAL_RANK"), signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert errors.count("epoch 1/1000") == 1
+    assert "another process of this job has ended" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_run_goes_on_with_another_number_of_processes(place, tmp_path):
+    run = tmp_path / "run"
+    assert main(["train", "digits", *QUICK, "--epochs", "5", "--no-verbose", "--out", str(run)]) == 0
+    for code, *_ in on_processes(command, ["train", "--resume", str(run), "--epochs", "12"]):
+        assert code == 0
+    assert_close(weights(place / "one"), weights(run))
 
 
 def test_an_error_of_the_first_process_is_said_once(place):

@@ -12,7 +12,7 @@ from importlib import import_module
 
 from lapae._version import __version__
 from lapae.errors import ElsewhereError, LapaeError
-from lapae.launch import await_end, launched, place, tell_launcher
+from lapae.launch import await_end, launched, one_of_several, place, tell_launcher
 from lapae.memory import is_out_of_memory
 
 COMMANDS = {
@@ -112,7 +112,7 @@ def _others_are_gone(error: Exception) -> bool:
 
 
 def _fail(message: str) -> int:
-    speaker = f"lapae: process {place()}" if launched() > 1 else "lapae"
+    speaker = f"lapae: process {place()}" if one_of_several() else "lapae"
     print(f"{speaker}: {' '.join(message.split())}", file=sys.stderr)
     tell_launcher(message)
     return FAILED

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.errors import ConfigError
-from lapae.processes import Sum, start_sum
+from lapae.processes import Sum, start_sum, world_size
 
 Shapes = dict[str, torch.Size]
 
@@ -107,6 +107,8 @@ class Precision(nn.Module):
 
     def start_sum(self) -> Sum | None:
         """Begin to sum H over all processes, in place, by one all-reduce; None where there is one process."""
+        if world_size() == 1:
+            return None
         return start_sum([buffer for name, buffer in self.named_buffers() if name != "prior"])
 
     @abstractmethod
