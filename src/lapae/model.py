@@ -7,14 +7,16 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import nn
 
 from lapae.config import Config, ModelConfig
 from lapae.data.scaling import Scaling
-from lapae.errors import ConfigError, RunError
+from lapae.data.source import Kind
+from lapae.errors import ConfigError, LapaeError, RunError
 from lapae.methods import METHODS, Method
 from lapae.methods import build as build_registered
 from lapae.missing import filling, partial
@@ -68,13 +70,19 @@ class DataInfo:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> DataInfo:
-        """Inverse of `to_dict`."""
+        """Inverse of `to_dict`; a ValueError, TypeError or KeyError where the values are not of that kind."""
         tuples = {
-            key: tuple(values[key]) if values[key] is not None else None for key in ("label_names", "feature_names")
+            key: tuple(map(str, values[key])) if values[key] is not None else None
+            for key in ("label_names", "feature_names")
         }
-        return cls(
-            **{**values, **tuples, "shape": tuple(values["shape"]), "scaling": Scaling.from_dict(values["scaling"])}
-        )
+        shape, scaling = tuple(values["shape"]), Scaling.from_dict(values["scaling"])
+        if not shape or not all(type(n) is int and n > 0 for n in (*shape, values["n_data"])):
+            raise ValueError(f"shape {shape} and n_data {values['n_data']!r} must be whole numbers above 0")
+        if np.ndim(scaling.offset) and np.shape(scaling.offset) != shape:
+            raise ValueError(f"a scaling of shape {np.shape(scaling.offset)} for data of shape {shape}")
+        if values["kind"] not in get_args(Kind):
+            raise ValueError(f"kind {values['kind']!r}: expected one of {', '.join(get_args(Kind))}")
+        return cls(**{**values, **tuples, "shape": shape, "scaling": scaling, "name": str(values["name"])})
 
 
 @dataclass
@@ -157,8 +165,12 @@ def load_run(
         epoch = checkpoint.state.best_epoch
         warnings.warn(f"{run.path} is not finished: these are its best weights so far, of epoch {epoch}", stacklevel=2)
         state, metadata, origin = checkpoint.best, checkpoint.about, checkpoint.path
-    config = config_from_dict(metadata["config"], origin)
-    info = DataInfo.from_dict(metadata["data"])
+    try:
+        config, info = config_from_dict(metadata["config"], origin).resolved(), DataInfo.from_dict(metadata["data"])
+    except LapaeError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{origin} is damaged: what it says of its data is not valid ({error!r})") from error
     # What the method would start from is not needed, and may be gone: its weights are here.
     bare = replace(
         config,
@@ -166,10 +178,28 @@ def load_run(
         data=replace(config.data, allow_nan=config.data.allow_nan or allow_nan),
     )
     with torch.random.fork_rng(devices=[]):
+        if network is None:
+            _check_size(bare, info, likelihood, state, origin)
         method = build_method(bare, info, network=network, likelihood=likelihood)
     load_state(method, state, origin)
     method.to(device).eval()
     return TrainedModel(method, config, info, run.read_metrics() or {}, path=run.path)
+
+
+def _check_size(
+    config: Config, data: DataInfo, likelihood: Likelihood | None, state: Mapping[str, torch.Tensor], origin: str
+) -> None:
+    """RunError where the model would be larger than what the file holds: a file that lies takes no memory."""
+    try:
+        with torch.device("meta"):  # shapes without numbers
+            planned = build_method(config, data, likelihood=likelihood).state_dict()
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:
+        if isinstance(error, LapaeError):
+            raise
+        raise RunError(f"{origin} is damaged: no model can be built from its configuration ({error})") from error
+    n_planned, n_held = (sum(tensor.numel() for tensor in tensors.values()) for tensors in (planned, state))
+    if n_planned > n_held:
+        raise RunError(f"{origin} does not fit its own configuration: it holds {n_held:,} numbers of {n_planned:,}")
 
 
 def build_method(

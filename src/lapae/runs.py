@@ -204,7 +204,7 @@ def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
 
 def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Inverse of `tensor_file`; a file that is damaged, or not ours, is a RunError."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     try:
         with safe_open(path, "pt") as file:
@@ -212,13 +212,21 @@ def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise RunError(f"there is no file {path}") from error
-    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # safetensors and torch raise errors of many kinds on damaged files
         raise RunError(f"{path} is damaged or not a safetensors file: {error}") from error
     if "lapae" not in metadata or "digest" not in metadata:
         raise RunError(f"{path} was not written by lapae: it has no lapae metadata")
-    if metadata["digest"] != _digest(tensors, metadata["lapae"]):
-        raise RunError(f"{path} is damaged: its content does not match its digest")
-    return tensors, json.loads(metadata["lapae"])
+    try:
+        if metadata["digest"] != _digest(tensors, metadata["lapae"]):
+            raise RunError(f"{path} is damaged: its content does not match its digest")
+        about = json.loads(metadata["lapae"])
+    except (ValueError, TypeError, RuntimeError, RecursionError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+    if not isinstance(about, dict):
+        raise RunError(f"{path} is damaged: its metadata are no table")
+    return tensors, about
 
 
 def _digest(tensors: dict[str, Tensor], text: str) -> str:

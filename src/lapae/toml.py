@@ -33,7 +33,7 @@ def read_config(path: str | Path) -> Config:
         raise ConfigError(f"{path} is not a text file in UTF-8: {error.reason} at byte {error.start}") from error
     try:
         tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, which Python refuses
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     return config_from_dict(tables, str(path))
 

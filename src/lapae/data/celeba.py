@@ -107,6 +107,11 @@ def _lines(path: Path) -> list[str]:
         raise DataError(f"{path}: cannot be read as text ({error})") from error
 
 
+def _is_name(cell: str) -> bool:
+    """Whether it names a file in the folder of the images, and nothing elsewhere."""
+    return Path(cell).name == cell and cell.isprintable() and cell != ".."
+
+
 def _read_partition(path: Path) -> tuple[list[str], np.ndarray]:
     """File names, and their codes (N,): 0 train, 1 validation, 2 test."""
     names, codes = [], []
@@ -114,7 +119,7 @@ def _read_partition(path: Path) -> tuple[list[str], np.ndarray]:
         cells = line.split()
         if not cells:
             continue
-        if len(cells) != 2 or cells[1] not in ("0", "1", "2") or Path(cells[0]).name != cells[0]:
+        if len(cells) != 2 or cells[1] not in ("0", "1", "2") or not _is_name(cells[0]):
             raise DataError(f"{path}, row {row}: {line[:80]!r}, expected a file name and 0, 1 or 2")
         names.append(cells[0])
         codes.append(int(cells[1]))

@@ -110,12 +110,21 @@ class Checkpoint:
     @property
     def about(self) -> dict[str, Any]:
         """What the caller of training had put in: the configuration and the data, as plain JSON."""
-        return self.metadata["about"]
+        about = self.metadata.get("about")
+        if not isinstance(about, dict):
+            raise RunError(f"{self.path} is damaged: it does not say what it is about")
+        return about
 
     @property
     def state(self) -> TrainState:
         """How far training was."""
-        return TrainState(**self.metadata["state"])
+        try:
+            state = TrainState(**self.metadata["state"])
+            if any(type(n) is not int or n < 0 for n in (state.n_data, state.epoch, state.best_epoch)):
+                raise ValueError("a count that is no whole number")
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{self.path} is damaged: {error!r}") from error
+        return state
 
     def group(self, name: str) -> Tensors:
         """The tensors under "name.", without that prefix."""
@@ -130,6 +139,12 @@ class Checkpoint:
     def restore(self, method: nn.Module, optimizer: torch.optim.Optimizer, schedule: ReduceLROnPlateau) -> None:
         """Put everything back where it was when the checkpoint was written."""
         load_state(method, self.group("method"), self.path)
+        try:
+            self._restore(optimizer, schedule)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise RunError(f"{self.path} is damaged: {error!r}") from error
+
+    def _restore(self, optimizer: torch.optim.Optimizer, schedule: ReduceLROnPlateau) -> None:
         state = optimizer.state_dict()
         values: dict[int, Tensors] = {}
         for key, tensor in self.group("optimizer").items():
@@ -139,7 +154,10 @@ class Checkpoint:
         optimizer.load_state_dict({"state": values, "param_groups": state["param_groups"]})
         for group, rate, saved in zip(optimizer.param_groups, rates, self.metadata["learning_rates"], strict=True):
             group["lr"] = rate.fill_(saved) if isinstance(rate, Tensor) else saved
-        vars(schedule).update(self.metadata["schedule"])
+        saved = self.metadata["schedule"]
+        if set(saved) - set(_SCHEDULE) or not all(isinstance(value, int | float) for value in saved.values()):
+            raise ValueError(f"a schedule of {saved}")
+        vars(schedule).update(saved)
 
 
 def load_state(method: nn.Module, state: Tensors, origin: str) -> None:
