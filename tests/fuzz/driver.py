@@ -1,6 +1,6 @@
-"""Runs a target on many inputs in a process of its own, under limits of memory and time; JSON lines on stdout.
+"""Runs targets on many inputs in a process of its own, under limits of memory and time.
 
-    python -m fuzz.driver TARGET FIRST COUNT SEED FOLDER    (in tests/)
+    python -m fuzz.driver FOLDER SEED TARGET:COUNT …    (in tests/; JSON lines on stdout)
 
 Input number i of a target depends on the seed and i alone. What is wrong with one: an error that is not ours, more
 than `SECONDS`, no memory left under the limit. A crash ends the process; its input is the file in FOLDER.
@@ -13,12 +13,19 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
+NAMES = (
+    *("idx", "npy", "npz", "csv", "toml", "celeba", "png", "jpg", "gif", "bmp", "tiff", "webp", "ppm", "pgm", "folder"),
+    *("safetensors", "model", "checkpoint", "estimator", "metrics"),
+)
 SECONDS = 10
 MEMORY = 2**30
 """Bytes above what the process holds with everything imported."""
@@ -28,55 +35,89 @@ class TooSlow(BaseException):
     """Not an Exception: no loader may take it for damage of the file."""
 
 
-def main(target: str, first: int, count: int, seed: int, folder: Path) -> None:
-    import torch
+def run(
+    counts: dict[str, int], seed: int, seconds: float = SECONDS
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Fuzz targets in one process: a summary of each that came to its end, and the defects found."""
+    # in memory where possible: every input is a file
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        tasks = [f"{name}:{count}" for name, count in counts.items()]
+        done = subprocess.run(
+            [sys.executable, "-m", "fuzz.driver", folder, str(seed), str(seconds), *tasks],
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        summaries = [line for line in lines if "defect" not in line]
+        defects = [line for line in lines if "defect" in line]
+        if len(summaries) < len(counts):
+            last = max(Path(folder).glob("x.*"), key=lambda file: file.stat().st_mtime_ns, default=None)
+            content = last.read_bytes()[:4096].hex() if last else ""
+            what = f"the process ended with {done.returncode}: {done.stderr[-1500:]}"
+            defects.append({"target": list(counts)[len(summaries)], "defect": what, "input": None, "hex": content})
+    return summaries, defects
 
-    from lapae.data.errors import DataError
-    from lapae.errors import LapaeError
+
+def main(folder: Path, seed: int, seconds: float, counts: dict[str, int]) -> None:
+    """What the process does."""
+    import torch
 
     from .targets import find
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    chosen = find(target, folder)
-    file = folder / chosen.name
-
-    def alarm(*_):
-        raise TooSlow
-
-    signal.signal(signal.SIGALRM, alarm)
-    chosen_read = chosen.read
+    signal.signal(signal.SIGALRM, _too_slow)
+    found = {}
+    for name in counts:
+        place = folder / name
+        place.mkdir()
+        found[name] = find(name, place)
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, -1))
-    at_first = peak()
-    refused = accepted = 0
-    slowest = 0.0
-    for i in range(first, first + count):
-        content = chosen.make(random.Random(f"{seed} {target} {i}"))
+    for name, count in counts.items():
+        fuzz(name, found[name], folder, seed, count, seconds)
+    sys.stdout.flush()
+    os._exit(0)  # whatever a broken file has left behind is not cleaned up, but gone
+
+
+def fuzz(name: str, target: Any, folder: Path, seed: int, count: int, seconds: float) -> None:
+    """All inputs of one target."""
+    from lapae.data.errors import DataError
+    from lapae.errors import LapaeError
+
+    file = folder / target.name
+    at_first, slowest = peak(), 0.0
+    n = {"refused": 0, "accepted": 0}
+    for i in range(count):
+        content = target.make(random.Random(f"{seed} {name} {i}"))
         file.write_bytes(content)
+        defect = None
         began = time.monotonic()
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
-            chosen_read(file)
-            accepted += 1
+            target.read(file)
+            n["accepted"] += 1
         except (LapaeError, DataError) as error:
-            refused += 1
-            if isinstance(error, MemoryError):
-                report(i, content, "no memory left")
+            n["refused"] += 1
+            defect = "no memory left" if isinstance(error, MemoryError) else None
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            report(i, content, "".join(traceback.format_exception(error))[-1500:])
+            defect = "".join(traceback.format_exception(error))[-1500:]
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         slowest = max(slowest, time.monotonic() - began)
-    total = {"n": count, "refused": refused, "accepted": accepted, "slowest": round(slowest, 3)}
-    print(json.dumps({"target": target, **total, "megabytes": round((peak() - at_first) / 1e6)}), flush=True)
-    os._exit(0)
+        if defect:
+            print(json.dumps({"target": name, "defect": defect, "input": i, "hex": content[:4096].hex()}), flush=True)
+    grown = round((peak() - at_first) / 1e6)
+    print(json.dumps({"target": name, "n": count, **n, "slowest": round(slowest, 3), "megabytes": grown}), flush=True)
 
 
-def report(i: int, content: bytes, what: str) -> None:
-    print(json.dumps({"defect": what, "input": i, "hex": content[:4096].hex()}), flush=True)
+def _too_slow(*_: Any) -> None:
+    raise TooSlow
 
 
 def peak() -> int:
@@ -85,5 +126,5 @@ def peak() -> int:
 
 
 if __name__ == "__main__":
-    name, start, n, chosen_seed, place = sys.argv[1:]
-    main(name, int(start), int(n), int(chosen_seed), Path(place))
+    place, number, limit, *tasks = sys.argv[1:]
+    main(Path(place), int(number), float(limit), {t.split(":")[0]: int(t.split(":")[1]) for t in tasks})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -16,6 +17,8 @@ HOSTILE: tuple[Any, ...] = (
 
 def mutated(content: bytes, chance: random.Random, words: tuple[bytes, ...], others: list[bytes]) -> bytes:
     """A few changes: bits, bytes, numbers of all widths, words of the format, parts moved, doubled or left out."""
+    if chance.random() < 0.02:
+        return content  # which a loader must take
     data = bytearray(content)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
         n = len(data)
@@ -60,20 +63,20 @@ def mutated_tree(tree: Any, chance: random.Random) -> Any:
     for _ in range(chance.choice((1, 1, 2, 4))):
         places = list(_places(tree))
         if not places or chance.random() < 0.01:
-            return chance.choice(HOSTILE)
+            return copy.deepcopy(chance.choice(HOSTILE))
         parent, key = chance.choice(places)
         how = chance.randrange(6)
         if how == 0:
             del parent[key]
         elif how == 1:
             other, other_key = chance.choice(places)
-            parent[key] = other[other_key]
+            parent[key] = copy.deepcopy(other[other_key])  # not the thing itself, which may hold this place
         elif how == 2 and isinstance(parent, dict):
             parent[chance.choice(("x", "__class__", "", "shape", "format"))] = parent.pop(key)
         elif how == 3 and isinstance(parent[key], int) and not isinstance(parent[key], bool):
             parent[key] = parent[key] * chance.choice((-1, 2, 1000, 10**9)) + chance.choice((-1, 0, 1))
         else:
-            parent[key] = chance.choice(HOSTILE)
+            parent[key] = copy.deepcopy(chance.choice(HOSTILE))
     return tree
 
 

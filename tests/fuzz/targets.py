@@ -6,9 +6,11 @@ import copy
 import gzip
 import io
 import json
+import os
 import random
 import shutil
 import struct
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from PIL import Image
 from .mutate import mutated, mutated_tree
 
 Make = Callable[[random.Random], bytes]
-Read = Callable[[Path], None]
+Read = Callable[[Path], Any]
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,25 @@ def find(name: str, folder: Path) -> Target:
         return plain[name]()
     if name == "celeba":
         return celeba(folder)
+    if name in BROKEN:
+        return Target("x.broken", lambda chance: b"", BROKEN[name])
     kind = runs if name in ("safetensors", "model", "checkpoint", "estimator", "metrics") else images
-    return kind(folder)[name]
+    if kind not in _FAMILIES:
+        _FAMILIES[kind] = kind(folder)
+    return _FAMILIES[kind][name]
+
+
+_FAMILIES: dict[Any, dict[str, Target]] = {}
+"""Targets that are prepared together, once."""
+
+
+BROKEN: dict[str, Read] = {
+    "error": lambda path: int(path.name),
+    "hang": lambda path: time.sleep(60),
+    "memory": lambda path: bytearray(2**31),
+    "crash": lambda path: os.abort(),
+}
+"""What the driver must notice: its own test."""
 
 
 def idx() -> Target:
@@ -340,8 +359,6 @@ def images(folder: Path) -> dict[str, Target]:
 
 def celeba(folder: Path) -> Target:
     """The two lists; the images are small and sound."""
-    import os
-
     from lapae.data import load
 
     place, outside = folder / "data" / "celeba", folder / "data" / "secret.jpg"
