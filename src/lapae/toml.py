@@ -113,6 +113,8 @@ def _convert(value: Any, kind: Any, where: str) -> Any:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 return _to_float(value, where)
         elif isinstance(value, option) and not (option is int and isinstance(value, bool)):
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise ConfigError(f"{where}: the number is too large")
             return value
     raise ConfigError(f"{where}: expected {_name(kind)}, got {_describe(value)}")
 
@@ -144,7 +146,10 @@ def _name(kind: Any) -> str:
 
 
 def _describe(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        text = "too large to show"
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 

@@ -118,7 +118,7 @@ def _npy_header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.
         raise
     except Exception as error:  # the header is parsed as Python, which raises errors of many kinds
         raise DataError(f"{path}: not a sound .npy file ({str(error)[:200]})") from error
-    if len(shape) > MAX_AXES or not all(0 <= n < 2**63 for n in shape):
+    if len(shape) > MAX_AXES or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
         raise DataError(f"{path}: the header claims a shape that no array has")
     if dtype.hasobject or dtype.itemsize == 0:
         raise DataError(f"{path}: holds values of type {dtype}, expected numbers")

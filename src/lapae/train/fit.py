@@ -48,7 +48,7 @@ def load_data(config: DataConfig) -> Data:
     return load(
         config.source,
         data_dir=config.data_dir,
-        validation=int(held_out) if held_out is not None and held_out >= 1 else held_out,
+        validation=int(held_out) if held_out is not None and float(held_out).is_integer() else held_out,
         test=config.test_fraction,
         seed=config.split_seed,
         label_column=config.label_column,
