@@ -59,10 +59,12 @@ def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
     return dataclasses.asdict(config)
 
 
-def config_from_dict(tables: Mapping[str, Any], origin: str) -> Config:
+def config_from_dict(tables: Any, origin: str) -> Config:
     """Inverse of `config_to_dict`; `origin` names where the tables come from in errors."""
     sections = {f.name: get_type_hints(Config)[f.name] for f in dataclasses.fields(Config)}
     built = {}
+    if not isinstance(tables, Mapping):
+        raise ConfigError(f"{origin}: expected tables of options, got {_describe(tables)}")
     for name, table in tables.items():
         if name == IGNORED:
             continue

@@ -20,9 +20,10 @@ from lapae.data.celeba import read_celeba
 from lapae.errors import ConfigError, LapaeError, RunError
 from lapae.inputs import CsvInput
 from lapae.model import load_run
+from lapae.posterior import update_rule
 from lapae.runs import CHECKPOINT, MODEL, Run, read_tensor_file, tensor_file
 from lapae.toml import read_config
-from lapae.train.fit import fit, load_data
+from lapae.train.fit import fit, load_data, saved_config
 
 SOURCE = Path(lapae.__file__).parent
 
@@ -182,6 +183,53 @@ def test_models_that_say_what_is_not_so(change, trained):
             load_run(trained)
     finally:
         (trained / MODEL).write_bytes(good)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("state", {"n_data": 16, "epoch": 1, "best_epoch": 1, "best_loss": 1.0, "history": 3}),
+        ("state", {"n_data": 16, "epoch": "x", "best_epoch": 1, "best_loss": 1.0, "history": []}),
+        ("state", {"n_data": 16, "epoch": 1, "best_epoch": 1, "best_loss": "x", "history": []}),
+        ("state", []),
+        ("schedule", {"step": 1}),
+        ("schedule", {"best": "x"}),
+        ("learning_rates", []),
+        ("learning_rates", [[]]),
+        ("about", 3),
+        ("about", {}),
+        ("about", {"config": []}),
+    ],
+)
+def test_checkpoints_that_say_what_is_not_so(key, value, trained, tmp_path):
+    tensors, metadata = read_tensor_file(trained / CHECKPOINT)
+    (tmp_path / CHECKPOINT).write_bytes(tensor_file(tensors, {**metadata, key: value}))
+    with pytest.raises(LapaeError, match=r"checkpoint\.safetensors"):
+        resumed(trained, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["optimizer.0.exp_avg_sq", "optimizer.0.exp_avg", "optimizer.0.step"])
+@pytest.mark.parametrize("renamed", ["optimizer.0.x", "optimizer.999.exp_avg", "optimizer", "x"])
+def test_checkpoints_without_the_state_of_adam(name, renamed, trained, tmp_path):
+    tensors, metadata = read_tensor_file(trained / CHECKPOINT)
+    tensors[renamed] = tensors.pop(name)
+    (tmp_path / CHECKPOINT).write_bytes(tensor_file(tensors, metadata))
+    with pytest.raises(RunError, match=r"checkpoint\.safetensors is damaged"):
+        resumed(trained, tmp_path)
+
+
+def resumed(trained: Path, path: Path) -> None:
+    config = Config(model=ModelConfig(hidden=(4,)), train=TrainConfig(epochs=2, device="cpu", verbose=False))
+    saved_config(Run(path))
+    fit(config, load(trained.parent / "x.npy"), run=Run(path), resume=True)
+
+
+def test_counts_without_end_take_no_time():
+    """`hessian_every` of a hostile file is a number of terms in a sum."""
+    assert update_rule("laplacian", 0.5).every(2**62).gain == 2.0
+    assert update_rule("van", 0.5).every(4).gain == 2.0
+    rule = update_rule("nng", 1e-3)
+    assert rule.every(3).gain == pytest.approx(1e-3 * (1 + 0.999 + 0.999**2), rel=1e-12)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "", "1", "[]", '{"format": 1}'])

@@ -30,7 +30,9 @@ class UpdateRule:
         """The same memory when the curvature is refreshed every k steps: k updates with one GGN."""
         if k < 1:
             raise ConfigError(f"hessian_every={k}: expected at least 1")
-        return UpdateRule(self.keep**k, self.gain * sum(self.keep**j for j in range(k)))
+        kept = self.keep**k
+        total = k if self.keep == 1 else (1 - kept) / (1 - self.keep)  # Σ keep^j, j below k
+        return UpdateRule(kept, self.gain * total)
 
 
 def update_rule(name: str, forgetting: float) -> UpdateRule:

@@ -24,6 +24,7 @@ from lapae.runs import CHECKPOINT, PREVIOUS, Run, read_tensor_file, sync_folder,
 
 FORMAT = "lapae checkpoint 1"
 _NEXT = "checkpoint.next.safetensors"
+_ADAM = {"step", "exp_avg", "exp_avg_sq"}
 _SCHEDULE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
 Tensors = dict[str, Tensor]
@@ -122,6 +123,10 @@ class Checkpoint:
             state = TrainState(**self.metadata["state"])
             if any(type(n) is not int or n < 0 for n in (state.n_data, state.epoch, state.best_epoch)):
                 raise ValueError("a count that is no whole number")
+            if not isinstance(state.history, list) or not all(isinstance(record, dict) for record in state.history):
+                raise ValueError("a history that is none")
+            if state.best_loss is not None:
+                state.best_loss = float(state.best_loss)
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{self.path} is damaged: {error!r}") from error
         return state
@@ -141,7 +146,7 @@ class Checkpoint:
         load_state(method, self.group("method"), self.path)
         try:
             self._restore(optimizer, schedule)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise RunError(f"{self.path} is damaged: {error!r}") from error
 
     def _restore(self, optimizer: torch.optim.Optimizer, schedule: ReduceLROnPlateau) -> None:
@@ -150,10 +155,14 @@ class Checkpoint:
         for key, tensor in self.group("optimizer").items():
             index, name = key.split(".")
             values.setdefault(int(index), {})[name] = tensor
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for index, held in values.items():
+            if set(held) != _ADAM or any(held[name].shape != parameters[index].shape for name in _ADAM - {"step"}):
+                raise ValueError(f"the optimiser's state of parameter {index} is not Adam's")
         rates = [group["lr"] for group in optimizer.param_groups]  # tensors on a GPU: filled, not replaced
         optimizer.load_state_dict({"state": values, "param_groups": state["param_groups"]})
         for group, rate, saved in zip(optimizer.param_groups, rates, self.metadata["learning_rates"], strict=True):
-            group["lr"] = rate.fill_(saved) if isinstance(rate, Tensor) else saved
+            group["lr"] = rate.fill_(saved) if isinstance(rate, Tensor) else float(saved)
         saved = self.metadata["schedule"]
         if set(saved) - set(_SCHEDULE) or not all(isinstance(value, int | float) for value in saved.values()):
             raise ValueError(f"a schedule of {saved}")

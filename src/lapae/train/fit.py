@@ -147,7 +147,7 @@ def saved_config(run: Run) -> Config:
     """The configuration of a run: the checkpoint's, which a digest guards; that of config.toml before there is one."""
     checkpoint = load_checkpoint(run)
     if checkpoint is not None:
-        config = config_from_dict(checkpoint.about["config"], checkpoint.path)
+        config = config_from_dict(checkpoint.about.get("config"), checkpoint.path)
         if (run / CONFIG).exists() and not _says(run / CONFIG, config):
             warnings.warn(
                 f"{run / CONFIG} is damaged or was changed: the options are those of the checkpoint", stacklevel=2
