@@ -16,7 +16,7 @@ from serving import Client, served
 
 from lapae.cli import main
 from lapae.errors import ConfigError
-from lapae.explore import server as serving_module
+from lapae.explore.handler import Handler
 from lapae.explore.server import MOST_CONNECTIONS, Server, is_loopback
 
 JSON = {"Content-Type": "application/json"}
@@ -259,7 +259,7 @@ def test_too_many_connections_are_sent_away_and_places_come_back(client):
 
 
 def test_a_client_that_says_nothing_is_let_go(of_images, monkeypatch):
-    monkeypatch.setattr(serving_module.Handler, "timeout", 0.1)
+    monkeypatch.setattr(Handler, "timeout", 0.1)
     with served(of_images) as server:
         head = b"POST /api/place HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         assert raw(server, head + b"Content-Length: 9\r\n\r\n", close=False) == b""

@@ -10,6 +10,7 @@ import torch
 from serving import QUICK, explorer, images, rows
 
 from lapae.explore.about import about
+from lapae.explore.explorer import SIDES, fitting
 from lapae.explore.kept import Kept
 from lapae.explore.unusual import Reference
 from lapae.predict import predict
@@ -68,7 +69,7 @@ def test_what_a_datum_is_compared_with(of_images):
     test, train = of_images.item("test", 0)["unusual"], of_images.item("train", 0)["unusual"]
     assert [rank["among"] for rank in test["ranks"]] == ["test data (not trained on)", "training data"]
     assert [rank["among"] for rank in train["ranks"]] == ["training data", "test data (not trained on)"]
-    held_out = of_images.references["held_out"]
+    held_out = of_images.comparison.references["held_out"]
     assert test["ranks"][0]["n"] == len(held_out.index) - (0 in held_out.index)  # not with itself
     inverted = 255.0 - np.asarray(of_images.data.test.x[0])
     strange = of_images.look(inverted)["unusual"]["ranks"][0]
@@ -96,7 +97,7 @@ def test_missing_values_are_compared_with_data_that_lack_them_too(of_rows):
     (rank,) = found["ranks"]
     assert rank["among"] == "test data (not trained on), without the same values"
     x = torch.as_tensor(of_rows.model.scaling.apply(np.asarray(of_rows.data.test.x)))
-    x = x[of_rows.references["held_out"].index]
+    x = x[of_rows.comparison.references["held_out"].index]
     x[:, [1, 4]] = torch.nan
     scores = predict(of_rows.model.method, x, n_samples=6, want=("density",)).log_likelihood
     below = float((scores < found["log_likelihood"]).double().mean()) * 100
@@ -158,6 +159,23 @@ def test_without_data(tmp_path):
     found = made.look(np.full(6, 100.0))["unusual"]
     assert found["ranks"] == []
     assert found["reason"] == "There are no data to compare it with."
+
+
+def test_slow_networks_have_coarser_maps():
+    assert fitting(1e-3, SIDES, 32) == 32
+    assert fitting(0.02, SIDES, 32) == 16
+    assert fitting(100.0, SIDES, 32) == 8
+    assert fitting(1e-3, SIDES, 8) == 8
+    assert fitting(100.0, SIDES, 4) == 4
+
+
+def test_codes_of_one_dimension(tmp_path):
+    made = explorer(rows(), tmp_path, latent_dim=1)
+    told, found = about(made, "x"), made.item("test", 0)
+    assert [axis["name"] for axis in told["axes"]] == ["z1", "no second axis"]
+    assert np.shape(found["covariance"]) == (2, 2)
+    assert found["covariance"][1] == [0, 0]
+    assert made.place((0, 1), (0.5, 0.9), None)["mean"] == made.place((0, 1), (0.5, -0.9), None)["mean"]
 
 
 def test_networks_are_kept_once_and_within_their_room(of_images):

@@ -55,9 +55,11 @@ def main(arguments: Sequence[str]) -> int:
         server = prepare(command)
         print(f"{command.run} at {server.url} (Ctrl-C ends)", flush=True)
         if command.open:
+            import threading
             import webbrowser
 
-            webbrowser.open(server.url)
+            # beside the server: some browsers return only when their page is there
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:
             server.serve_forever()
         finally:

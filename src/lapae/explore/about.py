@@ -19,7 +19,6 @@ def about(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str
     """The run, its map, and what there is to pick from; `no_data` says why there are no data."""
     model, data, space = explorer.model, explorer.data, explorer.space
     method = model.config.method.method
-    side = explorer.options.side
     image = explorer.view.kind == "image"
     return {
         "version": __version__,
@@ -45,7 +44,7 @@ def about(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str
         "view": explorer.view.to_dict(),
         "named": None if image else _named(explorer),
         "most": float(np.max(model.scaling.scale)) if image else None,
-        "side": side,
+        "side": explorer.side,
         "top": short(explorer.top),
         "palette": base64.b64encode(palette()).decode(),
         "splits": {split: len(part) for split, part in explorer.splits().items()},

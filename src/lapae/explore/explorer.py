@@ -6,6 +6,7 @@ Shapes: A axes, K latent dimensions, data (*shape); answers are plain JSON types
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from lapae.data import Data, Split
 from lapae.estimator.prediction import generate
 from lapae.explore.kept import Kept
 from lapae.explore.pictures import deviation_picture, deviations, exact, numbers, picture, values
-from lapae.explore.unusual import Reference
+from lapae.explore.unusual import Comparison
 from lapae.missing import PartialBernoulli, PartialGaussian
 from lapae.model import TrainedModel
 from lapae.predict import predict
@@ -32,8 +33,10 @@ GROUP = 10
 """Networks drawn at once: `decode_codes` draws ten at a time, and the same groups are kept once."""
 MODES, STEPS = 6, 3
 """Completions, and networks that refine each, one after the other (fewer where networks are large)."""
-MOST_HIDDEN = 2**16
-"""Values of the data that one with missing values is compared with: they are scored anew for each."""
+SIDES = (32, 24, 16, 12, 8)
+MIN_REFERENCES = 40
+PATIENCE = 10.0
+"""Seconds that a map's shades, or the data to compare with, may take: fewer are computed where networks are slow."""
 Axes = tuple[int, int]
 
 
@@ -48,7 +51,7 @@ class Options:
     references: int = 500
     """Data of a kind that a datum is compared with at most."""
     side: int = 32
-    """Cells along a side of the map's shades."""
+    """Cells along a side of the map's shades at most."""
     seed: int = 0
     """Of subsets and draws."""
 
@@ -72,8 +75,12 @@ class Explorer:
         self.index, self.shown = self._shown()
         self.space: LatentSpace = latent_space(self.method, self.shown.nan_to_num(0.0), n_axes=8)
         self.view = choose_view(model, self.shown)
-        self.references = self._compared()
-        grid = torch.as_tensor(self.space.grid((0, 1), 12))
+        each = self._seconds_each()
+        self.side = fitting(each, SIDES, options.side)
+        """Cells along a side of the map's shades."""
+        most = min(options.references, max(MIN_REFERENCES, int(PATIENCE / (2 * each))))
+        self.comparison = Comparison(model, self.splits(), self._score, most=most, seed=options.seed)
+        grid = torch.as_tensor(self.space.grid((0, 1), min(self.side, 12)))
         decoded = self._decode(grid)
         everywhere = decoded.deviation.mean(1) if self.view.kind == "image" else decoded.deviation
         self.top = float(np.percentile(everywhere.numpy(), TOP))
@@ -113,7 +120,7 @@ class Explorer:
 
     def heat(self, axes: Axes, anchor: np.ndarray | None, rows: range) -> list[float]:
         """Summed deviation in some rows of the map's cells, from the top."""
-        side = self.options.side
+        side = self.side
         codes = self._through(axes, anchor).grid(axes, side)[rows.start * side : rows.stop * side]
         return shorts(self._decode(torch.as_tensor(codes)).total)
 
@@ -156,7 +163,7 @@ class Explorer:
             "covariance": shorts(covariance) if spread else None,
             "code_deviation": shorts(found.z_cov[0].diagonal().sqrt()) if spread else None,
             "deviation_total": short(float(deviation.sum())),
-            "unusual": self._unusual(stored, float(found.log_likelihood[0]), split, index),
+            "unusual": self.comparison.of(stored, float(found.log_likelihood[0]), split, index),
             **self._shown_of("mean", found.x_mean[0]),
             **self._deviation_of("deviation", deviation),
         }
@@ -195,22 +202,13 @@ class Explorer:
         made = generate(method, shape, size, n, seed=self.options.seed, value_range=self.value_range)
         return np.zeros(0, dtype=int), torch.as_tensor(made)
 
-    def _compared(self) -> dict[str, Reference]:
-        """Log-likelihoods of complete data, by what a datum is compared with."""
-        found: dict[str, Reference] = {}
-        if self.data is None:
-            return found
-        held_out = "test" if len(self.data.test) else "validation"
-        named = {"training": ("train", "training data"), "held_out": (held_out, f"{held_out} data (not trained on)")}
-        for key, (name, told) in named.items():
-            split = self.splits().get(name)
-            if split is None:
-                continue
-            index = subset(split, self.options.references, self.options.seed)
-            all_there = torch.zeros(self.model.shape, dtype=torch.bool)
-            plain = Reference(told, name, index, tensor(self.model, split, index), np.zeros(0))
-            found[key] = plain.hiding(all_there, self._score)
-        return found
+    def _seconds_each(self) -> float:
+        """What it takes to decode a code, with the networks drawn already."""
+        codes = torch.as_tensor(self.space.codes[:8])
+        self._decode(codes)
+        began = time.perf_counter()
+        self._decode(codes)
+        return (time.perf_counter() - began) / len(codes)
 
     def _score(self, x: Tensor) -> np.ndarray:
         """Log-likelihoods (N,) of x (N, *shape)."""
@@ -218,21 +216,6 @@ class Explorer:
         scores = predict(self.method, x, want=("density",), **options).log_likelihood
         assert scores is not None
         return scores.double().numpy()
-
-    def _unusual(self, stored: np.ndarray, score: float, split: str | None, index: int | None) -> dict[str, Any]:
-        """Against held-out data, as training makes its own data too likely; a training datum against its like."""
-        missing = torch.as_tensor(np.isnan(stored)) if stored.dtype.kind == "f" else torch.zeros(1, dtype=torch.bool)
-        order = ("training", "held_out") if split == "train" else ("held_out", "training")
-        references = [self.references[key] for key in order if key in self.references]
-        if missing.any():
-            most = MOST_HIDDEN // self.n_values + 50
-            references = [reference.hiding(missing, self._score, most) for reference in references[:1]]
-        ranks = [reference.rank(score, split=split, index=index) for reference in references]
-        return {
-            "log_likelihood": short(score) if np.isfinite(score) else None,
-            "ranks": [rank.to_dict() for rank in ranks if rank is not None],
-            "reason": "There are no data to compare it with." if not any(ranks) else None,
-        }
 
     def _tensor(self, stored: np.ndarray) -> Tensor:
         """(1, *shape) in the model's space."""
@@ -243,3 +226,9 @@ class Explorer:
 
     def _deviation_of(self, name: str, x: Tensor) -> dict[str, Any]:
         return {name: deviation_picture(x) if self.view.kind == "image" else deviations(self.model.scaling, x)}
+
+
+def fitting(seconds: float, sides: tuple[int, ...], most: int) -> int:
+    """The largest side of a map, at most `most`, whose cells take no longer than `PATIENCE` at so many seconds each."""
+    quick = (side for side in sides if side <= most and side**2 * seconds <= PATIENCE)
+    return next(quick, min(sides[-1], most))

@@ -20,8 +20,8 @@ from lapae.explore.uploads import MOST_BYTES, MOST_ROWS, read_upload
 MOST_SEEDS = 1000
 PATIENCE = 30.0
 """Seconds that a request waits for its turn and its answer."""
-ROWS = 4
-"""Rows of shades computed at a time, so that moves find a gap between them."""
+CELLS = 64
+"""Of shades computed at a time, so that moves find a gap between them."""
 MOST_HEATS = 32
 
 
@@ -59,13 +59,14 @@ class Routes:
         """{axes, anchor} -> summed deviation in every cell of the map, row by row from the top."""
         asked = checks.parse(body, {"axes", "anchor"})
         axes, anchor = self._axes(asked), self._anchor(asked)
-        side = self.explorer.options.side
+        side = self.explorer.side
         key = (axes, None if anchor is None else anchor.tobytes())
         with self.heating:  # one map at a time, and each once
             if key not in self.heats:
                 found: list[float] = []
-                for row in range(0, side, ROWS):
-                    rows = range(row, min(row + ROWS, side))
+                step = max(1, CELLS // side)
+                for row in range(0, side, step):
+                    rows = range(row, min(row + step, side))
                     found += self._work(self.explorer.heat, axes, anchor, rows)
                 self.heats[key] = found
                 while len(self.heats) > MOST_HEATS:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.data import Split
+from lapae.model import TrainedModel
+from lapae.report.views import short
+from lapae.tasks.base import subset, tensor
+
 VERDICTS = ((1.0, "very unusual"), (5.0, "unusual"), (20.0, "a little unusual"), (100.0, "ordinary"))
 """Up to which percentile a datum is called what."""
+MOST_HIDDEN = 2**16
+"""Values of the data that one with missing values is compared with: they are scored anew for each."""
 
 
 @dataclass(frozen=True)
@@ -87,4 +94,44 @@ class Rank:
             "among": self.name,
             "verdict": self.verdict,
             "words": self.words,
+        }
+
+
+class Comparison:
+    """What a datum is compared with: training data, and data that training has not seen."""
+
+    def __init__(
+        self,
+        model: TrainedModel,
+        splits: Mapping[str, Split],
+        score: Callable[[Tensor], np.ndarray],
+        *,
+        most: int,
+        seed: int = 0,
+    ) -> None:
+        self.score = score
+        self.n_values = max(1, int(np.prod(model.shape)))
+        self.references: dict[str, Reference] = {}
+        held_out = "test" if "test" in splits else "validation"
+        named = {"training": ("train", "training data"), "held_out": (held_out, f"{held_out} data (not trained on)")}
+        for key, (name, told) in named.items():
+            if name in splits:
+                index = subset(splits[name], most, seed)
+                plain = Reference(told, name, index, tensor(model, splits[name], index), np.zeros(0))
+                self.references[key] = plain.hiding(torch.zeros(model.shape, dtype=torch.bool), score)
+
+    def of(self, stored: np.ndarray, score: float, split: str | None, index: int | None) -> dict[str, object]:
+        """Of a datum (*shape): against held-out data first, as training makes its own data too likely; a training
+        datum against its like. One with missing values is compared with data that lack them too."""
+        missing = torch.as_tensor(np.isnan(stored)) if stored.dtype.kind == "f" else torch.zeros(1, dtype=torch.bool)
+        order = ("training", "held_out") if split == "train" else ("held_out", "training")
+        references = [self.references[key] for key in order if key in self.references]
+        if missing.any():
+            most = MOST_HIDDEN // self.n_values + 50
+            references = [reference.hiding(missing, self.score, most) for reference in references[:1]]
+        ranks = [reference.rank(score, split=split, index=index) for reference in references]
+        return {
+            "log_likelihood": short(score) if np.isfinite(score) else None,
+            "ranks": [rank.to_dict() for rank in ranks if rank is not None],
+            "reason": "There are no data to compare it with." if not any(ranks) else None,
         }
