@@ -9,12 +9,15 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from http.client import HTTPConnection
 
 import pytest
-from serving import Client, served
+from serving import Client, rows, served
 
 from lapae.cli import main
+from lapae.cli.explore import load
+from lapae.cli.new_data import Device, open_model
 from lapae.errors import ConfigError
 from lapae.explore.handler import Handler
 from lapae.explore.server import MOST_CONNECTIONS, Server, is_loopback
@@ -316,3 +319,18 @@ def test_the_command_serves_until_ctrl_c(tmp_path, capsys):
     assert errors == "\nended\n"
     assert "cannot listen at 127.0.0.1" in capsys.readouterr().err
     assert main(["explore", str(run), "--points", "0"]) == 2
+
+
+def test_the_command_without_data(tmp_path):
+    from lapae import LaplacianAutoencoder
+
+    x = rows().train.x
+    LaplacianAutoencoder(latent_dim=2, epochs=2).fit(x).save(tmp_path / "run")
+    model = open_model(tmp_path / "run", Device("cpu"))
+    data, reason = load(model, None)
+    assert data is None
+    assert "a run of the estimator" in reason
+    gone = replace(model, path=None, config=replace(model.config, data=replace(model.config.data, source="gone.csv")))
+    assert "cannot be loaded (gone.csv: no such file" in load(gone, None)[1]
+    other = replace(gone, config=replace(model.config, data=replace(model.config.data, source="digits")))
+    assert "shape (1, 8, 8), the model takes (6,)" in load(other, None)[1]

@@ -252,6 +252,8 @@ ask("about").then((about) => {
     $("no-data").hidden = false;
     $("no-data").textContent = `There are no data to pick from: ${about.no_data}. The dots are data that the model generated.`;
     $("dots").textContent = "a generated datum";
+    $("starts").textContent = "generated";
+    $("should").hidden = true;
     document.querySelector(".pick").hidden = true;
   }
   const map = startMap(about);
