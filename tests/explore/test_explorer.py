@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from serving import QUICK, explorer, images, rows
+from test_uploads import png, square
 
+from lapae.data import Split
 from lapae.explore.about import about
 from lapae.explore.explorer import SIDES, fitting
 from lapae.explore.kept import Kept
 from lapae.explore.unusual import Reference
+from lapae.explore.uploads import read_upload
 from lapae.predict import predict
 from lapae.predict.mc import draw_seeds
 from lapae.report.decode import decode_codes, encode_mean
@@ -159,6 +163,23 @@ def test_without_data(tmp_path):
     found = made.look(np.full(6, 100.0))["unusual"]
     assert found["ranks"] == []
     assert found["reason"] == "There are no data to compare it with."
+
+
+def test_colours_through_convolutions(tmp_path):
+    gray = images()
+    splits = {name: getattr(gray, name) for name in ("train", "valid", "test")}
+    coloured = {
+        name: Split(np.repeat(split.x, 3, 1) // [[[1]], [[2]], [[4]]], split.y) for name, split in splits.items()
+    }
+    made = explorer(replace(gray, **coloured), tmp_path, network="conv", channels=(4,))
+    assert made.place((0, 1), (0, 0), None)["mean"]["c"] == 3
+    found = made.item("test", 0)
+    stored = np.reshape(found["values"], (3, 8, 8))
+    stored[:, :, 4:] = np.nan
+    for sample in made.complete(stored, 0)["samples"]:
+        np.testing.assert_array_equal(pixels(sample)[:, :4], np.moveaxis(stored, 0, -1)[:, :4])
+    upload = read_upload(png(square()), made.model)
+    np.testing.assert_array_equal(upload.stored, np.repeat(square()[None], 3, 0))
 
 
 def test_slow_networks_have_coarser_maps():
