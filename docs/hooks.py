@@ -28,6 +28,7 @@ PICTURES = {
 STYLE = """
 .wy-nav-content { max-width: 60rem; }
 .rst-content .highlight pre { padding: 12px; border: 0; line-height: 1.4; overflow-x: auto; }
+.rst-content .highlight code { border: 0; padding: 0; }
 .rst-content .doc-contents { padding-left: 1.2rem; border-left: 2px solid #e1e4e5; }
 .rst-content table.docutils td { white-space: normal; }
 """
