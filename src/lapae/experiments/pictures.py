@@ -73,7 +73,15 @@ def draw_latent(axes: Axes, model: TrainedModel, data: Data, *, n_samples: int =
 
 
 def growth(model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 32) -> float:
-    """How much larger the decoder's deviation is away from the data than on it: a ratio of means over a map.
+    """How much larger the decoder's deviation is away from the data than on it: a ratio of means over a map."""
+    on, away = on_and_away(model, data, n_samples=n_samples, side=side)
+    return float(away.mean() / on.mean()) if len(away) else float("nan")
+
+
+def on_and_away(
+    model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 32
+) -> tuple[np.ndarray, np.ndarray]:
+    """The decoder's summed deviation in the cells of a map that are on the data, and in those away from them.
 
     On: cells that hold codes of training data. Away: cells at least a fifth of the map from every code.
     """
@@ -89,7 +97,7 @@ def growth(model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 
         du, dv = centres[None, :, None] - u[start : start + 1000], centres[:, None, None] - v[start : start + 1000]
         distance = np.minimum(distance, np.hypot(du, dv).min(2))
     on, away = distance < 0.5 / side, distance > 0.2
-    return float(heat[away].mean() / heat[on].mean()) if away.any() else float("nan")
+    return heat[on], heat[away]
 
 
 def draw_mosaic(axes: Axes, rows: Tensor, *, title: str = "") -> None:
