@@ -228,10 +228,10 @@ def half_figure(data: Data, model: TrainedModel, samples: Mapping[str, Tensor]) 
 
 def nothing_figure(samples: Mapping[str, Mapping[int, Tensor]]) -> Figure:
     """Images out of noise alone: a column a method, a row a number of steps."""
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    figure = Figure(figsize=(6.8, 2.8), layout="constrained")
     grid = figure.subplots(len(STEPS), len(samples), squeeze=False)
     for column, (method, sets) in enumerate(samples.items()):
         for row, (steps, images) in enumerate(sets.items()):
             title = f"{LABELS[method]}, {steps} step{'s'[: steps - 1]}"
-            draw_mosaic(grid[row, column], images[:32].unflatten(0, (4, 8)), title=title)
+            draw_mosaic(grid[row, column], images[:18].unflatten(0, (3, 6)), title=title)
     return figure
