@@ -70,8 +70,10 @@ def test_every_page_is_in_the_navigation(pages):
 
 
 def test_no_page_is_long():
-    """Five minutes of reading: about a thousand words, tables and code left out."""
+    """Five minutes of reading: about a thousand words, tables and code left out. Results are looked up, not read."""
     for path in Path(ROOT / "docs").glob("*.md"):
+        if path.name == "results.md":
+            continue
         text = re.sub(r"```.*?```|^\|.*?$", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
         assert len(text.split()) < 1200, path.name
 

