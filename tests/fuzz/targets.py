@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,7 @@ CSV_WORDS = tuple(
 def csv() -> Target:
     from lapae.data import load
     from lapae.inputs import CsvInput
+    from lapae.model import DataInfo
 
     rows = [f"{i},{i * 0.5},{-i},{'ab'[i % 2]}" for i in range(12)]
     seeds = [
@@ -189,18 +191,14 @@ def csv() -> Target:
         b"1," * 2000 + b"1\n" + b"2," * 2000 + b"1\n" + b"3," * 2000 + b"1",
     ]
 
-    class Model:
-        shape = (3,)
-
-        class data:
-            feature_names = ("a", "b", "c")
-            kind = "table"
+    info = DataInfo("x", "table", (3,), 9, feature_names=("a", "b", "c"))
+    model = SimpleNamespace(shape=info.shape, data=info, scaling=info.scaling)
 
     def read(path: Path) -> None:
         from lapae.data.errors import DataError
 
         try:
-            for _ in CsvInput(path, Model()).blocks(lambda n: None):  # pyright: ignore
+            for _ in CsvInput(path, model).blocks(lambda n: None):  # pyright: ignore
                 pass
         except DataError:
             pass

@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from lapae.data import DataError, load
 from lapae.data.celeba import read_celeba
 from lapae.errors import ConfigError, LapaeError, RunError
 from lapae.inputs import CsvInput
-from lapae.model import load_run
+from lapae.model import DataInfo, load_run
 from lapae.posterior import update_rule
 from lapae.runs import CHECKPOINT, MODEL, Run, read_tensor_file, tensor_file
 from lapae.toml import read_config
@@ -88,12 +89,11 @@ def test_an_honest_bomb_is_refused_before_it_is_unpacked(tmp_path):
 
 
 def test_undecodable_new_table(tmp_path):
-    class Model:
-        shape = (2,)
-
+    info = DataInfo("x", "table", (2,), 9)
+    model = SimpleNamespace(shape=info.shape, data=info, scaling=info.scaling)
     (tmp_path / "x.csv").write_bytes(b"a,b\n1,\xff\n")
     with pytest.raises(DataError, match=r"cannot be read as \.csv"):
-        CsvInput(tmp_path / "x.csv", Model())  # pyright: ignore[reportArgumentType]
+        CsvInput(tmp_path / "x.csv", model)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

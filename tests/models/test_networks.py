@@ -69,3 +69,15 @@ def test_mistakes_are_named():
         conv((1, 3, 8), 2)
     with pytest.raises(ValueError, match="must be odd"):
         conv((1, 8, 8), 2, kernel_size=4)
+
+
+@pytest.mark.parametrize(
+    ("side", "expected"),
+    [(28, [32, 64]), (64, [32, 64]), (65, [16, 32, 64]), (128, [16, 32, 64]), (256, [8, 16, 32, 64])],
+)
+def test_large_images_get_more_and_narrower_convolutions(side, expected):
+    """The first dense layer of 256x256 images has 2 million weights, not 33."""
+    network = build("conv", (3, side, side), 2)
+    channels = [layer.out_channels for layer in network.encoder if isinstance(layer, nn.Conv2d)]  # pyright: ignore
+    assert channels == expected
+    assert sum(p.numel() for p in network.parameters()) < 10_000_000

@@ -15,6 +15,8 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 Shape = tuple[int, ...]
+LARGEST_PLAIN = 64
+"""Side in pixels up to which two convolutions are the default."""
 
 
 class Autoencoder(nn.Sequential):
@@ -56,7 +58,7 @@ def conv(
     shape: Shape,
     latent_dim: int,
     *,
-    channels: Sequence[int] = (32, 64),
+    channels: Sequence[int] | None = None,
     hidden: Sequence[int] = (128,),
     kernel_size: int = 3,
     activation: type[nn.Module] = nn.Tanh,
@@ -64,10 +66,15 @@ def conv(
     """Convolutional autoencoder for images (C, H, W).
 
     Encoder: for each of `channels` a convolution, the activation and a 2x2 max-pool; then dense layers of `hidden`.
-    The decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels.
+    The decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels. `channels`
+    are (32, 64) where not given, with one more of half as many before them for each doubling above 64 pixels, so that
+    neither the first feature maps nor the first dense layer of large images fill the memory.
     """
     if len(shape) != 3:
         raise ValueError(f"a convolutional network needs images of shape (C, H, W), got data of shape {shape}")
+    if channels is None:
+        more = max(0, math.ceil(math.log2(min(shape[1:]) / LARGEST_PLAIN)))
+        channels = (*(max(8, 32 >> k) for k in range(more, 0, -1)), 32, 64)
     smallest = 2 ** len(channels)
     if min(shape[1:]) < smallest:
         raise ValueError(f"{len(channels)} poolings need images of at least {smallest}x{smallest}, got {shape}")

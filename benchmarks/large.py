@@ -1,0 +1,110 @@
+"""Large inputs: peak memory of scoring many rows, and of training on a folder of 256x256 images.
+
+    python benchmarks/large.py score --rows 100000 1000000
+    python benchmarks/large.py images --size 256 --count 300
+
+Each command runs in a process of its own; its peak is what the system says of it when it has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+COLUMNS = 20
+
+
+def measured(arguments: list[str]) -> tuple[float, float]:
+    """Run a `lapae` command; its seconds and its peak of resident memory in MB."""
+    began = time.monotonic()
+    pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "lapae", *arguments])
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise SystemExit(f"lapae {' '.join(arguments)} ended with {status}")
+    return time.monotonic() - began, usage.ru_maxrss / 1e3
+
+
+def write_table(path: Path, n_rows: int) -> None:
+    """Numbers with an index and a text column that is carried along, some cells empty."""
+    chance = np.random.default_rng(0)
+    with path.open("w") as file:
+        file.write(",".join(["id", "site", *(f"c{i}" for i in range(COLUMNS))]) + "\n")
+        for start in range(0, n_rows, 10_000):
+            x = chance.normal(size=(min(10_000, n_rows - start), COLUMNS)).cumsum(1)
+            for i, row in enumerate(x):
+                file.write(f"{start + i},site {i % 7}," + ",".join(f"{value:.5g}" for value in row) + "\n")
+
+
+def score(rows: list[int], predictive: str, out: list[str]) -> None:
+    """Train on a small table, score larger ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        train = np.random.default_rng(1).normal(size=(2000, COLUMNS)).cumsum(1)
+        names = ",".join(f"c{i}" for i in range(COLUMNS))
+        np.savetxt(place / "train.csv", train, delimiter=",", header=names, comments="")
+        options = ["--hidden", "64", "--epochs", "5", "--device", "cpu", "--no-verbose"]
+        measured(["train", str(place / "train.csv"), *options, "--out", str(place / "run")])
+        print("| rows | output | predictive | seconds | peak, MB |\n|---|---|---|---|---|")
+        for n in rows:
+            write_table(place / "new.csv", n)
+            for suffix in out:
+                result = place / f"scores{suffix}"
+                given = [str(place / "run"), str(place / "new.csv"), "--out", str(result), "--predictive", predictive]
+                seconds, peak = measured(["score", *given, "--device", "cpu"])
+                print(f"| {n:,} | {suffix} | {predictive} | {seconds:.0f} | {peak:.0f} |", flush=True)
+
+
+def images(size: int, count: int, hessian: str, extra: list[str]) -> None:
+    """Smooth pictures of a few shapes and colours, as JPEG; one epoch of training and one prediction."""
+    from PIL import Image
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "images").mkdir()
+        chance = np.random.default_rng(0)
+        grid = np.linspace(-1, 1, size)
+        for i in range(count):
+            x, y, r = chance.uniform((-0.5, -0.5, 0.2), (0.5, 0.5, 0.6))
+            disc = ((grid[:, None] - x) ** 2 + (grid[None] - y) ** 2 < r**2)[..., None]
+            pixels = np.where(disc, chance.uniform(0, 255, 3), chance.uniform(0, 255, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(place / "images" / f"{i}.jpg")
+        options = ["--network", "conv", "--hessian", hessian, "--image-size", str(size), "--epochs", "1", *extra]
+        seconds, peak = measured(
+            ["train", str(place / "images"), *options, "--device", "cpu", "--out", str(place / "run")]
+        )
+        print(
+            f"train: {count} images of {size}x{size}, hessian {hessian}: {seconds:.0f} s, peak {peak:.0f} MB",
+            flush=True,
+        )
+        given = [str(place / "run"), str(place / "images"), "--out", str(place / "scores.csv"), "--n-samples", "10"]
+        seconds, peak = measured(["score", *given, "--device", "cpu"])
+        print(f"score: {seconds:.0f} s, peak {peak:.0f} MB")
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    table = commands.add_parser("score")
+    table.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
+    table.add_argument("--predictive", default="moments")
+    table.add_argument("--out", nargs="+", default=[".csv", ".npy"])
+    folder = commands.add_parser("images")
+    folder.add_argument("--size", type=int, default=256)
+    folder.add_argument("--count", type=int, default=300)
+    folder.add_argument("--hessian", default="mixed")
+    options, extra = parser.parse_known_args()
+    if options.command == "score":
+        score(options.rows, options.predictive, options.out)
+    else:
+        images(options.size, options.count, options.hessian, extra)
+
+
+if __name__ == "__main__":
+    main()
