@@ -1,0 +1,120 @@
+"""The cache of trained models, and training side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lapae.cli import main
+from lapae.errors import ConfigError
+from lapae.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, Trial, experiment, find
+from lapae.experiments.lab import fit_all, key
+from lapae.experiments.models import dense
+
+QUICK = Size(quick=True)
+
+
+def plan(size: Size) -> dict[str, Trial]:
+    good, bad = dense(size, "online"), dense(size, "online", hessian="no such one")
+    return {"good": good, "bad": bad, "fitted": dense(size, "posthoc")}
+
+
+@pytest.fixture
+def mine():
+    @experiment("mine", of="nothing", about="a test", minutes=(0, 0), plan=plan)
+    def run(lab: Lab) -> Outcome:
+        return Outcome([Table("t", ("a",), [("1",)])], raw={"a": 1.0})
+
+    yield find("mine")
+    del EXPERIMENTS["mine"]
+
+
+def test_a_model_that_cannot_be_trained_fails_its_experiment_alone(mine, tmp_path):
+    lines: list[str] = []
+    lab = Lab(mine, QUICK, tmp_path, device="cpu")
+    failed = fit_all([lab], 1, lines.append)
+    assert list(failed) == ["mine"]
+    assert "unknown hessian 'no such one'" in failed["mine"]
+    assert lines[0] == "3 models to train"  # two of the plan and what the third starts from
+    assert sorted(
+        path.name for path in (tmp_path / "runs").iterdir() if (path / "model.safetensors").exists()
+    ) == sorted(key(trial) for trial in (lab.plan["good"], lab.plan["fitted"], lab.plan["fitted"].start))
+    again: list[str] = []
+    fit_all([lab], 1, again.append)
+    assert again[0] == "1 models to train"
+
+
+def test_the_command_says_what_was_not_done(mine, tmp_path, capsys):
+    assert main(["reproduce", "mine", "--quick", "--device", "cpu", "--out", str(tmp_path)]) == 2
+    assert "not done: mine (bad: ConfigError: unknown hessian" in capsys.readouterr().err
+    assert (tmp_path / "results.md").read_text().strip() == "# Results"
+
+
+def test_processes_train_what_one_does(tmp_path):
+    lab = Lab(find("linearization"), QUICK, tmp_path / "many", device="cpu")
+    assert fit_all([lab], 2, lambda line: None) == {}
+    alone = Lab(find("linearization"), QUICK, tmp_path / "one", device="cpu")
+    assert fit_all([alone], 1, lambda line: None) == {}
+    for name in lab.plan:
+        several, one = lab.model(name).method.state_dict(), alone.model(name).method.state_dict()
+        assert all((several[k] == one[k]).all() for k in one)
+
+
+def test_a_key_is_of_the_model_and_not_of_the_place():
+    trial = dense(QUICK, "online")
+    elsewhere = replace(
+        trial,
+        config=replace(
+            trial.config,
+            train=replace(trial.config.train, device="cuda", verbose=False),
+            data=replace(trial.config.data, data_dir="there"),
+        ),
+    )
+    assert key(trial) == key(elsewhere)
+    others = [
+        dense(QUICK, "online", seed=1),
+        dense(QUICK, "online", hessian="mc"),
+        dense(QUICK, "ae"),
+        replace(trial, variant="faulty-upsampling-quick"),
+        replace(trial, start=dense(QUICK, "ae")),
+        dense(Size(), "online"),
+    ]
+    assert len({key(other) for other in [trial, *others]}) == len(others) + 1
+
+
+def test_list_and_mistakes(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in EXPERIMENTS)
+    assert main(["reproduce", "nothing"]) == 2
+    assert "expected one of teaser, hessian" in capsys.readouterr().err
+    assert main(["reproduce"]) == 2
+    assert main(["reproduce", "hessian", "--jobs", "0"]) == 2
+    with pytest.raises(ConfigError, match="unknown experiment"):
+        find("nothing")
+
+
+def test_fewer_seeds():
+    assert list(Size().seeds(5)) == [0, 1, 2, 3, 4]
+    assert list(Size(most_seeds=2).seeds(5)) == [0, 1]
+    assert list(Size(quick=True, most_seeds=2).seeds(5, 1)) == [0]
+
+
+def test_the_faulty_rule_multiplies_by_the_channels():
+    import torch
+    from torch import nn
+
+    from lapae.curvature import ggn_diagonal
+    from lapae.experiments.variants import FaultyUpsample
+    from lapae.models import Gaussian
+
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 1), nn.Upsample(scale_factor=2), nn.Conv2d(4, 4, 1)]
+    right = nn.Sequential(*layers)
+    wrong = nn.Sequential(layers[0], FaultyUpsample(scale_factor=2), layers[2])
+    x = torch.rand(2, 1, 3, 3)
+    a, b = (ggn_diagonal(network, x, Gaussian(), "approx") for network in (right, wrong))
+    torch.testing.assert_close(a["2.weight"], b["2.weight"])  # after the upsampling
+    expected = a["0.weight"].sum(0, keepdim=True).expand_as(a["0.weight"])
+    torch.testing.assert_close(b["0.weight"], expected)  # before it: the sum over channels, in every channel
