@@ -44,5 +44,6 @@ def faulty(network: Autoencoder) -> Modules:
 
 VARIANTS: dict[str, Callable[[], Modules]] = {
     "faulty-upsampling": lambda: faulty(paper_fashion()),
+    "faulty-upsampling-small": lambda: faulty(conv((1, 28, 28), 2, channels=(8, 16), hidden=(128,))),
     "faulty-upsampling-quick": lambda: faulty(conv((1, 8, 8), 2, channels=(4, 8), hidden=(16,))),
 }
