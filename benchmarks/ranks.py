@@ -1,7 +1,7 @@
 """Steps of one process and of two on the same batches, the all-reduce between them, and a plan for many GPUs.
 
     python benchmarks/ranks.py                 measure (two processes over gloo), write results/ranks.json
-    python benchmarks/ranks.py --tables        the tables of docs/scaling.md: what was measured, and the plan
+    python benchmarks/ranks.py --tables        the tables of benchmarks/ranks.md: what was measured, and the plan
 
 One process and two take turns, so that a busy moment of the machine meets both. Kept are the shortest wall time of all
 rounds, and the median over rounds of the processor time of a process: what a machine with other work on it disturbs
@@ -179,7 +179,7 @@ def fit(reduces: list[dict[str, float]], clock: str) -> dict[str, float]:
 
 
 def measured(results: dict[str, Any]) -> str:
-    """The table of docs/scaling.md about two processes: processor time of a step."""
+    """The table of benchmarks/ranks.md about two processes: processor time of a step."""
     lines = [
         "| step | batch | one process | one, half the batch | each of two | model | ratio |",
         "|---|---|---|---|---|---|---|",
@@ -215,7 +215,7 @@ def reduce_seconds(n_gpus: int, n_bytes: float, n_calls: float = 1.0) -> float:
 
 
 def plan() -> str:
-    """The table of docs/scaling.md about many GPUs: efficiency, which is compute over the time of a step."""
+    """The table of benchmarks/ranks.md about many GPUs: efficiency, which is compute over the time of a step."""
     lines = [
         "| weights | GPUs | reduced a step | all-reduce | plain DDP | online | online, k = 10 | online, nothing hidden "
         "| data a GPU for 90 % |",

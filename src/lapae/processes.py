@@ -20,6 +20,9 @@ from lapae.launch import launched, one_of_several, place
 
 TIMEOUT = timedelta(hours=2)
 """How long a process waits for the others: one of them may be fetching the data. Deaths are noticed at once."""
+MEETING = timedelta(minutes=2)
+"""How long at the start: gloo's connections were seen once to wait for each other without end, after a restart on a
+machine with too much to do. Then the job fails, and torchrun may start it again."""
 
 T = TypeVar("T")
 
@@ -37,7 +40,13 @@ def rank() -> int:
 def join() -> None:
     """Meet the other processes that torchrun started, to exchange results on the CPU. (Training meets by Fabric.)"""
     if launched() > 1 and world_size() == 1:
-        dist.init_process_group("gloo", timeout=TIMEOUT)
+        dist.init_process_group("gloo", timeout=MEETING)
+        have_met()
+
+
+def have_met() -> None:
+    """All processes are there: from now on they have time for each other."""
+    dist.distributed_c10d._set_pg_timeout(TIMEOUT)
 
 
 def leave() -> None:
@@ -144,7 +153,15 @@ def receive(source: int) -> bytes:
 
 def lost_connection(error: Exception) -> bool:
     """Whether an error says that another process has gone away."""
-    signs = ("Connection closed by peer", "Connection reset", "Broken pipe", "Connection refused", "NCCL", "gloo")
+    signs = (
+        "Connection closed by peer",
+        "Connection reset",
+        "Broken pipe",
+        "Connection refused",
+        "NCCL",
+        "gloo",
+        "Gloo",
+    )
     return one_of_several() and any(sign in str(error) for sign in signs)
 
 

@@ -1,4 +1,4 @@
-"""docs/scaling.md says what benchmarks/ranks.py computes and what was recorded."""
+"""benchmarks/ranks.md says what benchmarks/ranks.py computes and what was recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_tables_are_those_of_the_benchmark():
     spec = importlib.util.spec_from_file_location("benchmark_ranks", ROOT / "benchmarks" / "ranks.py")
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
-    page = (ROOT / "docs" / "scaling.md").read_text()
+    page = (ROOT / "benchmarks" / "ranks.md").read_text()
     assert benchmark.plan() in page
     assert benchmark.measured(json.loads(benchmark.RESULTS.read_text())) in page
 

@@ -15,7 +15,7 @@ import torch
 from lapae.config import TrainConfig
 from lapae.errors import ConfigError
 from lapae.launch import launched, launched_on_node
-from lapae.processes import TIMEOUT
+from lapae.processes import MEETING, have_met
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -54,8 +54,9 @@ def make_fabric(config: TrainConfig) -> Fabric:
     known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
     option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name before 2.13
     synchronise: dict[str, Any] = {option: False}
-    strategy = DDPStrategy(timeout=TIMEOUT, **synchronise)
+    strategy = DDPStrategy(timeout=MEETING, **synchronise)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # not a banner for each process
     fabric = Fabric(devices=devices, num_nodes=num_nodes, strategy=strategy, **options)
     fabric.launch()
+    have_met()
     return fabric
