@@ -22,7 +22,9 @@ from lapae.runs import plain, write_whole
 
 RESULT = "result.json"
 DPI = 90
-"""Of saved pictures: they go into pages, each well under 200 KB."""
+"""Of saved pictures, which go into pages."""
+LARGE = 190_000
+"""Bytes of a picture that is worth making smaller."""
 
 
 def save(lab: Lab, outcome: Outcome, seconds: float) -> dict[str, Any]:
@@ -77,14 +79,17 @@ def tables(record: dict[str, Any]) -> list[Table]:
 
 
 def picture(figure: Any) -> bytes:
-    """A figure as PNG on white, with a palette of 128 colours: a third of the bytes."""
+    """A figure as PNG on white; with a palette where it would be large, as noise does not compress."""
     import io
 
     from PIL import Image
 
-    drawn, small = io.BytesIO(), io.BytesIO()
+    drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=DPI, facecolor="white")
-    image = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    if len(drawn.getvalue()) < LARGE:
+        return drawn.getvalue()
+    small = io.BytesIO()
+    image = Image.open(drawn).convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE)
     image.save(small, "png", optimize=True)
     return small.getvalue()
 
