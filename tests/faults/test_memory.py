@@ -111,7 +111,7 @@ def test_mc_in_smaller_chunks_is_the_same(most, error, monkeypatch):
     """Fewer networks at once first (40 pairs of 23 data), then fewer data."""
     method, options = trained(), {"n_samples": 9, "want": ("codes", "covariance", "outputs", "density", "error")}
     whole = predict(method, X, **options)
-    failing_above(monkeypatch, mc._Statistics, "add", most, error, lambda s, draws, n: n * len(s.x))
+    failing_above(monkeypatch, mc.Statistics, "add", most, error, lambda s, draws, n: n * len(s.x))
     done = []
     with pytest.warns(UserWarning, match="out of memory in a prediction"):
         chunked = predict(method, X, progress=done.append, **options)
@@ -140,7 +140,7 @@ def test_hopeless_cases_say_what_to_try(monkeypatch):
     advice = r"the exact curvature \(data\), one at a time too: try hessian approx.*Tried to allocate 2 GiB"
     with pytest.warns(UserWarning, match="out of memory"), pytest.raises(OutOfMemory, match=advice):
         ggn_diagonal(network(), X, method="exact")
-    failing_above(monkeypatch, mc._Statistics, "add", 0, error, lambda *_: 1)
+    failing_above(monkeypatch, mc.Statistics, "add", 0, error, lambda *_: 1)
     with (
         pytest.warns(UserWarning, match="out of memory"),
         pytest.raises(OutOfMemory, match=r"in a prediction .* try device cpu"),

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lapae.methods import Method
 from lapae.predict import draw_seeds, evaluating
-from lapae.predict.mc import expected, n_distinct
+from lapae.predict.mc import n_distinct
+from lapae.predict.statistics import expected
 from lapae.tasks.generation import from_noise, from_prior
 from lapae.tasks.imputation import Imputation, impute
 

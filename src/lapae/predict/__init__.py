@@ -2,8 +2,9 @@
 
 from lapae.predict.front import PREDICTIVES, predict, predict_blocks
 from lapae.predict.linearized import linearized
-from lapae.predict.mc import Prediction, draw_seeds, evaluating
+from lapae.predict.mc import draw_seeds, evaluating
 from lapae.predict.moments import moments
+from lapae.predict.prediction import Prediction
 
 __all__ = [
     "PREDICTIVES",

@@ -12,7 +12,8 @@ from lapae.methods.base import Output
 from lapae.methods.laplace import Laplace
 from lapae.models import Gaussian, Likelihood
 from lapae.posterior import DiagonalPrecision
-from lapae.predict.mc import Prediction, noise_variance
+from lapae.predict.prediction import Prediction
+from lapae.predict.statistics import noise_variance
 
 
 @dataclass(frozen=True)

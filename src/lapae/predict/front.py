@@ -12,8 +12,8 @@ from lapae.methods.laplace import Laplace
 from lapae.predict import mc
 from lapae.predict.closed_form import to_prediction
 from lapae.predict.linearized import linearized
-from lapae.predict.mc import Inputs, Prediction, Progress, Quantity
 from lapae.predict.moments import moments
+from lapae.predict.prediction import Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
 
 PREDICTIVES = ("mc", "linearized", "moments")
 FIELDS: dict[Quantity, tuple[str, ...]] = {
@@ -46,7 +46,7 @@ def predict(
     parts = list(predict_blocks(method, x, predictive=predictive, draws_at_once=draws_at_once, **options))
     if not parts:
         raise ValueError("expected at least one datum to predict for, got none")
-    return mc.join(parts)
+    return join(parts)
 
 
 def predict_blocks(
@@ -81,7 +81,7 @@ def predict_blocks(
             f"the {predictive} predictive needs a posterior over weights (online, posthoc), "
             f"got {type(method).__name__}; use mc"
         )
-    mc.check_quantities(want)
+    check_quantities(want)
     weight = next(method.parameters())
     decodes = bool({"outputs", "density", "error"} & set(want))
     wanted = {name for quantity in want for name in FIELDS[quantity]}
@@ -94,9 +94,9 @@ def predict_blocks(
         return Prediction(n_draws=1, **{name: getattr(whole, name) for name in wanted})
 
     most: int | None = None
-    for batch in mc.batches(x, batch_size):
+    for batch in batches(x, batch_size):
         found, size = within_memory(
-            lambda size, batch=batch: mc.join([closed_form(part) for part in batch.split(size)]),
+            lambda size, batch=batch: join([closed_form(part) for part in batch.split(size)]),
             min(len(batch), most or len(batch)),
             f"the {predictive} predictive (data)",
             "predictive mc",

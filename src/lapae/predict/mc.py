@@ -1,77 +1,23 @@
 """The Monte Carlo predictive: statistics of codes and reconstructions over networks drawn from a method.
 
 Data go by in blocks; for each block, chunks of draws are the outer loop and batches of data the inner one, so that a
-chunk's networks are drawn once a block. Means and squared deviations are merged chunk by chunk (Chan et al. 1979) and
-densities by log-sum-exp, so that memory does not grow with the number of draws.
+chunk's networks are drawn once a block.
 
 Shapes: N data, S draws, K latent dimensions; x is (N, *shape), in the model's space.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from lapae.memory import within_memory
-from lapae.methods.base import Draws, Method, Output
-from lapae.methods.density import log_prob
-from lapae.models import Gaussian, Likelihood
-
-Quantity = Literal["codes", "covariance", "outputs", "density", "error"]
-QUANTITIES: tuple[Quantity, ...] = ("codes", "covariance", "outputs", "density", "error")
-
-
-@runtime_checkable
-class Epochs(Protocol):
-    """Batches that can be gone through in order (`lapae.data.Batches`)."""
-
-    def epoch(self, epoch: int = 0) -> Iterator[Tensor]:
-        """Tensors (B, *shape)."""
-        ...
-
-
-Inputs = Tensor | Epochs | Iterable[Tensor]
-Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What the draws say about N data, on the CPU; None for what was not asked for.
-
-    Variances are over networks (unbiased; zero for a single one). The noise of the data around a network's output is
-    kept apart in `x_noise`.
-    """
-
-    n_draws: int
-    """How many different networks were used."""
-    z_mean: Tensor | None = None
-    """(N, K), "codes"."""
-    z_var: Tensor | None = None
-    """(N, K), "codes"."""
-    z_cov: Tensor | None = None
-    """(N, K, K), "covariance"."""
-    x_mean: Tensor | None = None
-    """(N, *shape), "outputs": mean of the expected data."""
-    x_var: Tensor | None = None
-    """(N, *shape), "outputs"."""
-    x_noise: Tensor | None = None
-    """(N, *shape), "outputs": mean variance of the data given a network, learned or that of the likelihood."""
-    x_learned: bool = False
-    """Whether `x_noise` was learned by the method."""
-    log_likelihood: Tensor | None = None
-    """(N,), "density": log of the mean over networks of p(x | network)."""
-    mean_log_likelihood: Tensor | None = None
-    """(N,), "density": mean over networks of log p(x | network)."""
-    squared_error: Tensor | None = None
-    """(N,), "error": squared error summed over features, a mean over networks (the paper's "-log p")."""
-    squared_error_of_mean: Tensor | None = None
-    """(N,), "error" with "outputs": squared error of the mean reconstruction (the paper's "MSE")."""
+from lapae.methods.base import Method
+from lapae.predict.prediction import Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
+from lapae.predict.statistics import Statistics
 
 
 def draw_seeds(seed: int, n_draws: int) -> list[int]:
@@ -150,7 +96,7 @@ def _block(
     if pairs < largest:  # each on its own: neither do the statistics of the others fill the memory
         parts = [part for batch in block for part in batch.split(pairs)]
         return join([_block(method, [part], seeds, want, len(part), progress) for part in parts])
-    statistics = [_Statistics(method.likelihood, x.to(weight.device, weight.dtype), want) for x in block]
+    statistics = [Statistics(method.likelihood, x.to(weight.device, weight.dtype), want) for x in block]
     chunk = pairs // largest
     done = 0
     try:
@@ -168,145 +114,6 @@ def _block(
         if progress:
             progress(-done)  # it is done again
         raise
-
-
-def join(parts: Sequence[Prediction]) -> Prediction:
-    """Predictions for some data after another as one."""
-    joined = {}
-    for field in fields(Prediction):
-        values = [getattr(part, field.name) for part in parts]
-        joined[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else values[0]
-    return Prediction(**joined)
-
-
-def check_quantities(want: Collection[Quantity]) -> None:
-    """ValueError where something is asked for that is no `Quantity`."""
-    unknown = set(want) - set(QUANTITIES)
-    if unknown:
-        raise ValueError(f"cannot predict {', '.join(sorted(unknown))}: expected some of {', '.join(QUANTITIES)}")
-
-
-class _Moments:
-    """Running mean and sum of squared deviations (or outer products of deviations) over draws."""
-
-    def __init__(self, outer: bool = False) -> None:
-        self.n = 0
-        self.outer = outer
-
-    def add(self, values: Tensor) -> None:
-        """Take in a chunk (S, B, ...)."""
-        n, mean = len(values), values.mean(0)
-        spread = self._product(values - mean).sum(0)
-        if self.n == 0:
-            self.n, self.mean, self.spread = n, mean, spread
-            return
-        shift = mean - self.mean
-        total = self.n + n
-        self.mean += shift * (n / total)
-        self.spread += spread.add_(self._product(shift), alpha=self.n * n / total)
-        self.n = total
-
-    def _product(self, deviation: Tensor) -> Tensor:
-        """Of a tensor that nobody else holds: in place where possible, as fresh memory costs more than the sum."""
-        return deviation[..., :, None] * deviation[..., None, :] if self.outer else deviation.square_()
-
-    @property
-    def variance(self) -> Tensor:
-        """Unbiased; zero for a single draw."""
-        return self.spread / max(self.n - 1, 1)
-
-
-class _Statistics:
-    """Everything asked for about one batch."""
-
-    def __init__(self, likelihood: Likelihood, x: Tensor, want: frozenset[str]) -> None:
-        self.likelihood, self.x, self.want = likelihood, x, want
-        self.codes = _Moments(outer="covariance" in want)
-        self.outputs = _Moments()
-        self.noise: Tensor | float = 0.0
-        self.learned = False
-        self.log_sum = x.new_full((len(x),), -math.inf)
-        self.log_total = x.new_zeros(len(x))
-        self.error = x.new_zeros(len(x))
-        self.n = 0
-
-    def add(self, draws: Draws, n_draws: int) -> None:
-        """Run the networks of a chunk and take in what they say."""
-        z = _check(draws.encode(self.x[None]), n_draws, "codes")
-        self.n += n_draws
-        if {"codes", "covariance"} & self.want:
-            self.codes.add(z)
-        if not {"outputs", "density", "error"} & self.want:
-            return
-        output = draws.decode(z)
-        _check(output.loc, n_draws, "outputs")
-        if "density" in self.want:
-            terms = log_prob(self.likelihood, output, self.x)
-            self.log_sum = torch.logaddexp(self.log_sum, terms.logsumexp(0))
-            self.log_total += terms.sum(0)
-        if {"outputs", "error"} & self.want:
-            mean = expected(self.likelihood, output)
-            if "error" in self.want:
-                self.error += (mean - self.x).square().flatten(2).nansum(2).sum(0)  # of what is observed
-            if "outputs" in self.want:
-                self.outputs.add(mean)
-                self.learned = output.var is not None
-                noise = noise_variance(self.likelihood, output)
-                self.noise = self.noise + (noise.sum(0) if isinstance(noise, Tensor) else noise * n_draws)
-
-    def finish(self) -> dict[str, Tensor | bool]:
-        """The fields of a `Prediction`."""
-        out: dict[str, Tensor | bool] = {}
-        if self.codes.n:
-            variance = self.codes.variance
-            if "covariance" in self.want:
-                out["z_cov"] = variance
-                variance = variance.diagonal(dim1=-2, dim2=-1)
-            if "codes" in self.want:
-                out |= {"z_mean": self.codes.mean, "z_var": variance}
-        if "outputs" in self.want:
-            mean = self.outputs.mean
-            noise = self.noise / self.n
-            out |= {"x_mean": mean, "x_var": self.outputs.variance, "x_learned": self.learned}
-            out["x_noise"] = noise if isinstance(noise, Tensor) else torch.full_like(mean, noise)
-        if "density" in self.want:
-            out["log_likelihood"] = self.log_sum - math.log(self.n)
-            out["mean_log_likelihood"] = self.log_total / self.n
-        if "error" in self.want:
-            out["squared_error"] = self.error / self.n
-            if "outputs" in self.want:
-                out["squared_error_of_mean"] = (self.outputs.mean - self.x).square().flatten(1).nansum(1)
-        return out
-
-
-def expected(likelihood: Likelihood, output: Output) -> Tensor:
-    """Expected data under each network: (S, B, *shape)."""
-    if isinstance(likelihood, Gaussian):
-        return output.loc
-    return likelihood.mean(output.loc.flatten(0, 1)).unflatten(0, output.loc.shape[:2])
-
-
-def noise_variance(likelihood: Likelihood, output: Output) -> Tensor | float:
-    """Variance of the data given the network: learned, or that of the likelihood (a number where it is constant)."""
-    if output.var is not None:
-        return output.var
-    if isinstance(likelihood, Gaussian):
-        return likelihood.sigma**2
-    # in the other exponential families the Hessian in the natural parameter is the variance
-    return likelihood.hessian_diag(output.loc.flatten(0, 1)).unflatten(0, output.loc.shape[:2])
-
-
-def _check(values: Tensor, n_draws: int, what: str) -> Tensor:
-    if len(values) != n_draws:
-        raise ValueError(f"asked for {n_draws} draws and got {what} of shape {tuple(values.shape)}")
-    return values
-
-
-def batches(x: Inputs, batch_size: int) -> Iterable[Tensor]:
-    """The data of x in order, in tensors (B, *shape)."""
-    if isinstance(x, Tensor):
-        return x.split(batch_size) if len(x) else ()
-    return x.epoch(0) if isinstance(x, Epochs) else x
 
 
 def _blocks(x: Inputs, batch_size: int, block_elements: int) -> Iterator[list[Tensor]]:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lapae.methods.base import Draws, Method
-from lapae.predict.mc import draw_seeds, evaluating, expected, n_distinct
+from lapae.predict.mc import draw_seeds, evaluating, n_distinct
+from lapae.predict.statistics import expected
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lapae.predict.mc import Progress
+from lapae.predict.prediction import Progress
 from lapae.runs import read_tensor_file, tensor_file, write_whole
 
 VERSION = 1

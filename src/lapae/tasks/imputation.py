@@ -21,7 +21,9 @@ from torch import Tensor
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method
-from lapae.predict.mc import Progress, draw_seeds, evaluating, expected
+from lapae.predict.mc import draw_seeds, evaluating
+from lapae.predict.prediction import Progress
+from lapae.predict.statistics import expected
 from lapae.tasks.base import TrainedModel, subset, task, tensor
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from lapae.data.source import chunks
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.predict import predict_blocks
-from lapae.predict.mc import Inputs, Progress, n_distinct
+from lapae.predict.mc import n_distinct
+from lapae.predict.prediction import Inputs, Progress
 from lapae.tasks.base import TrainedModel, batches, size, task
 from lapae.tasks.metrics import Detection, detection
 

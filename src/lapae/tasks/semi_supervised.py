@@ -22,7 +22,8 @@ from torch import Tensor
 from lapae.data.progress import progress as progress_bar
 from lapae.methods.base import Method
 from lapae.predict import predict
-from lapae.predict.mc import Progress, draw_seeds, evaluating, n_distinct
+from lapae.predict.mc import draw_seeds, evaluating, n_distinct
+from lapae.predict.prediction import Progress
 from lapae.tasks.base import TrainedModel, labels, subset, task, tensor
 from lapae.tasks.knn import Voting, choose_k, votes
 

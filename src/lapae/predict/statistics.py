@@ -1,0 +1,132 @@
+"""Statistics over draws, taken in chunk by chunk: means and squared deviations are merged (Chan et al. 1979) and
+densities by log-sum-exp, so that memory does not grow with the number of draws.
+
+Shapes: S draws, B data, K latent dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lapae.methods.base import Draws, Output
+from lapae.methods.density import log_prob
+from lapae.models import Gaussian, Likelihood
+
+
+class Moments:
+    """Running mean and sum of squared deviations (or outer products of deviations) over draws."""
+
+    def __init__(self, outer: bool = False) -> None:
+        self.n = 0
+        self.outer = outer
+
+    def add(self, values: Tensor) -> None:
+        """Take in a chunk (S, B, ...)."""
+        n, mean = len(values), values.mean(0)
+        spread = self._product(values - mean).sum(0)
+        if self.n == 0:
+            self.n, self.mean, self.spread = n, mean, spread
+            return
+        shift = mean - self.mean
+        total = self.n + n
+        self.mean += shift * (n / total)
+        self.spread += spread.add_(self._product(shift), alpha=self.n * n / total)
+        self.n = total
+
+    def _product(self, deviation: Tensor) -> Tensor:
+        """Of a tensor that nobody else holds: in place where possible, as fresh memory costs more than the sum."""
+        return deviation[..., :, None] * deviation[..., None, :] if self.outer else deviation.square_()
+
+    @property
+    def variance(self) -> Tensor:
+        """Unbiased; zero for a single draw."""
+        return self.spread / max(self.n - 1, 1)
+
+
+class Statistics:
+    """Everything asked for about one batch."""
+
+    def __init__(self, likelihood: Likelihood, x: Tensor, want: frozenset[str]) -> None:
+        self.likelihood, self.x, self.want = likelihood, x, want
+        self.codes = Moments(outer="covariance" in want)
+        self.outputs = Moments()
+        self.noise: Tensor | float = 0.0
+        self.learned = False
+        self.log_sum = x.new_full((len(x),), -math.inf)
+        self.log_total = x.new_zeros(len(x))
+        self.error = x.new_zeros(len(x))
+        self.n = 0
+
+    def add(self, draws: Draws, n_draws: int) -> None:
+        """Run the networks of a chunk and take in what they say."""
+        z = _check(draws.encode(self.x[None]), n_draws, "codes")
+        self.n += n_draws
+        if {"codes", "covariance"} & self.want:
+            self.codes.add(z)
+        if not {"outputs", "density", "error"} & self.want:
+            return
+        output = draws.decode(z)
+        _check(output.loc, n_draws, "outputs")
+        if "density" in self.want:
+            terms = log_prob(self.likelihood, output, self.x)
+            self.log_sum = torch.logaddexp(self.log_sum, terms.logsumexp(0))
+            self.log_total += terms.sum(0)
+        if {"outputs", "error"} & self.want:
+            mean = expected(self.likelihood, output)
+            if "error" in self.want:
+                self.error += (mean - self.x).square().flatten(2).nansum(2).sum(0)  # of what is observed
+            if "outputs" in self.want:
+                self.outputs.add(mean)
+                self.learned = output.var is not None
+                noise = noise_variance(self.likelihood, output)
+                self.noise = self.noise + (noise.sum(0) if isinstance(noise, Tensor) else noise * n_draws)
+
+    def finish(self) -> dict[str, Tensor | bool]:
+        """The fields of a `Prediction`."""
+        out: dict[str, Tensor | bool] = {}
+        if self.codes.n:
+            variance = self.codes.variance
+            if "covariance" in self.want:
+                out["z_cov"] = variance
+                variance = variance.diagonal(dim1=-2, dim2=-1)
+            if "codes" in self.want:
+                out |= {"z_mean": self.codes.mean, "z_var": variance}
+        if "outputs" in self.want:
+            mean = self.outputs.mean
+            noise = self.noise / self.n
+            out |= {"x_mean": mean, "x_var": self.outputs.variance, "x_learned": self.learned}
+            out["x_noise"] = noise if isinstance(noise, Tensor) else torch.full_like(mean, noise)
+        if "density" in self.want:
+            out["log_likelihood"] = self.log_sum - math.log(self.n)
+            out["mean_log_likelihood"] = self.log_total / self.n
+        if "error" in self.want:
+            out["squared_error"] = self.error / self.n
+            if "outputs" in self.want:
+                out["squared_error_of_mean"] = (self.outputs.mean - self.x).square().flatten(1).nansum(1)
+        return out
+
+
+def expected(likelihood: Likelihood, output: Output) -> Tensor:
+    """Expected data under each network: (S, B, *shape)."""
+    if isinstance(likelihood, Gaussian):
+        return output.loc
+    return likelihood.mean(output.loc.flatten(0, 1)).unflatten(0, output.loc.shape[:2])
+
+
+def noise_variance(likelihood: Likelihood, output: Output) -> Tensor | float:
+    """Variance of the data given the network: learned, or that of the likelihood (a number where it is constant)."""
+    if output.var is not None:
+        return output.var
+    if isinstance(likelihood, Gaussian):
+        return likelihood.sigma**2
+    # in the other exponential families the Hessian in the natural parameter is the variance
+    return likelihood.hessian_diag(output.loc.flatten(0, 1)).unflatten(0, output.loc.shape[:2])
+
+
+def _check(values: Tensor, n_draws: int, what: str) -> Tensor:
+    if len(values) != n_draws:
+        raise ValueError(f"asked for {n_draws} draws and got {what} of shape {tuple(values.shape)}")
+    return values
