@@ -81,7 +81,7 @@ CASES = {
     "online, now and then": config("online", hessian_every=3),
     **{f"posthoc {hessian}": config("posthoc", hessian=hessian) for hessian in ("approx", "exact", "block")},
     "posthoc, a prior a layer": config("posthoc", optimize_prior="layer"),
-    **{name: config(name) for name in METHODS if name not in ("online", "posthoc")},
+    **{name: config(name) for name in ("ae", "ae-var", "bbb", "dropout", "ensemble", "vae")},
     # noise of data in the curvature: one weight sample all the same
     "online mc": config("online", hessian="mc"),
     "online kfac": config("online", hessian="kfac"),
