@@ -64,7 +64,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     of="table 4, figure 13",
     about="ten labelled faces, forty attributes: AE, VAE, MC-AE, online; mean and deviation of reconstructions",
     needs=("celeba",),
-    minutes=(0.4, 10),
+    minutes=(0.4, 3),
     plan=plan,
 )
 def run(lab: Lab) -> Outcome:

@@ -38,6 +38,7 @@ def make_fabric(config: TrainConfig) -> Fabric:
     from lightning_fabric import Fabric  # takes seconds
     from lightning_fabric.strategies.ddp import DDPStrategy
 
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # no banners, which each process would show
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = cuda: there is no CUDA device that torch can use here; try auto or cpu")
     on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
@@ -55,7 +56,6 @@ def make_fabric(config: TrainConfig) -> Fabric:
     option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name before 2.13
     synchronise: dict[str, Any] = {option: False}
     strategy = DDPStrategy(timeout=MEETING, **synchronise)
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # not a banner for each process
     fabric = Fabric(devices=devices, num_nodes=num_nodes, strategy=strategy, **options)
     fabric.launch()
     have_met()
