@@ -1,11 +1,11 @@
 """What an experiment is: models to train, and what is made of them beside the paper's own numbers.
 
-An experiment is a file with two functions of a `Size` (full or quick) that read like a section of the paper:
+An experiment is a file with two functions that read like a section of the paper:
 
-    @experiment("mine", of="figure 0", needs=("mnist",), minutes=(1, 5))
-    class Mine:
-        def plan(size): return {"online": Trial(Config(...)), ...}     # what to train, by name
-        def run(lab): return Outcome(tables=[...], figures={...})      # lab.model("online") is the trained model
+    def plan(size): return {"online": Trial(Config(...)), ...}         # what to train, by name
+
+    @experiment("mine", of="figure 0", about="what it asks", minutes=(1, 5), plan=plan)
+    def run(lab): return Outcome(tables=[...], figures={...})          # lab.model("online") is the trained model
 
 Models are cached by what they are (`lapae.experiments.lab`), so that experiments share them.
 """
