@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lapae.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
 from lapae.experiments.lab import Lab
-from lapae.experiments.models import LABELS, dense, digits
+from lapae.experiments.models import NAMES, WIDE, dense, digits
 from lapae.experiments.pictures import draw_mosaic
 from lapae.tasks import calibration_downstream
 from lapae.tasks.base import device, subset, tensor
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lapae.model import TrainedModel
 
 CLASSIFIER = "Classifier"
-METHODS = ("vae", "dropout", "ensemble", "posthoc", "online")
+METHODS = ("vae", "dropout", "ensemble", "posthoc", "online", WIDE)
 DRAWN = ("vae", "posthoc", "online")
 STEPS = (1, 10)
 """Encodings and decodings where nothing is observed: as the paper's appendix, and as its text ("repeatedly")."""
@@ -86,11 +86,10 @@ def run(lab: Lab) -> Outcome:
         if seed == "0" and method in DRAWN:
             halves[method] = half_samples(model, data)
             generated[method] = {steps: from_nothing(model, data, steps) for steps in STEPS}
-            variety.append(variety_row(LABELS[method], model, data, generated[method].values()))
+            variety.append(variety_row(NAMES[method], model, data, generated[method].values()))
     found[CLASSIFIER] = {
         key: values[: len(lab.size.seeds(3))] for key, values in found.pop("hidden").items()
     }  # once a seed
-    order = (CLASSIFIER, *METHODS)
     variety.append(variety_row("test images", model, data, [tensor(model, data.test, subset(data.test, 64))] * 2))
     tables = [
         Table("Upper half missing; observed pixels put back before classifying (as the text says)", *table3(found)),
@@ -98,11 +97,7 @@ def run(lab: Lab) -> Outcome:
         Table(
             "How different the completed images of one half image are",
             ("method", "root mean square distance of two modes", "classes among five modes"),
-            [
-                (LABELS[m], *(spread(found[m][key], 3) for key in ("mode_distance", "classes")))
-                for m in order
-                if m in LABELS
-            ],
+            [(NAMES[row], *(spread(found[row][key], 3) for key in ("mode_distance", "classes"))) for row in METHODS],
         ),
         Table(
             "Nothing observed, images from noise: mean distance of two, and to the nearest training image",
@@ -168,8 +163,9 @@ def table3(found: Mapping[str, Mapping[str, list[float]]]) -> Columns:
     """Columns and rows of table 3, each number beside the paper's."""
     columns = ("method", *(text for head in HEADS.values() for text in (head, f"paper {head}")))
     rows = []
-    for method, paper in PAPER.items():
-        cells = [LABELS.get(method, method)]
+    for method in (CLASSIFIER, *METHODS):
+        paper = PAPER.get(method, (None,) * 6)
+        cells = [NAMES.get(method, method)]
         for key, theirs in zip(HEADS, paper, strict=True):
             cells += [spread(found[method].get(key, []), 2), cell(theirs)]
         rows.append(tuple(cells))
@@ -181,8 +177,8 @@ def raw3(found: Mapping[str, Mapping[str, list[float]]]) -> Columns:
     columns = ("method", *(text for key in CALIBRATION for text in (HEADS[key], f"paper {HEADS[key]}")))
     rows = []
     for method in METHODS:
-        cells = [LABELS[method]]
-        for key, theirs in zip(CALIBRATION, PAPER[method][2:], strict=True):
+        cells = [NAMES[method]]
+        for key, theirs in zip(CALIBRATION, PAPER.get(method, (None,) * 6)[2:], strict=True):
             cells += [spread(found[method][f"said {key}"], 2), cell(theirs)]
         rows.append(tuple(cells))
     return columns, rows
@@ -222,7 +218,7 @@ def half_figure(data: Data, model: TrainedModel, samples: Mapping[str, Tensor]) 
     first, *others = figure.subplots(1, 1 + len(samples), width_ratios=(2, *(n_modes for _ in samples)))
     draw_mosaic(first, torch.stack([x, seen], 1), title="truth, seen")
     for axes, (method, images) in zip(others, samples.items(), strict=True):
-        draw_mosaic(axes, images, title=LABELS[method])
+        draw_mosaic(axes, images, title=NAMES[method])
     return figure
 
 
@@ -232,6 +228,6 @@ def nothing_figure(samples: Mapping[str, Mapping[int, Tensor]]) -> Figure:
     grid = figure.subplots(len(STEPS), len(samples), squeeze=False)
     for column, (method, sets) in enumerate(samples.items()):
         for row, (steps, images) in enumerate(sets.items()):
-            title = f"{LABELS[method]}, {steps} step{'s'[: steps - 1]}"
+            title = f"{NAMES[method]}, {steps} step{'s'[: steps - 1]}"
             draw_mosaic(grid[row, column], images[:18].unflatten(0, (3, 6)), title=title)
     return figure

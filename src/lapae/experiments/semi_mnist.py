@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 
 from lapae.experiments.base import Outcome, Size, Table, Trial, experiment, spread
 from lapae.experiments.lab import Lab
-from lapae.experiments.models import LABELS, dense, digits
+from lapae.experiments.models import NAMES, WIDE, dense, digits
 from lapae.tasks import semi_supervised
 from lapae.tasks.base import subset, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-METHODS = {**LABELS, "bbb": "Bayes by Backprop"}
+METHODS = {**NAMES, "bbb": "Bayes by Backprop"}
 N_LABELS = (1, 2, 5, 10, 20, 50, 100)
 FEW = 20
 """The claim is about at most so many labels a class."""
@@ -89,7 +89,7 @@ def claim(accuracy: Mapping[str, np.ndarray], n_labels: tuple[int, ...]) -> Tabl
     """LAE against AE with few labels: differences of pairs with the same labels and seed."""
     rows = []
     for i, n in enumerate(n_labels):
-        for method in ("online", "posthoc"):
+        for method in ("online", WIDE, "posthoc"):
             gap = 100 * (accuracy[method][i] - accuracy["ae"][i])
             error = gap.std(ddof=1) / np.sqrt(len(gap))
             better = "yes" if gap.mean() > 2 * error else "no" if gap.mean() < -2 * error else "undecided"
@@ -104,7 +104,7 @@ def curves(accuracy: Mapping[str, np.ndarray], n_labels: tuple[int, ...]) -> Fig
     figure = Figure(figsize=(7.4, 4.0), layout="constrained")
     axes = figure.add_subplot()
     for c, (method, values) in enumerate(accuracy.items()):
-        laplacian = method in ("online", "posthoc")
+        laplacian = method in ("online", WIDE, "posthoc")
         axes.errorbar(
             [n * 1.015 ** (c - len(accuracy) / 2) for n in n_labels],  # side by side, so that bars can be told apart
             100 * values.mean(1),
