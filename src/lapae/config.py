@@ -129,8 +129,9 @@ class TrainConfig:
     started the job."""
     num_nodes: int = 1
     """Machines; the command is started on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK set, or by Slurm."""
-    precision: Literal["32", "bf16"] = "32"
-    """bf16: forward and backward passes in bfloat16, weights and curvature in float32."""
+    precision: Literal["32", "tf32", "bf16"] = "32"
+    """bf16: forward and backward passes in bfloat16, weights and curvature in float32; tf32: all in float32, but matrix
+    products of a GPU round their factors to 10 bits (its convolutions do so in any case)."""
     capture: Literal["auto", "never"] = "auto"
     """auto: replay the training step as a CUDA graph where that works."""
     checkpoint_every: int = 1

@@ -9,10 +9,11 @@ import math
 import pytest
 import torch
 
-from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Batches
 from lapae.errors import ConfigError, DivergedError
 from lapae.methods import METHODS, Method
+from lapae.methods.ae import AE
 from lapae.model import load_run
 from lapae.models import Gaussian
 from lapae.runs import HISTORY, POSTERIOR, Run
@@ -232,3 +233,17 @@ def test_tensorboard_events(table, tmp_path):
     run = Run.create(tmp_path / "run")
     fit(config(tensorboard=True), table, run=run)
     assert list((run / "tensorboard").glob("events*"))
+
+
+def test_tf32_is_asked_for_while_training_and_no_longer(monkeypatch):
+    seen = []
+    forward = AE.forward
+    monkeypatch.setattr(AE, "forward", lambda *a: seen.append(torch.get_float32_matmul_precision()) or forward(*a))
+    before = torch.get_float32_matmul_precision()
+    for precision, expected in (("tf32", "high"), ("32", before)):
+        seen.clear()
+        train = TrainConfig(epochs=1, precision=precision, verbose=False, device="cpu")
+        config = Config(DataConfig(limit=50), ModelConfig(hidden=(4,)), MethodConfig(method="ae"), train)
+        fit(config)
+        assert set(seen) == {expected}
+        assert torch.get_float32_matmul_precision() == before

@@ -46,7 +46,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         validation_fraction: part of X held out to steer training.
         contamination: share of X that lies beyond the threshold of `predict`.
         device: auto, cpu or cuda.
-        precision: "32" or "bf16".
+        precision: "32", "tf32" or "bf16".
         random_state: seed, generator or None.
         verbose: whether to show the progress of training.
 

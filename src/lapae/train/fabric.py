@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +21,18 @@ from lapae.processes import MEETING, have_met
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+@contextmanager
+def matrix_products(config: TrainConfig) -> Iterator[None]:
+    """Products of float32 matrices as `config` asks for: on a GPU, "tf32" rounds their factors to 10 bits."""
+    before = torch.get_float32_matmul_precision()
+    if config.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def n_processes(config: TrainConfig) -> tuple[int, int]:
@@ -44,7 +58,7 @@ def make_fabric(config: TrainConfig) -> Fabric:
     on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
     options: dict[str, Any] = {
         "accelerator": "cuda" if on_gpu else "cpu",
-        "precision": {"32": "32-true", "bf16": "bf16-mixed"}[config.precision],
+        "precision": "bf16-mixed" if config.precision == "bf16" else "32-true",
     }
     if not several(config):
         return Fabric(devices=1, **options)

@@ -20,7 +20,7 @@ from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run, write_whole
 from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
 from lapae.train.checkpoint import load_checkpoint, take_up_together
 from lapae.train.evaluate import evaluate
-from lapae.train.fabric import make_fabric, several
+from lapae.train.fabric import make_fabric, matrix_products, several
 from lapae.train.loop import train
 from lapae.train.progress import Observer, TensorBoard
 
@@ -104,7 +104,8 @@ def fit(
         "rank": fabric.global_rank,
         "world_size": fabric.world_size,
     }
-    with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
+    generators = torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else [])
+    with generators, matrix_products(options):
         info = DataInfo.of(data)
         method = build_method(config, info, network=network, likelihood=likelihood)
         batches = Batches(data.train.x, data.scaling, options.batch_size, shuffle=True, **share)
