@@ -59,7 +59,8 @@ def plan(size: Size) -> Mapping[str, Trial]:
     for network, (model, epochs, variant) in size(NETWORKS, QUICK).items():
         for name, (method, options) in ROWS.items():
             for seed in size.seeds(1 if method == "ensemble" else 3):
-                train = TrainConfig(epochs=epochs, batch_size=100, learning_rate=size(1e-3, 3e-3), seed=seed)
+                rate = size(1e-3, 3e-3)
+                train = TrainConfig(epochs=epochs, batch_size=100, learning_rate=rate, seed=seed, precision="tf32")
                 one = trial(data, model, train, method, **options)
                 if name == FAULTY:
                     one = Trial(one.config, variant=variant)
