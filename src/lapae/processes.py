@@ -7,6 +7,7 @@ processes is the tensor itself, and `from_first` is a plain call.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -21,8 +22,7 @@ from lapae.launch import launched, one_of_several, place
 TIMEOUT = timedelta(hours=2)
 """How long a process waits for the others: one of them may be fetching the data. Deaths are noticed at once."""
 MEETING = timedelta(minutes=2)
-"""How long at the start: gloo's connections were seen once to wait for each other without end, after a restart on a
-machine with too much to do. Then the job fails, and torchrun may start it again."""
+"""How long at the start, where all of them should be there. Then the job fails, and torchrun may start it again."""
 
 T = TypeVar("T")
 
@@ -37,11 +37,24 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def join() -> None:
-    """Meet the other processes that torchrun started, to exchange results on the CPU. (Training meets by Fabric.)"""
-    if launched() > 1 and world_size() == 1:
-        dist.init_process_group("gloo", timeout=MEETING)
-        have_met()
+def join(backend: str = "gloo") -> None:
+    """Meet the other processes that torchrun started; gloo exchanges what is on the CPU, nccl what is on GPUs.
+
+    torchrun's agent keeps the store in which processes leave their addresses for those that it starts again (torch
+    2.13), so that these may find the addresses of processes that are gone: each attempt has a part of its own.
+    """
+    if launched() == 1 or world_size() > 1:
+        return
+    if backend == "nccl":
+        torch.cuda.set_device(place("LOCAL_RANK"))
+    meeting: dict[str, Any] = {"timeout": MEETING}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(host, port, launched(), is_master=False, timeout=MEETING)
+        part = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        meeting |= {"store": part, "rank": place(), "world_size": launched()}
+    dist.init_process_group(backend, **meeting)
+    have_met()
 
 
 def have_met() -> None:

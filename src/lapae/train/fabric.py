@@ -17,7 +17,7 @@ import torch
 from lapae.config import TrainConfig
 from lapae.errors import ConfigError
 from lapae.launch import launched, launched_on_node
-from lapae.processes import MEETING, have_met
+from lapae.processes import MEETING, have_met, join
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -69,6 +69,7 @@ def make_fabric(config: TrainConfig) -> Fabric:
     known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
     option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name before 2.13
     synchronise: dict[str, Any] = {option: False}
+    join("nccl" if on_gpu else "gloo")
     strategy = DDPStrategy(timeout=MEETING, **synchronise)
     fabric = Fabric(devices=devices, num_nodes=num_nodes, strategy=strategy, **options)
     fabric.launch()
