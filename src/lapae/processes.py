@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
 from lapae.errors import ElsewhereError
 from lapae.launch import launched, one_of_several, place
@@ -51,8 +51,8 @@ def join(backend: str = "gloo") -> None:
     meeting: dict[str, Any] = {"timeout": MEETING}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = distributed_c10d.TCPStore(host, port, launched(), is_master=False, timeout=MEETING)
-        part = distributed_c10d.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        store = dist.TCPStore(host, port, launched(), is_master=False, timeout=MEETING)  # pyright: ignore
+        part = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         meeting |= {"store": part, "rank": place(), "world_size": launched()}
     dist.init_process_group(backend, **meeting)
     have_met()
@@ -60,7 +60,7 @@ def join(backend: str = "gloo") -> None:
 
 def have_met() -> None:
     """All processes are there: from now on they have time for each other."""
-    distributed_c10d._set_pg_timeout(TIMEOUT)
+    _set_pg_timeout(TIMEOUT)
 
 
 def leave() -> None:
