@@ -7,7 +7,6 @@ was expected. Memory does not grow with the data: .csv files are read row by row
 from __future__ import annotations
 
 import csv
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lapae.data import DataError
-from lapae.data.arrays import _channels_first, open_npy, read_npz
+from lapae.data.arrays import channels_first, open_npy, read_npz
 from lapae.data.decode import SUFFIXES, decode, opened, read_header
 from lapae.data.images import list_images
-from lapae.data.table import DELIMITERS, _is_header, _numbers
+from lapae.data.table import INDEX_NAMES, delimiter_of, is_header, numbers_of
 from lapae.value_range import judge
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 BLOCK_ELEMENTS = 2**21
 BLOCK_ROWS = 8192
-INDEX_NAMES = frozenset(("", "index", "id", "unnamed: 0", "row"))
-"""Names of a first column that numbers the rows, where the run knows no column names to tell."""
 Progress = Callable[[int], None]
 
 
@@ -109,7 +106,7 @@ class CsvInput(Input):
         self.size = path.stat().st_size
         try:
             with self._opened() as file:
-                self.delimiter = max(DELIMITERS, key=re.sub(r'"[^"]*"', "", file.readline(2**16)).count)
+                self.delimiter = delimiter_of(file.readline(2**16))
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: cannot be read as .csv ({error})") from error
         first = next(self._rows(lambda done: None), None)
@@ -119,7 +116,7 @@ class CsvInput(Input):
         names = model.data.feature_names
         known = names is not None and set(names) <= set(cells)
         index = cells[0].lower() in INDEX_NAMES
-        self.header = cells if known or _is_header(cells[1:] if index else cells, None) else None
+        self.header = cells if known or is_header(cells[1:] if index else cells, None) else None
         self.width = len(cells)
         self.columns = self._columns(names)
 
@@ -164,7 +161,7 @@ class CsvInput(Input):
                 continue
             if len(row) != self.width:
                 raise DataError(f"{self.path}, row {number}: {len(row)} cells, expected {self.width}")
-            numbers.append(_numbers(self.path, number, [row[i] for i in self.columns], names, None, allow_nan=True))
+            numbers.append(numbers_of(self.path, number, [row[i] for i in self.columns], names, None, allow_nan=True))
             cells.append(row)
             if len(cells) == self.block_size:
                 yield self._block(cells, numbers, index)
@@ -253,8 +250,8 @@ def _as_model(x: np.ndarray, shape: tuple[int, ...], kind: str) -> np.ndarray | 
     x = x[:, None] if x.ndim == 1 else x
     if x.shape[1:] == shape:
         return x
-    if kind == "image" and x.ndim in (3, 4) and _channels_first(x).shape[1:] == shape:
-        return _channels_first(x)
+    if kind == "image" and x.ndim in (3, 4) and channels_first(x).shape[1:] == shape:
+        return channels_first(x)
     return None
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lapae.data import DataError, load
-from lapae.data.table import parse_csv
+from lapae.data.table import parse_csv, read_csv
 
 
 @pytest.fixture
@@ -163,3 +163,29 @@ def test_any_bytes_give_a_table_or_a_data_error(tmp_path, content):
     path.write_bytes(content)
     with contextlib.suppress(DataError):  # any other error fails
         assert np.isfinite(parse_csv(path).x).all()
+
+
+@pytest.mark.parametrize("name", ["", "id", "Unnamed: 0"])
+def test_a_column_that_numbers_the_rows_is_not_learned(write, name):
+    path = write(f"{name},a,b\n7,0.5,1\n3,1.5,2\n9,2.5,4\n")
+    with pytest.warns(UserWarning, match="numbers the rows, and is not learned"):
+        records = read_csv(path)
+    assert records.feature_names == ("a", "b")
+    np.testing.assert_array_equal(records.x, [[0.5, 1], [1.5, 2], [2.5, 4]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,a\n1,0.5\n1,1.5\n",  # twice the same
+        "id,a\n1.5,0.5\n2,1.5\n",  # not whole
+        "x,a\n1,0.5\n2,1.5\n",  # another name
+        "a,id\n0.5,1\n1.5,2\n",  # not the first
+    ],
+)
+def test_what_only_looks_like_an_index_is_learned(write, text):
+    assert read_csv(write(text)).x.shape == (2, 2)
+
+
+def test_an_index_alone_is_data(write):
+    assert read_csv(write("id\n1\n2\n")).x.shape == (2, 1)

@@ -66,7 +66,7 @@ def interpret(path: Path, x: np.ndarray, y: np.ndarray | None = None, *, allow_n
     return Records(
         name=path.stem,
         kind="image" if image else "table" if x.ndim == 2 else "array",
-        x=_channels_first(x) if image else x,
+        x=channels_first(x) if image else x,
         y=classes,
         scaling=scaling,
         label_names=label_names,
@@ -151,7 +151,7 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
     return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _channels_first(x: np.ndarray) -> np.ndarray:
+def channels_first(x: np.ndarray) -> np.ndarray:
     """Images (N, H, W), (N, C, H, W) or (N, H, W, C) as (N, C, H, W), without a copy."""
     if x.ndim == 3:
         return x[:, None]

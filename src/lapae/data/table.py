@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import warnings
 from array import array
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from lapae.data.source import Records
 
 MISSING = frozenset(("", "nan", "na", "n/a", "null"))
 DELIMITERS = (",", ";", "\t")
+INDEX_NAMES = frozenset(("", "index", "id", "unnamed: 0", "row"))
+"""Names of a first column that numbers the rows, as pandas writes one."""
 
 
 class Table(NamedTuple):
@@ -38,16 +41,19 @@ def read_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bo
 
 
 def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bool = False) -> Table:
-    """Read a .csv file. The first row is a header if none of its cells is a number, the label's left aside."""
+    """Read a .csv file. The first row is a header if none of its cells is a number, the label's left aside.
+
+    A first column that numbers the rows (an index: `INDEX_NAMES`, whole numbers, no two alike) is not learned.
+    """
     values, labels, rows = array("d"), [], []
     header: list[str] | None = None
     label: int | None = None
     width = 0
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first_line = re.sub(r'"[^"]*"', "", file.readline(2**16))
+            delimiter = delimiter_of(file.readline(2**16))
             file.seek(0)
-            reader = csv.reader(file, delimiter=max(DELIMITERS, key=first_line.count), strict=True)
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
             for cells in reader:
                 if not cells:
                     continue  # a blank line
@@ -55,14 +61,14 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
                 if not width:
                     width = len(cells)
                     label = _label_index(path, cells, label_column)
-                    if label_column in cells or _is_header(cells, label):
+                    if label_column in cells or is_header(cells, label):
                         header = cells
                         continue
                 if len(cells) != width:
                     raise DataError(f"{path}, row {row}: {len(cells)} cells, expected {width}")
                 if label is not None:
                     labels.append(cells.pop(label))
-                values.extend(_numbers(path, row, cells, header, label, allow_nan))
+                values.extend(numbers_of(path, row, cells, header, label, allow_nan))
                 rows.append(row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as .csv ({error})") from error
@@ -74,7 +80,20 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
         raise DataError(f"{path}: " + ("is empty" if not width else "holds no rows of numbers"))
     names = [name for i, name in enumerate(header) if i != label] if header else None
     x = np.frombuffer(values, dtype=np.float64).reshape(len(rows), n_features)
+    if names and n_features > 1 and names[0].lower() in INDEX_NAMES and _numbers_rows(x[:, 0]):
+        warnings.warn(f"{path}: its first column {names[0]!r} numbers the rows, and is not learned", stacklevel=3)
+        x, names = x[:, 1:], names[1:]
     return Table(x, tuple(names) if names else None, labels if label is not None else None, rows)
+
+
+def delimiter_of(line: str) -> str:
+    """What stands between the cells of a line."""
+    return max(DELIMITERS, key=re.sub(r'"[^"]*"', "", line).count)
+
+
+def _numbers_rows(column: np.ndarray) -> bool:
+    """Whether (N,) are whole numbers, no two alike; one alone says nothing."""
+    return 1 < len(column) == len(np.unique(column)) and bool((np.floor(column) == column).all())
 
 
 def _label_index(path: Path, first: list[str], label_column: str | int | None) -> int | None:
@@ -90,14 +109,15 @@ def _label_index(path: Path, first: list[str], label_column: str | int | None) -
     except ValueError:
         named = [cell for cell in first if cell and not _is_number(cell)]
         hint = did_you_mean(str(label_column), named)
-        has = f"it has {', '.join(named[:20])}" if _is_header(first, None) else "it has no header"
+        has = f"it has {', '.join(named[:20])}" if is_header(first, None) else "it has no header"
         raise DataError(f"{path}: no column {label_column!r}{hint}; {has}") from None
     if not -len(first) <= number < len(first):
         raise DataError(f"{path}: no column {number}, it has {len(first)} columns, counted from 0")
     return number % len(first)
 
 
-def _is_header(cells: list[str], label: int | None) -> bool:
+def is_header(cells: list[str], label: int | None) -> bool:
+    """Whether a first row names columns: none of its cells, but the label's, is a number."""
     features = [cell for i, cell in enumerate(cells) if i != label]
     named = [cell for cell in features if cell.lower() not in MISSING and not _is_number(cell)]
     return bool(named) and not any(_is_number(cell) and math.isfinite(float(cell)) for cell in features)
@@ -111,7 +131,7 @@ def _is_number(cell: str) -> bool:
     return "_" not in cell  # Python reads 1_000, other programs do not
 
 
-def _numbers(
+def numbers_of(
     path: Path, row: int, cells: list[str], header: list[str] | None, label: int | None, allow_nan: bool
 ) -> list[float]:
     """The cells as numbers; the first that is none, or that is not allowed, is named."""
