@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapae.errors import RunError
-from lapae.runs import CONFIG, METRICS, Run, read_tensor_file, tensor_file, write_whole
+from lapae.files import write_whole
+from lapae.runs import CONFIG, METRICS, Run, read_tensor_file, tensor_file
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.tensor(3), "c": torch.zeros(0, 2), "d": torch.ones(2).half()}
 CONTENT = tensor_file(TENSORS, {"epoch": 3, "name": "ü"})

@@ -17,13 +17,14 @@ from lapae.config import Config, ModelConfig
 from lapae.data.scaling import Scaling
 from lapae.data.source import Kind
 from lapae.errors import ConfigError, LapaeError, RunError
+from lapae.files import write_whole
 from lapae.methods import METHODS, Method
 from lapae.methods import build as build_registered
 from lapae.missing import filling, partial
 from lapae.models import Autoencoder, Gaussian, Likelihood
 from lapae.models import build as build_network
 from lapae.models import likelihood as likelihood_by_name
-from lapae.runs import CHECKPOINT, METRICS, MODEL, POSTERIOR, Run, read_tensor_file, tensor_file, write_whole
+from lapae.runs import CHECKPOINT, METRICS, MODEL, POSTERIOR, Run, read_tensor_file, tensor_file
 from lapae.toml import config_from_dict, config_to_dict
 from lapae.train.checkpoint import load_checkpoint, load_state
 from lapae.train.seeds import seed_all

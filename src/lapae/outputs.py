@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,61 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lapae.errors import ConfigError, RunError
-from lapae.runs import sync_folder
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the body ends well, and is removed when it does not."""
-    _check_parent(path)
-    temporary = None
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        os.close(descriptor)
-        temporary = Path(name)
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # mkstemp makes it private
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder; one that is there and not empty is left alone."""
-    _check_parent(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"{path} exists and is not an empty folder: choose another")
-    temporary = None
-    try:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
-        yield temporary
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o777 & ~mask)
-        if path.exists():
-            path.rmdir()
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _check_parent(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
+from lapae.files import whole
 
 
 @contextmanager
@@ -78,29 +21,6 @@ def csv_rows(path: Path, header: Sequence[str] | None, delimiter: str = ",") -> 
         if header is not None:
             writer.writerow(header)
         yield writer.writerows
-
-
-@contextmanager
-def npy_rows(path: Path, n: int) -> Iterator[Any]:
-    """A function that appends arrays (B, ...), n data in all, to a .npy file on the disk.
-
-    With plain writes and not through a memory map: a full disk is then an error and not a crash.
-    """
-    with whole(path) as temporary, temporary.open("wb") as file:
-        begun = False
-
-        def write(part: np.ndarray) -> None:
-            nonlocal begun
-            if not begun:
-                begun = True
-                descr = np.lib.format.dtype_to_descr(part.dtype)
-                header = {"descr": descr, "fortran_order": False, "shape": (n, *part.shape[1:])}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(np.ascontiguousarray(part).data)
-
-        yield write
-        if not begun:
-            raise ConfigError(f"{path}: there are no data to write")
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -18,13 +18,13 @@ import math
 import os
 import re
 import socket
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lapae.errors import RunError
+from lapae.files import TEMPORARY, write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,6 @@ CONFIG, MODEL, POSTERIOR = "config.toml", "model.safetensors", "posterior.safete
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 HISTORY, METRICS = "metrics.jsonl", "metrics.json"
 _LOCK = ".lock"
-_TEMPORARY = ".tmp"
 
 
 class Run:
@@ -114,7 +113,7 @@ class Run:
                 with contextlib.suppress(OSError):  # a full disk: the lock holds without the note of who holds it
                     file.truncate(0)
                     os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
-                for stray in self.path.glob(f".*{_TEMPORARY}"):  # left by a process that was killed while it wrote
+                for stray in self.path.glob(f".*{TEMPORARY}"):  # left by a process that was killed while it wrote
                     stray.unlink(missing_ok=True)
                 try:
                     yield
@@ -161,35 +160,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash at any moment, sees the old content or the new, never a part."""
-    temporary = None
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())  # mkstemp makes it private
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
-        sync_folder(path.parent)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def sync_folder(path: Path) -> None:
-    """Have the names in a folder reach the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
@@ -239,9 +209,3 @@ def _digest(tensors: dict[str, Tensor], text: str) -> str:
         if tensor.numel():
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -12,7 +12,8 @@ import tempfile
 import pytest
 
 from lapae.errors import RunError
-from lapae.outputs import csv_rows, whole_folder
+from lapae.files import whole_folder
+from lapae.outputs import csv_rows
 from lapae.runs import CHECKPOINT, MODEL, POSTERIOR, Run, read_tensor_file
 from lapae.train.checkpoint import load_checkpoint
 
@@ -126,7 +127,8 @@ if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
 sys.path.insert(0, sys.argv[4])
 from faults.runs import assert_same, train
 from lapae.errors import RunError
-from lapae.outputs import csv_rows, npy_rows, write_npz
+from lapae.files import npy_rows
+from lapae.outputs import csv_rows, write_npz
 from lapae.runs import Run
 from lapae.train.checkpoint import load_checkpoint
 

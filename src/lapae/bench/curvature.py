@@ -22,6 +22,7 @@ import torch
 from lapae._version import __version__
 from lapae.bench.contest import OURS, Job, Limits, contest, today
 from lapae.bench.peers import installed_peers
+from lapae.files import write_whole
 
 TABLE_SIZES = (8, 32, 96)
 NOT_SENSIBLE = {("dense", "block"), ("fashion", "block"), ("fashion", "exact"), ("fashion", "kfac exact")}
@@ -64,7 +65,7 @@ def main(options: CurvatureBench) -> int:
     """Run, print, write."""
     results = run(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    write_json(options.out / "curvature.json", results)
+    write_whole(options.out / "curvature.json", (json.dumps(results, indent=1) + "\n").encode())
     if options.table:
         print("\n" + table(results["rows"], options))
     if options.figure:
@@ -179,10 +180,3 @@ def slopes_table(rows: list[dict[str, Any]]) -> str:
     for method, (time, memory, largest) in slopes(rows).items():
         lines.append(f"| {method} | {time:.2f} | {memory:.2f} | {largest}x{largest} |")
     return "\n".join(lines)
-
-
-def write_json(path: Path, results: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(results, indent=1) + "\n")
-    partial.replace(path)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lapae.bench.contest import OURS
+from lapae.files import whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,9 +14,8 @@ if TYPE_CHECKING:
 
 def draw(rows: list[dict[str, Any]], path: Path, machine: str) -> None:
     """The figure as a PNG file."""
-    partial = path.with_suffix(".partial.png")
-    figure(rows, machine).savefig(partial, dpi=150)
-    partial.replace(path)
+    with whole(path) as temporary:
+        figure(rows, machine).savefig(temporary, dpi=150, format="png")
 
 
 def figure(rows: list[dict[str, Any]], machine: str) -> Figure:

@@ -77,7 +77,7 @@ def split_digits(run: Run) -> Any:
     import numpy as np
 
     from lapae.data.digits import read_digits
-    from lapae.runs import write_whole
+    from lapae.files import write_whole
 
     digits = read_digits()
     x, y = np.asarray(digits.x).astype(np.float32) / 16, np.asarray(digits.y)

@@ -48,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.data import DataError
-    from lapae.outputs import csv_rows, whole, write_npz
+    from lapae.files import whole
+    from lapae.outputs import csv_rows, write_npz
     from lapae.processes import join, rank
 
     join()

@@ -114,7 +114,8 @@ def write_array(source: Any, out: Path, blocks: Iterator[Any]) -> tuple[int, int
     """An array of the shape and the type of the input's."""
     import numpy as np
 
-    from lapae.outputs import npy_rows, write_npz
+    from lapae.files import npy_rows
+    from lapae.outputs import write_npz
 
     n = holes = 0
     shape = source.raw.shape[1:]
@@ -143,7 +144,8 @@ def write_images(out: Path, blocks: Iterator[Any], *, single: bool, model: Train
     """A .png for each image, under its name."""
     import numpy as np
 
-    from lapae.outputs import image_bytes, save_image, whole, whole_folder
+    from lapae.files import whole, whole_folder
+    from lapae.outputs import image_bytes, save_image
 
     most = float(np.max(model.scaling.scale))
     n = holes = 0

@@ -37,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.estimator.prediction import generate
-    from lapae.outputs import csv_rows, grid, image_bytes, save_image, whole, whole_folder, write_npz
+    from lapae.files import whole, whole_folder
+    from lapae.outputs import csv_rows, grid, image_bytes, save_image, write_npz
 
     model = open_model(command.run, command.options)
     picture = suffix in (".png", "")

@@ -47,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.estimator.storage import threshold
-    from lapae.outputs import csv_rows, whole, write_npz
+    from lapae.files import whole
+    from lapae.outputs import csv_rows, write_npz
     from lapae.processes import join, rank
 
     join()

@@ -80,7 +80,7 @@ def _faces(folder: Path, names: list[str], size: int) -> np.ndarray:
                 return faces
         except DataError:
             pass  # damaged: made anew
-    with progress("decoding CelebA", len(names)) as advance, write_npy(cached, shape, np.uint8) as write:
+    with progress("decoding CelebA", len(names)) as advance, write_npy(cached, len(names)) as write:
         for start in range(0, len(names), AT_ONCE):
             paths = [folder / name for name in names[start : start + AT_ONCE]]
             write(np.stack(in_threads(partial(decode_face, size=size), paths)))

@@ -17,9 +17,10 @@ import torch
 from lapae.errors import RunError
 from lapae.estimator.space import Space
 from lapae.estimator.training import settle
+from lapae.files import write_whole
 from lapae.model import load_run
 from lapae.models import Bernoulli, Categorical, Gaussian
-from lapae.runs import CHECKPOINT, CONFIG, HISTORY, Run, read_tensor_file, tensor_file, write_whole
+from lapae.runs import CHECKPOINT, CONFIG, HISTORY, Run, read_tensor_file, tensor_file
 from lapae.toml import write_config
 
 if TYPE_CHECKING:

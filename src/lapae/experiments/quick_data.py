@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lapae.runs import write_whole
+from lapae.files import write_whole
 
 PATCHES, FACES = 600, 400
 ATTRIBUTES = ("Bright", "Reddish", "Bluish", "Smooth", "Light_Above", "Light_Left")

@@ -18,7 +18,8 @@ from lapae._version import __version__
 from lapae.errors import RunError
 from lapae.experiments.base import EXPERIMENTS, Experiment, Outcome, Table
 from lapae.experiments.lab import Lab, key
-from lapae.runs import plain, write_whole
+from lapae.files import write_whole
+from lapae.runs import plain
 
 RESULT = "result.json"
 DPI = 90

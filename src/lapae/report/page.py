@@ -16,13 +16,14 @@ from lapae._version import __version__
 from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError, RunError
+from lapae.files import write_whole
 from lapae.model import TrainedModel
 from lapae.report.examples import examples, test_data
 from lapae.report.latent import LatentSpace, latent_space, plane
 from lapae.report.results import FIGURES, Record, load_results, number, table
 from lapae.report.summary import METHODS, curves, facts, headline, read_history, summary
 from lapae.report.views import View, choose_view, shorts, tiles
-from lapae.runs import Run, write_whole
+from lapae.runs import Run
 from lapae.tasks.base import subset, tensor
 
 REPORT = "report.html"

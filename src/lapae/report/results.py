@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lapae.errors import RunError
-from lapae.runs import Run, plain, sync_folder, write_whole
+from lapae.files import sync_folder, write_whole
+from lapae.runs import Run, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lapae.files import write_whole
 from lapae.predict.prediction import Progress
-from lapae.runs import read_tensor_file, tensor_file, write_whole
+from lapae.runs import read_tensor_file, tensor_file
 
 VERSION = 1
 """Part of the digest: to be raised when the network or its training changes."""

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lapae.errors import RunError
+from lapae.files import sync_folder, write_whole
 from lapae.processes import copy_from_first, from_first, world_size
-from lapae.runs import CHECKPOINT, PREVIOUS, Run, read_tensor_file, sync_folder, tensor_file, write_whole
+from lapae.runs import CHECKPOINT, PREVIOUS, Run, read_tensor_file, tensor_file
 
 FORMAT = "lapae checkpoint 1"
 _NEXT = "checkpoint.next.safetensors"

@@ -13,10 +13,11 @@ import torch
 from lapae.config import Config, DataConfig
 from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
+from lapae.files import write_whole
 from lapae.model import DataInfo, Modules, TrainedModel, build_method, load_run
 from lapae.models import Likelihood
 from lapae.processes import from_first, node_first
-from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run, write_whole
+from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
 from lapae.train.checkpoint import load_checkpoint, take_up_together
 from lapae.train.evaluate import evaluate

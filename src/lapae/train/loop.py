@@ -21,9 +21,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lapae.config import TrainConfig
 from lapae.errors import DivergedError, ElsewhereError, RunError
+from lapae.files import write_whole
 from lapae.methods import Method
 from lapae.processes import from_first, stand_in
-from lapae.runs import HISTORY, Run, plain, write_whole
+from lapae.runs import HISTORY, Run, plain
 from lapae.train.checkpoint import Checkpoint, TrainState, copy_state, save_checkpoint
 from lapae.train.fabric import make_fabric
 from lapae.train.progress import Observer

@@ -1,0 +1,110 @@
+"""Files and folders that appear whole or not at all: a reader, or a crash at any moment, sees the old or the new.
+
+Everything that this package writes goes through here: under a temporary name beside the place, then onto the disk, then
+into place. Names are `.NAME.….tmp`; whoever holds a folder may remove those that a killed process has left.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from lapae.errors import ConfigError, RunError
+
+TEMPORARY = ".tmp"
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place when the body ends well, and is removed when it does not."""
+    with _in_place(path) as places:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent)
+        os.close(descriptor)
+        temporary = Path(name)
+        places.append(temporary)
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """The same for a folder; one that is there and not empty is left alone."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} exists and is not an empty folder: choose another")
+    with _in_place(path) as places:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent))
+        places.append(temporary)
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        if path.exists():
+            path.rmdir()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file of known content."""
+    with whole(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def npy_rows(path: Path, n: int) -> Iterator[Callable[[np.ndarray], None]]:
+    """A function that appends arrays (B, ...), n data in all and of one type, to a .npy file on the disk.
+
+    With plain writes and not through a memory map: a full disk is then an error and not a crash.
+    """
+    with whole(path) as temporary, temporary.open("wb") as file:
+        begun = False
+
+        def write(part: np.ndarray) -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                descr = np.lib.format.dtype_to_descr(part.dtype)
+                header = {"descr": descr, "fortran_order": False, "shape": (n, *part.shape[1:])}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(part).data)
+
+        yield write
+        if not begun:
+            raise ConfigError(f"{path}: there are no data to write")
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _in_place(path: Path) -> Iterator[list[Path]]:
+    """Move what the body has put into the list to `path`; remove it where something fails."""
+    places: list[Path] = []
+    if not path.parent.is_dir():
+        raise RunError(f"cannot write {path}: there is no folder {path.parent}")
+    try:
+        yield places
+        os.replace(places[0], path)
+        places.clear()
+        sync_folder(path.parent)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        for left in places:
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
