@@ -122,3 +122,8 @@ def test_no_two_options_share_a_name():
     """Flags are not prefixed, so names must differ over the tables."""
     names = [f.name for section in dataclasses.fields(Config) for f in dataclasses.fields(section.default_factory)]  # pyright: ignore
     assert len(names) == len(set(names))
+
+
+def test_a_huge_learning_rate_is_no_impossible_forgetting():
+    assert Config(train=TrainConfig(learning_rate=1e6)).resolved().method.forgetting == 1.0
+    assert Config(train=TrainConfig(learning_rate=0.1)).resolved().method.forgetting == 0.1

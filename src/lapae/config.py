@@ -72,7 +72,7 @@ class MethodConfig:
     update: str = "laplacian"
     """Update of the online precision: laplacian, redux, van or nng (paper, appendix C)."""
     forgetting: float | None = None
-    """The α of the online update; the learning rate where not given."""
+    """The α of the online update; the learning rate, at most 1, where not given."""
     prior_precision: float = 1.0
     """Precision of the Gaussian prior over the weights."""
     initial_precision: str = "data"
@@ -155,7 +155,7 @@ class Config:
         """With the defaults filled in that depend on other options; raises ConfigError where a number is impossible."""
         _check(self)
         if self.method.forgetting is None:
-            return replace(self, method=replace(self.method, forgetting=self.train.learning_rate))
+            return replace(self, method=replace(self.method, forgetting=min(self.train.learning_rate, 1.0)))
         return self
 
 
