@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import multiprocessing
 import os
 import queue
+import random
 import socket
 import traceback
 from collections.abc import Callable
@@ -12,14 +15,18 @@ from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["lapae.train.fit", "lightning_fabric", "lapae.cli.score"])
-PATIENCE = 120
-"""Seconds after which a test that waits for its processes fails."""
+PATIENCE = 180
+"""Seconds after which a test that waits for its processes fails: more than these wait for each other at the start."""
+PORTS = range(20_000, 32_000)
+"""Not among those that the system gives to connections, which could take one before the processes do."""
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    while True:
+        port = random.SystemRandom().choice(PORTS)
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
@@ -32,6 +39,7 @@ def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
 
 def _work(results: Any, rank: int, world_size: int, port: int, function: Callable, arguments: tuple) -> None:
     os.environ |= environment(rank, world_size, port)
+    faulthandler.dump_traceback_later(PATIENCE - 10)  # where it hangs, should it
     import torch
 
     torch.set_num_threads(1)
@@ -48,7 +56,10 @@ def _work(results: Any, rank: int, world_size: int, port: int, function: Callabl
 
 
 def on_processes(function: Callable, *arguments: Any, world_size: int = 2) -> list[Any]:
-    """What `function(*arguments)` returns (plain values, numpy arrays) in each of the processes of a job."""
+    """What `function(*arguments)` returns (plain values, numpy arrays) in each of the processes of a job.
+
+    They meet once: a second command in the same processes could find the first one's meeting place still open.
+    """
     results, port = CONTEXT.Queue(), free_port()
     processes = [
         CONTEXT.Process(target=_work, args=(results, rank, world_size, port, function, arguments), daemon=True)

@@ -30,10 +30,6 @@ def command(arguments: list[str]) -> tuple[int, str, str]:
     return code, out.getvalue(), errors.getvalue()
 
 
-def commands(many: list[list[str]]) -> list[tuple[int, str, str]]:
-    return [command(arguments) for arguments in many]
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A run on a table and one on images; new tables of 52 and of 3 rows, and images of which some cannot be read."""
@@ -75,17 +71,11 @@ def arguments_of(place, case, who: str) -> list[str]:
     return [task, str(place / run), str(place / source), "-o", str(out), *FAST, *more]
 
 
-@pytest.fixture(scope="module")
-def together(place):
-    return on_processes(commands, [arguments_of(place, case, "two") for case in CASES])
-
-
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_two_processes_write_what_one_writes(case, place, together):
-    arguments = arguments_of(place, case, "one")
-    code, out, errors = command(arguments)
+def test_two_processes_write_what_one_writes(case, place):
+    code, out, errors = command(arguments_of(place, case, "one"))
     assert code == 0
-    first, second = (found[CASES.index(case)] for found in together)
+    first, second = on_processes(command, arguments_of(place, case, "two"))
     assert second == (0, "", "")
     assert first[0] == 0
     assert json.loads(first[1]) | {"out": ""} == json.loads(out) | {"out": ""}
@@ -93,9 +83,6 @@ def test_two_processes_write_what_one_writes(case, place, together):
     one, two = (arguments_of(place, case, who)[4] for who in ("one", "two"))
     with open(one, "rb") as alone, open(two, "rb") as shared:
         assert alone.read() == shared.read()
-
-
-def test_nothing_temporary_stays(place, together):
     assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []
 
 
