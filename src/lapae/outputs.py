@@ -23,10 +23,13 @@ def csv_rows(path: Path, header: Sequence[str] | None, delimiter: str = ",") -> 
         yield writer.writerows
 
 
-def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Arrays in an .npz file."""
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Arrays in an .npz file, or the first of them alone in a .npy file."""
     with whole(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+        if path.suffix.lower() == ".npy":
+            np.save(file, next(iter(arrays.values())))
+        else:
+            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def image_bytes(x: np.ndarray, most: float) -> np.ndarray:

@@ -128,7 +128,7 @@ sys.path.insert(0, sys.argv[4])
 from faults.runs import assert_same, train
 from lapae.errors import RunError
 from lapae.files import npy_rows
-from lapae.outputs import csv_rows, write_npz
+from lapae.outputs import csv_rows, write_arrays
 from lapae.runs import Run
 from lapae.train.checkpoint import load_checkpoint
 
@@ -139,7 +139,7 @@ def into_npy():
 def into_csv():
     with csv_rows(disk / "x.csv", None) as write:
         write(big.tolist())
-for write in (into_npy, into_csv, lambda: write_npz(disk / "x.npz", {"x": big})):
+for write in (into_npy, into_csv, lambda: write_arrays(disk / "x.npz", {"x": big})):
     try:
         write()
         raise SystemExit("there was room")

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass
 
 import tyro
 
-from lapae.cli.new_data import (
-    UNNAMED,
-    Out,
-    Predictive,
-    Run,
-    Source,
-    check_out,
-    finish,
-    hand_over,
-    open_model,
-    open_source,
-    predicted,
-)
+from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
 
 
 @dataclass(frozen=True)
-class EmbedCommand:
+class EmbedCommand(PredictCommand):
     """Codes of new data under a trained run, with their deviations.
 
     A .csv has a row for each datum, in the order of the input: the columns of a table that are no features (or the name
     of the image file), the code z0, z1, … and its deviation z0_std, z1_std, …. An .npz has the arrays z and z_std, a
     .npy the codes alone.
     """
-
-    run: Run
-    """Folder of a trained run."""
-    input: Source
-    """.csv, .npy or .npz file, image, or folder of images."""
-    out: Out
-    """.csv, .npz or .npy file to write."""
-    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,15 +27,11 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.data import DataError
-    from lapae.files import whole
-    from lapae.outputs import csv_rows, write_npz
-    from lapae.processes import join, rank
+    from lapae.outputs import csv_rows, write_arrays
+    from lapae.processes import rank
 
-    join()
     options = command.options
-    model = open_model(command.run, options)
-    source = open_source(command.input, model, options)
-    blocks = predicted(model, source, options, ("z_mean", "z_var"), "embedding")
+    source, blocks = command.predictions(("z_mean", "z_var"), "embedding")
     if rank() > 0:
         return hand_over(blocks)
     first = next(blocks, None)
@@ -73,10 +48,6 @@ def main(arguments: Sequence[str]) -> int:
                 first = next(blocks, None)
         return finish(source, command.out, n, options, latent_dim=k)
     parts = [first.found, *(rows.found for rows in blocks)]
-    z = np.concatenate([part["z_mean"] for part in parts])
-    if suffix == ".npz":
-        write_npz(command.out, {"z": z, "z_std": np.concatenate([np.sqrt(part["z_var"]) for part in parts])})
-    else:
-        with whole(command.out) as path, path.open("wb") as file:
-            np.save(file, z)
+    z, var = (np.concatenate([part[name] for part in parts]) for name in ("z_mean", "z_var"))
+    write_arrays(command.out, {"z": z, "z_std": np.sqrt(var)})
     return finish(source, command.out, len(z), options, latent_dim=k)

@@ -115,7 +115,7 @@ def write_array(source: Any, out: Path, blocks: Iterator[Any]) -> tuple[int, int
     import numpy as np
 
     from lapae.files import npy_rows
-    from lapae.outputs import write_npz
+    from lapae.outputs import write_arrays
 
     n = holes = 0
     shape = source.raw.shape[1:]
@@ -130,7 +130,7 @@ def write_array(source: Any, out: Path, blocks: Iterator[Any]) -> tuple[int, int
             write(as_given(x))
             n, holes = n + len(x), holes + int(missing.sum())
     if parts:
-        write_npz(out, {"x": np.concatenate(parts)})
+        write_arrays(out, {"x": np.concatenate(parts)})
     return n, holes
 
 

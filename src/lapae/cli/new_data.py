@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -63,6 +63,28 @@ class Predictive(Intake):
     """mc, linearized or moments; that of the run where not given."""
     n_samples: int | None = None
     """Networks drawn by mc; that of the run where not given."""
+
+
+@dataclass(frozen=True)
+class PredictCommand:
+    """A command that predicts something of every datum."""
+
+    run: Run
+    """Folder of a trained run."""
+    input: Source
+    """.csv, .npy or .npz file, image, or folder of images."""
+    out: Out
+    """.csv, .npz or .npy file to write."""
+    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
+
+    def predictions(self, want: tuple[str, ...], what: str) -> tuple[Input, Iterator[Rows]]:
+        """The input, and predictions of `want` for it; meets the other processes first, where there are some."""
+        from lapae.processes import join
+
+        join()
+        model = open_model(self.run, self.options)
+        source = open_source(self.input, model, self.options)
+        return source, predicted(model, source, self.options, want, what)
 
 
 def open_model(run: Path, options: Device) -> TrainedModel:

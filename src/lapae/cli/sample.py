@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from lapae.estimator.prediction import generate
     from lapae.files import whole, whole_folder
-    from lapae.outputs import csv_rows, grid, image_bytes, save_image, write_npz
+    from lapae.outputs import csv_rows, grid, image_bytes, save_image, write_arrays
 
     model = open_model(command.run, command.options)
     picture = suffix in (".png", "")
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         with csv_rows(command.out, names) as write:
             write([f"{value:.8g}" for value in row] for row in flat.tolist())
     elif suffix == ".npz":
-        write_npz(command.out, {"x": x})
+        write_arrays(command.out, {"x": x})
     elif suffix == ".npy":
         with whole(command.out) as path, path.open("wb") as file:
             np.save(file, x)

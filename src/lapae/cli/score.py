@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass
 
 import tyro
 
-from lapae.cli.new_data import (
-    UNNAMED,
-    Out,
-    Predictive,
-    Run,
-    Source,
-    check_out,
-    finish,
-    hand_over,
-    open_model,
-    open_source,
-    predicted,
-)
+from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
 
 
 @dataclass(frozen=True)
-class ScoreCommand:
+class ScoreCommand(PredictCommand):
     """Score new data: the log-likelihood of each datum under a trained run, higher is more normal.
 
     The output has a row for each datum, in the order of the input, with the columns of a table that are no features
     (an index, a label) or the name of the image file. A run of the estimator also says which data are outliers.
     """
-
-    run: Run
-    """Folder of a trained run."""
-    input: Source
-    """.csv, .npy or .npz file, image, or folder of images."""
-    out: Out
-    """.csv, .npy or .npz file to write."""
-    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,16 +26,12 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.estimator.storage import threshold
-    from lapae.files import whole
-    from lapae.outputs import csv_rows, write_npz
-    from lapae.processes import join, rank
+    from lapae.outputs import csv_rows, write_arrays
+    from lapae.processes import rank
 
-    join()
     options = command.options
-    model = open_model(command.run, options)
-    source = open_source(command.input, model, options)
+    source, blocks = command.predictions(("log_likelihood",), "scoring")
     offset = threshold(command.run)
-    blocks = predicted(model, source, options, ("log_likelihood",), "scoring")
     n = n_outliers = 0
     if rank() > 0:
         return hand_over(blocks)
@@ -64,11 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         parts = [rows.found["log_likelihood"] for rows in blocks]
         scores = np.concatenate(parts) if parts else np.empty(0)
         n, n_outliers = len(scores), int((scores < offset).sum()) if offset is not None else 0
-        if suffix == ".npz":
-            write_npz(command.out, {"log_likelihood": scores})
-        else:
-            with whole(command.out) as path, path.open("wb") as file:
-                np.save(file, scores)
+        write_arrays(command.out, {"log_likelihood": scores})
     else:
         first = next(blocks, None)
         header = [*(first.names if first else []), "log_likelihood", *(["outlier"] if offset is not None else [])]
