@@ -77,13 +77,13 @@ def test_columns_are_found_by_name(place, tmp_path):
 
 
 def test_scores_do_not_depend_on_the_size_of_blocks(place, tmp_path, monkeypatch):
-    from lapae import inputs
+    from lapae.inputs import base
 
     x = 50 + np.random.default_rng(0).standard_normal((50, 3))
     np.save(tmp_path / "x.npy", x)
     found = []
     for size in (8192, 7):
-        monkeypatch.setattr(inputs, "BLOCK_ROWS", size)
+        monkeypatch.setattr(base, "BLOCK_ROWS", size)
         assert main(["score", str(place / "table"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "s.npy"), *FAST]) == 0
         found.append(np.load(tmp_path / "s.npy"))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-9)

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from ranks import on_processes
 
-from lapae import inputs
 from lapae.cli import main
+from lapae.inputs import base
 
 FAST = ["--n-samples", "3", "--device", "cpu", "--json"]
 BLOCK = 7
@@ -20,13 +20,13 @@ BLOCK = 7
 
 def command(arguments: list[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command that reads blocks of seven."""
-    before, inputs.BLOCK_ROWS = inputs.BLOCK_ROWS, BLOCK
+    before, base.BLOCK_ROWS = base.BLOCK_ROWS, BLOCK
     out, errors = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             code = main(arguments)
     finally:
-        inputs.BLOCK_ROWS = before
+        base.BLOCK_ROWS = before
     return code, out.getvalue(), errors.getvalue()
 
 

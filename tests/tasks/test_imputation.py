@@ -10,7 +10,8 @@ from torch import nn
 from lapae.methods import Method, Output
 from lapae.models import Gaussian
 from lapae.tasks import imputation
-from lapae.tasks.imputation import impute, mask
+from lapae.tasks.completion import impute, noise_like
+from lapae.tasks.imputation import mask
 
 
 class Constant(Method):
@@ -54,7 +55,7 @@ def test_imputing_is_better_than_noise():
     x = images(50, 5)[0]
     observed = mask("random", SHAPE, n=50, missing=0.3)
     found = imputation.run(trained("ensemble"), x, observed, steps=3)
-    fill = imputation.noise_like(x, (0.0, 1.0), 0)
+    fill = noise_like(x, (0.0, 1.0), 0)
     assert found.mse_missing < 0.5 * (fill - x)[~observed].square().mean().item()
     assert found.missing == pytest.approx(0.3, abs=0.03)
 

@@ -7,8 +7,10 @@ import math
 import re
 import warnings
 from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
@@ -49,29 +51,19 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
     header: list[str] | None = None
     label: int | None = None
     width = 0
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            delimiter = delimiter_of(file.readline(2**16))
-            file.seek(0)
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            for cells in reader:
-                if not cells:
-                    continue  # a blank line
-                row, cells = reader.line_num, list(map(str.strip, cells))
-                if not width:
-                    width = len(cells)
-                    label = _label_index(path, cells, label_column)
-                    if label_column in cells or is_header(cells, label):
-                        header = cells
-                        continue
-                if len(cells) != width:
-                    raise DataError(f"{path}, row {row}: {len(cells)} cells, expected {width}")
-                if label is not None:
-                    labels.append(cells.pop(label))
-                values.extend(numbers_of(path, row, cells, header, label, allow_nan))
-                rows.append(row)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as .csv ({error})") from error
+    for row, cells in rows_of(path, delimiter_of(path)):
+        if not width:
+            width = len(cells)
+            label = _label_index(path, cells, label_column)
+            if label_column in cells or is_header(cells, label):
+                header = cells
+                continue
+        if len(cells) != width:
+            raise DataError(f"{path}, row {row}: {len(cells)} cells, expected {width}")
+        if label is not None:
+            labels.append(cells.pop(label))
+        values.extend(numbers_of(path, row, cells, header, label, allow_nan))
+        rows.append(row)
     if header and label is not None and header[label] == label_column and label_column in labels:
         # the name of a class was given, and a row of data was taken for the header
         raise DataError(f"{path}: {label_column!r} is a label and no column; label_column must be a name or a number")
@@ -86,9 +78,39 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
     return Table(x, tuple(names) if names else None, labels if label is not None else None, rows)
 
 
-def delimiter_of(line: str) -> str:
-    """What stands between the cells of a line."""
+@contextmanager
+def _reading(path: Path) -> Iterator[TextIO]:
+    """A .csv file; what goes wrong in reading it is a DataError."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield file
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as .csv ({error})") from error
+
+
+def delimiter_of(path: Path) -> str:
+    """What stands between the cells of a file's first line."""
+    with _reading(path) as file:
+        line = file.readline(2**16)
     return max(DELIMITERS, key=re.sub(r'"[^"]*"', "", line).count)
+
+
+def rows_of(
+    path: Path, delimiter: str, progress: Callable[[int], None] | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """Lines that rows end on, from 1, and their cells; blank lines are left out. `progress` counts characters."""
+    with _reading(path) as file:
+        lines = file if progress is None else _counted(file, progress)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        for cells in reader:
+            if cells:
+                yield reader.line_num, [cell.strip() for cell in cells]
+
+
+def _counted(lines: Iterable[str], progress: Callable[[int], None]) -> Iterator[str]:
+    for line in lines:
+        progress(len(line))
+        yield line
 
 
 def _numbers_rows(column: np.ndarray) -> bool:

@@ -12,8 +12,8 @@ from lapae.methods import Method
 from lapae.predict import draw_seeds, evaluating
 from lapae.predict.mc import n_distinct
 from lapae.predict.statistics import expected
+from lapae.tasks.completion import Imputation, impute
 from lapae.tasks.generation import from_noise, from_prior
-from lapae.tasks.imputation import Imputation, impute
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder

@@ -29,8 +29,9 @@ from lapae.experiments.pictures import draw_mosaic
 from lapae.tasks import calibration_downstream
 from lapae.tasks.base import device, subset, tensor
 from lapae.tasks.classifier import class_probabilities, train_classifier
+from lapae.tasks.completion import impute
 from lapae.tasks.generation import describe, from_noise
-from lapae.tasks.imputation import impute, mask, value_range
+from lapae.tasks.imputation import mask, value_range
 from lapae.tasks.metrics import classification
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from lapae.report.examples import label
 from lapae.report.latent import LatentSpace, latent_space
 from lapae.report.views import TOP, choose_view, short, shorts, storage, storage_deviation
 from lapae.tasks.base import subset, tensor
-from lapae.tasks.imputation import impute
+from lapae.tasks.completion import impute
 
 GROUP = 10
 """Networks drawn at once: `decode_codes` draws ten at a time, and the same groups are kept once."""

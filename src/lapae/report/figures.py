@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lapae.predict import predict
 from lapae.report.latent import latent_space, plane
+from lapae.tasks.completion import impute
 from lapae.tasks.figures import image_grid
-from lapae.tasks.imputation import MaskName, impute, mask
+from lapae.tasks.imputation import MaskName, mask
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

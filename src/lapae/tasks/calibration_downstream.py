@@ -20,7 +20,8 @@ from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.tasks.base import TrainedModel, device, labels, subset, task, tensor
 from lapae.tasks.classifier import class_probabilities, train_classifier
-from lapae.tasks.imputation import ImputationOptions, ImputationResult, hidden_test_data, noise_like, value_range
+from lapae.tasks.completion import noise_like
+from lapae.tasks.imputation import ImputationOptions, ImputationResult, hidden_test_data, value_range
 from lapae.tasks.imputation import run as run_imputation
 from lapae.tasks.metrics import classification, reliability
 

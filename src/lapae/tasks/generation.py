@@ -20,7 +20,8 @@ from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.prediction import Progress
 from lapae.predict.statistics import expected
 from lapae.tasks.base import TrainedModel, subset, task, tensor
-from lapae.tasks.imputation import impute, value_range
+from lapae.tasks.completion import impute
+from lapae.tasks.imputation import value_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,16 +1,7 @@
-"""Missing data: fill with noise, then encode and decode with sampled networks while the observed part stays fixed.
-
-The paper's procedure (appendix A) has two stages. The first explores: each of `modes` chains draws a network (one a
-step) and replaces the missing values by its reconstruction. The second averages: `average` more networks reconstruct
-every mode, and their mean is the sample. `average=0` is plain iteration (Rezende et al. 2014), with `steps` steps.
-
-Observed values are True in `observed`; a missing value is False there, or NaN in x. Shapes: M modes, N data,
-x and observed are (N, *shape) in the model's space, or observed is of the shape of a datum.
-"""
+"""Missing data: hide a part of data that are known, complete it, and measure the error against the truth."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,11 +11,9 @@ from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
-from lapae.methods.base import Draws, Method
-from lapae.predict.mc import draw_seeds, evaluating
-from lapae.predict.prediction import Progress
-from lapae.predict.statistics import expected
+from lapae.methods.base import Method
 from lapae.tasks.base import TrainedModel, subset, task, tensor
+from lapae.tasks.completion import Imputation, impute
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,25 +22,27 @@ if TYPE_CHECKING:
 
 MaskName = Literal["upper", "lower", "left", "right", "random", "all", "none"]
 MASKS: tuple[MaskName, ...] = ("upper", "lower", "left", "right", "random", "all", "none")
-NOISE = 0.15
-"""Deviation of the filling noise as a share of the range of the data: the authors scale normal noise to that range,
-and of a 28x28 image of it about 6.5 deviations fit in."""
 
 
-@dataclass(frozen=True)
-class Imputation:
-    """Imputed data, the modes kept apart."""
-
-    samples: Tensor
-    """(M, N, *shape): one completed datum a mode."""
-    mean: Tensor
-    """(N, *shape): mean over modes."""
-    var: Tensor
-    """(N, *shape): variance over modes, unbiased; zero where observed."""
-    within: Tensor
-    """(N, *shape): variance over networks within a mode, a mean over modes; zero for plain iteration."""
-    reconstructions: Tensor
-    """(M, N, *shape): what the networks say, the observed part too (`samples` has the observed values there)."""
+def mask(which: MaskName, shape: tuple[int, ...], *, n: int = 1, seed: int = 0, missing: float = 0.5) -> Tensor:
+    """What is observed, (n, *shape): everything but the upper (lower, left, right) half, but a share of random values
+    (`missing`, drawn for each datum), but all of it ("all"), or everything ("none")."""
+    if which not in MASKS:
+        raise ValueError(f"unknown mask {which!r}: expected one of {', '.join(MASKS)}")
+    observed = torch.ones(n, *shape, dtype=torch.bool)
+    if which == "all":
+        observed[:] = False
+    elif which == "random":
+        observed = torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed)) >= missing
+    elif which != "none":
+        horizontal = which in ("left", "right")
+        if len(shape) < 2 and not horizontal:
+            raise ValueError(f"the mask {which!r} needs images, got data of shape {shape}; use 'left' or 'random'")
+        axis = observed.ndim - (1 if horizontal else 2)
+        half = observed.shape[axis] // 2
+        first = which in ("upper", "left")
+        observed.narrow(axis, 0 if first else half, half if first else observed.shape[axis] - half).fill_(False)
+    return observed
 
 
 @dataclass(frozen=True)
@@ -96,142 +87,6 @@ class ImputationResult:
         if self.x.ndim != 4:
             return {}
         return {"imputation_modes": imputed_images(self.x, self.observed, self.imputation)}
-
-
-def mask(which: MaskName, shape: tuple[int, ...], *, n: int = 1, seed: int = 0, missing: float = 0.5) -> Tensor:
-    """What is observed, (n, *shape): everything but the upper (lower, left, right) half, but a share of random values
-    (`missing`, drawn for each datum), but all of it ("all"), or everything ("none")."""
-    if which not in MASKS:
-        raise ValueError(f"unknown mask {which!r}: expected one of {', '.join(MASKS)}")
-    observed = torch.ones(n, *shape, dtype=torch.bool)
-    if which == "all":
-        observed[:] = False
-    elif which == "random":
-        observed = torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed)) >= missing
-    elif which != "none":
-        horizontal = which in ("left", "right")
-        if len(shape) < 2 and not horizontal:
-            raise ValueError(f"the mask {which!r} needs images, got data of shape {shape}; use 'left' or 'random'")
-        axis = observed.ndim - (1 if horizontal else 2)
-        half = observed.shape[axis] // 2
-        first = which in ("upper", "left")
-        observed.narrow(axis, 0 if first else half, half if first else observed.shape[axis] - half).fill_(False)
-    return observed
-
-
-def impute(
-    method: Method,
-    x: Tensor,
-    observed: Tensor | None = None,
-    *,
-    modes: int = 5,
-    average: int = 5,
-    steps: int = 1,
-    seed: int = 0,
-    value_range: tuple[float, float] = (0.0, 1.0),
-    shared_noise: bool = False,
-    start: Tensor | None = None,
-    batch_size: int = 512,
-    progress: Progress | None = None,
-) -> Imputation:
-    """Complete the missing values of x (N, *shape); those are NaN, or False in `observed`.
-
-    Noise fills `value_range`, clipped to it; each mode has noise of its own unless `shared_noise` (as in the authors'
-    code, where only the networks tell modes apart). `start` (M, N, *shape) fills in place of noise: other data, say,
-    from where chains reach completions that differ more. `progress` is called with the number of data done.
-    """
-    if modes < 1 or average < 0 or steps < 1:
-        raise ValueError(f"expected modes >= 1, average >= 0 and steps >= 1, got {modes}, {average} and {steps}")
-    known = ~x.isnan()
-    if observed is not None:
-        if observed.dtype != torch.bool:
-            raise TypeError(f"expected a boolean mask (True: observed), got {observed.dtype}")
-        known = known & observed.expand_as(x)
-    if x[known].isinf().any():
-        raise ValueError("observed values must be finite, got infinities")
-    x = torch.where(known, x, torch.zeros_like(x))
-    device, seeds = next(method.parameters()).device, iter(draw_seeds(seed, modes * steps + average))
-    if start is None:
-        start = noise_like(x.expand(1 if shared_noise else modes, *x.shape), value_range, seed)
-    elif start.shape != (modes, *x.shape) or not start.isfinite().all():
-        raise ValueError(f"expected finite starts of shape {(modes, *x.shape)}, got {tuple(start.shape)}")
-    start = start.to(x.dtype).expand(modes, *x.shape)
-    batches = []
-    for first in range(0, len(x), batch_size):
-        part = slice(first, first + batch_size)
-        batches.append(_Chain(x[part].to(device), known[part].to(device), start[:, part].to(device)))
-    with evaluating(method):
-        for _ in range(steps):
-            draws = method.draw([next(seeds) for _ in range(modes)])
-            for batch in batches:
-                batch.explore(method, draws)
-        for _ in range(average):
-            draws = method.draw([next(seeds)])
-            for batch in batches:
-                batch.refine(method, draws)
-                if progress:
-                    progress(len(batch.x))
-    return _collect(batches)
-
-
-class _Chain:
-    """The modes of one batch as they are refined."""
-
-    def __init__(self, x: Tensor, known: Tensor, start: Tensor) -> None:
-        self.x, self.known = x, known
-        self.state = self._paste(start)
-        self.raw = self.state
-        self.n = 0
-        self.total, self.squares = torch.zeros_like(self.state), torch.zeros_like(self.state)
-
-    def explore(self, method: Method, draws: Draws) -> None:
-        """One network a mode."""
-        self.raw = _reconstruct(method, draws, self.state)
-        self.state = self._paste(self.raw)
-
-    def refine(self, method: Method, draws: Draws) -> None:
-        """One network for all modes, averaged with the others; deviations are from the mode it starts from."""
-        flat = _reconstruct(method, draws, self.state.flatten(0, 1)[None]).unflatten(1, self.state.shape[:2])[0]
-        shift = flat - self.raw
-        self.n += 1
-        self.total += shift
-        self.squares += shift.square()
-
-    def finish(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples and reconstructions (M, B, *shape), and the variance within modes (B, *shape)."""
-        raw = self.raw + self.total / max(self.n, 1)
-        within = (self.squares - self.total.square() / max(self.n, 1)).clamp_min(0) / max(self.n - 1, 1)
-        return self._paste(raw), raw, within.mean(0).masked_fill(self.known, 0)
-
-    def _paste(self, values: Tensor) -> Tensor:
-        return torch.where(self.known, self.x, values)
-
-
-def _reconstruct(method: Method, draws: Draws, x: Tensor) -> Tensor:
-    return expected(method.likelihood, draws.decode(draws.encode(x))).expand(len(x), *x.shape[1:])
-
-
-def noise_like(x: Tensor, value_range: tuple[float, float], seed: int) -> Tensor:
-    """Normal noise of the shape of x around the middle of a range, clipped to it; on the CPU."""
-    low, high = value_range
-    noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed))
-    return (0.5 * (low + high) + NOISE * (high - low) * noise).clamp_(low, high)
-
-
-def _collect(batches: list[_Chain]) -> Imputation:
-    def parts() -> Iterator[tuple[Tensor, ...]]:
-        for batch in batches:
-            yield tuple(part.cpu() for part in batch.finish())
-
-    samples, raw, within = zip(*parts(), strict=True) if batches else ((), (), ())
-    if not samples:
-        raise ValueError("expected at least one datum to impute, got none")
-    joined = torch.cat(samples, 1)
-    known = torch.cat([batch.known.cpu() for batch in batches])
-    var = joined.var(0) if len(joined) > 1 else torch.zeros_like(joined[0])
-    # no rounding where observed
-    mean, var = torch.where(known, joined[0], joined.mean(0)), var.masked_fill(known, 0)
-    return Imputation(joined, mean, var, torch.cat(within), torch.cat(raw, 1))
 
 
 def run(method: Method, x: Tensor, observed: Tensor, **options: Any) -> ImputationResult:

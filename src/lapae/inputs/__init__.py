@@ -1,0 +1,13 @@
+"""New data for a trained run: tables, arrays and folders of images, read block by block and checked against the run.
+
+What does not fit (another shape, other columns, another range of values) is a `DataError` that says what came and what
+was expected. Memory does not grow with the data: .csv files are read row by row, .npy files are mapped.
+"""
+
+from lapae.inputs.arrays import ArrayInput
+from lapae.inputs.base import Block, Input
+from lapae.inputs.images import ImageInput
+from lapae.inputs.opening import open_input
+from lapae.inputs.tables import CsvInput
+
+__all__ = ["ArrayInput", "Block", "CsvInput", "ImageInput", "Input", "open_input"]
