@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from observers import StopAfter
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.testing import assert_close
@@ -238,26 +239,6 @@ def test_validation_reports_a_sample_and_the_mean():
     assert_close(sums["loss"], -Gaussian().log_prob(functional_call(method.network, params, (x,)), x).sum().detach())
     assert_close(sums["loss_of_mean"], -Gaussian().log_prob(method.network(x), x).sum().detach())
     assert sums["loss"] != sums["loss_of_mean"]
-
-
-class StopAfter:
-    """An observer that ends training after an epoch, as a signal would."""
-
-    def __init__(self, epoch: int) -> None:
-        self.last = epoch
-
-    def start(self, epoch, epochs, n_batches):
-        pass
-
-    def step(self):
-        pass
-
-    def epoch(self, record):
-        if record["epoch"] == self.last:
-            raise KeyboardInterrupt
-
-    def close(self):
-        pass
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from observers import StopAfter
 
 from lapae.cli import main
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
@@ -83,26 +84,6 @@ def test_ctrl_c_leaves_a_resumable_run_and_a_clean_message(undisturbed, tmp_path
 CURVE = Config(
     model=ModelConfig(hidden=(8,)), method=MethodConfig(method="vae"), train=TrainConfig(epochs=6, device="cpu")
 ).resolved()
-
-
-class StopAfter:
-    """An observer that ends training after an epoch, as a signal would."""
-
-    def __init__(self, epoch: int) -> None:
-        self.last = epoch
-
-    def start(self, epoch, epochs, n_batches):
-        pass
-
-    def step(self):
-        pass
-
-    def epoch(self, record):
-        if record["epoch"] == self.last:
-            raise KeyboardInterrupt
-
-    def close(self):
-        pass
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from observers import StopAfter
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.runs import Run
@@ -17,30 +18,6 @@ CONFIG = Config(
 )
 
 
-class Stop(Exception):
-    pass
-
-
-class StopAfter:
-    """An observer that ends training as a user would."""
-
-    def __init__(self, epoch):
-        self.last = epoch
-
-    def start(self, done, epochs, steps):
-        pass
-
-    def step(self):
-        pass
-
-    def epoch(self, record):
-        if record["epoch"] == self.last:
-            raise Stop
-
-    def close(self):
-        pass
-
-
 def test_rates_fall_along_a_cosine(table, tmp_path):
     model = fit(CONFIG, table, run=Run.create(tmp_path / "run"))
     rates = [record["learning_rate"] for record in model.history]
@@ -50,7 +27,7 @@ def test_rates_fall_along_a_cosine(table, tmp_path):
 def test_a_stopped_run_goes_on_along_the_same_cosine(table, tmp_path):
     whole = fit(CONFIG, table, run=Run.create(tmp_path / "whole"))
     run = Run.create(tmp_path / "stopped")
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         fit(CONFIG, table, run=run, observers=[StopAfter(3)])
     resumed = fit(CONFIG, table, run=run, resume=True)
     for name, tensor in whole.method.state_dict().items():

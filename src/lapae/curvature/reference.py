@@ -46,11 +46,7 @@ def ggn_blocks(
     params: Mapping[str, Tensor] | None = None,
 ) -> Params:
     """Exact block of every layer, {layer name: (P, P)}: see `lapae.curvature.ggn_blocks`."""
-    likelihood = likelihood or Gaussian()
-    own = dict(module.named_parameters())
-    values = own if params is None else dict(params)
-    output = functional_call(module, {k: v.detach() for k, v in values.items()}, (x,))
-    h = output_hessian(likelihood, output)
+    h = _seed(module, x, likelihood, params)
     layers: dict[str, list[Tensor]] = {}
     for name, jacobian in jacobians(module, x, params).items():
         layers.setdefault(name.rpartition(".")[0], []).append(jacobian.flatten(2))
@@ -68,8 +64,12 @@ def ggn_diagonal(
     params: Mapping[str, Tensor] | None = None,
 ) -> Params:
     """Exact diagonal, {parameter name: its shape}: see `lapae.curvature.ggn_diagonal`."""
-    likelihood = likelihood or Gaussian()
+    h = _seed(module, x, likelihood, params)
+    return {name: torch.einsum("bd...,bde,be...->...", j, h, j) for name, j in jacobians(module, x, params).items()}
+
+
+def _seed(module: nn.Module, x: Tensor, likelihood: Likelihood | None, params: Mapping[str, Tensor] | None) -> Tensor:
+    """The Hessian at the outputs of x, (B, D, D)."""
     values = dict(module.named_parameters()) if params is None else dict(params)
     output = functional_call(module, {k: v.detach() for k, v in values.items()}, (x,))
-    h = output_hessian(likelihood, output)
-    return {name: torch.einsum("bd...,bde,be...->...", j, h, j) for name, j in jacobians(module, x, params).items()}
+    return output_hessian(likelihood or Gaussian(), output)

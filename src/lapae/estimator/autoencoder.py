@@ -103,7 +103,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     def fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
         """Learn from X (n, ...); y is not looked at."""
-        from lapae.estimator.training import train, typical_gaps
+        from lapae.estimator.training import train, typical_gap
 
         if not 0 < self.contamination <= 0.5:
             raise ValueError(f"contamination={self.contamination}: expected a number above 0 and at most 0.5")
@@ -118,7 +118,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         self.history_ = self.model_.history
         self.n_iter_ = max(1, len(self.history_))
         self.latent_dim_ = self._n_features_out = self._code_size(x[:1])
-        self.noise_, self.hidden_noise_ = typical_gaps(self, x[held_out] if held_out.any() else x)
+        self.hidden_noise_ = typical_gap(self, x[held_out] if held_out.any() else x)
         self.offset_ = float(np.percentile(self.score_samples(X), 100 * self.contamination))
         return self
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT = "lapae estimator 1"
 ABOUT, TENSORS = "estimator.json", "estimator.safetensors"
-NOISES = ("noise_", "hidden_noise_")
+NOISE = "hidden_noise_"
 FITTED = {"seed_": int, "offset_": float, "n_iter_": int, "latent_dim_": int, "n_features_in_": int}
 OWN = {"own": True}
 """In place of modules or a likelihood of the user's, which are code and are not saved."""
@@ -46,8 +46,8 @@ def save(estimator: LaplacianAutoencoder, path: str | Path) -> None:
         model = copy.deepcopy(estimator.model_)
         model.method.float()
         write_whole(run / CONFIG, write_config(model.config).encode())
-        tensors = {name: torch.from_numpy(getattr(estimator, name)) for name in NOISES}
-        write_whole(run / TENSORS, tensor_file(tensors, {"format": FORMAT}))
+        noise = {NOISE: torch.from_numpy(estimator.hidden_noise_)}
+        write_whole(run / TENSORS, tensor_file(noise, {"format": FORMAT}))
         lines = "".join(json.dumps(record) + "\n" for record in estimator.history_)
         write_whole(run / HISTORY, lines.encode())
         model.save(run)
@@ -81,10 +81,9 @@ def load(cls: type[LaplacianAutoencoder], path: str | Path, *, network: Any, lik
         setattr(estimator, "feature_names_in_", np.asarray(names, dtype=object))  # noqa: B010
     estimator._n_features_out = estimator.latent_dim_
     tensors = read_tensor_file(run / TENSORS)[0]
-    if set(tensors) != set(NOISES):
-        raise RunError(f"{run / TENSORS} holds {', '.join(sorted(tensors))}, expected {', '.join(NOISES)}")
-    for name, tensor in tensors.items():
-        setattr(estimator, name, tensor.numpy())
+    if NOISE not in tensors:
+        raise RunError(f"{run / TENSORS} holds {', '.join(sorted(tensors))}, expected {NOISE}")
+    estimator.hidden_noise_ = tensors[NOISE].numpy()
     estimator.history_ = _read_history(run)
     return estimator
 

@@ -126,11 +126,7 @@ def _task(model: TrainedModel, data: Data, options: ClassificationOptions) -> Cl
             observed,
             classifier,
             keep_observed=options.keep_observed,
-            modes=options.modes,
-            average=options.average,
-            steps=options.steps,
-            seed=options.seed,
-            shared_noise=options.shared_noise,
             value_range=value_range(model, data),
             progress=advance,
+            **options.of_completion(),
         )

@@ -145,6 +145,11 @@ class ImputationOptions:
     seed: int = 0
     """Seed of noise, draws and subset."""
 
+    def of_completion(self) -> dict[str, Any]:
+        """Those that `impute` takes."""
+        names = ("modes", "average", "steps", "seed", "shared_noise")
+        return {name: getattr(self, name) for name in names}
+
 
 def value_range(model: TrainedModel, data: Data, n: int = 1000) -> tuple[float, float]:
     """Range of the training data (of a part of them) in the model's space."""
@@ -170,11 +175,7 @@ def _task(model: TrainedModel, data: Data, options: ImputationOptions) -> Imputa
             model.method,
             x,
             observed,
-            modes=options.modes,
-            average=options.average,
-            steps=options.steps,
-            seed=options.seed,
-            shared_noise=options.shared_noise,
             value_range=value_range(model, data),
             progress=advance,
+            **options.of_completion(),
         )
