@@ -31,8 +31,19 @@ def test_votes_are_those_of_scikit_learn(k):
     np.testing.assert_array_equal(got, KNeighborsClassifier(k).fit(points, y).predict(queries))
     many = rng.integers(2, size=(60, 4))
     voting = Voting(many)
-    got = voting.predict(votes(points, voting.indicators, queries, [k], chunk=7)[0])
+    got = voting.predict(votes(points, voting.indicators, queries, [k])[0])
     np.testing.assert_array_equal(got, KNeighborsClassifier(k).fit(points, many).predict(queries))
+
+
+def test_votes_in_pieces_and_in_any_order(monkeypatch):
+    rng = np.random.default_rng(0)
+    points, queries, ks = rng.normal(size=(60, 2)), rng.normal(size=(40, 2)), [7, 1, 7, 30]
+    indicators = Voting(rng.integers(3, size=60)).indicators
+    whole = votes(points, indicators, queries, ks)
+    monkeypatch.setattr("lapae.tasks.knn.CELLS", 7 * 30 * 3)
+    np.testing.assert_array_equal(votes(points, indicators, queries, ks), whole)
+    for k, found in zip(ks, whole, strict=True):
+        np.testing.assert_allclose(found, votes(points, indicators, queries, [k])[0], rtol=1e-6)
 
 
 def test_accuracy_of_classes_and_attributes():
@@ -50,6 +61,7 @@ def test_k_is_chosen_between_data_and_not_between_copies():
     y = np.repeat([0, 1], [30, 10])[rng.permutation(40)]
     voting = Voting(y)
     assert choose_k(points, voting.indicators, voting, (1, 100), 0) == 100
+    assert choose_k(points, voting.indicators, voting, (1, 10), 0) == 100  # ten data, ten copies each
 
 
 def test_k_for_single_labels():

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+CELLS = 1 << 24
+"""Indicators of neighbours that are looked at together: 64 MB."""
+
 
 class Voting:
     """Indicators of labels, and the way from a mean of them back to labels."""
@@ -40,30 +43,31 @@ class Voting:
         return right.mean(-2) if self.multi_label else right.all(-1).mean(-1)
 
 
-def votes(
-    points: np.ndarray, indicators: np.ndarray, queries: np.ndarray, ks: Sequence[int], *, chunk: int = 1000
-) -> np.ndarray:
+def votes(points: np.ndarray, indicators: np.ndarray, queries: np.ndarray, ks: Sequence[int]) -> np.ndarray:
     """Mean indicators of the k nearest of points (n, K) to queries (m, K), for each k: (len(ks), m, A)."""
     from sklearn.neighbors import NearestNeighbors
 
     if max(ks) > len(points) or min(ks) < 1:
         raise ValueError(f"expected k from 1 to the number of points, {len(points)}; got {list(ks)}")
-    search = NearestNeighbors(n_neighbors=max(ks)).fit(points)
-    out = np.empty((len(ks), len(queries), indicators.shape[1]), dtype=np.float32)
+    ascending = np.unique(ks)
+    search = NearestNeighbors(n_neighbors=int(ascending[-1])).fit(points)
+    out = np.empty((len(ascending), len(queries), indicators.shape[1]), dtype=np.float32)
+    chunk = max(1, CELLS // (int(ascending[-1]) * indicators.shape[1]))
     for start in range(0, len(queries), chunk):
         part = slice(start, start + chunk)
         neighbours = search.kneighbors(queries[part], return_distance=False)
-        total = np.cumsum(indicators[neighbours], axis=1)
-        for i, k in enumerate(ks):
-            out[i, part] = total[:, k - 1] / k
-    return out
+        between = np.add.reduceat(indicators[neighbours], np.r_[0, ascending[:-1]], axis=1)
+        out[:, part] = (between.cumsum(1) / ascending[:, None]).swapaxes(0, 1)
+    return out[np.searchsorted(ascending, ks)]
 
 
 def choose_k(points: np.ndarray, indicators: np.ndarray, voting: Voting, candidates: Sequence[int], seed: int) -> int:
     """k by two-fold cross-validation; points are (n, copies, K): n labelled data, each embedded `copies` times.
 
-    Folds are of data, so that no datum is judged by copies of itself; every class is in both. Where a class has one
-    datum only that cannot be, and the folds are of copies. A single copy of single data leaves k = 1.
+    Candidates count data and, where there are copies, these as well: ten neighbours are ten data's worth of copies, or
+    ten copies. Folds are of data, so that no datum is judged by copies of itself; every class is in both. A datum is
+    judged at the mean of its copies. Where a class has one datum only, folds are of copies. A single copy of single
+    data leaves k = 1.
     """
     n, copies, _ = points.shape
     rng = np.random.default_rng(seed)
@@ -75,15 +79,23 @@ def choose_k(points: np.ndarray, indicators: np.ndarray, voting: Voting, candida
         if not voting.multi_label:  # deal the data of each class to the folds in turn
             order = order[np.argsort(indicators[order].argmax(1), kind="stable")]
         folds = [(points[order[i::2]], indicators[order[i::2]]) for i in (0, 1)]
+        judged = [(fold.mean(1), y) for fold, y in folds]
     elif copies >= 2:
         order = rng.permutation(copies)
         folds = [(points[:, order[i::2]], indicators) for i in (0, 1)]
+        judged = [together(*fold) for fold in folds]
     else:
         return 1
-    flat = [(p.reshape(-1, p.shape[-1]), np.repeat(y, p.shape[1], axis=0)) for p, y in folds]
-    ks = [k for k in candidates if k <= min(len(p) for p, _ in flat)] or [1]
+    labelled = [together(*fold) for fold in folds]
+    fewest = min(len(fold) for fold, _ in labelled)
+    ks = sorted({k for c in candidates for k in (c, c * copies) if k <= fewest}) or [1]
     scores = np.zeros(len(ks))
-    for (points_in, y_in), (points_out, y_out) in (flat, flat[::-1]):
+    for (points_in, y_in), (points_out, y_out) in zip(labelled, judged[::-1], strict=True):
         found = voting.accuracy(votes(points_in, y_in, points_out, ks), y_out)
         scores += found.mean(-1) if voting.multi_label else found
     return ks[int(scores.argmax())]
+
+
+def together(points: np.ndarray, indicators: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The copies of all data (n, copies, K) as single points (n * copies, K), each with its datum's indicators."""
+    return points.reshape(-1, points.shape[-1]), np.repeat(indicators, points.shape[1], axis=0)

@@ -25,7 +25,7 @@ from lapae.predict import predict
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.prediction import Progress
 from lapae.tasks.base import TrainedModel, labels, subset, task, tensor
-from lapae.tasks.knn import Voting, choose_k, votes
+from lapae.tasks.knn import Voting, choose_k, together, votes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,8 +146,8 @@ def run(
             indicators = voting.indicators[index]
             k = choose_k(points, indicators, voting, candidates, seed)
             rest = np.setdiff1d(np.arange(len(x)), index)
-            flat, spread = points.reshape(-1, points.shape[-1]), np.repeat(indicators, points.shape[1], axis=0)
-            found = voting.accuracy(votes(flat, spread, queries[rest], [k])[0], voting.indicators[rest])
+            votes_of_k = votes(*together(points, indicators), queries[rest], [k])[0]
+            found = voting.accuracy(votes_of_k, voting.indicators[rest])
             rows.append((found, k))
             if progress:
                 progress(1)
