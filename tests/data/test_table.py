@@ -189,3 +189,19 @@ def test_what_only_looks_like_an_index_is_learned(write, text):
 
 def test_an_index_alone_is_data(write):
     assert read_csv(write("id\n1\n2\n")).x.shape == (2, 1)
+
+
+@pytest.mark.parametrize("words", [("2024-01-01", "2024-01-02", "2024-01-03"), ("pump 7", "pump 9", "fan")])
+def test_a_column_that_names_the_rows_is_not_learned(write, words):
+    path = write("when,a,kind,b\n" + "".join(f"{word},{i}.5,x,{i}\n" for i, word in enumerate(words)))
+    with pytest.warns(UserWarning, match="'when' names the rows, and is not learned"):
+        records = read_csv(path, label_column="kind")
+    assert records.feature_names == ("a", "b")
+    np.testing.assert_array_equal(records.x, [[0.5, 0], [1.5, 1], [2.5, 2]])
+
+
+@pytest.mark.parametrize("words", ["red red blue", "red 7 blue", "red NA blue"])
+def test_words_that_name_no_rows_are_refused(write, words):
+    text = "".join(f"{word},{i}\n" for i, word in enumerate(words.split()))
+    with pytest.raises(DataError, match=r"row 2, column 'kind': 'red' is not a number \(label_column, --label-column"):
+        read_csv(write("kind,a\n" + text), allow_nan=True)

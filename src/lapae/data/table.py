@@ -45,9 +45,11 @@ def read_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bo
 def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bool = False) -> Table:
     """Read a .csv file. The first row is a header if none of its cells is a number, the label's left aside.
 
-    A first column that numbers the rows (an index: `INDEX_NAMES`, whole numbers, no two alike) is not learned.
+    An index is not learned: a first column that numbers the rows (`INDEX_NAMES`, whole numbers, no two alike) or, under
+    a header, that names them (words or dates, no two alike).
     """
     values, labels, rows = array("d"), [], []
+    words: list[str] | None = None
     header: list[str] | None = None
     label: int | None = None
     width = 0
@@ -62,6 +64,11 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
             raise DataError(f"{path}, row {row}: {len(cells)} cells, expected {width}")
         if label is not None:
             labels.append(cells.pop(label))
+        if not rows and header and len(cells) > 1 and _is_word(cells[0]):
+            words = []
+        if words is not None and _is_word(cells[0]):
+            words.append(cells[0])
+            cells[0] = "0"  # left out below, or refused
         values.extend(numbers_of(path, row, cells, header, label, allow_nan))
         rows.append(row)
     if header and label is not None and header[label] == label_column and label_column in labels:
@@ -72,8 +79,12 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
         raise DataError(f"{path}: " + ("is empty" if not width else "holds no rows of numbers"))
     names = [name for i, name in enumerate(header) if i != label] if header else None
     x = np.frombuffer(values, dtype=np.float64).reshape(len(rows), n_features)
-    if names and n_features > 1 and names[0].lower() in INDEX_NAMES and _numbers_rows(x[:, 0]):
-        warnings.warn(f"{path}: its first column {names[0]!r} numbers the rows, and is not learned", stacklevel=3)
+    if words and names and not 1 < len(words) == len(set(words)) == len(rows):
+        raise DataError(f"{path}, row {rows[0]}, column {names[0]!r}: {_no_number(words[0])}")
+    numbered = bool(names) and n_features > 1 and names[0].lower() in INDEX_NAMES and _numbers_rows(x[:, 0])
+    if names and (words or numbered):
+        does = "names" if words else "numbers"
+        warnings.warn(f"{path}: its first column {names[0]!r} {does} the rows, and is not learned", stacklevel=3)
         x, names = x[:, 1:], names[1:]
     return Table(x, tuple(names) if names else None, labels if label is not None else None, rows)
 
@@ -141,7 +152,7 @@ def _label_index(path: Path, first: list[str], label_column: str | int | None) -
 def is_header(cells: list[str], label: int | None) -> bool:
     """Whether a first row names columns: none of its cells, but the label's, is a number."""
     features = [cell for i, cell in enumerate(cells) if i != label]
-    named = [cell for cell in features if cell.lower() not in MISSING and not _is_number(cell)]
+    named = [cell for cell in features if _is_word(cell)]
     return bool(named) and not any(_is_number(cell) and math.isfinite(float(cell)) for cell in features)
 
 
@@ -151,6 +162,14 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return "_" not in cell  # Python reads 1_000, other programs do not
+
+
+def _is_word(cell: str) -> bool:
+    return cell.lower() not in MISSING and not _is_number(cell)
+
+
+def _no_number(cell: str) -> str:
+    return f"{cell[:40]!r} is not a number (label_column, --label-column, is for a column of classes)"
 
 
 def numbers_of(
@@ -168,11 +187,11 @@ def numbers_of(
         column = i + (label is not None and i >= label)
         where = f"{path}, row {row}, column {repr(header[column]) if header else column}"
         missing = cell.lower() in MISSING
-        if not missing and not _is_number(cell):
-            raise DataError(f"{where}: {cell[:40]!r} is not a number (a column of classes is given as label_column)")
+        if _is_word(cell):
+            raise DataError(f"{where}: {_no_number(cell)}")
         number = math.nan if missing else float(cell)
         if math.isinf(number) or (math.isnan(number) and not allow_nan):
-            what = f"{cell!r} is not finite" if not missing else f"{cell!r} is missing; allow_nan takes it as NaN"
+            what = f"{cell!r} is not finite" if not missing else f"{cell!r} is missing; allow_nan, --allow-nan, takes it"
             raise DataError(f"{where}: {what}")
         numbers.append(number)
     return numbers
