@@ -7,7 +7,7 @@ its default. `lapae.toml` reads and writes it. Nothing heavy is imported here: `
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -35,6 +35,8 @@ class DataConfig:
     """Side to which the images of a folder are resized."""
     allow_nan: bool = False
     """Take missing values (NaN) as they are."""
+    skip_bad: bool = False
+    """Leave out images of a folder that cannot be read, instead of stopping at the first."""
     limit: int | None = None
     """Use so many data at most."""
 
@@ -194,6 +196,9 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{name} = {number}: expected a finite number above 0")
     if not 0 <= method.dropout < 1:
         raise ConfigError(f"dropout = {method.dropout}: expected a probability below 1")
+    for name, hint in get_type_hints(TrainConfig).items():  # flags and files are checked before, Python code is not
+        if get_origin(hint) is Literal and getattr(train, name) not in get_args(hint):
+            raise ConfigError(f"{name} = {getattr(train, name)!r}: expected one of {', '.join(get_args(hint))}")
     for name, widths in [("hidden", model.hidden), ("channels", model.channels)]:
         if widths and min(widths) < 1:
             raise ConfigError(f"{name} = {list(widths)}: expected widths of at least 1")

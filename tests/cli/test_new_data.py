@@ -371,3 +371,38 @@ def test_help_has_no_group_named_options_options(command, capsys):
     assert re.search(r"^\W*options\W*$", text, re.MULTILINE)
     assert "options options" not in text
     assert "options." not in text
+
+
+def test_new_images_may_lie_in_the_folder_and_below(place, tmp_path):
+    """Their folders are no labels here."""
+    folder = tmp_path / "new"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("a.png", "sub/b.png"):
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / name)
+    out = tmp_path / "s.csv"
+    assert main(["score", str(place / "images"), str(folder), "-o", str(out), *FAST]) == 0
+    assert [row[0] for row in rows_of(out)[1:]] == ["a.png", "sub/b.png"]
+
+
+def test_an_empty_array_gives_an_empty_table_as_an_empty_csv_does(place, tmp_path):
+    np.save(tmp_path / "none.npy", np.zeros((0, 3)))
+    (tmp_path / "none.csv").write_text("speed,temp,load\n")
+    for name in ("none.npy", "none.csv"):
+        out = tmp_path / "s.csv"
+        assert main(["score", str(place / "table"), str(tmp_path / name), "-o", str(out), *FAST]) == 0
+        assert rows_of(out) == [["log_likelihood"]]
+
+
+def test_training_leaves_out_an_unreadable_image_with_skip_bad(tmp_path, capsys):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i in range(8):
+        Image.fromarray(np.full((8, 8), 9 * i, np.uint8)).save(folder / f"{i}.png")
+    (folder / "bad.png").write_bytes(b"no image")
+    command = ["train", str(folder), "--out", str(tmp_path / "run"), *QUICK]
+    assert main(command) == 2
+    assert "bad.png: cannot be read as an image" in (said := capsys.readouterr().err)
+    assert "--skip-bad" in said
+    assert main([*command, "--skip-bad"]) == 0
+    assert "skipped: " in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "run"), "--device", "cpu"]) == 0

@@ -201,3 +201,11 @@ def test_any_header_gives_an_array_or_a_data_error(tmp_path, content):
     path.write_bytes(b"\x93NUMPY\x01\x00" + content)
     with contextlib.suppress(DataError):  # any other error fails
         open_npy(path)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_an_empty_array_is_named_by_its_own_shape(tmp_path, suffix):
+    path = tmp_path / f"none.{suffix}"
+    (np.save if suffix == "npy" else np.savez)(path, np.zeros((0, 5)))
+    with pytest.raises(DataError, match=r"holds no data, its shape is \(0, 5\)"):
+        load(path)

@@ -179,3 +179,22 @@ def test_loose_images_beside_labelled_ones(tmp_path):
 def test_image_size_out_of_range(tmp_path, image_size):
     with pytest.raises(DataError, match="image_size must be from 1 to 4096"):
         load(tmp_path, image_size=image_size)
+
+
+@pytest.mark.parametrize("how", ["no image", "cut short"])
+def test_an_unreadable_image_is_left_out_with_skip_bad(tmp_path, how):
+    for i in range(6):
+        save(tmp_path / f"{i}.png")
+    bad = tmp_path / "3.png"
+    bad.write_bytes(b"no image" if how == "no image" else bad.read_bytes()[:150])
+    with pytest.raises(DataError, match=r"3\.png: .* \(--skip-bad leaves such files out\)"):
+        all_of(load(tmp_path))
+    with pytest.warns(UserWarning, match=r"skipped: .*3\.png"):
+        data = load(tmp_path, skip_bad=True)
+    assert len(all_of(data)) == 5
+
+
+def test_a_folder_of_unreadable_images(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no image")
+    with pytest.warns(UserWarning, match="skipped"), pytest.raises(DataError, match="none of its 1 images can be read"):
+        load(tmp_path, skip_bad=True)

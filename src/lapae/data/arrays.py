@@ -82,7 +82,7 @@ def bounds(path: Path, x: np.ndarray, *, allow_nan: bool) -> tuple[float, float]
             row, *rest = (int(i) for i in np.argwhere(bad)[0])
             where = f"row {start + row}" + (f", column {rest[0]}" if len(rest) == 1 else f", position {tuple(rest)}")
             value = part[(row, *rest)]
-            hint = "; allow_nan takes NaN as missing" if np.isnan(value) else ""
+            hint = "; allow_nan, --allow-nan, takes NaN as missing" if np.isnan(value) else ""
             raise DataError(f"{path}, {where} (from 0): the value is {value}{hint}")
         part = part[~np.isnan(part)] if allow_nan else part
         if part.size:
@@ -101,11 +101,19 @@ def open_npy(path: Path) -> np.ndarray:
             raise DataError(
                 f"{path}: the header claims {claimed:,} bytes of shape {shape}, the file holds {held - start:,}"
             )
-        if claimed == 0:  # nothing to map; other axes may be of any size
-            return np.empty([min(n, 1) for n in shape], dtype)
+        if claimed == 0:
+            return _nothing(path, shape, dtype)
         return np.memmap(path, dtype=dtype, mode="r", offset=start, shape=shape, order="F" if fortran else "C")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _nothing(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array without elements. NumPy would take memory for its other axes, which may be of any size."""
+    try:
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    except ValueError as error:
+        raise DataError(f"{path}: the header claims a shape that no array has") from error
 
 
 def _npy_header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -147,7 +155,7 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
     if len(content) != claimed:
         raise DataError(f"{member}: cut short, {len(content):,} of {claimed:,} bytes")
     if claimed == 0:
-        return np.empty([min(n, 1) for n in shape], dtype)
+        return _nothing(member, shape, dtype)
     return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
 

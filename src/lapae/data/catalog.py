@@ -38,6 +38,7 @@ def load(
     label_column: str | int | None = None,
     image_size: int | None = None,
     allow_nan: bool = False,
+    skip_bad: bool = False,
     limit: int | None = None,
 ) -> Data:
     """Load a data set and split it.
@@ -51,9 +52,10 @@ def load(
     label_column: the column of a .csv that holds the classes, by name or by number from 0.
     image_size: height and width that the images of a folder, or of CelebA, are resized to.
     allow_nan: take NaN, and empty cells of a .csv, as missing values.
+    skip_bad: leave out images of a folder that cannot be read, with a warning each.
     limit: use at most this many data of each split.
     """
-    records = _read(source, data_folder(data_dir), label_column, image_size, allow_nan)
+    records = _read(source, data_folder(data_dir), label_column, image_size, allow_nan, skip_bad)
     try:
         parts = partition(len(records.x), records.partition, validation=validation, test=test, seed=seed, limit=limit)
         train, valid, held_out = (
@@ -75,7 +77,12 @@ def load(
 
 
 def _read(
-    source: str | Path, folder: Path, label_column: str | int | None, image_size: int | None, allow_nan: bool
+    source: str | Path,
+    folder: Path,
+    label_column: str | int | None,
+    image_size: int | None,
+    allow_nan: bool,
+    skip_bad: bool,
 ) -> Records:
     """Find the reader of a source. An option that has no meaning for it is an error, not ignored."""
     path = Path(source).expanduser()
@@ -94,10 +101,12 @@ def _read(
         raise DataError(f"{source}: image_size={image_size} is for folders of images and for celeba")
     if image_size is not None and not 1 <= image_size <= LARGEST_IMAGE_SIZE:
         raise DataError(f"image_size must be from 1 to {LARGEST_IMAGE_SIZE}, got {image_size}")
+    if skip_bad and not is_folder:
+        raise DataError(f"{source}: skip_bad is for folders of images")
     if name:
         return _read_named(name, folder / name, image_size)
     if is_folder:
-        return read_images(path, image_size)
+        return read_images(path, image_size, skip_bad=skip_bad)
     if suffix == ".csv":
         return read_csv(path, label_column=label_column, allow_nan=allow_nan)
     if suffix in (".npy", ".npz"):

@@ -191,7 +191,7 @@ def numbers_of(
             raise DataError(f"{where}: {_no_number(cell)}")
         number = math.nan if missing else float(cell)
         if math.isinf(number) or (math.isnan(number) and not allow_nan):
-            what = f"{cell!r} is not finite" if not missing else f"{cell!r} is missing; allow_nan, --allow-nan, takes it"
-            raise DataError(f"{where}: {what}")
+            what = "missing; allow_nan, --allow-nan, takes it" if missing else "not finite"
+            raise DataError(f"{where}: {cell!r} is {what}")
         numbers.append(number)
     return numbers

@@ -10,7 +10,7 @@ import numpy as np
 
 from lapae.data import DataError
 from lapae.data.decode import decode, opened, read_header
-from lapae.data.images import list_images
+from lapae.data.images import SKIP, list_images
 from lapae.inputs.base import Block, Input, Progress
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class ImageInput(Input):
         if model.data.kind != "image" or len(self.shape) != 3 or self.shape[0] not in (1, 3):
             raise DataError(f"{path}: images, the model takes data of shape {self.shape}")
         self.folder = path if path.is_dir() else path.parent
-        paths = list_images(path)[0] if path.is_dir() else [path]
+        paths = list_images(path) if path.is_dir() else [path]
         self.files = [file.relative_to(self.folder) for file in paths]
         self.size = len(self.files)
         self.resize = resize or model.config.data.image_size is not None
@@ -48,7 +48,7 @@ class ImageInput(Input):
                     files.append(file)
                 except DataError as error:
                     if not self.skip_bad:
-                        raise DataError(f"{error} (--skip-bad leaves such files out)") from error
+                        raise DataError(f"{error}{SKIP}") from error
                     self.skipped.append(str(error))
                 progress(1)
             if images:

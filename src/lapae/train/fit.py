@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from lapae.config import Config, DataConfig
 from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
 from lapae.files import write_whole
-from lapae.model import DataInfo, Modules, TrainedModel, build_method, load_run
-from lapae.models import Likelihood
+from lapae.model import DataInfo, Modules, TrainedModel, build_method, load_run, make_likelihood
+from lapae.models import Bernoulli, Categorical, Likelihood
 from lapae.processes import from_first, node_first
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 VALIDATION_BATCH = 256
 """At least so many data in a validation batch: no gradient, so more of them fit."""
+
+CHECKED = 1000
+"""Data that tell whether the likelihood suits them."""
 
 MAY_CHANGE = {
     "data": {"data_dir"},
@@ -55,8 +59,24 @@ def load_data(config: DataConfig) -> Data:
         label_column=config.label_column,
         image_size=config.image_size,
         allow_nan=config.allow_nan,
+        skip_bad=config.skip_bad,
         limit=config.limit,
     )
+
+
+def check_values(data: Data, likelihood: Likelihood) -> None:
+    """ConfigError where the data, as the model sees them, have no density under `likelihood`: it would still train."""
+    if not isinstance(likelihood, Bernoulli | Categorical):
+        return
+    x = data.scaling.apply(np.asarray(data.train.x[:CHECKED]))
+    if not ((x >= 0) & (x <= 1) | np.isnan(x)).all():
+        low, high = np.nanmin(x), np.nanmax(x)
+        scaled = "" if data.kind == "image" else " (all but images are standardised)"
+        name = type(likelihood).__name__.lower()
+        raise ConfigError(
+            f"the {name} likelihood takes values from 0 to 1, such as images; these run from {low:.3g} to "
+            f"{high:.3g}{scaled}. Take the gaussian one"
+        )
 
 
 def fit(
@@ -108,6 +128,7 @@ def fit(
     generators = torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else [])
     with generators, matrix_products(options):
         info = DataInfo.of(data)
+        check_values(data, make_likelihood(config.model) if likelihood is None else likelihood)
         method = build_method(config, info, network=network, likelihood=likelihood)
         batches = Batches(data.train.x, data.scaling, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.scaling, max(options.batch_size, VALIDATION_BATCH), **share)
