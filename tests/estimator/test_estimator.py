@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from lapae import Bernoulli, Gaussian, LaplacianAutoencoder
+from lapae import Bernoulli, Categorical, Gaussian, LaplacianAutoencoder
 from lapae.errors import RunError
 
 QUICK = {"epochs": 3, "n_samples": 4, "device": "cpu", "random_state": 0}
@@ -276,3 +276,20 @@ def test_defaults_on_small_tables(load):
     model = LaplacianAutoencoder(random_state=0).fit(x)
     error = ((model.reconstruct(x) - x) / x.std(0)) ** 2
     assert error.mean() < 0.6  # two principal components leave 0.45 and 0.37
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "device = 'tpu': expected one of auto, cpu, cuda"),
+        ({"precision": "64"}, "precision = '64': expected one of 32, tf32, bf16"),
+        ({"batch_size": 0}, "batch_size = 0: expected at least 1"),
+        ({"learning_rate": 0}, "learning_rate = 0: expected a finite number above 0"),
+        ({"contamination": "auto"}, "contamination='auto': expected a number above 0"),
+        ({"likelihood": "bernoulli"}, "bernoulli likelihood takes values from 0 to 1"),
+        ({"likelihood": Categorical()}, "categorical likelihood takes values from 0 to 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        LaplacianAutoencoder(**{**QUICK, **options}).fit(curve(40))

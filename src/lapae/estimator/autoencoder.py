@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +106,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """Learn from X (n, ...); y is not looked at."""
         from lapae.estimator.training import train, typical_gap
 
-        if not 0 < self.contamination <= 0.5:
-            raise ValueError(f"contamination={self.contamination}: expected a number above 0 and at most 0.5")
+        if not isinstance(self.contamination, Real) or not 0 < self.contamination <= 0.5:
+            raise ValueError(f"contamination={self.contamination!r}: expected a number above 0 and at most 0.5")
         x = self._validated(X, reset=True)
         empty = np.isnan(x).reshape(len(x), -1).all(0)
         if empty.any():

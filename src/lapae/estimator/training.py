@@ -78,12 +78,16 @@ def settle(model: TrainedModel) -> None:
 def configuration(estimator: LaplacianAutoencoder, x: np.ndarray) -> Config:
     """The estimator's parameters as a configuration, open ones chosen by the data."""
     n = len(x)
-    batch_size = estimator.batch_size or (32 if n < 1000 else 64 if n < 20_000 else 128)
-    per_epoch = math.ceil(n / batch_size)
+    batch_size = estimator.batch_size
+    if batch_size is None:
+        batch_size = 32 if n < 1000 else 64 if n < 20_000 else 128
+    per_epoch = math.ceil(n / max(batch_size, 1))
     small = per_epoch < SMALL
     epochs = estimator.epochs if estimator.epochs is not None else max(100, math.ceil(STEPS / per_epoch))
     table = x.ndim == 2
-    rate = estimator.learning_rate or (3e-3 if table else 1e-3)
+    rate = estimator.learning_rate
+    if rate is None:
+        rate = 3e-3 if table else 1e-3
     likelihood = estimator.likelihood if isinstance(estimator.likelihood, str) else "gaussian"
     # later data may have holes where these have none
     allow_nan = x.dtype.kind == "f" and (takes_missing(by_name(estimator.likelihood)) or bool(np.isnan(x).any()))
