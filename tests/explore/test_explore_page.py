@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
-from serving import HOSTILE
+from serving import HOSTILE, explorer, rows, served
 from test_uploads import npy, png, square
+
+from lapae.data import Scaling, Split
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 READY = "document.body && document.body.dataset.moves > 1 && !document.getElementById('looked').hidden"
@@ -169,3 +174,26 @@ def test_rows_in_three_dimensions(row_page, tmp_path):
     page.until(
         "document.getElementById('message').textContent.includes('shape (7,), the model takes data of shape (6,)')"
     )
+
+
+def test_a_window_is_shown_and_hidden_a_channel_at_a_time(browser, tmp_path):
+    table = rows()
+    windows = [Split(np.repeat(np.asarray(part.x)[:, :, None], 2, 2), None) for part in (table.train, table.test)]
+    data = replace(
+        table, kind="array", train=windows[0], valid=windows[1], test=windows[1], scaling=Scaling(100.0, 10.0)
+    )
+    with served(explorer(replace(data, feature_names=None), tmp_path)) as server:  # 6 steps of 2 channels
+        browser.events.clear()
+        browser.open(server.url)
+        browser.until(READY)
+        assert "channel 0" in text(browser, "features")
+        assert "channel 1" in text(browser, "features")
+        browser.mouse("mousePressed", *browser.inside("#chart", 0.01, 0.8))
+        browser.mouse("mouseMoved", *browser.inside("#chart", 0.41, 0.8), down=True)
+        browser.mouse("mouseReleased", *browser.inside("#chart", 0.41, 0.8))
+        browser.until("!document.getElementById('others').disabled")
+        sent = [e["params"]["request"] for e in browser.events if e.get("method") == "Network.requestWillBeSent"]
+        asked = [json.loads(request["postData"]) for request in sent if request["url"].endswith("/complete")]
+        hidden = [i for i, value in enumerate(asked[-1]["values"]) if value is None]
+        assert hidden == [1, 3, 5]  # steps 0 to 2 of channel 1 alone
+        assert browser.problems() == []

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
+from browser import Browser
 
 from lapae.report.page import REPORT, write_report
+from lapae.report.results import Record
 
 from .test_report import HOSTILE, QUICK, images, trained
 
@@ -50,3 +53,22 @@ def test_moving_over_the_map_changes_the_picture(tmp_path):
     assert body is not None
     expected = 'data-moved="true" data-back="true" data-legend="3" data-requests="0"'
     assert body.group() == f"<body {expected}>"  # and neither an error nor an alert
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_numbers_of_a_task_are_in_sight_on_a_phone(tmp_path):
+    data = images()
+    run, model = trained(data, tmp_path)
+    result = {"squared error of the whole reconstruction, of single samples": 0.0653}
+    (run / "tasks").mkdir()
+    (run / "tasks" / "mine.json").write_text(json.dumps(asdict(Record("mine", {}, result, []))))
+    write_report(run, model, data, QUICK)
+    with Browser(tmp_path / "profile") as browser:
+        browser.open((run / REPORT).as_uri())
+        size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+        browser.call("Emulation.setDeviceMetricsOverride", **size)
+        right = browser.until(
+            "(document.querySelector('td:last-child') || document.body).getBoundingClientRect().right"
+        )
+        assert browser.run("document.querySelector('td:last-child').textContent") == "0.0653"
+        assert right <= browser.run("document.querySelector('.scroll').getBoundingClientRect().right")

@@ -21,6 +21,7 @@ from lapae.report.latent import latent_space, plane
 from lapae.report.page import MOST_BYTES, REPORT, Sizes, write_report
 from lapae.report.results import Record, file_name, load_results, save_result, table
 from lapae.report.sprite import shrink, tiled
+from lapae.report.views import choose_view
 from lapae.runs import Run
 from lapae.tasks.base import tensor
 from lapae.train.fit import fit
@@ -112,6 +113,28 @@ def test_missing_values_and_long_arrays(tmp_path, table):
     split = Split(holes, None)
     write_report(run, model, replace(table, kind="array", train=split, valid=split, test=split), QUICK)
     assert payload((run / REPORT).read_text())["view"]["kind"] == "lines"
+
+
+@pytest.mark.parametrize(("n_channels", "shown"), [(2, 2), (9, 6)])
+def test_a_window_is_shown_a_strip_a_channel(tmp_path, n_channels, shown):
+    """(T, C) laid flat would zigzag between the channels, whose units may differ."""
+    steps = np.arange(7.0)
+    one = steps[:, None] + 1000 * np.arange(n_channels)
+    x = one + np.random.default_rng(0).random((40, 1, 1))
+    split = Split(x.astype(np.float32), None)
+    scaling = Scaling(1000.0, 1000.0)
+    data = Data("windows", "array", split, split, split, scaling, None, None)
+    run, model = trained(data, tmp_path)
+    view = choose_view(model, torch.from_numpy(scaling.apply(x.astype(np.float32))))
+    assert (view.kind, view.channels) == ("lines", tuple(range(shown)))
+    flat = one.reshape(-1)[view.features].reshape(shown, -1)
+    np.testing.assert_array_equal(flat, one.T[:shown])
+    assert view.ranges[0] == view.ranges[6] != view.ranges[7]
+    write_report(run, model, data, QUICK)
+    page = (run / REPORT).read_text()
+    assert payload(page)["view"]["channels"] == list(range(shown))
+    assert f'aria-label="input and reconstruction, channel {shown - 1}"' in page
+    assert ("(the first 6 of 9)" in page) == (n_channels == 9)
 
 
 def test_data_of_another_shape_are_refused(tmp_path, table):

@@ -139,23 +139,38 @@ function startDatum(about, map) {
     });
   }
 
+  // A strip a channel of a window (T, channels), on a scale of its own; one strip for other arrays.
+  const shown = about.view.channels.length ? about.view.channels : [0], stride = about.view.channels.length ? about.shape[1] : 1;
+  const steps = size / stride, of = (values, channel) => Array.from({ length: steps }, (_, t) => values[t * stride + channel]);
   function drawChart() {
-    const [context, w, h] = fit($("chart")), n = size, given = visible(), { mean, deviation } = state.datum;
-    const all = [...given.filter((v) => v !== null), ...mean, ...(state.found ? state.found.samples.flat() : [])], low = Math.min(...all), high = Math.max(...all, low + 1e-9);
-    const x = (i) => i / Math.max(n - 1, 1) * w, y = (v) => h - 8 - (v - low) / (high - low) * (h - 16);
-    const line = (values, colour, thick, where = () => true) => {
-      context.strokeStyle = colour; context.lineWidth = thick; context.beginPath();
-      let pen = false;
-      values.forEach((v, i) => { if (v === null || !where(i)) { pen = false; return; } context[pen ? "lineTo" : "moveTo"](x(i), y(v)); pen = true; });
-      context.stroke();
-    };
-    context.fillStyle = css("--accent"); context.globalAlpha = 0.22; context.beginPath();
-    mean.forEach((v, i) => context[i ? "lineTo" : "moveTo"](x(i), y(v + deviation[i])));
-    for (let i = n - 1; i >= 0; i--) context.lineTo(x(i), y(mean[i] - deviation[i]));
-    context.fill(); context.globalAlpha = 1;
-    line(mean, css("--accent"), 1.5);
-    line(given, css("--ink"), 1.2);
-    if (state.found) for (const sample of state.found.samples) line(sample, css("--c1"), 1, (i) => given[i] === null || given[i + 1] === null || given[i - 1] === null);
+    const [context, w, h] = fit($("chart")), { mean, deviation } = state.datum, seen = visible(), tall = h / shown.length;
+    shown.forEach((channel, s) => {
+      const m = of(mean, channel), d = of(deviation, channel), given = of(seen, channel);
+      const samples = state.found ? state.found.samples.map((sample) => of(sample, channel)) : [];
+      const all = [...given.filter((v) => v !== null), ...m, ...samples.flat()], low = Math.min(...all), high = Math.max(...all, low + 1e-9);
+      const x = (i) => i / Math.max(steps - 1, 1) * w, y = (v) => (s + 1) * tall - 8 - (v - low) / (high - low) * (tall - (shown.length > 1 ? 26 : 16));
+      const line = (values, colour, thick, where = () => true) => {
+        context.strokeStyle = colour; context.lineWidth = thick; context.beginPath();
+        let pen = false;
+        values.forEach((v, i) => { if (v === null || !where(i)) { pen = false; return; } context[pen ? "lineTo" : "moveTo"](x(i), y(v)); pen = true; });
+        context.stroke();
+      };
+      context.save();
+      context.beginPath(); context.rect(0, s * tall, w, tall); context.clip();
+      context.fillStyle = css("--accent"); context.globalAlpha = 0.22; context.beginPath();
+      m.forEach((v, i) => context[i ? "lineTo" : "moveTo"](x(i), y(v + d[i])));
+      for (let i = steps - 1; i >= 0; i--) context.lineTo(x(i), y(m[i] - d[i]));
+      context.fill(); context.globalAlpha = 1;
+      line(m, css("--accent"), 1.5);
+      line(given, css("--ink"), 1.2);
+      for (const sample of samples) line(sample, css("--c1"), 1, (i) => given[i] === null || given[i + 1] === null || given[i - 1] === null);
+      if (shown.length > 1) {
+        context.fillStyle = css("--soft"); context.font = "11px system-ui, sans-serif";
+        context.fillText(`channel ${channel}`, 6, s * tall + 13);
+        context.fillStyle = css("--line"); context.fillRect(0, s * tall, w, 1);
+      }
+      context.restore();
+    });
   }
 
   function showCompletions(found) {
@@ -213,12 +228,16 @@ function startDatum(about, map) {
   plane.addEventListener("pointerdown", (event) => { if (event.isTrusted) plane.setPointerCapture(event.pointerId); last = null; brush(event); });
   plane.addEventListener("pointermove", (event) => { if (event.buttons & 1) brush(event); });
   const chart = $("chart");
-  const index = (event) => Math.round(latentMap.place(chart, event)[0] * (size - 1));
+  const index = (event) => {
+    const [u, v] = latentMap.place(chart, event);
+    return { strip: Math.min(Math.floor(v * shown.length), shown.length - 1), t: Math.round(u * (steps - 1)) };
+  };
+  chart.style.height = `${Math.max(200, 90 * shown.length)}px`;
   chart.addEventListener("pointerdown", (event) => { if (event.isTrusted) chart.setPointerCapture(event.pointerId); last = index(event); });
   chart.addEventListener("pointermove", (event) => {
     if (!(event.buttons & 1) || last === null) return;
-    const now = index(event);
-    state.hidden.fill(1, Math.min(last, now), Math.max(last, now) + 1);
+    const now = index(event).t;
+    for (let t = Math.min(last.t, now); t <= Math.max(last.t, now); t++) state.hidden[t * stride + shown[last.strip]] = 1;
     changed();
   });
 

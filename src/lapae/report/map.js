@@ -117,20 +117,26 @@ const latentMap = (() => {
     });
   }
 
-  // Bars, or a line with a band, for data that are no pictures. Returns what shows (mean, deviation) of each feature.
+  // Bars, or lines with a band (a strip a channel), for data that are no pictures. Returns what shows (mean, deviation) of each feature.
   function features(box, view, spread) {
     const of = view.features, at = (j, value) => clamp((value - of[j].low) / Math.max(of[j].high - of[j].low, 1e-12));
     if (view.kind === "lines") {
-      box.innerHTML = '<svg viewBox="0 0 300 170" role="img" aria-label="decoded values"><polygon class="band"/><polyline class="line-0"/></svg>';
+      const strips = Math.max(view.channels.length, 1), each = of.length / strips, height = 170 / strips, top = strips > 1 ? 16 : 5;  // room for a name
+      box.innerHTML = `<svg viewBox="0 0 300 170" role="img" aria-label="decoded values">${'<polygon class="band"/><polyline class="line-0"/><text x="2"/>'.repeat(strips)}</svg>`;
+      const bands = box.querySelectorAll("polygon"), lines = box.querySelectorAll("polyline");
+      if (strips > 1) box.querySelectorAll("text").forEach((text, s) => { text.setAttribute("y", s * height + 12); text.textContent = `channel ${view.channels[s]}`; });
       return (mean, deviation) => {
-        const step = 300 / Math.max(of.length - 1, 1), y = (j, value) => (165 - 160 * at(j, value)).toFixed(1);
-        const line = [], upper = [], lower = [];
-        of.forEach((_, j) => {
-          const m = mean(j), d = deviation(j), x = (j * step).toFixed(1);
-          line.push(`${x},${y(j, m)}`); upper.push(`${x},${y(j, m + d)}`); lower.unshift(`${x},${y(j, m - d)}`);
-        });
-        box.querySelector("polyline").setAttribute("points", line.join(" "));
-        box.querySelector("polygon").setAttribute("points", upper.concat(lower).join(" "));
+        const step = 300 / Math.max(each - 1, 1);
+        for (let s = 0; s < strips; s++) {
+          const y = (j, value) => ((s + 1) * height - 5 - (height - 5 - top) * at(j, value)).toFixed(1);
+          const line = [], upper = [], lower = [];
+          for (let i = 0; i < each; i++) {
+            const j = s * each + i, m = mean(j), d = deviation(j), x = (i * step).toFixed(1);
+            line.push(`${x},${y(j, m)}`); upper.push(`${x},${y(j, m + d)}`); lower.unshift(`${x},${y(j, m - d)}`);
+          }
+          lines[s].setAttribute("points", line.join(" "));
+          bands[s].setAttribute("points", upper.concat(lower).join(" "));
+        }
       };
     }
     const bars = of.map((feature) => {

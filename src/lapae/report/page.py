@@ -109,6 +109,8 @@ def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
         curves=curves(model, read_history(run)),
         examples=looked_at,
         view=view.kind,
+        channels=len(view.channels),
+        n_channels=model.shape[-1],
         spread=latent["spread"],
         learned=model.config.method.method in ("ae-var", "vae"),
         ensemble=model.method.distinct_draws is not None,

@@ -15,7 +15,7 @@ from lapae.model import TrainedModel
 from lapae.report.decode import Decoded
 from lapae.report.sprite import amounts, data_url, is_image, pixels, shrink, tiled
 
-MOST_BARS, MOST_POINTS = 24, 128
+MOST_BARS, MOST_POINTS, MOST_STRIPS = 24, 128, 6
 TOP = 99.5
 """Percentile of deviations that the brightest colour stands for: a few large ones would darken all others."""
 
@@ -31,6 +31,8 @@ class View:
     names: tuple[str, ...] = ()
     ranges: tuple[tuple[float, float], ...] = ()
     """For each feature: low and high of the data, in storage units."""
+    channels: tuple[int, ...] = ()
+    """Of a window of a time series (T, channels): those shown, a strip each. `features` go strip by strip."""
 
     def to_dict(self) -> dict[str, Any]:
         """For the page's script."""
@@ -38,27 +40,50 @@ class View:
             {"name": name, "low": short(low), "high": short(high)}
             for name, (low, high) in zip(self.names, self.ranges, strict=True)
         ]
-        return {"kind": self.kind, "features": features}
+        return {"kind": self.kind, "features": features, "channels": list(self.channels)}
 
 
 def choose_view(model: TrainedModel, x: Tensor) -> View:
-    """Images as such; few features as bars, those that vary most; long arrays as lines. x (N, *shape) are data."""
+    """Images as such; few features as bars, those that vary most; long arrays and windows as lines.
+
+    x (N, *shape) are data.
+    """
     if model.data.kind == "image" and is_image(model.shape):
         return View("image", np.zeros(0, dtype=int))
     flat = storage(model.scaling, x)
     n = flat.shape[1]
-    if n <= MOST_BARS or model.data.feature_names is not None:
+    channels: tuple[int, ...] = ()
+    if len(model.shape) == 2 and model.shape[0] > 2:  # a channel's values lie apart, by the number of channels
+        steps, stride = model.shape
+        channels = tuple(range(min(stride, MOST_STRIPS)))
+        along = _evenly(steps, MOST_POINTS // len(channels))
+        kind, index = "lines", np.concatenate([along * stride + channel for channel in channels])
+    elif n <= MOST_BARS or model.data.feature_names is not None:
         kind, index = "bars", np.arange(n)
         if n > MOST_BARS:  # in model space, where features have one unit
             spread = np.nanvar(x.flatten(1).numpy(), axis=0)
             index = np.sort(np.argsort(-np.nan_to_num(spread), kind="stable")[:MOST_BARS])
     else:
-        kind, index = "lines", np.unique(np.linspace(0, n - 1, min(n, MOST_POINTS)).round().astype(int))
+        kind, index = "lines", _evenly(n, MOST_POINTS)
     shown = flat[:, index]
     shown = np.where(np.isnan(shown).all(0), 0.0, shown)  # a feature without any value has no range
     low, high = np.nanpercentile(shown, [0.5, 99.5], axis=0)
     names = model.data.feature_names or tuple(str(i) for i in range(n))
-    return View(kind, index, tuple(names[i] for i in index), tuple(zip(low.tolist(), high.tolist(), strict=True)))
+    ranges = tuple(zip(low.tolist(), high.tolist(), strict=True))
+    if channels:  # one range a strip, so that its shape is seen
+        ranges = tuple((low[part].min(), high[part].max()) for part in _strips(len(index), channels) for _ in low[part])
+    return View(kind, index, tuple(names[i] for i in index), ranges, channels)
+
+
+def _evenly(n: int, most: int) -> np.ndarray:
+    """Indices below n, `most` at most."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
+
+
+def _strips(n: int, channels: tuple[int, ...]) -> list[slice]:
+    """The part of n features that each strip of a line plot shows."""
+    each = n // max(len(channels), 1)
+    return [slice(start, start + each) for start in range(0, n, each)]
 
 
 def storage(scaling: Scaling, x: Tensor) -> np.ndarray:
@@ -106,10 +131,12 @@ def cards(model: TrainedModel, view: View, x: Tensor, mean: Tensor, deviation: T
     given, told = storage(model.scaling, x), storage(model.scaling, mean)
     spread = storage_deviation(model.scaling, deviation)
     index = view.features[:12] if view.kind == "bars" else view.features
-    return [
-        {"features": [_feature(view, j, given[i, f], told[i, f], spread[i, f]) for j, f in enumerate(index)]}
-        for i in range(len(x))
+    made = [
+        [_feature(view, j, given[i, f], told[i, f], spread[i, f]) for j, f in enumerate(index)] for i in range(len(x))
     ]
+    if view.kind == "bars":
+        return [{"features": features} for features in made]
+    return [{"strips": [features[part] for part in _strips(len(index), view.channels)]} for features in made]
 
 
 def _feature(view: View, j: int, given: float, mean: float, deviation: float) -> dict[str, Any]:
