@@ -185,7 +185,7 @@ def test_image_arrays_in_any_layout_score_the_same(place, tmp_path):
     [
         ("table", "x.csv", "speed,temp\n1,2\n", "no column 'load'; it has speed, temp; the model was trained on speed"),
         ("table", "x.csv", "1,2\n3,4\n", "2 columns, the model takes 3 features"),
-        ("table", "x.csv", "speed,temp,load\n1,2,x\n", "row 2, column 'load': 'x' is not a number"),
+        ("table", "x.csv", "speed,temp,load\n1,2,x\n", "row 2, column 'load': 'x' is not a number\n"),
         ("table", "x.csv", "speed,temp,load\n1,2\n", "row 2: 2 cells, expected 3"),
         ("table", "x.csv", "", "is empty"),
         ("table", "x.npy", np.zeros((4, 5)), "data of shape (5,), the model takes data of shape (3,)"),

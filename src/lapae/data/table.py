@@ -22,6 +22,7 @@ MISSING = frozenset(("", "nan", "na", "n/a", "null"))
 DELIMITERS = (",", ";", "\t")
 INDEX_NAMES = frozenset(("", "index", "id", "unnamed: 0", "row"))
 """Names of a first column that numbers the rows, as pandas writes one."""
+CLASSES = " (label_column, --label-column, is for a column of classes)"
 
 
 class Table(NamedTuple):
@@ -69,7 +70,7 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
         if words is not None and _is_word(cells[0]):
             words.append(cells[0])
             cells[0] = "0"  # left out below, or refused
-        values.extend(numbers_of(path, row, cells, header, label, allow_nan))
+        values.extend(numbers_of(path, row, cells, header, label, allow_nan, CLASSES))
         rows.append(row)
     if header and label is not None and header[label] == label_column and label_column in labels:
         # the name of a class was given, and a row of data was taken for the header
@@ -80,7 +81,7 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
     names = [name for i, name in enumerate(header) if i != label] if header else None
     x = np.frombuffer(values, dtype=np.float64).reshape(len(rows), n_features)
     if words and names and not 1 < len(words) == len(set(words)) == len(rows):
-        raise DataError(f"{path}, row {rows[0]}, column {names[0]!r}: {_no_number(words[0])}")
+        raise DataError(f"{path}, row {rows[0]}, column {names[0]!r}: {words[0][:40]!r} is not a number{CLASSES}")
     numbered = bool(names) and n_features > 1 and names[0].lower() in INDEX_NAMES and _numbers_rows(x[:, 0])
     if names and (words or numbered):
         does = "names" if words else "numbers"
@@ -168,14 +169,10 @@ def _is_word(cell: str) -> bool:
     return cell.lower() not in MISSING and not _is_number(cell)
 
 
-def _no_number(cell: str) -> str:
-    return f"{cell[:40]!r} is not a number (label_column, --label-column, is for a column of classes)"
-
-
 def numbers_of(
-    path: Path, row: int, cells: list[str], header: list[str] | None, label: int | None, allow_nan: bool
+    path: Path, row: int, cells: list[str], header: list[str] | None, label: int | None, allow_nan: bool, hint: str = ""
 ) -> list[float]:
-    """The cells as numbers; the first that is none, or that is not allowed, is named."""
+    """The cells as numbers; the first that is none, or that is not allowed, is named; `hint` says what to do."""
     try:
         numbers = list(map(float, cells))
         if all(map(math.isfinite, numbers)) and "_" not in "".join(cells):
@@ -188,7 +185,7 @@ def numbers_of(
         where = f"{path}, row {row}, column {repr(header[column]) if header else column}"
         missing = cell.lower() in MISSING
         if _is_word(cell):
-            raise DataError(f"{where}: {_no_number(cell)}")
+            raise DataError(f"{where}: {cell[:40]!r} is not a number{hint}")
         number = math.nan if missing else float(cell)
         if math.isinf(number) or (math.isnan(number) and not allow_nan):
             what = "missing; allow_nan, --allow-nan, takes it" if missing else "not finite"

@@ -12,6 +12,7 @@ import numpy as np
 from lapae.data import DataError
 from lapae.data.arrays import open_npy
 from lapae.data.decode import read_header
+from lapae.data.images import SKIP
 from lapae.explore.checks import BadRequest
 from lapae.inputs import Input, open_input
 from lapae.model import TrainedModel
@@ -48,7 +49,7 @@ def read_upload(body: bytes, model: TrainedModel, row: int = 0) -> Upload:
             note = _image_note(path, model) if path.suffix == ".png" else ""
             return _pick(_open(path, model), row, note)
         except DataError as error:
-            told = str(error).replace(str(path), "the file").replace(" (--skip-bad leaves such files out)", "")
+            told = str(error).replace(str(path), "the file").replace(SKIP, "")
             raise BadRequest(told) from None
         except MemoryError:
             raise BadRequest("the file is too large") from None
