@@ -406,3 +406,11 @@ def test_training_leaves_out_an_unreadable_image_with_skip_bad(tmp_path, capsys)
     assert main([*command, "--skip-bad"]) == 0
     assert "skipped: " in capsys.readouterr().err
     assert main(["report", str(tmp_path / "run"), "--device", "cpu"]) == 0
+
+
+@pytest.mark.parametrize("command", [["report"], ["eval", "calibration"]])
+def test_a_run_of_the_estimator_has_no_data_to_report_on(tmp_path, capsys, command):
+    x = np.random.default_rng(0).random((30, 4))
+    LaplacianAutoencoder(epochs=1, random_state=0).fit(x).save(tmp_path / "run")
+    assert main([*command, str(tmp_path / "run")]) == 2
+    assert "a run of the estimator, which does not keep the data" in capsys.readouterr().err

@@ -95,6 +95,7 @@ def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> t
     """A run, its model on a device, and its data."""
     import torch
 
+    from lapae.estimator.storage import check_data
     from lapae.model import load_run
     from lapae.runs import Run
     from lapae.train.fit import load_data
@@ -102,6 +103,7 @@ def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> t
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = cuda: there is no CUDA device")
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    check_data(path)
     model = load_run(path, device=where)
     source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
     return Run.open(path), model, load_data(source)

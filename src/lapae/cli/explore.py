@@ -92,11 +92,13 @@ def prepare(command: ExploreCommand) -> Server:
 def load(model: TrainedModel, data_dir: str | None) -> tuple[Data | None, str | None]:
     """The data of a run, or why there are none: a model can be looked at without."""
     from lapae.data import DataError
-    from lapae.estimator.storage import ABOUT
+    from lapae.estimator.storage import check_data
     from lapae.train.fit import load_data
 
-    if model.path is not None and (model.path / ABOUT).exists():
-        return None, "this is a run of the estimator, which does not keep the data that it was fitted to"
+    try:
+        check_data(model.path)
+    except DataError as error:
+        return None, str(error)
     source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
     try:
         data = load_data(source)

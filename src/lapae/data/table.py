@@ -22,7 +22,8 @@ MISSING = frozenset(("", "nan", "na", "n/a", "null"))
 DELIMITERS = (",", ";", "\t")
 INDEX_NAMES = frozenset(("", "index", "id", "unnamed: 0", "row"))
 """Names of a first column that numbers the rows, as pandas writes one."""
-CLASSES = " (label_column, --label-column, is for a column of classes)"
+NO_NUMBER = " is not a number"
+CLASSES = " is not a number (label_column, --label-column, is for a column of classes)"
 
 
 class Table(NamedTuple):
@@ -81,7 +82,7 @@ def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: b
     names = [name for i, name in enumerate(header) if i != label] if header else None
     x = np.frombuffer(values, dtype=np.float64).reshape(len(rows), n_features)
     if words and names and not 1 < len(words) == len(set(words)) == len(rows):
-        raise DataError(f"{path}, row {rows[0]}, column {names[0]!r}: {words[0][:40]!r} is not a number{CLASSES}")
+        raise DataError(f"{path}, row {rows[0]}, column {names[0]!r}: {words[0][:40]!r}{CLASSES}")
     numbered = bool(names) and n_features > 1 and names[0].lower() in INDEX_NAMES and _numbers_rows(x[:, 0])
     if names and (words or numbered):
         does = "names" if words else "numbers"
@@ -170,9 +171,15 @@ def _is_word(cell: str) -> bool:
 
 
 def numbers_of(
-    path: Path, row: int, cells: list[str], header: list[str] | None, label: int | None, allow_nan: bool, hint: str = ""
+    path: Path,
+    row: int,
+    cells: list[str],
+    header: list[str] | None,
+    label: int | None,
+    allow_nan: bool,
+    no_number: str = NO_NUMBER,
 ) -> list[float]:
-    """The cells as numbers; the first that is none, or that is not allowed, is named; `hint` says what to do."""
+    """The cells as numbers; the first that is none (`no_number` says so), or that is not allowed, is named."""
     try:
         numbers = list(map(float, cells))
         if all(map(math.isfinite, numbers)) and "_" not in "".join(cells):
@@ -185,10 +192,10 @@ def numbers_of(
         where = f"{path}, row {row}, column {repr(header[column]) if header else column}"
         missing = cell.lower() in MISSING
         if _is_word(cell):
-            raise DataError(f"{where}: {cell[:40]!r} is not a number{hint}")
+            raise DataError(f"{where}: {cell[:40]!r}{no_number}")
         number = math.nan if missing else float(cell)
         if math.isinf(number) or (math.isnan(number) and not allow_nan):
-            what = "missing; allow_nan, --allow-nan, takes it" if missing else "not finite"
-            raise DataError(f"{where}: {cell!r} is {what}")
+            what = " is missing; allow_nan, --allow-nan, takes it" if missing else " is not finite"
+            raise DataError(f"{where}: {cell!r}{what}")
         numbers.append(number)
     return numbers

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from lapae.data import DataError
 from lapae.errors import RunError
 from lapae.estimator.space import Space
 from lapae.estimator.training import settle
@@ -129,6 +130,12 @@ def _read_history(run: Run) -> list[dict[str, Any]]:
     except (OSError, ValueError, RecursionError):
         warnings.warn(f"{run / HISTORY} is damaged, and left aside", stacklevel=2)
         return []
+
+
+def check_data(path: Path | None) -> None:
+    """DataError where a run is one of the estimator: its data are not to be found."""
+    if path is not None and (path / ABOUT).exists():
+        raise DataError("this is a run of the estimator, which does not keep the data that it was fitted to")
 
 
 def threshold(path: str | Path) -> float | None:
