@@ -211,11 +211,30 @@ def build_method(
     if name not in METHODS:
         raise ConfigError(f"unknown method {name!r}: expected one of {', '.join(sorted(METHODS))}")
     seed_all(config.train.seed, "init")
+    if network is not None:
+        _check_fits(network, data.shape)
     factory = _Copies(network) if network is not None else _Builds(config.model, data.shape)
     likelihood = likelihood or make_likelihood(config.model)
     if config.data.allow_nan:
         factory, likelihood = filling(factory), partial(likelihood)
     return build_registered(name, factory, likelihood, config.method, data.n_data)
+
+
+def _check_fits(network: Modules, shape: Shape) -> None:
+    """ConfigError where a user's modules do not take data of `shape`, or do not give such data back."""
+    bare = build_network(copy.deepcopy(network), (), 0).eval()
+    weight = next(bare.parameters(), torch.zeros(()))
+    x = torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device)
+    at, came = "encoder", tuple(x.shape)
+    try:
+        with torch.no_grad():
+            z = bare.encode(x)
+            at, came = "decoder", tuple(z.shape)
+            out = tuple(bare.decode(z).shape)
+    except RuntimeError as error:  # torch's words for shapes that do not fit
+        raise ConfigError(f"the {at} does not take what it is given, of shape {came} (2 data): {error}") from error
+    if out != tuple(x.shape):
+        raise ConfigError(f"the decoder gives {out} for 2 data, expected data of the shape that came, {tuple(x.shape)}")
 
 
 def make_likelihood(config: ModelConfig) -> Likelihood:

@@ -293,3 +293,17 @@ def test_defaults_on_small_tables(load):
 def test_what_cannot_be_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         LaplacianAutoencoder(**{**QUICK, **options}).fit(curve(40))
+
+
+@pytest.mark.parametrize(
+    ("widths", "message"),
+    [
+        (((5, 2), (2, 6)), r"the encoder does not take what it is given, of shape \(2, 6\)"),
+        (((6, 2), (3, 6)), r"the decoder does not take what it is given, of shape \(2, 2\)"),
+        (((6, 2), (2, 5)), r"the decoder gives \(2, 5\) for 2 data, expected .* \(2, 6\)"),
+    ],
+)
+def test_modules_that_do_not_fit_the_data_are_named(widths, message):
+    network = tuple(nn.Linear(*width) for width in widths)
+    with pytest.raises(ValueError, match=message):
+        LaplacianAutoencoder(network=network, **QUICK).fit(np.random.default_rng(0).random((30, 6)))
