@@ -132,6 +132,9 @@ class TrainedModel:
         self.path = run.path
 
 
+OWN_MODULES = "if it was trained with modules of your own, give them again in Python: load_run(path, network=...)"
+
+
 def load_run(
     path: str | Path,
     *,
@@ -182,7 +185,12 @@ def load_run(
         if network is None:
             _check_size(bare, info, likelihood, state, origin)
         method = build_method(bare, info, network=network, likelihood=likelihood)
-    load_state(method, state, origin)
+    try:
+        load_state(method, state, origin)
+    except RunError as error:
+        if network is not None:
+            raise
+        raise RunError(f"{error}; {OWN_MODULES}") from error
     method.to(device).eval()
     return TrainedModel(method, config, info, run.read_metrics() or {}, path=run.path)
 
@@ -200,7 +208,8 @@ def _check_size(
         raise RunError(f"{origin} is damaged: no model can be built from its configuration ({error})") from error
     n_planned, n_held = (sum(tensor.numel() for tensor in tensors.values()) for tensors in (planned, state))
     if n_planned > n_held:
-        raise RunError(f"{origin} does not fit its own configuration: it holds {n_held:,} numbers of {n_planned:,}")
+        counts = f"it holds {n_held:,} numbers of {n_planned:,}"
+        raise RunError(f"{origin} does not fit its own configuration: {counts}; {OWN_MODULES}")
 
 
 def build_method(

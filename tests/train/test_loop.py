@@ -11,7 +11,7 @@ import torch
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Batches
-from lapae.errors import ConfigError, DivergedError
+from lapae.errors import ConfigError, DivergedError, RunError
 from lapae.methods import METHODS, Method
 from lapae.methods.ae import AE
 from lapae.model import load_run
@@ -183,6 +183,17 @@ def test_own_modules_are_copied_and_needed_again_to_load(table, tmp_path):
     model = fit(config(), table, run=run, network=modules)
     assert torch.equal(modules[0].weight, before)
     assert same(state(load_run(run.path, network=modules)), state(model))
+    with pytest.raises(RunError, match=r"modules of your own.*network=\.\.\."):
+        load_run(run.path)
+
+
+def test_own_modules_larger_than_the_configured_ones_are_needed_again(table, tmp_path):
+    """More numbers than the configuration plans are no lie about memory: they fail at the loading."""
+    wide = torch.nn.Sequential(torch.nn.Linear(6, 900), torch.nn.Linear(900, 2)), torch.nn.Linear(2, 6)
+    run = Run.create(tmp_path / "run")
+    fit(config(), table, run=run, network=wide)
+    with pytest.raises(RunError, match=r"modules of your own.*network=\.\.\."):
+        load_run(run.path)
 
 
 @pytest.mark.parametrize(

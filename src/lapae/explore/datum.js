@@ -68,7 +68,7 @@ function startDatum(about, map) {
     const times = found.covariance ? map.magnified(found.covariance) : 1;
     const code = found.code.slice(0, 8).map((z, k) => `z${k + 1} = ${short(z)}${found.code_deviation ? ` ± ${Number(found.code_deviation[k].toPrecision(2))}` : ""}`);
     $("code").textContent = `Code: ${code.join(", ")}${found.code.length > 8 ? ", …" : ""}. `
-      + (found.covariance ? `On the map: ellipses of one and two standard deviations over networks${times > 1 ? `, drawn ${times} times larger than they are` : ""}. ` : "This method has one code a datum: there is no ellipse. ")
+      + (found.covariance ? `On the map: ellipses of one and two standard deviations over networks, about their mean (the dot is the code of the mean network)${times > 1 ? `, drawn ${times} times larger than they are` : ""}. ` : "This method has one code a datum: there is no ellipse. ")
       + (found.deviation_total ? `Deviation of the reconstruction, summed: ${short(found.deviation_total)}.` : "");
     if (image) {
       paint($("reconstruction"), found.mean);
