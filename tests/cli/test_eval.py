@@ -75,6 +75,16 @@ def test_mistakes_are_one_line(run, arguments, complaint, capsys):
     assert complaint in captured.err
 
 
+def test_a_table_is_imputed_without_being_told_what_to_hide(tmp_path, capsys):
+    rows = "\n".join(f"{i / 7:.3f},{i % 5},{(i * i) % 11}" for i in range(60))
+    (tmp_path / "t.csv").write_text("a,b,c\n" + rows + "\n")
+    quick = ["--epochs", "1", "--hidden", "8", "--no-verbose", "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main(["train", str(tmp_path / "t.csv"), *quick]) == 0
+    capsys.readouterr()
+    assert main(["eval", "imputation", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mse_missing"] > 0
+
+
 def test_demo_tells_the_whole_story(tmp_path, capsys):
     out = tmp_path / "demo"
     assert main(["demo", "--epochs", "2", "--out", str(out), "--json"]) == 0

@@ -128,8 +128,9 @@ def run(method: Method, x: Tensor, observed: Tensor, **options: Any) -> Imputati
 class ImputationOptions:
     """Missing data."""
 
-    mask: MaskName = "upper"
-    """What is hidden: upper, lower, left or right half, random values, all or none."""
+    mask: MaskName | None = None
+    """What is hidden: upper, lower, left or right half, random values, all or none; where not given, the upper half of
+    an image and random values of a table."""
     missing: float = 0.5
     """Share of values that the mask "random" hides."""
     modes: int = 5
@@ -164,7 +165,8 @@ def hidden_test_data(model: TrainedModel, data: Data, options: Any) -> tuple[np.
     """Indices, truth and mask of the test data that a task hides a part of."""
     index = subset(data.test, options.limit, options.seed)
     x = tensor(model, data.test, index)
-    return index, x, mask(options.mask, tuple(x.shape[1:]), n=len(x), seed=options.seed, missing=options.missing)
+    which = options.mask or ("upper" if x.ndim > 2 else "random")
+    return index, x, mask(which, tuple(x.shape[1:]), n=len(x), seed=options.seed, missing=options.missing)
 
 
 @task("imputation", ImputationOptions)
