@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapae.cli import main
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.errors import ConfigError
 from lapae.toml import config_from_dict, config_to_dict, dumps, read_config, write_config
@@ -101,6 +102,8 @@ def test_resolved_fills_in_the_forgetting():
         ("train", "batch_size", 0),
         ("train", "learning_rate", float("nan")),
         ("train", "seed", -1),
+        ("train", "seed", 2**63),  # a run that config.toml could not say
+        ("data", "limit", 10**30),
         ("model", "latent_dim", 0),
         ("model", "hidden", (3, 0)),
         ("train", "devices", 0),
@@ -127,3 +130,9 @@ def test_no_two_options_share_a_name():
 def test_a_huge_learning_rate_is_no_impossible_forgetting():
     assert Config(train=TrainConfig(learning_rate=1e6)).resolved().method.forgetting == 1.0
     assert Config(train=TrainConfig(learning_rate=0.1)).resolved().method.forgetting == 0.1
+
+
+@pytest.mark.parametrize("option", ["--devices", "--num-nodes"])
+def test_no_processes_is_a_mistake_that_the_command_names(option, capsys):
+    assert main(["train", "digits", option, "0"]) == 2
+    assert "expected at least 1" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapae.errors import RunError
-from lapae.files import write_whole
+from lapae.files import check_place, whole, write_whole
 from lapae.runs import CONFIG, METRICS, Run, read_tensor_file, tensor_file
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.tensor(3), "c": torch.zeros(0, 2), "d": torch.ones(2).half()}
@@ -116,7 +117,7 @@ with Run(sys.argv[1]).lock():
 
 def test_second_writer_is_refused_until_the_first_is_dead(tmp_path):
     run = Run.create(tmp_path / "run")
-    (run / ".x.tmp").touch()  # what a killed writer leaves
+    (run / ".config.toml.x.tmp").touch()  # what a killed writer leaves
     with subprocess.Popen([sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -127,5 +128,38 @@ def test_second_writer_is_refused_until_the_first_is_dead(tmp_path):
             process.send_signal(signal.SIGKILL)
             process.wait()
     with run.lock():
-        assert not (run / ".x.tmp").exists()
+        assert not (run / ".config.toml.x.tmp").exists()
     assert not run.path.exists()  # nothing was written into it
+
+
+def test_what_other_commands_are_writing_into_a_run_is_left_alone(tmp_path):
+    run = Run.create(tmp_path / "run")
+    (run / ".filled.x.tmp").mkdir()  # a folder of images that `lapae impute` is writing
+    with whole(run / "scores.csv") as temporary:
+        temporary.write_text("scores")
+        with run.lock():
+            pass
+    assert (run / "scores.csv").read_text() == "scores"
+    assert (run / ".filled.x.tmp").is_dir()
+
+
+def test_a_run_that_is_removed_while_it_is_held_hides_no_error(tmp_path):
+    run = Run.create(tmp_path / "run")
+
+    def work() -> None:
+        with run.lock():
+            shutil.rmtree(run.path)
+            write_whole(run / CONFIG, b"")
+
+    with pytest.raises(RunError, match="cannot write"):
+        work()
+
+
+def test_a_place_that_cannot_be_written_is_found_out_beforehand(tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").touch()
+    for name, complaint in (("folder.csv", "it is a folder"), ("none/x.csv", "no folder"), ("file/x.csv", "no folder")):
+        with pytest.raises(RunError, match=complaint):
+            check_place(tmp_path / name)
+    check_place(tmp_path / "x.csv")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.csv"]

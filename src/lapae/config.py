@@ -164,6 +164,9 @@ class Config:
 def _check(config: Config) -> None:
     """Numbers that no method can work with. What only one method minds, that method checks."""
     train, model, method = config.train, config.model, config.method
+    for name, number in ((name, value) for section in vars(config).values() for name, value in vars(section).items()):
+        if isinstance(number, int) and abs(number) >= 2**63:  # config.toml could not say it
+            raise ConfigError(f"{name} = {number}: the number is too large")
     samples = method.samples_per_step
     if isinstance(samples, str) and samples != "ranks":
         raise ConfigError(f"samples_per_step = {samples!r}: expected a number, or ranks")

@@ -48,6 +48,19 @@ def whole_folder(path: Path) -> Iterator[Path]:
             path.rmdir()
 
 
+def check_place(path: Path) -> None:
+    """RunError where no file can be written at `path`: asked before long work, whose result would be lost."""
+    if not path.parent.is_dir():
+        raise RunError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise RunError(f"cannot write {path}: it is a folder")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file of known content."""
     with whole(path) as temporary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -24,12 +25,14 @@ from lapae.missing import filling, partial
 from lapae.models import Autoencoder, Gaussian, Likelihood
 from lapae.models import build as build_network
 from lapae.models import likelihood as likelihood_by_name
-from lapae.runs import CHECKPOINT, METRICS, MODEL, POSTERIOR, Run, read_tensor_file, tensor_file
+from lapae.runs import CHECKPOINT, METRICS, MODEL, POSTERIOR, Run, digest, read_tensor_file, tensor_file
 from lapae.toml import config_from_dict, config_to_dict
 from lapae.train.checkpoint import load_checkpoint, load_state
 from lapae.train.seeds import seed_all
 
 FORMAT = "lapae model 1"
+PATIENCE = 3
+"""Times that a model is read whose two files are not of one training."""
 Shape = tuple[int, ...]
 Modules = tuple[nn.Module, nn.Module]
 
@@ -127,7 +130,9 @@ class TrainedModel:
             write_whole(run / POSTERIOR, tensor_file(posterior, {"format": FORMAT}))
         else:
             (run / POSTERIOR).unlink(missing_ok=True)
-        write_whole(run / MODEL, tensor_file(weights, {**metadata, "has_posterior": bool(posterior)}))
+        # Of two files: a kill between them leaves this posterior beside the weights of an earlier training.
+        metadata |= {"has_posterior": bool(posterior), "posterior": digest(posterior)}
+        write_whole(run / MODEL, tensor_file(weights, metadata))
         run.write_json(METRICS, self.metrics)
         self.path = run.path
 
@@ -152,11 +157,7 @@ def load_run(
     run = Run.open(path)
     if (run / MODEL).exists():
         try:
-            state, metadata = read_tensor_file(run / MODEL)
-            if metadata.get("format") != FORMAT:
-                raise RunError(f"{run / MODEL} is not a model of lapae: expected format {FORMAT!r}")
-            if metadata.get("has_posterior"):
-                state |= read_tensor_file(run / POSTERIOR)[0]
+            state, metadata = _read_model(run)
         except RunError as error:
             if not (run / CHECKPOINT).exists():
                 raise
@@ -193,6 +194,22 @@ def load_run(
         raise RunError(f"{error}; {OWN_MODULES}") from error
     method.to(device).eval()
     return TrainedModel(method, config, info, run.read_metrics() or {}, path=run.path)
+
+
+def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Weights and posterior, and what is said of them."""
+    for attempt in range(PATIENCE):
+        weights, metadata = read_tensor_file(run / MODEL)
+        if metadata.get("format") != FORMAT:
+            raise RunError(f"{run / MODEL} is not a model of lapae: expected format {FORMAT!r}")
+        if not metadata.get("has_posterior"):
+            return weights, metadata
+        posterior = read_tensor_file(run / POSTERIOR)[0]
+        if metadata.get("posterior", digest(posterior)) == digest(posterior):
+            return weights | posterior, metadata
+        if attempt < PATIENCE - 1:
+            time.sleep(1)  # another process may be writing them
+    raise RunError(f"{run / POSTERIOR} is not that of {run / MODEL}: they are of two trainings")
 
 
 def _check_size(

@@ -18,12 +18,14 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
 from lapae.errors import ElsewhereError
-from lapae.launch import launched, one_of_several, place
+from lapae.launch import launched, one_of_several, place, restarted
 
 TIMEOUT = timedelta(hours=2)
 """How long a process waits for the others: one of them may be fetching the data. Deaths are noticed at once."""
 MEETING = timedelta(minutes=2)
 """How long at the start, where all of them should be there. Then the job fails, and torchrun may start it again."""
+
+BEGUN = "lapae: the run is begun"
 
 T = TypeVar("T")
 
@@ -49,9 +51,8 @@ def join(backend: str = "gloo") -> None:
     if backend == "nccl":
         torch.cuda.set_device(place("LOCAL_RANK"))
     meeting: dict[str, Any] = {"timeout": MEETING}
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(host, port, launched(), is_master=False, timeout=MEETING)  # pyright: ignore
+    store = _agent_store()
+    if store is not None:
         part = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         meeting |= {"store": part, "rank": place(), "world_size": launched()}
     dist.init_process_group(backend, **meeting)
@@ -61,6 +62,28 @@ def join(backend: str = "gloo") -> None:
 def have_met() -> None:
     """All processes are there: from now on they have time for each other."""
     _set_pg_timeout(TIMEOUT)
+
+
+def _agent_store() -> Any:
+    """The store of torchrun's agent, which outlives the processes; None where there is none."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(host, port, launched(), is_master=False, timeout=MEETING)  # pyright: ignore
+
+
+def note_begun() -> None:
+    """Have the processes that torchrun may start after these know that the job has begun its run."""
+    store = _agent_store()
+    if store is not None:
+        store.set(BEGUN, "yes")
+
+
+def has_begun() -> bool:
+    """Whether this is a job that torchrun has started again after it had begun its run (or may be one, without a
+    store). One that was refused, as the run was another job's, is refused again."""
+    store = _agent_store() if restarted() else None
+    return restarted() and (store is None or store.check([BEGUN]))
 
 
 def leave() -> None:

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 CONFIG, MODEL, POSTERIOR = "config.toml", "model.safetensors", "posterior.safetensors"
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+NEXT = "checkpoint.next.safetensors"
 HISTORY, METRICS = "metrics.jsonl", "metrics.json"
+ABOUT, TENSORS = "estimator.json", "estimator.safetensors"
+LOCKED = (CONFIG, MODEL, POSTERIOR, CHECKPOINT, PREVIOUS, NEXT, HISTORY, METRICS, ABOUT, TENSORS)
+"""Files that only the holder of the lock writes."""
 _LOCK = ".lock"
 
 
@@ -113,15 +117,22 @@ class Run:
                 with contextlib.suppress(OSError):  # a full disk: the lock holds without the note of who holds it
                     file.truncate(0)
                     os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
-                for stray in self.path.glob(f".*{TEMPORARY}"):  # left by a process that was killed while it wrote
-                    stray.unlink(missing_ok=True)
+                self._remove_strays()
                 try:
                     yield
                 finally:
-                    if [found.name for found in self.path.iterdir()] == [_LOCK]:
-                        (self / _LOCK).unlink()
-                        self.path.rmdir()
+                    with contextlib.suppress(OSError):  # the folder may be gone: what the body says of that counts
+                        if [found.name for found in self.path.iterdir()] == [_LOCK]:
+                            (self / _LOCK).unlink()
+                            self.path.rmdir()
                 return
+
+    def _remove_strays(self) -> None:
+        """Remove what a process left that was killed while it wrote. Other commands may be writing files of theirs
+        into the folder (a report, scores): the holder of the lock removes its own alone."""
+        for name in LOCKED:
+            for stray in self.path.glob(f".{name}.*{TEMPORARY}"):
+                stray.unlink(missing_ok=True)
 
     def _is_lock(self, descriptor: int) -> bool:
         """Whether an open file is the lock file that is in the folder now."""
@@ -169,7 +180,7 @@ def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
     # Copies on the CPU: contiguous, and no two share memory, which safetensors refuses.
     held = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(metadata, allow_nan=False)
-    return save(held, {"lapae": text, "digest": _digest(held, text)})
+    return save(held, {"lapae": text, "digest": digest(held, text)})
 
 
 def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -189,7 +200,7 @@ def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if "lapae" not in metadata or "digest" not in metadata:
         raise RunError(f"{path} was not written by lapae: it has no lapae metadata")
     try:
-        if metadata["digest"] != _digest(tensors, metadata["lapae"]):
+        if metadata["digest"] != digest(tensors, metadata["lapae"]):
             raise RunError(f"{path} is damaged: its content does not match its digest")
         about = json.loads(metadata["lapae"])
     except (ValueError, TypeError, RuntimeError, RecursionError) as error:
@@ -199,13 +210,14 @@ def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, about
 
 
-def _digest(tensors: dict[str, Tensor], text: str) -> str:
+def digest(tensors: dict[str, Tensor], text: str = "") -> str:
+    """SHA-256 of tensors, their names and a text."""
     import torch
 
-    digest = hashlib.sha256(text.encode())
+    found = hashlib.sha256(text.encode())
     for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         if tensor.numel():
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+            found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lapae.cli import main
 from lapae.errors import RunError
 from lapae.estimator import LaplacianAutoencoder
+from lapae.files import write_whole
 from lapae.model import load_run
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, POSTERIOR, PREVIOUS, Run
 from lapae.train import loop
@@ -24,6 +26,8 @@ from lapae.train.fit import saved_config
 from .runs import assert_same, config, curve, train
 
 FLIPS = 6
+LATER = 40
+"""Epochs after which a run has better weights than after three."""
 
 
 def flipped(content: bytes, bit: int) -> bytes:
@@ -173,6 +177,39 @@ def test_all_checkpoints_damaged_is_an_error_that_names_them(stopped, tmp_path, 
         load_checkpoint(Run(path))
     assert main(["train", "--resume", str(path)]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_posterior_beside_the_weights_of_an_earlier_training(finished, source, tmp_path, monkeypatch):
+    """Killed between the two files of a run that was trained further."""
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+
+    def killed(place: Path, content: bytes) -> None:
+        if place.name == MODEL:
+            raise KeyboardInterrupt
+        write_whole(place, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lapae.model.write_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(path, source, LATER)
+    monkeypatch.setattr("lapae.model.PATIENCE", 1)
+    with pytest.raises(RunError, match=r"is not that of .*model\.safetensors.*--resume"):
+        load_run(path)
+    train(path, source, LATER)
+    load_run(path)
+
+
+def test_a_model_that_is_written_while_it_is_read(finished, source, tmp_path, monkeypatch):
+    path, later = tmp_path / "run", tmp_path / "later"
+    for place in (path, later):
+        shutil.copytree(finished, place)
+    train(later, source, LATER)
+    assert (later / POSTERIOR).read_bytes() != (path / POSTERIOR).read_bytes()
+    shutil.copy(later / POSTERIOR, path / POSTERIOR)
+    monkeypatch.setattr("lapae.model.time.sleep", lambda seconds: shutil.copy(later / MODEL, path / MODEL))
+    found, expected = (load_run(place).method.state_dict() for place in (path, later))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_every_file_of_an_estimator(tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import environment, on_processes
 
 from lapae.cli import main
@@ -159,6 +160,24 @@ def test_a_job_that_may_be_started_again_needs_a_place(monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     assert main(["train", "digits"]) == 2
     assert "--out says where it is" in capsys.readouterr().err
+
+
+def test_a_job_that_was_refused_is_refused_again(place, tmp_path, monkeypatch, capsys):
+    """torchrun starts it again, as it does a job whose process died: the run in --out is not for that its own."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {"USE_AGENT_STORE": "True", "MAX_RESTARTS": "1", "RESTART_COUNT": "0"}
+    for name, value in environment.items():
+        monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    options = ["train", "digits", *QUICK, "--no-verbose", "--epochs"]
+    for attempt in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        assert main([*options, str(EPOCHS + 1), "--out", str(place / "one")]) == 2
+        assert "already holds a run" in capsys.readouterr().err
+    for attempt in ("0", "1"):  # one that has begun goes on
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        assert main([*options, "1", "--out", str(tmp_path / "run")]) == 0
 
 
 def test_resume_if_exists(place, tmp_path, capsys):

@@ -152,6 +152,21 @@ def test_checkpoint_of_another_model(stopped, table):
         fit(wider, table, run=stopped, resume=True)
 
 
+@pytest.mark.parametrize("change", ["values", "names"])
+def test_data_that_have_changed(change, tmp_path, capsys):
+    source, run = tmp_path / "t.csv", str(tmp_path / "run")
+    rows = [f"{i},{i * i},{-i}" for i in range(40)]
+    source.write_text("\n".join(["a,b,c", *rows]))
+    quick = ["--hidden", "4", "--device", "cpu", "--no-verbose"]
+    assert main(["train", str(source), *quick, "--epochs", "1", "--out", run]) == 0
+    changed = {"values": ["a,b,c", *rows[:-1], "1000,0,0"], "names": ["a,c,b", *rows]}
+    source.write_text("\n".join(changed[change]))
+    assert main(["train", "--resume", run, "--epochs", "2"]) == 2
+    assert "is of other data" in capsys.readouterr().err
+    source.write_text("\n".join(["a,b,c", *rows]))
+    assert main(["train", "--resume", run, "--epochs", "2"]) == 0
+
+
 def test_other_data(stopped, table):
     fewer = dataclasses.replace(table, train=dataclasses.replace(table.train, x=table.train.x[:90]))
     with pytest.raises(RunError, match="is of 96 training data, there are 90 now"):

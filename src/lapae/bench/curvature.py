@@ -22,6 +22,7 @@ import torch
 from lapae._version import __version__
 from lapae.bench.contest import OURS, Job, Limits, contest, today
 from lapae.bench.peers import installed_peers
+from lapae.devices import choose_device
 from lapae.files import write_whole
 
 TABLE_SIZES = (8, 32, 96)
@@ -82,7 +83,7 @@ def main(options: CurvatureBench) -> int:
 
 def run(options: CurvatureBench) -> dict[str, Any]:
     """All results: {options, machine, rows}, a row a method and network; progress goes to the terminal."""
-    device = resolve(options.device)
+    device = choose_device(options.device)
     limits = Limits(device, options.threads, options.seconds, options.call_seconds, int(options.memory_gb * 2**30))
     rows: list[dict[str, Any]] = []
     for method in (*options.methods, *(installed_peers() if options.peers else ())):
@@ -101,16 +102,9 @@ def _jobs(method: str, options: CurvatureBench) -> list[Job]:
     return jobs + [Job("autoencoder" if method == "bottleneck" else "convolutions", size) for size in sizes]
 
 
-def resolve(device: str) -> str:
-    """Auto: cuda where there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device
-
-
 def machine(options: CurvatureBench) -> str:
     """What the numbers were measured on, in a line."""
-    device = resolve(options.device)
+    device = choose_device(options.device)
     where = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU, {options.threads} threads"
     load = "" if device == "cuda" else f", load {os.getloadavg()[0]:.1f} (own work included)"
     return f"{where}, torch {torch.__version__}, lapae {__version__}, {today()}{load}"

@@ -5,10 +5,14 @@ A command is a module with `main(arguments) -> exit code`, and a line in `COMMAN
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from threading import current_thread, main_thread
+from types import FrameType
 
 from lapae._version import __version__
 from lapae.errors import ElsewhereError, LapaeError
@@ -33,7 +37,7 @@ COMMANDS = {
 SEVERAL = ("train", "embed", "score")
 """Commands whose work several processes share, under torchrun."""
 
-FAILED, INTERRUPTED = 2, 130
+FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 
 
 def usage() -> str:
@@ -72,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{name} is the work of one process and torchrun started {launched()}: start it without torchrun")
     warnings.showwarning = _show_warning
     try:
-        return import_module(f"lapae.cli.{given[0]}").main(given[1:])
+        with _cleaning_up():
+            return import_module(f"lapae.cli.{given[0]}").main(given[1:])
     except ElsewhereError:  # the process that failed says why
         await_end()
         return FAILED
@@ -92,12 +97,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has had enough
         sys.stderr.close()
         return INTERRUPTED
+    except Terminated:
+        print("lapae: terminated", file=sys.stderr)
+        return TERMINATED
     except KeyboardInterrupt:
         print("lapae: interrupted", file=sys.stderr)
         return INTERRUPTED
     finally:
         if "lapae.processes" in sys.modules:
             sys.modules["lapae.processes"].leave()
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as a cluster sends it: an end like that of Ctrl-C."""
+
+
+@contextmanager
+def _cleaning_up() -> Iterator[None]:
+    """Have SIGTERM end the command as Ctrl-C does, so that half-written outputs are removed.
+
+    Not where several processes work: one that waits for another in a collective would not hear of it.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    ours = not one_of_several() and current_thread() is main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # someone else's to handle
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _is_data_error(error: ValueError) -> bool:

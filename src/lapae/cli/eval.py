@@ -93,18 +93,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> tuple[Run, TrainedModel, Data]:
     """A run, its model on a device, and its data."""
-    import torch
-
+    from lapae.devices import choose_device
     from lapae.estimator.storage import check_data
     from lapae.model import load_run
     from lapae.runs import Run
     from lapae.train.fit import load_data
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = cuda: there is no CUDA device")
-    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     check_data(path)
-    model = load_run(path, device=where)
+    model = load_run(path, device=choose_device(device))
     source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
     return Run.open(path), model, load_data(source)
 

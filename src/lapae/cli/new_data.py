@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from lapae.devices import own_device
 from lapae.errors import ConfigError
-from lapae.launch import launched, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,16 +89,10 @@ class PredictCommand:
 
 def open_model(run: Path, options: Device) -> TrainedModel:
     """The model of a run, ready to predict, taking missing values where its likelihood can."""
-    import torch
-
     from lapae.estimator.training import settle
     from lapae.model import load_run
 
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = cuda: there is no CUDA device that torch can use here; try auto or cpu")
-    device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
-    if device == "cuda" and launched() > 1:
-        device = f"cuda:{place('LOCAL_RANK')}"
+    device = own_device(options.device)
     try:
         model = load_run(run, device=device, allow_nan=True)
     except ConfigError:  # the likelihood does not take missing values: then NaN in the input is refused
@@ -182,11 +176,14 @@ def hand_over(blocks: Iterator[Rows]) -> int:
 
 
 def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
-    """The suffix of the output, which is one of `suffixes` and not the input itself."""
+    """The suffix of the output, which is one of `suffixes`, not the input itself, and can be written."""
+    from lapae.files import check_place
+
     if out.suffix.lower() not in suffixes:
         raise ConfigError(f"{out}: expected an output that ends in {', '.join(suffixes)}")
     if out.exists() and source.exists() and out.samefile(source):
         raise ConfigError(f"{out} is the input itself: choose another output")
+    check_place(out)
     return out.suffix.lower()
 
 

@@ -37,9 +37,11 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.estimator.prediction import generate
-    from lapae.files import whole, whole_folder
+    from lapae.files import check_place, whole, whole_folder
     from lapae.outputs import csv_rows, grid, image_bytes, save_image, write_arrays
 
+    if suffix:
+        check_place(command.out)
     model = open_model(command.run, command.options)
     picture = suffix in (".png", "")
     if picture and (model.data.kind != "image" or model.shape[0] not in (1, 3)):
@@ -59,11 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         names = model.data.feature_names or tuple(f"x{i}" for i in range(flat.shape[1]))
         with csv_rows(command.out, names) as write:
             write([f"{value:.8g}" for value in row] for row in flat.tolist())
-    elif suffix == ".npz":
+    elif suffix in (".npz", ".npy"):
         write_arrays(command.out, {"x": x})
-    elif suffix == ".npy":
-        with whole(command.out) as path, path.open("wb") as file:
-            np.save(file, x)
     elif suffix == ".png":
         assert pixels is not None
         with whole(command.out) as path:

@@ -16,7 +16,7 @@ import tyro
 from lapae.cli.new_data import UNNAMED
 from lapae.config import Config
 from lapae.errors import ConfigError
-from lapae.launch import may_restart, restarted
+from lapae.launch import may_restart
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -56,11 +56,11 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.train.fabric import make_fabric, several
     from lapae.train.fit import load_data
 
-    config = command.options
+    config = command.options.resolved()
     data = None
     fabric = make_fabric(config.train) if several(config.train) else None  # from here on there are all processes
     if command.resume is None:
-        config = replace(config, data=replace(config.data, source=absolute(config.data.source))).resolved()
+        config = replace(config, data=replace(config.data, source=absolute(config.data.source)))
         data = node_first(lambda: load_data(config.data))
     path, resume = from_first(lambda: choose_run(command, config))
     model = train_in(Run(path), config, data, resume=resume, fabric=fabric)
@@ -69,11 +69,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
     """The run folder, and whether to go on with what is in it."""
+    from lapae.processes import has_begun
     from lapae.runs import CHECKPOINT, CONFIG, Run
     from lapae.train.fit import check_resumable, saved_config
 
     there = command.resume
-    if there is None and command.out is not None and (command.resume_if_exists or restarted()):
+    if there is None and command.out is not None and (command.resume_if_exists or has_begun()):
         there = command.out if any((command.out / name).exists() for name in (CONFIG, CHECKPOINT)) else None
     if there is not None:
         run = Run.open(there)
@@ -122,7 +123,7 @@ def train_in(
     run: Run, config: Config, data=None, *, resume: bool = False, fabric: Fabric | None = None
 ) -> TrainedModel:
     """Train in a run folder that no other job writes, with progress on stderr."""
-    from lapae.processes import from_first, rank
+    from lapae.processes import from_first, note_begun, rank
     from lapae.train.fit import fit
     from lapae.train.progress import make_progress
 
@@ -132,6 +133,7 @@ def train_in(
         held.enter_context(run.lock())
         if not resume:  # again, now that no other process can begin one here
             run.check_free()
+        note_begun()
 
     try:
         with ExitStack() as held:

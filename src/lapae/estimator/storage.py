@@ -21,14 +21,13 @@ from lapae.estimator.training import settle
 from lapae.files import write_whole
 from lapae.model import load_run
 from lapae.models import Bernoulli, Categorical, Gaussian
-from lapae.runs import CHECKPOINT, CONFIG, HISTORY, Run, read_tensor_file, tensor_file
+from lapae.runs import ABOUT, CHECKPOINT, CONFIG, HISTORY, TENSORS, Run, read_tensor_file, tensor_file
 from lapae.toml import write_config
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder
 
 FORMAT = "lapae estimator 1"
-ABOUT, TENSORS = "estimator.json", "estimator.safetensors"
 NOISE = "hidden_noise_"
 FITTED = {"seed_": int, "offset_": float, "n_iter_": int, "latent_dim_": int, "n_features_in_": int}
 OWN = {"own": True}

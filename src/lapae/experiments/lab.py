@@ -117,9 +117,9 @@ class Lab:
     @property
     def torch_device(self) -> str:
         """Where models are put."""
-        import torch
+        from lapae.devices import choose_device
 
-        return ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        return choose_device(self.device)
 
     def _placed(self, trial: Trial) -> Config:
         """The configuration of a trial here: where its data are, its device, its pretrained run."""

@@ -1,4 +1,4 @@
-"""New arrays: .npy files, mapped, and .npz files."""
+"""New arrays: .npy and .npz files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ArrayInput(Input):
-    """A .npy file, mapped, or the array of an .npz file."""
+    """A .npy file, or the array of an .npz file."""
 
     def __init__(self, path: Path, model: TrainedModel, *, any_range: bool = False) -> None:
         super().__init__(path, model)
@@ -30,23 +30,39 @@ class ArrayInput(Input):
         else:
             raw = np.asarray(read_npz(path, allow_nan=True).x)
         self.raw = raw.view(np.uint8) if raw.dtype == np.bool_ else raw
-        self.x = _as_model(self.raw, self.shape, model.data.kind)
-        if self.x is None:
+        self.kind = model.data.kind
+        if _as_model(self.raw, self.shape, self.kind) is None:
             came = tuple(raw.shape[1:])
             raise DataError(f"{path}: data of shape {came}, the model takes data of shape {self.shape}")
         self.size = len(raw)
         self.most = float(np.max(model.scaling.scale)) if model.data.kind == "image" else None
 
-    def blocks(self, progress: Progress) -> Iterator[Block]:
+    def _read(self, progress: Progress) -> Iterator[Block]:
         """Slices of the array, in the model's layout."""
-        assert self.x is not None
         for index, start in enumerate(range(0, self.size, self.block_size)):
-            part = self.x[start : start + self.block_size]
+            stop = min(start + self.block_size, self.size)
             if self._mine(index):
-                part = np.asarray(part)
+                part = _as_model(self._rows(start, stop), self.shape, self.kind)
+                assert part is not None
                 self._check(part, start)
                 yield Block(part, index=index)
-            progress(len(part))
+            progress(stop - start)
+
+    def _rows(self, start: int, stop: int) -> np.ndarray:
+        """Some data as they are stored. By plain reads: a map of a file that is cut short ends the process."""
+        raw = self.raw
+        if not isinstance(raw, np.memmap) or not raw.flags.c_contiguous:
+            return np.asarray(raw[start:stop])
+        size = raw.dtype.itemsize * int(np.prod(raw.shape[1:]))
+        try:
+            with self.path.open("rb") as file:
+                file.seek(raw.offset + start * size)
+                content = file.read((stop - start) * size)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error.strerror or error})") from error
+        if len(content) < (stop - start) * size:
+            raise DataError(f"{self.path}: was cut short while it was read")
+        return np.frombuffer(content, raw.dtype).reshape(stop - start, *raw.shape[1:])
 
     def _check(self, part: np.ndarray, start: int) -> None:
         if part.dtype.kind == "f" and np.isinf(part).any():

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lapae.data import DataError
+
 if TYPE_CHECKING:
     from lapae.model import TrainedModel
 
@@ -40,6 +42,7 @@ class Input(ABC):
 
     def __init__(self, path: Path, model: TrainedModel) -> None:
         self.path = path
+        self._stamp = _stamp(path)
         self.shape = tuple(model.shape)
         self.block_size = max(1, min(BLOCK_ROWS, BLOCK_ELEMENTS // max(1, int(np.prod(self.shape)))))
         self.skipped: list[str] = []
@@ -47,9 +50,25 @@ class Input(ABC):
         self.turn: tuple[int, int] = (0, 1)
         """(r, n): blocks r, r + n, r + 2n, … are this process's, where n share the input."""
 
-    @abstractmethod
     def blocks(self, progress: Progress) -> Iterator[Block]:
-        """All data in order; those of this process's turns."""
+        """All data in order; those of this process's turns. DataError at the end where the file is another by then."""
+        before = self._stamp
+        yield from self._read(progress)
+        if _stamp(self.path) != before:
+            raise DataError(f"{self.path}: has changed while it was read; give it a file that stays as it is")
+
+    @abstractmethod
+    def _read(self, progress: Progress) -> Iterator[Block]:
+        """As `blocks`, of a file that stays as it is."""
 
     def _mine(self, index: int) -> bool:
         return index % self.turn[1] == self.turn[0]
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes with a file; None for a folder (of images, which are read one by one) and where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return None if path.is_dir() else (found.st_ino, found.st_size, found.st_mtime_ns)

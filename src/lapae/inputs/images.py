@@ -34,7 +34,7 @@ class ImageInput(Input):
         self.skip_bad, self.alpha, self.any_colour = skip_bad, alpha, any_colour
         self.scale = float(np.max(model.scaling.scale)) / 255  # a model of floats in [0, 1] has a scale of 1
 
-    def blocks(self, progress: Progress) -> Iterator[Block]:
+    def _read(self, progress: Progress) -> Iterator[Block]:
         """Images in the order of their names."""
         for index, start in enumerate(range(0, self.size, self.block_size)):
             images, files = [], []
@@ -44,7 +44,7 @@ class ImageInput(Input):
                 continue
             for file in names:
                 try:
-                    images.append(self._read(self.folder / file))
+                    images.append(self._pixels(self.folder / file))
                     files.append(file)
                 except DataError as error:
                     if not self.skip_bad:
@@ -54,7 +54,7 @@ class ImageInput(Input):
             if images:
                 yield Block(np.stack(images), files=files, index=index)
 
-    def _read(self, path: Path) -> np.ndarray:
+    def _pixels(self, path: Path) -> np.ndarray:
         channels, height, width = self.shape
         header = read_header(path)
         if channels == 1 and not header.gray and not self.any_colour:

@@ -63,7 +63,7 @@ class CsvInput(Input):
             raise DataError(f"{self.path}: {self.width} columns, the model takes {n} features")
         return list(range(n))
 
-    def blocks(self, progress: Progress) -> Iterator[Block]:
+    def _read(self, progress: Progress) -> Iterator[Block]:
         """Rows as numbers, with their cells."""
         cells: list[list[str]] = []
         numbers: list[list[float]] = []

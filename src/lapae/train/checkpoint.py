@@ -21,10 +21,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lapae.errors import RunError
 from lapae.files import sync_folder, write_whole
 from lapae.processes import copy_from_first, from_first, world_size
-from lapae.runs import CHECKPOINT, PREVIOUS, Run, read_tensor_file, tensor_file
+from lapae.runs import CHECKPOINT, NEXT, PREVIOUS, Run, read_tensor_file, tensor_file
 
 FORMAT = "lapae checkpoint 1"
-_NEXT = "checkpoint.next.safetensors"
 _ADAM = {"step", "exp_avg", "exp_avg_sq"}
 _SCHEDULE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
@@ -86,7 +85,7 @@ def save_checkpoint(
         "schedule": {name: value for name in _SCHEDULE if math.isfinite(value := getattr(schedule, name))},
         "about": dict(about),
     }
-    write_whole(run / _NEXT, tensor_file(tensors, metadata))
+    write_whole(run / NEXT, tensor_file(tensors, metadata))
     _put_in_place(run)
 
 
@@ -95,7 +94,7 @@ def _put_in_place(run: Run) -> None:
     try:
         if (run / CHECKPOINT).exists():
             os.replace(run / CHECKPOINT, run / PREVIOUS)
-        os.replace(run / _NEXT, run / CHECKPOINT)
+        os.replace(run / NEXT, run / CHECKPOINT)
         sync_folder(run.path)
     except OSError as error:
         raise RunError(f"cannot write {run / CHECKPOINT}: {error.strerror}") from error
@@ -182,7 +181,7 @@ def load_state(method: nn.Module, state: Tensors, origin: str) -> None:
 def take_up(run: Run) -> Checkpoint | None:
     """The checkpoint to go on from, under its own name again if a kill or a full disk came before the renames."""
     checkpoint = load_checkpoint(run)
-    if checkpoint is not None and checkpoint.path == str(run / _NEXT):
+    if checkpoint is not None and checkpoint.path == str(run / NEXT):
         _put_in_place(run)
     return checkpoint
 
@@ -218,7 +217,7 @@ def load_checkpoint(run: Run) -> Checkpoint | None:
     A damaged newest one is passed over with a warning: the one before it leads to the same weights, an epoch later.
     """
     failures = []
-    for name in (_NEXT, CHECKPOINT, PREVIOUS):
+    for name in (NEXT, CHECKPOINT, PREVIOUS):
         if not (run / name).exists():
             continue
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lapae.config import TrainConfig
-from lapae.errors import ConfigError
+from lapae.devices import check_gpus, choose_device
 from lapae.launch import launched, launched_on_node
 from lapae.processes import MEETING, have_met, join
 
@@ -53,9 +53,7 @@ def make_fabric(config: TrainConfig) -> Fabric:
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # no banners, which each process would show
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = cuda: there is no CUDA device that torch can use here; try auto or cpu")
-    on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    on_gpu = choose_device(config.device) == "cuda"
     options: dict[str, Any] = {
         "accelerator": "cuda" if on_gpu else "cpu",
         "precision": "bf16-mixed" if config.precision == "bf16" else "32-true",
@@ -63,8 +61,8 @@ def make_fabric(config: TrainConfig) -> Fabric:
     if not several(config):
         return Fabric(devices=1, **options)
     devices, num_nodes = n_processes(config)
-    if on_gpu and devices > torch.cuda.device_count():
-        raise ConfigError(f"{devices} processes, but {torch.cuda.device_count()} GPUs here: one GPU a process")
+    if on_gpu:
+        check_gpus(devices)
     # The precision is a buffer, and the same everywhere already: not to be broadcast before every forward pass.
     known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
     option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name before 2.13

@@ -20,7 +20,7 @@ from lapae.models import Bernoulli, Categorical, Likelihood
 from lapae.processes import from_first, node_first
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
-from lapae.train.checkpoint import load_checkpoint, take_up_together
+from lapae.train.checkpoint import Checkpoint, load_checkpoint, take_up_together
 from lapae.train.evaluate import evaluate
 from lapae.train.fabric import make_fabric, matrix_products, several
 from lapae.train.loop import train
@@ -137,6 +137,9 @@ def fit(
             (run / METRICS).unlink(missing_ok=True)
             if options.tensorboard:
                 observers = [*observers, TensorBoard(run / "tensorboard")]
+        checkpoint = take_up_together(run) if run is not None and resume else None
+        if checkpoint is not None:
+            check_same_data(checkpoint, info)
         result = train(
             method,
             batches,
@@ -145,7 +148,7 @@ def fit(
             run=run,
             about={"config": config_to_dict(config), "data": info.to_dict()},
             fabric=fabric,
-            resume=take_up_together(run) if run is not None and resume else None,
+            resume=checkpoint,
             observers=observers,
         )
     metrics = {
@@ -187,6 +190,24 @@ def _says(path: Path, config: Config) -> bool:
         return config_to_dict(read_config(path).resolved()) == config_to_dict(config.resolved())
     except ConfigError:
         return False
+
+
+def check_same_data(checkpoint: Checkpoint, now: DataInfo) -> None:
+    """RunError where the data are of another kind, or where what is standardised has other values than before."""
+    try:
+        before = DataInfo.from_dict(checkpoint.about["data"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{checkpoint.path} is damaged: what it says of its data is not valid ({error!r})") from error
+    if before.n_data != now.n_data:
+        return  # the loop says so
+    for name in ("kind", "shape", "feature_names", "label_names"):
+        was, found = getattr(before, name), getattr(now, name)
+        if was != found:
+            raise RunError(f"{checkpoint.path} is of other data: their {name} was {was}, and is {found} now")
+    for name in ("offset", "scale"):  # up to rounding: another machine may sum in another order
+        was, found = getattr(before.scaling, name), getattr(now.scaling, name)
+        if not np.allclose(was, found, rtol=1e-5, atol=1e-5 * float(np.max(before.scaling.scale))):
+            raise RunError(f"{checkpoint.path} is of other data: the values to train on have changed since")
 
 
 def check_resumable(saved: Config, wanted: Config) -> None:

@@ -1,0 +1,108 @@
+"""Input that changes while it is read, output that cannot be written, SIGTERM: an error, and nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lapae.cli import main
+from lapae.inputs import base
+
+FAST = ["--n-samples", "2", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A run on a table, and the table."""
+    root = tmp_path_factory.mktemp("runs")
+    write_table(root / "t.csv", 60)
+    quick = ["--hidden", "8", "--epochs", "1", "--device", "cpu", "--no-verbose"]
+    assert main(["train", str(root / "t.csv"), "--out", str(root / "run"), *quick]) == 0
+    return root
+
+
+def table(n: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((n, 3)).astype(np.float32)
+
+
+def write_table(path: Path, n: int) -> None:
+    np.savetxt(path, table(n), fmt="%.4f", delimiter=",", header="a,b,c", comments="")
+
+
+def at_first_block(monkeypatch, act) -> None:
+    """Do something when the first block of an input has been read, and the others have not."""
+    from lapae.cli import new_data
+
+    done: list[bool] = []
+    before = new_data.to_model
+
+    def to_model(*arguments):
+        if not done:
+            done.append(True)
+            act()
+        return before(*arguments)
+
+    monkeypatch.setattr(base, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(new_data, "to_model", to_model)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npy"])
+@pytest.mark.parametrize("how", ["cut short", "replaced", "removed"])
+def test_an_input_that_changes_while_it_is_read(how, suffix, place, tmp_path, monkeypatch, capsys):
+    source, out = tmp_path / f"x.{suffix}", tmp_path / "s.csv"
+    if suffix == "csv":
+        write_table(source, 5000)
+    else:
+        np.save(source, table(5000))
+
+    def change() -> None:
+        if how == "cut short":
+            os.truncate(source, 1000)
+        elif how == "removed":
+            source.unlink()
+        else:
+            write_table(source, 10) if suffix == "csv" else np.save(source, table(10))
+
+    at_first_block(monkeypatch, change)
+    assert main(["score", str(place / "run"), str(source), "-o", str(out), *FAST]) == 2
+    assert str(source) in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir() if path != source] == []
+
+
+@pytest.mark.parametrize("command", ["score", "embed", "impute", "sample"])
+@pytest.mark.parametrize("out", ["folder.npy", "none/x.npy"])
+def test_an_output_that_cannot_be_written_is_said_before_the_work(command, out, place, tmp_path, monkeypatch, capsys):
+    def work(*arguments):
+        raise AssertionError("the model was loaded before the output was looked at")
+
+    (tmp_path / "folder.npy").mkdir()
+    np.save(tmp_path / "x.npy", table(10))
+    for module in ("new_data", "impute", "sample"):
+        __import__(f"lapae.cli.{module}")
+        monkeypatch.setattr(f"lapae.cli.{module}.open_model", work)
+    source = [] if command == "sample" else [str(tmp_path / "x.npy")]
+    assert main([command, str(place / "run"), *source, "-o", str(tmp_path / out)]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_sigterm_leaves_nothing_half_written(place, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1_000_000, 3), np.float32))
+    command = ["score", str(place / "run"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "s.csv"), "--device", "cpu"]
+    with subprocess.Popen([sys.executable, "-m", "lapae", *command], stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob(".s.csv.*.tmp")):
+            assert process.poll() is None, process.returncode
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert errors.strip().endswith("lapae: terminated")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
