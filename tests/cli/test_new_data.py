@@ -278,6 +278,25 @@ def test_a_run_of_the_estimator_scores_as_the_estimator_does(tmp_path):
     np.testing.assert_array_equal([1 - 2 * int(row[1]) for row in rows], model.predict(x))
 
 
+@pytest.mark.parametrize("kind", ["table", "windows"])
+@pytest.mark.parametrize("predictive", ["mc", "moments"])
+def test_a_value_beyond_all_numbers_is_an_outlier(kind, predictive, tmp_path, capsys):
+    x = np.random.default_rng(0).standard_normal((40, 4) if kind == "table" else (40, 4, 2))
+    options = {"predictive": predictive, "n_samples": 5, "device": "cpu", "random_state": 0}
+    model = LaplacianAutoencoder(epochs=2, **options).fit(x)
+    for value in (1e20, 1e200, -1e308):
+        x[7].flat[1] = value
+        assert model.predict(x)[7] == -1
+        assert np.isfinite(model.score_samples(x)).all()
+    model.save(tmp_path / "run")
+    np.save(tmp_path / "x.npy", x)
+    command = ["score", str(tmp_path / "run"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "s.csv")]
+    assert main([*command, "--device", "cpu"]) == 0
+    score, outlier = rows_of(tmp_path / "s.csv")[8]
+    assert np.isfinite(float(score))
+    assert outlier == "1"
+
+
 def test_a_table_with_missing_values_trains_from_the_command_line(tmp_path, holes, capsys):
     rng = np.random.default_rng(0)
     lines = ["speed,temp,load"]

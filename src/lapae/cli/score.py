@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     if suffix != ".csv":
         parts = [rows.found["log_likelihood"] for rows in blocks]
         scores = np.concatenate(parts) if parts else np.empty(0)
-        n, n_outliers = len(scores), int((scores < offset).sum()) if offset is not None else 0
+        n, n_outliers = len(scores), int((~(scores >= offset)).sum()) if offset is not None else 0
         write_arrays(command.out, {"log_likelihood": scores})
     else:
         first = next(blocks, None)
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         with csv_rows(command.out, header) as write:
             while first is not None:
                 scores = first.found["log_likelihood"].astype(float).tolist()
-                marks = [[int(score < offset)] if offset is not None else [] for score in scores]
+                marks = [[int(not score >= offset)] if offset is not None else [] for score in scores]
                 write([*cell, repr(score), *mark] for cell, score, mark in zip(first.cells, scores, marks, strict=True))
                 n, n_outliers = n + len(scores), n_outliers + sum(mark[0] for mark in marks if mark)
                 first = next(blocks, None)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from lapae.data.source import Source
 
 T = TypeVar("T", np.ndarray, "torch.Tensor")
+FARTHEST = 1e15
+"""Deviations from the mean that a value may have: the square of it is still a 32-bit number, so that a datum with an
+absurd value is one of a very low density and not of none (NaN)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +31,14 @@ class Scaling:
     scale: float | np.ndarray = 1.0
 
     def apply(self, x: T) -> T:
-        """Storage (..., *shape) to model space. Float tensors keep their precision; all else becomes float32."""
+        """Storage (..., *shape) to model space. Float tensors keep their precision; all else becomes float32, within
+        ± `FARTHEST`."""
         if isinstance(x, np.ndarray):
             # 64 bits inside for columns, whose offset may be large beside their deviation
             exact = x.astype(np.float32 if np.ndim(self.offset) == 0 and x.dtype.itemsize <= 2 else np.float64)
-            return ((exact - np.asarray(self.offset, exact.dtype)) / self.scale).astype(np.float32, copy=False)
+            with np.errstate(over="ignore"):
+                scaled = (exact - np.asarray(self.offset, exact.dtype)) / self.scale
+            return np.clip(scaled, -FARTHEST, FARTHEST, out=scaled).astype(np.float32, copy=False)
         x = x if x.is_floating_point() else x.float()
         offset, scale, wide = self._like(x)
         return ((wide - offset) / scale).to(x.dtype)

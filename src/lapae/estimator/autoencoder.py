@@ -165,7 +165,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     def predict(self, X: Any) -> np.ndarray:
         """-1 for data out of distribution, 1 for the others."""
-        return np.where(self.decision_function(X) < 0, -1, 1)
+        return np.where(self.decision_function(X) >= 0, 1, -1)  # a score that is no number is not normal
 
     def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
         """X with its missing values (NaN) filled in, observed ones untouched.
