@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lapae import runs
 from lapae.errors import RunError
 from lapae.files import check_place, whole, write_whole
 from lapae.runs import CONFIG, METRICS, Run, read_tensor_file, tensor_file
@@ -163,3 +164,19 @@ def test_a_place_that_cannot_be_written_is_found_out_beforehand(tmp_path):
             check_place(tmp_path / name)
     check_place(tmp_path / "x.csv")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.csv"]
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    later = tensor_file({"a": torch.ones(2)}, {"epoch": 4})
+    write_whole(tmp_path / "x", CONTENT)
+    digest = runs.digest
+
+    def replaced(*arguments) -> str:
+        monkeypatch.setattr(runs, "digest", digest)
+        write_whole(tmp_path / "x", later)
+        return "of half the one and half the other"
+
+    monkeypatch.setattr(runs, "digest", replaced)
+    tensors, metadata = read_tensor_file(tmp_path / "x")
+    assert metadata == {"epoch": 4}
+    assert torch.equal(tensors["a"], torch.ones(2))

@@ -90,6 +90,15 @@ def npy_rows(path: Path, n: int) -> Iterator[Callable[[np.ndarray], None]]:
             raise ConfigError(f"{path}: there are no data to write")
 
 
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is written anew; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def sync_folder(path: Path) -> None:
     """Have the names in a folder reach the disk."""
     descriptor = os.open(path, os.O_RDONLY)

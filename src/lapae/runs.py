@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lapae.errors import RunError
-from lapae.files import TEMPORARY, write_whole
+from lapae.files import TEMPORARY, stamp, write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +37,8 @@ ABOUT, TENSORS = "estimator.json", "estimator.safetensors"
 LOCKED = (CONFIG, MODEL, POSTERIOR, CHECKPOINT, PREVIOUS, NEXT, HISTORY, METRICS, ABOUT, TENSORS)
 """Files that only the holder of the lock writes."""
 _LOCK = ".lock"
+PATIENCE = 10
+"""Times that a file is read again which is replaced while it is read."""
 
 
 class Run:
@@ -184,7 +186,21 @@ def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
 
 
 def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Inverse of `tensor_file`; a file that is damaged, or not ours, is a RunError."""
+    """Inverse of `tensor_file`; a file that is damaged, or not ours, is a RunError.
+
+    One that another process has replaced meanwhile is read again: safetensors opens it more than once.
+    """
+    for _ in range(PATIENCE):
+        before = stamp(path)
+        try:
+            return _read_tensor_file(path)
+        except RunError:
+            if stamp(path) in (before, None):
+                raise
+    return _read_tensor_file(path)
+
+
+def _read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import safe_open
 
     try:

@@ -22,7 +22,8 @@ from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.errors import ConfigError, RunError
 from lapae.methods import METHODS
 from lapae.model import load_run
-from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, PREVIOUS, Run, read_tensor_file
+from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, NEXT, PREVIOUS, Run, read_tensor_file
+from lapae.train.checkpoint import load_checkpoint
 from lapae.train.fit import check_resumable, fit, saved_config
 
 OPTIONS = ["--method", "vae", "--hidden", "16", "--device", "cpu", "--epochs", "25", "--batch-size", "32"]
@@ -187,6 +188,21 @@ def test_a_kill_between_the_renames_loses_nothing(stopped, whole, table):
     os.replace(stopped / CHECKPOINT, stopped / "checkpoint.next.safetensors")
     fit(CURVE, table, run=stopped, resume=True)
     assert_same(weights(stopped), weights(whole))
+
+
+def test_a_checkpoint_that_moves_while_it_is_read_is_not_damaged(stopped, monkeypatch, recwarn):
+    os.replace(stopped / CHECKPOINT, stopped / NEXT)
+
+    def moved(path: Path):
+        if path.name == NEXT and path.exists():
+            os.replace(path, stopped / CHECKPOINT)
+        return read_tensor_file(path)
+
+    monkeypatch.setattr("lapae.train.checkpoint.read_tensor_file", moved)
+    checkpoint = load_checkpoint(stopped)
+    assert checkpoint is not None
+    assert checkpoint.state.epoch == 4
+    assert not recwarn.list
 
 
 def test_full_disk_stops_with_the_last_checkpoint_kept(table, tmp_path, whole, monkeypatch):

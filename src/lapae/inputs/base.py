@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lapae.data import DataError
+from lapae.files import stamp
 
 if TYPE_CHECKING:
     from lapae.model import TrainedModel
@@ -42,7 +43,7 @@ class Input(ABC):
 
     def __init__(self, path: Path, model: TrainedModel) -> None:
         self.path = path
-        self._stamp = _stamp(path)
+        self._stamp = self._look()
         self.shape = tuple(model.shape)
         self.block_size = max(1, min(BLOCK_ROWS, BLOCK_ELEMENTS // max(1, int(np.prod(self.shape)))))
         self.skipped: list[str] = []
@@ -52,23 +53,17 @@ class Input(ABC):
 
     def blocks(self, progress: Progress) -> Iterator[Block]:
         """All data in order; those of this process's turns. DataError at the end where the file is another by then."""
-        before = self._stamp
         yield from self._read(progress)
-        if _stamp(self.path) != before:
+        if self._look() != self._stamp:
             raise DataError(f"{self.path}: has changed while it was read; give it a file that stays as it is")
 
     @abstractmethod
     def _read(self, progress: Progress) -> Iterator[Block]:
         """As `blocks`, of a file that stays as it is."""
 
+    def _look(self) -> tuple[int, ...] | None:
+        """What changes with the file; a folder's images are read one by one."""
+        return None if self.path.is_dir() else stamp(self.path)
+
     def _mine(self, index: int) -> bool:
         return index % self.turn[1] == self.turn[0]
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file; None for a folder (of images, which are read one by one) and where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return None if path.is_dir() else (found.st_ino, found.st_size, found.st_mtime_ns)

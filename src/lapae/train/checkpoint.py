@@ -225,7 +225,8 @@ def load_checkpoint(run: Run) -> Checkpoint | None:
             if metadata.get("format") != FORMAT:
                 raise RunError(f"{run / name} is not a checkpoint: expected format {FORMAT!r}")
         except RunError as error:
-            failures.append(str(error))
+            if (run / name).exists():  # else a training has just moved it on to the next name
+                failures.append(str(error))
             continue
         if failures:
             warnings.warn(f"{failures[0]}; going on from the checkpoint before it, {run / name}", stacklevel=2)
