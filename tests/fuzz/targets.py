@@ -406,7 +406,7 @@ def runs(folder: Path) -> dict[str, Target]:
     from lapae.data import load
     from lapae.estimator import LaplacianAutoencoder
     from lapae.model import load_run
-    from lapae.runs import CHECKPOINT, CONFIG, METRICS, MODEL, Run, _digest, read_tensor_file
+    from lapae.runs import CHECKPOINT, CONFIG, METRICS, MODEL, Run, digest, read_tensor_file
     from lapae.train.fit import fit
 
     source = folder / "table.npy"
@@ -449,7 +449,7 @@ def runs(folder: Path) -> dict[str, Target]:
             text = json.dumps(mutated_tree(copy.deepcopy(metadata), chance))
             if chance.random() < 0.02:
                 text = chance.choice(("[" * 100_000, "{", "", "1", "[]", '{"a":' * 5000))
-            return save(held, {"lapae": text, "digest": _digest(held, text)})
+            return save(held, {"lapae": text, "digest": digest(held, text)})
 
         return make
 

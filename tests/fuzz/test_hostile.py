@@ -236,10 +236,10 @@ def test_counts_without_end_take_no_time():
 def test_metadata_that_are_none(text, tmp_path):
     from safetensors.torch import save
 
-    from lapae.runs import _digest
+    from lapae.runs import digest
 
     tensors = {"a": torch.ones(2)}
-    (tmp_path / CHECKPOINT).write_bytes(save(tensors, {"lapae": text, "digest": _digest(tensors, text)}))
+    (tmp_path / CHECKPOINT).write_bytes(save(tensors, {"lapae": text, "digest": digest(tensors, text)}))
     with pytest.raises(RunError, match=r"checkpoint\.safetensors"):
         fit(Config(train=TrainConfig(device="cpu", verbose=False)), run=Run(tmp_path), resume=True)
 
