@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
 from collections.abc import Mapping
@@ -12,40 +11,22 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch import nn
 
-from lapae.config import Config, ModelConfig
+from lapae.building import Modules, Shape, build_method
+from lapae.config import Config
 from lapae.data.scaling import Scaling
 from lapae.data.source import Kind
-from lapae.errors import ConfigError, LapaeError, RunError
+from lapae.errors import LapaeError, RunError
 from lapae.files import write_whole
-from lapae.methods import METHODS, Method
-from lapae.methods import build as build_registered
-from lapae.missing import filling, partial
-from lapae.models import Autoencoder, Gaussian, Likelihood
-from lapae.models import build as build_network
-from lapae.models import likelihood as likelihood_by_name
+from lapae.methods import Method
+from lapae.models import Likelihood
 from lapae.runs import CHECKPOINT, METRICS, MODEL, POSTERIOR, Run, digest, read_tensor_file, tensor_file
 from lapae.toml import config_from_dict, config_to_dict
 from lapae.train.checkpoint import load_checkpoint, load_state
-from lapae.train.seeds import seed_all
 
 FORMAT = "lapae model 1"
 PATIENCE = 3
 """Times that a model is read whose two files are not of one training."""
-Shape = tuple[int, ...]
-Modules = tuple[nn.Module, nn.Module]
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "elu": nn.ELU,
-    "leaky_relu": nn.LeakyReLU,
-    "softplus": nn.Softplus,
-    "sigmoid": nn.Sigmoid,
-}
 
 
 @dataclass(frozen=True)
@@ -227,85 +208,3 @@ def _check_size(
     if n_planned > n_held:
         counts = f"it holds {n_held:,} numbers of {n_planned:,}"
         raise RunError(f"{origin} does not fit its own configuration: {counts}; {OWN_MODULES}")
-
-
-def build_method(
-    config: Config, data: DataInfo, *, network: Modules | None = None, likelihood: Likelihood | None = None
-) -> Method:
-    """A fresh method, its initial weights given by the seed (it seeds torch's global generator)."""
-    name = config.method.method
-    if name not in METHODS:
-        raise ConfigError(f"unknown method {name!r}: expected one of {', '.join(sorted(METHODS))}")
-    seed_all(config.train.seed, "init")
-    if network is not None:
-        _check_fits(network, data.shape)
-    factory = _Copies(network) if network is not None else _Builds(config.model, data.shape)
-    likelihood = likelihood or make_likelihood(config.model)
-    if config.data.allow_nan:
-        factory, likelihood = filling(factory), partial(likelihood)
-    return build_registered(name, factory, likelihood, config.method, data.n_data)
-
-
-def _check_fits(network: Modules, shape: Shape) -> None:
-    """ConfigError where a user's modules do not take data of `shape`, or do not give such data back."""
-    bare = build_network(copy.deepcopy(network), (), 0).eval()
-    weight = next(bare.parameters(), torch.zeros(()))
-    x = torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device)
-    at, came = "encoder", tuple(x.shape)
-    try:
-        with torch.no_grad():
-            z = bare.encode(x)
-            at, came = "decoder", tuple(z.shape)
-            out = tuple(bare.decode(z).shape)
-    except RuntimeError as error:  # torch's words for shapes that do not fit
-        raise ConfigError(f"the {at} does not take what it is given, of shape {came} (2 data): {error}") from error
-    if out != tuple(x.shape):
-        raise ConfigError(f"the decoder gives {out} for 2 data, expected data of the shape that came, {tuple(x.shape)}")
-
-
-def make_likelihood(config: ModelConfig) -> Likelihood:
-    """The likelihood that the configuration names."""
-    if config.likelihood.lower() == "gaussian":
-        return Gaussian(config.sigma)
-    try:
-        return likelihood_by_name(config.likelihood)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-@dataclass(frozen=True)
-class _Builds:
-    """Networks by name, each freshly initialised."""
-
-    config: ModelConfig
-    shape: Shape
-
-    def __call__(self) -> Autoencoder:
-        config = self.config
-        names = ("hidden", "channels", "kernel_size", "activation")
-        options: dict[str, Any] = {n: getattr(config, n) for n in names if getattr(config, n) is not None}
-        if config.activation is not None:
-            if config.activation not in ACTIVATIONS:
-                raise ConfigError(f"unknown activation {config.activation!r}: expected one of {', '.join(ACTIVATIONS)}")
-            options["activation"] = ACTIVATIONS[config.activation]
-        try:
-            return build_network(config.network, self.shape, config.latent_dim, **options)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"network {config.network!r} with {options or 'its defaults'}: {error}") from error
-
-
-class _Copies:
-    """A user's own modules: the first copy as they are, further ones (an ensemble's) initialised anew."""
-
-    def __init__(self, modules: Modules) -> None:
-        self.modules, self.n_calls = modules, 0
-
-    def __call__(self) -> Autoencoder:
-        network = build_network(copy.deepcopy(self.modules), (), 0)
-        self.n_calls += 1
-        if self.n_calls > 1:
-            for module in network.modules():
-                reset = getattr(module, "reset_parameters", None)
-                if callable(reset):
-                    reset()
-        return network

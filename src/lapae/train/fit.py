@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from lapae.building import Modules, build_method, make_likelihood
 from lapae.config import Config, DataConfig
 from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
 from lapae.files import write_whole
-from lapae.model import DataInfo, Modules, TrainedModel, build_method, load_run, make_likelihood
+from lapae.model import DataInfo, TrainedModel, load_run
 from lapae.models import Bernoulli, Categorical, Likelihood
 from lapae.processes import from_first, node_first
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
