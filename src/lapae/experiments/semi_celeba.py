@@ -122,7 +122,7 @@ def run(lab: Lab) -> Outcome:
         Table(f"Accuracy with {N_LABELLED} labelled faces", columns, rows),
         Table(
             "Overall accuracy minus the AE's, with the same labelled faces",
-            ("method", "difference ± standard error", "attributes better than the AE's"),
+            ("method", "difference ± standard error over draws of the faces", "attributes better than the AE's"),
             against,
         ),
     ]
