@@ -136,8 +136,8 @@ class TrainConfig:
     products of a GPU round their factors to 10 bits (its convolutions do so in any case)."""
     capture: Literal["auto", "never"] = "auto"
     """auto: replay the training step as a CUDA graph where that works."""
-    checkpoint_every: int = 1
-    """Epochs between checkpoints."""
+    checkpoint_every: int | None = None
+    """Epochs between checkpoints; where not given, as few as keep writing them under a twentieth of the time."""
     tensorboard: bool = False
     """Write TensorBoard events into the run (needs the extra lapae[tensorboard])."""
     verbose: bool = True
@@ -173,7 +173,7 @@ def _check(config: Config) -> None:
     at_least_one = [
         ("batch_size", train.batch_size),
         ("patience", train.patience),
-        ("checkpoint_every", train.checkpoint_every),
+        *([] if train.checkpoint_every is None else [("checkpoint_every", train.checkpoint_every)]),
         ("devices", train.devices),
         ("num_nodes", train.num_nodes),
         ("latent_dim", model.latent_dim),

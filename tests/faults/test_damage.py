@@ -82,14 +82,14 @@ def stopped(tmp_path_factory, finished, source) -> Path:
     """The run as it was when two of its three epochs were done."""
     path = tmp_path_factory.mktemp("runs") / "stopped"
     with pytest.MonkeyPatch.context() as patch:
-        save = loop.save_checkpoint
+        gather = loop.gather
 
-        def once_more(run, method, optimizer, schedule, state, *rest):
+        def once_more(method, optimizer, schedule, state, *rest):
             if state.epoch == 3:
                 raise KeyboardInterrupt
-            save(run, method, optimizer, schedule, state, *rest)
+            return gather(method, optimizer, schedule, state, *rest)
 
-        patch.setattr(loop, "save_checkpoint", once_more)
+        patch.setattr(loop, "gather", once_more)
         with pytest.raises(KeyboardInterrupt):
             train(path, source, 3)
     assert (path / PREVIOUS).exists()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -85,9 +86,9 @@ def test_an_output_that_cannot_be_written_is_said_before_the_work(command, out, 
 
     (tmp_path / "folder.npy").mkdir()
     np.save(tmp_path / "x.npy", table(10))
-    for module in ("new_data", "impute", "sample"):
-        __import__(f"lapae.cli.{module}")
-        monkeypatch.setattr(f"lapae.cli.{module}.open_model", work)
+    modules = [import_module(f"lapae.cli.{name}") for name in ("new_data", "impute", "sample")]  # before any is patched
+    for module in modules:
+        monkeypatch.setattr(module, "open_model", work)
     source = [] if command == "sample" else [str(tmp_path / "x.npy")]
     assert main([command, str(place / "run"), *source, "-o", str(tmp_path / out)]) == 2
     assert "cannot write" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from lapae.errors import ConfigError, RunError
 from lapae.methods import METHODS
 from lapae.model import load_run
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, NEXT, PREVIOUS, Run, read_tensor_file
-from lapae.train.checkpoint import load_checkpoint
+from lapae.train.checkpoint import Checkpoints, load_checkpoint
 from lapae.train.fit import check_resumable, fit, saved_config
 
 OPTIONS = ["--method", "vae", "--hidden", "16", "--device", "cpu", "--epochs", "25", "--batch-size", "32"]
@@ -83,7 +84,9 @@ def test_ctrl_c_leaves_a_resumable_run_and_a_clean_message(undisturbed, tmp_path
 
 
 CURVE = Config(
-    model=ModelConfig(hidden=(8,)), method=MethodConfig(method="vae"), train=TrainConfig(epochs=6, device="cpu")
+    model=ModelConfig(hidden=(8,)),
+    method=MethodConfig(method="vae"),
+    train=TrainConfig(epochs=6, device="cpu", checkpoint_every=1),
 ).resolved()
 
 
@@ -253,12 +256,53 @@ def test_what_a_resumed_run_cannot_change():
 
 
 def test_checkpoints_now_and_then(table, tmp_path, whole):
+    """A kill loses what is held in memory alone; Ctrl-C does not."""
     run = Run.create(tmp_path / "run")
     rare = dataclasses.replace(CURVE, train=dataclasses.replace(CURVE.train, checkpoint_every=3))
-    with pytest.raises(KeyboardInterrupt):
-        fit(rare, table, run=run, observers=[StopAfter(5)])
-    assert not (run / PREVIOUS).exists()  # one, after the third epoch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "end", lambda self: None)  # as if killed
+        with pytest.raises(KeyboardInterrupt):
+            fit(rare, table, run=run, observers=[StopAfter(5)])
+    found = load_checkpoint(run)
+    assert found is not None
+    assert found.state.epoch == 3
+    assert not (run / PREVIOUS).exists()
     assert len(losses(run.path)) == 5
+    with pytest.raises(KeyboardInterrupt):
+        fit(rare, table, run=run, resume=True, observers=[StopAfter(5)])
+    found = load_checkpoint(run)
+    assert found is not None
+    assert found.state.epoch == 5
     fit(rare, table, run=run, resume=True)
+    assert_same(weights(run), weights(whole))
+    assert losses(run.path) == losses(whole.path)
+
+
+def test_checkpoints_as_often_as_they_are_cheap(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("lapae.train.checkpoint.time.monotonic", lambda: now[0])
+
+    def write(path, content):
+        now[0] += 0.5
+
+    monkeypatch.setattr("lapae.train.checkpoint.write_whole", write)
+    monkeypatch.setattr("lapae.train.checkpoint._put_in_place", lambda run: None)
+    checkpoints = Checkpoints(Run.create(tmp_path / "run"), None)
+    written = []
+    for epoch in range(1, 101):
+        now[0] += 1.0
+        if checkpoints.due(epoch):
+            written.append(epoch)
+        checkpoints.keep({}, {}, write=checkpoints.due(epoch))
+    assert written[0] == 1  # what one costs is known after the first
+    assert {later - earlier for earlier, later in pairwise(written)} == {10}
+
+
+def test_by_default_too_a_run_goes_on_to_the_same_weights(table, tmp_path, whole):
+    run = Run.create(tmp_path / "run")
+    now_and_then = dataclasses.replace(CURVE, train=dataclasses.replace(CURVE.train, checkpoint_every=None))
+    with pytest.raises(KeyboardInterrupt):
+        fit(now_and_then, table, run=run, observers=[StopAfter(5)])
+    fit(now_and_then, table, run=run, resume=True)
     assert_same(weights(run), weights(whole))
     assert losses(run.path) == losses(whole.path)

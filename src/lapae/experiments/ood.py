@@ -93,7 +93,8 @@ def run(lab: Lab) -> Outcome:
                 values.setdefault(score, []).append(d.auroc.value)
             if seed == "0" and way == "mc" and network != "small":
                 first[row] = result
-    scores = (*SCORES, VARYING)
+    some_never_vary = any(VARYING in values for rows in found.values() for values in rows.values())
+    scores = (*SCORES, VARYING) if some_never_vary else SCORES
     columns = ("method", *(score.replace("_", " ") for score in scores), "seeds")
     tables = [
         Table(

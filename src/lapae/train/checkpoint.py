@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -61,16 +62,54 @@ def copy_state(module: nn.Module) -> Tensors:
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def save_checkpoint(
-    run: Run,
+class Checkpoints:
+    """Writes the checkpoints of a run: every so many epochs or, without a number, as often as is cheap.
+
+    Cheap is a twentieth of the time, judged by what the last one took. Between two of them the state of the last epoch
+    is held in memory and written when training ends early: a kill loses the epochs since the last checkpoint, Ctrl-C or
+    a loss that becomes NaN lose none.
+    """
+
+    def __init__(self, run: Run, every: int | None) -> None:
+        self.run = run
+        self.every = every
+        self.held: tuple[Tensors, dict[str, Any]] | None = None
+        self._cost = 0.0
+        self._ended = time.monotonic()
+
+    def due(self, epoch: int) -> bool:
+        """Whether to write after `epoch`."""
+        if self.every is not None:
+            return epoch % self.every == 0
+        return time.monotonic() - self._ended >= 19 * self._cost
+
+    def keep(self, tensors: Tensors, metadata: dict[str, Any], *, write: bool) -> None:
+        """Write a checkpoint (see `gather`), or hold a copy of it."""
+        self.held = None
+        if not write:
+            self.held = {name: tensor.detach().clone() for name, tensor in tensors.items()}, metadata
+            return
+        began = time.monotonic()
+        write_whole(self.run / NEXT, tensor_file(tensors, metadata))
+        _put_in_place(self.run)
+        self._ended = time.monotonic()
+        self._cost = self._ended - began
+
+    def end(self) -> None:
+        """Write what is held."""
+        if self.held is not None:
+            self.keep(*self.held, write=True)
+
+
+def gather(
     method: nn.Module,
     optimizer: torch.optim.Optimizer,
     schedule: ReduceLROnPlateau,
     state: TrainState,
     best: Tensors,
     about: Mapping[str, Any],
-) -> None:
-    """Write the checkpoint of the epoch that `state` ends with, and keep the one before it."""
+) -> tuple[Tensors, dict[str, Any]]:
+    """Tensors and metadata of the checkpoint of the epoch that `state` ends with."""
     tensors = {f"method.{name}": tensor for name, tensor in method.state_dict().items()}
     adam = optimizer.state_dict()
     for index, values in adam["state"].items():
@@ -85,8 +124,7 @@ def save_checkpoint(
         "schedule": {name: value for name in _SCHEDULE if math.isfinite(value := getattr(schedule, name))},
         "about": dict(about),
     }
-    write_whole(run / NEXT, tensor_file(tensors, metadata))
-    _put_in_place(run)
+    return tensors, metadata
 
 
 def _put_in_place(run: Run) -> None:

@@ -25,7 +25,7 @@ from lapae.files import write_whole
 from lapae.methods import Method
 from lapae.processes import from_first, stand_in
 from lapae.runs import HISTORY, Run, plain
-from lapae.train.checkpoint import Checkpoint, TrainState, copy_state, save_checkpoint
+from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
 from lapae.train.fabric import make_fabric
 from lapae.train.progress import Observer
 from lapae.train.seeds import seed_all
@@ -115,6 +115,7 @@ def train(
             batch_size=options.batch_size,
             capture=options.capture == "auto",
         )
+        checkpoints = None if run is None else Checkpoints(run, options.checkpoint_every)
         if run is not None:
             write_history(run, state.history)
         for observer in observers:
@@ -156,13 +157,16 @@ def train(
                 if options.schedule == "plateau":
                     schedule.step(steering)
 
-                if run is not None:
+                if run is not None and checkpoints is not None:
                     append_history(run, state.history[-1])
-                    over = state.stop_reason(options.epochs, options.patience)
-                    if over or epoch % options.checkpoint_every == 0:
-                        save_checkpoint(run, method, optimizer, schedule, state, best, about or {})
+                    due = checkpoints.due(epoch) or bool(state.stop_reason(options.epochs, options.patience))
+                    checkpoints.keep(*gather(method, optimizer, schedule, state, best, about or {}), write=due)
                 for observer in observers:
                     observer.epoch(record)
+        except BaseException:
+            if checkpoints is not None:
+                checkpoints.end()
+            raise
         finally:
             for observer in observers:
                 observer.close()
