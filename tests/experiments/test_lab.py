@@ -8,7 +8,7 @@ import pytest
 
 from lapae.cli import main
 from lapae.errors import ConfigError
-from lapae.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, Trial, experiment, find
+from lapae.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, Trial, experiment, find, hessian
 from lapae.experiments.lab import fit_all, key
 from lapae.experiments.models import dense
 
@@ -118,3 +118,31 @@ def test_the_faulty_rule_multiplies_by_the_channels():
     torch.testing.assert_close(a["2.weight"], b["2.weight"])  # after the upsampling
     expected = a["0.weight"].sum(0, keepdim=True).expand_as(a["0.weight"])
     torch.testing.assert_close(b["0.weight"], expected)  # before it: the sum over channels, in every channel
+
+
+def test_an_interrupted_experiment_keeps_what_it_has_measured(tmp_path, monkeypatch):
+    """The second time it measures what is missing; done, it forgets, so that a third time measures everything."""
+    asked: list[str] = []
+    errors = hessian.squared_errors
+
+    def counted(model, part, **options):
+        asked.append(model.config.method.hessian)
+        if len(asked) == 4 and stop:
+            raise KeyboardInterrupt
+        return errors(model, part, **options)
+
+    monkeypatch.setattr(hessian, "squared_errors", counted)
+    monkeypatch.setitem(hessian.ROWS, "post-hoc KFAC", ("online", "approx"))  # trains in moments, as the next
+    monkeypatch.setattr(hessian, "ROWS", {name: hessian.ROWS[name] for name in ("post-hoc KFAC", "online exact")})
+    command = ["reproduce", "hessian", "--quick", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path)]
+    stop = True
+    assert main(command) == 130
+    assert asked == ["approx", "approx", "exact", "exact"]  # two splits each; the last was not measured
+    stop = False
+    asked.clear()
+    assert main(command) == 0
+    assert asked == ["exact", "exact"]
+    assert not Lab(find("hessian"), QUICK, tmp_path).folder_of_measures.exists()
+    asked.clear()
+    assert main(command) == 0
+    assert len(asked) == 4

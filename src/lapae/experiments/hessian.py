@@ -20,6 +20,8 @@ from lapae.experiments.pictures import latent_row, squared_errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lapae.model import TrainedModel
+
 PAPER = {
     "post-hoc KFAC": ("9683.9 ± 2455.0", "121.6 ± 24.5"),
     "post-hoc exact": ("283.3 ± 88.6", "27.1 ± 0.9"),
@@ -63,14 +65,20 @@ def run(lab: Lab) -> Outcome:
     data = lab.data(digits(lab.size))
     found: dict[str, dict[str, list[float]]] = {}
     figures = {}
+
+    def errors(model: TrainedModel) -> dict[str, float]:
+        return {
+            f"{split} {key}": value
+            for split, part in (("valid", data.valid), ("test", data.test))
+            for key, value in squared_errors(model, part, n_samples=lab.size(100, 20)).items()
+        }
+
     for name in lab.plan:
         row, _, seed = name.rpartition(", seed ")
-        model = lab.model(name)
-        for split, part in (("valid", data.valid), ("test", data.test)):
-            for key, value in squared_errors(model, part, n_samples=lab.size(100, 20)).items():
-                found.setdefault(row, {}).setdefault(f"{split} {key}", []).append(value)
+        for key, value in lab.measured(name, errors).items():
+            found.setdefault(row, {}).setdefault(key, []).append(value)
         if seed == "0":
-            figures[f"hessian_{row.replace(' ', '_')}"] = latent_row(model, data, title=row)
+            figures[f"hessian_{row.replace(' ', '_')}"] = latent_row(lab.model(name), data, title=row)
     keys = ("valid -log p", "valid MSE", "test -log p", "test MSE")
     rows = [
         (row, *(spread(values[key]) for key in keys), *(cell(text) for text in PAPER.get(row, (None, None))))

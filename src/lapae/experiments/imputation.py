@@ -15,6 +15,7 @@ makes the classifier too sure.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,15 +79,16 @@ def run(lab: Lab) -> Outcome:
     halves: dict[str, Tensor] = {}
     generated: dict[str, dict[int, Tensor]] = {}
     variety = []
-    classifier: nn.Module | None = None
+    model = lab.model(next(iter(lab.plan)))
+    classifier = clean_classifier(lab, model, data)
     for name in lab.plan:
         method, _, seed = name.rpartition(", seed ")
-        model = lab.model(name)
-        classifier = classifier or clean_classifier(lab, model, data)
-        for row, numbers in measure(model, data, index, classifier, int(seed)).items():
+        about = {"data": data, "index": index, "classifier": classifier, "seed": int(seed)}
+        for row, numbers in lab.measured(name, partial(measure, **about)).items():
             for key, value in numbers.items():
                 found.setdefault(method if row == "imputed" else row, {}).setdefault(key, []).append(value)
         if seed == "0" and method in DRAWN:
+            model = lab.model(name)
             halves[method] = half_samples(model, data)
             generated[method] = {steps: from_nothing(model, data, steps) for steps in STEPS}
             variety.append(variety_row(NAMES[method], model, data, generated[method].values()))

@@ -1,8 +1,9 @@
 """The place where experiments work: trained models by what they are, data by name, results written whole.
 
 A trial is trained once, in a run folder named after its configuration; a second experiment that asks for the same
-trial, or the same experiment after an interruption, finds it there, finished or at its last checkpoint. `jobs`
-processes train side by side: small networks leave most of a GPU, and of a processor, idle.
+trial, or the same experiment after an interruption, finds it there, finished or at its last checkpoint. What was
+measured of a model before the interruption is kept too. `jobs` processes train side by side: small networks leave most
+of a GPU, and of a processor, idle.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from lapae._version import __version__
 from lapae.config import Config, DataConfig
 from lapae.errors import LapaeError, RunError
 from lapae.experiments.base import Experiment, Size, Trial, find
-from lapae.runs import Run
+from lapae.files import write_whole
+from lapae.runs import Run, plain
 
 if TYPE_CHECKING:
     from lapae.data import Data
@@ -67,6 +69,23 @@ class Lab:
             network = self._network(trial)
             self._models = {name: load_run(self.folder(trial), network=network, device=self.torch_device)}  # keeps one
         return self._models[name]
+
+    def measured(self, name: str, measure: Callable[[TrainedModel], Any]) -> Any:
+        """What `measure`, plain JSON, finds of the model of a name; kept until the experiment is done."""
+        path = self.folder_of_measures / f"{key(self.plan[name])}.json"
+        try:
+            return json.loads(path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            pass
+        text = json.dumps(plain(measure(self.model(name))))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+        return json.loads(text)
+
+    @property
+    def folder_of_measures(self) -> Path:
+        """Where an experiment that is not done yet keeps what it has measured, a file a model."""
+        return self.root / self.experiment.name / "measured"
 
     def fit(self, trial: Trial) -> None:
         """Train a trial in its run folder, from its last checkpoint where there is one; nothing where it is done."""

@@ -10,7 +10,8 @@ border, have a deviation that the data say nothing about: the last score leaves 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,15 +85,13 @@ def run(lab: Lab) -> Outcome:
     for name in lab.plan:
         network, _, rest = name.partition(": ")
         row, _, seed = rest.rpartition(", seed ")
-        model = lab.model(name)
-        ways = PREDICTIVES if model.config.method.method in ("online", "posthoc") else {"mc": ""}
-        for way, suffix in ways.items():
-            result = _detect(lab, model, way)
-            values = found.setdefault(network, {}).setdefault(row + suffix, {})
-            for score, d in result.detections["outside"].items():
-                values.setdefault(score, []).append(d.auroc.value)
-            if seed == "0" and way == "mc" and network != "small":
-                first[row] = result
+        ways = PREDICTIVES if lab.plan[name].config.method.method in ("online", "posthoc") else {"mc": ""}
+        for way, scores_of_way in lab.measured(name, partial(aurocs, lab, ways)).items():
+            values = found.setdefault(network, {}).setdefault(row + ways[way], {})
+            for score, value in scores_of_way.items():
+                values.setdefault(score, []).append(value)
+        if seed == "0" and network != "small":
+            first[row] = _detect(lab, lab.model(name), "mc")
     some_never_vary = any(VARYING in values for rows in found.values() for values in rows.values())
     scores = (*SCORES, VARYING) if some_never_vary else SCORES
     columns = ("method", *(score.replace("_", " ") for score in scores), "seeds")
@@ -109,6 +108,12 @@ def run(lab: Lab) -> Outcome:
     ]
     figures = {"ood_roc": roc(first), "ood_histograms": histograms(first)}
     return Outcome(tables, figures, {"auroc": found})
+
+
+def aurocs(lab: Lab, ways: Iterable[str], model: TrainedModel) -> dict[str, dict[str, float]]:
+    """AUROC by predictive and score."""
+    found = {way: _detect(lab, model, way).detections["outside"] for way in ways}
+    return {way: {score: d.auroc.value for score, d in scores.items()} for way, scores in found.items()}
 
 
 def _cell(values: list[float]) -> str:

@@ -27,6 +27,8 @@ from lapae.tasks.base import subset, tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lapae.model import TrainedModel
+
 METHODS = {**NAMES, "bbb": "Bayes by Backprop"}
 N_LABELS = (1, 2, 5, 10, 20, 50, 100)
 FEW = 20
@@ -64,9 +66,8 @@ def run(lab: Lab) -> Outcome:
     smallest = int(np.unique(y, return_counts=True)[1].min())
     n_labels = tuple(n for n in N_LABELS if n < smallest)
     found: dict[str, list[np.ndarray]] = {}
-    for name in lab.plan:
-        method = name.rpartition(", seed ")[0]
-        model = lab.model(name)
+
+    def classify(model: TrainedModel) -> list[list[float]]:
         result = semi_supervised.run(
             model.method,
             tensor(model, data.valid, index),
@@ -75,7 +76,11 @@ def run(lab: Lab) -> Outcome:
             n_embeddings=lab.size(100, 20),
             repetitions=REPETITIONS,  # of the same labels for all methods
         )
-        found.setdefault(method, []).append(result.accuracy)
+        return result.accuracy.tolist()
+
+    for name in lab.plan:
+        method = name.rpartition(", seed ")[0]
+        found.setdefault(method, []).append(np.array(lab.measured(name, classify)))
     accuracy = {method: np.stack(seeds, 1) for method, seeds in found.items()}  # (labels, seeds, repetitions)
     columns = ("method", *(f"{n} label{'s'[: n - 1]}" for n in n_labels))
     rows = [

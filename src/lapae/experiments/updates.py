@@ -59,12 +59,14 @@ def run(lab: Lab) -> Outcome:
     """Errors of sampled networks and of their mean, and how wide the posterior is."""
     data = lab.data(digits(lab.size))
     found: dict[str, dict[str, list[float]]] = {}
+
+    def numbers(model: TrainedModel) -> dict[str, float]:
+        errors = squared_errors(model, data.test, n_samples=lab.size(100, 20))
+        return errors | {"deviation": deviation(model), "epochs": float(model.metrics["epochs"])}
+
     for name in lab.plan:
         row = found.setdefault(name.rpartition(", seed ")[0], {})
-        model = lab.model(name)
-        numbers = squared_errors(model, data.test, n_samples=lab.size(100, 20))
-        numbers |= {"deviation": deviation(model), "epochs": float(model.metrics["epochs"])}
-        for key, value in numbers.items():
+        for key, value in lab.measured(name, numbers).items():
             row.setdefault(key, []).append(value)
     rows = [
         (

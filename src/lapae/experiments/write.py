@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import platform
+import shutil
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def save(lab: Lab, outcome: Outcome, seconds: float) -> dict[str, Any]:
     }
     text = json.dumps(plain(record), indent=1, allow_nan=False)
     write_whole(folder / RESULT, f"{text}\n".encode())
+    shutil.rmtree(lab.folder_of_measures, ignore_errors=True)
     return record
 
 
