@@ -57,7 +57,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     of="table 2, figure 8",
     about="KFAC, exact and approximate Hessians, post-hoc and online: likelihood and error",
     needs=("mnist",),
-    minutes=(1, 6),
+    minutes=(1, 10),
     plan=plan,
 )
 def run(lab: Lab) -> Outcome:

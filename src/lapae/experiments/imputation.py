@@ -68,7 +68,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     of="figure 11, table 3",
     about="the upper half of a digit is missing: error, accuracy and calibration of a classifier, samples",
     needs=("mnist",),
-    minutes=(0.3, 4),
+    minutes=(0.3, 8),
     plan=plan,
 )
 def run(lab: Lab) -> Outcome:

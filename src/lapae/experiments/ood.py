@@ -75,7 +75,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     of="figure 9 and its table, figure 10",
     about="FashionMNIST against MNIST: four scores of every method, ROC curves and histograms",
     needs=("fashion_mnist", "mnist"),
-    minutes=(1, 12),
+    minutes=(1, 15),
     plan=plan,
 )
 def run(lab: Lab) -> Outcome:

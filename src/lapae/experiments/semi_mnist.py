@@ -54,7 +54,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     of="figure 12",
     about="accuracy of nearest neighbours against labels per class, all methods",
     needs=("mnist",),
-    minutes=(0.4, 5),
+    minutes=(0.4, 12),
     plan=plan,
 )
 def run(lab: Lab) -> Outcome:

@@ -116,8 +116,8 @@ def train(
             capture=options.capture == "auto",
         )
         checkpoints = None if run is None else Checkpoints(run, options.checkpoint_every)
-        if run is not None:
-            write_history(run, state.history)
+        if checkpoints is not None:
+            write_history(checkpoints.run, state.history)
         for observer in observers:
             observer.start(state.epoch, options.epochs, len(batches))
         try:
@@ -157,8 +157,8 @@ def train(
                 if options.schedule == "plateau":
                     schedule.step(steering)
 
-                if run is not None and checkpoints is not None:
-                    append_history(run, state.history[-1])
+                if checkpoints is not None:
+                    append_history(checkpoints.run, state.history[-1])
                     due = checkpoints.due(epoch) or bool(state.stop_reason(options.epochs, options.patience))
                     checkpoints.keep(*gather(method, optimizer, schedule, state, best, about or {}), write=due)
                 for observer in observers:
