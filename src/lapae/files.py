@@ -61,6 +61,15 @@ def check_place(path: Path) -> None:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are not there yet."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "a file of that name is there" if isinstance(error, FileExistsError) else error.strerror
+        raise RunError(f"cannot make the folder {path}: {reason}") from error
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file of known content."""
     with whole(path) as temporary:

@@ -109,7 +109,7 @@ def test_second_run_trains_nothing_and_finds_the_same(root: Path, capsys: pytest
     before = trained(root)
     capsys.readouterr()
     second = reproduce(root, "linearization")
-    assert "models to train" not in capsys.readouterr().out
+    assert "to train" not in capsys.readouterr().out
     assert trained(root) == before
     assert second["tables"] == first["tables"]
     assert second["raw"] == first["raw"]

@@ -42,7 +42,7 @@ def test_a_model_that_cannot_be_trained_fails_its_experiment_alone(mine, tmp_pat
     ) == sorted(key(trial) for trial in (lab.plan["good"], lab.plan["fitted"], lab.plan["fitted"].start))
     again: list[str] = []
     fit_all([lab], 1, again.append)
-    assert again[0] == "1 models to train"
+    assert again[0] == "1 model to train"
 
 
 def test_the_command_says_what_was_not_done(mine, tmp_path, capsys):

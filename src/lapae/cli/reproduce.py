@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from lapae.errors import ConfigError, RunError
+from lapae.errors import ConfigError, LapaeError, RunError
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,14 @@ def print_list(*, as_json: bool = False) -> None:
 
 def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     """Run experiments one after another; models that several need are trained once."""
+    from lapae.data.errors import DataError
     from lapae.experiments import Lab, Size
     from lapae.experiments.lab import fit_all
     from lapae.experiments.write import save, tables, write_pages
+    from lapae.files import make_folder
 
     root = command.out or Path("reproduced-quick" if command.quick else "reproduced")
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     say = (
         (lambda text: print(text, file=sys.stderr, flush=True))
         if command.json
@@ -123,7 +125,13 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
         else:
             say(f"\n{name}: {lab.experiment.about}")
             began = time.monotonic()
-            record = save(lab, lab.experiment.run(lab), time.monotonic() - began)
+            try:
+                outcome = lab.experiment.run(lab)
+            except (LapaeError, DataError) as error:  # the others go on
+                failed[name] = str(error)
+                say(f"  failed: {error}")
+                continue
+            record = save(lab, outcome, time.monotonic() - began)
             for table in tables(record):
                 say(f"\n{table.title}\n\n{table.markdown()}\n")
         records.append(record)

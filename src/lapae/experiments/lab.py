@@ -8,15 +8,21 @@ of a GPU, and of a processor, idle.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import platform
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +30,8 @@ from lapae._version import __version__
 from lapae.config import Config, DataConfig
 from lapae.errors import LapaeError, RunError
 from lapae.experiments.base import Experiment, Size, Trial, find
-from lapae.files import write_whole
-from lapae.runs import Run, plain
+from lapae.files import make_folder, write_whole
+from lapae.runs import METRICS, Run, plain
 
 if TYPE_CHECKING:
     from lapae.data import Data
@@ -62,25 +68,49 @@ class Lab:
     def model(self, name: str) -> TrainedModel:
         """The trained model of a name in the plan, on the device; trained now where it is not yet."""
         if name not in self._models:
-            trial = self.plan[name]
-            self.fit(trial)
-            from lapae.model import load_run
-
-            network = self._network(trial)
-            self._models = {name: load_run(self.folder(trial), network=network, device=self.torch_device)}  # keeps one
+            self._models = {name: self._load(self.plan[name], self.torch_device)}  # keeps one
         return self._models[name]
 
-    def measured(self, name: str, measure: Callable[[TrainedModel], Any]) -> Any:
-        """What `measure`, plain JSON, finds of the model of a name; kept until the experiment is done."""
-        path = self.folder_of_measures / f"{key(self.plan[name])}.json"
+    def _load(self, trial: Trial, device: str) -> TrainedModel:
+        """A trained model; one whose files are damaged is made anew, from its checkpoint where that is sound."""
+        from lapae.model import load_run
+
+        self.fit(trial)
+        folder, network = self.folder(trial), self._network(trial)
         try:
-            return json.loads(path.read_bytes())
-        except (FileNotFoundError, ValueError):
-            pass
-        text = json.dumps(plain(measure(self.model(name))))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode())
-        return json.loads(text)
+            return load_run(folder, network=network, device=device)
+        except RunError as error:
+            warnings.warn(f"{error}; made anew", stacklevel=2)
+        (folder / METRICS).unlink(missing_ok=True)  # its presence says that there is nothing to do
+        self.fit(trial)
+        return load_run(folder, network=self._network(trial), device=device)
+
+    def measured(self, name: str, measure: Callable[[TrainedModel], Any]) -> Any:
+        """What `measure`, plain JSON, finds of the model of a name; kept until the experiment is done.
+
+        What another machine or device has found is measured again: a result is that of one.
+        """
+        path = self.folder_of_measures / f"{key(self.plan[name])}.json"
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # none yet, or damaged
+            kept = json.loads(path.read_bytes())
+            if kept["machine"] == self.machine and kept["digest"] == _digest(kept["found"]):
+                return kept["found"]
+        found = json.loads(json.dumps(plain(measure(self.model(name)))))
+        text = json.dumps({"machine": self.machine, "digest": _digest(found), "found": found})
+        try:
+            make_folder(path.parent)
+            write_whole(path, text.encode())
+        except RunError as error:  # another command that is done removes the folder
+            warnings.warn(f"{error}; measured again if this is interrupted", stacklevel=2)
+        return found
+
+    @property
+    def machine(self) -> str:
+        """What it runs on."""
+        import torch
+
+        where = torch.cuda.get_device_name() if self.torch_device == "cuda" else f"{platform.machine()} CPU"
+        return f"{where}, torch {torch.__version__}, lapae {__version__}"
 
     @property
     def folder_of_measures(self) -> Path:
@@ -91,13 +121,13 @@ class Lab:
         """Train a trial in its run folder, from its last checkpoint where there is one; nothing where it is done."""
         from lapae.train.fit import fit
 
-        if trial.start is not None:
-            self.fit(trial.start)
         folder = self.folder(trial)
         if Run(folder).finished:
             return
+        if trial.start is not None:
+            self._load(trial.start, "cpu")
         config, run = self._placed(trial), Run(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         while True:
             try:
                 with run.lock():
@@ -169,12 +199,17 @@ def key(trial: Trial) -> str:
             values[section].pop(name)
     start = None if trial.start is None else key(trial.start)
     identity = {"config": values, "start": start, "variant": trial.variant, "lapae": __version__}
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+    digest = _digest(identity)[:10]
     config = trial.config
     parts = [config.data.source, config.model.network, config.method.method]
     parts += [config.method.hessian] if config.method.method in ("online", "posthoc") else []
     parts += [trial.variant] if trial.variant else []
     return "-".join([*parts, f"seed{config.train.seed}", digest])
+
+
+def _digest(value: Any) -> str:
+    """Of plain JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def fit_all(labs: Sequence[Lab], jobs: int, say: Say = print) -> dict[str, str]:
@@ -194,7 +229,7 @@ def fit_all(labs: Sequence[Lab], jobs: int, say: Say = print) -> dict[str, str]:
         todo = [(lab, name, start) for when, lab, name, start in tasks.values() if when == stage]
         if not todo:
             continue
-        say(f"{len(todo)} models to train{' from those' if stage else ''}")
+        say(f"{len(todo)} model{'s'[: len(todo) - 1]} to train{' from those' if stage else ''}")
         for lab, name, reason, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
             say(f"  {lab.experiment.name}: {name}: " + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
             if reason:
@@ -215,7 +250,7 @@ def _here(todo: Todo, jobs: int) -> Done:
 
 def _in_processes(todo: Todo, jobs: int) -> Done:
     """Side by side. A process that dies takes the others of its pool along; what they had trained is kept."""
-    with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(jobs, len(todo)), get_context("spawn"), _end_with_parent) as pool:
         running = {pool.submit(_train_there, lab.as_task(), name, start): (lab, name) for lab, name, start in todo}
         try:
             for future in as_completed(running):
@@ -231,6 +266,18 @@ def _in_processes(todo: Todo, jobs: int) -> Done:
             raise
 
 
+def _end_with_parent() -> None:
+    """Have this process end when the one that started it does, a kill included: it would wait for work for ever."""
+    parent = parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
 def _train(lab: Lab, name: str, start: bool) -> tuple[str | None, float]:
     """Why it failed, or None; and the seconds it took."""
     began = time.monotonic()
@@ -244,8 +291,6 @@ def _train(lab: Lab, name: str, start: bool) -> tuple[str | None, float]:
 
 def _train_there(task: dict[str, Any], name: str, start: bool) -> tuple[str | None, float]:
     """What a training process does: finds the trial again by its name."""
-    import warnings
-
     import lapae.experiments  # noqa: F401  fills the table
 
     warnings.simplefilter("ignore")

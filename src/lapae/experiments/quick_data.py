@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lapae.files import write_whole
+from lapae.files import make_folder, write_whole
 
 PATCHES, FACES = 600, 400
 ATTRIBUTES = ("Bright", "Reddish", "Bluish", "Smooth", "Light_Above", "Light_Left")
@@ -26,7 +26,7 @@ def place(source: str, folder: Path) -> str:
     if source == "patches":
         path = folder / "patches.npz"
         if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             write_whole(path, _npz(_patches("china.jpg", PATCHES, 8, 8).mean(3)))
         return str(path)
     if source == "celeba" and not (folder / "celeba" / "list_eval_partition.txt").exists():
@@ -60,7 +60,7 @@ def _write_faces(folder: Path) -> None:
     """CelebA's layout; the partition is written last, so that its presence says that all is there."""
     from PIL import Image
 
-    (folder / "img_align_celeba").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "img_align_celeba")
     faces = np.concatenate(
         [_patches(name, FACES // 2, FACE_HEIGHT, FACE_WIDTH) for name in ("china.jpg", "flower.jpg")]
     )

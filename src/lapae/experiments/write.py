@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import base64
 import json
-import platform
 import shutil
+import warnings
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from lapae._version import __version__
-from lapae.errors import RunError
 from lapae.experiments.base import EXPERIMENTS, Experiment, Outcome, Table
 from lapae.experiments.lab import Lab, key
-from lapae.files import write_whole
+from lapae.files import make_folder, write_whole
 from lapae.runs import plain
 
 RESULT = "result.json"
@@ -32,29 +31,32 @@ LARGE = 190_000
 def save(lab: Lab, outcome: Outcome, seconds: float) -> dict[str, Any]:
     """Write what an experiment found."""
     folder = lab.root / lab.experiment.name
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.png"):
-        old.unlink()
+    make_folder(folder)
     names = []
     for name, figure in outcome.figures.items():
         write_whole(folder / f"{name}.png", picture(figure))
         names.append(f"{name}.png")
-    record = {
-        "experiment": lab.experiment.name,
-        "plan": identity(lab),
-        "quick": lab.size.quick,
-        "lapae": __version__,
-        "machine": machine(lab),
-        "seconds": round(seconds, 1),
-        "tables": [
-            {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]} for t in outcome.tables
-        ],
-        "figures": names,
-        "notes": outcome.notes,
-        "raw": outcome.raw,
-    }
-    text = json.dumps(plain(record), indent=1, allow_nan=False)
+    record = plain(
+        {
+            "experiment": lab.experiment.name,
+            "plan": identity(lab),
+            "quick": lab.size.quick,
+            "lapae": __version__,
+            "machine": lab.machine,
+            "seconds": round(seconds, 1),
+            "tables": [
+                {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]}
+                for t in outcome.tables
+            ],
+            "figures": names,
+            "notes": outcome.notes,
+            "raw": outcome.raw,
+        }
+    )
+    text = json.dumps(record, indent=1, allow_nan=False)
     write_whole(folder / RESULT, f"{text}\n".encode())
+    for old in set(folder.glob("*.png")) - {folder / name for name in names}:  # last: a result has its pictures
+        old.unlink(missing_ok=True)
     shutil.rmtree(lab.folder_of_measures, ignore_errors=True)
     return record
 
@@ -65,14 +67,22 @@ def identity(lab: Lab) -> list[str]:
 
 
 def load(root: Path, name: str) -> dict[str, Any] | None:
-    """The result of an experiment, or None where there is none yet."""
+    """The result of an experiment, or None where there is none yet; a damaged one counts as none, with a warning."""
     path = root / name / RESULT
     try:
         record = json.loads(path.read_bytes())
+        _ = settings(record), tables(record), record["plan"], record["notes"]  # what pages and `all` ask for
+        if any(figure != Path(figure).name for figure in record["figures"]):
+            raise ValueError("a figure that is elsewhere")
+        missing = [figure for figure in record["figures"] if not (root / name / figure).is_file()]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({error}): remove it and run the experiment again") from error
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        warnings.warn(f"{path} is damaged, and left aside ({error!r:.80}): run {name} again", stacklevel=2)
+        return None
+    if missing:
+        warnings.warn(f"{path} is left aside, as there is no {missing[0]} beside it: run {name} again", stacklevel=2)
+        return None
     return record
 
 
@@ -95,14 +105,6 @@ def picture(figure: Any) -> bytes:
     image = Image.open(drawn).convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE)
     image.save(small, "png", optimize=True)
     return small.getvalue()
-
-
-def machine(lab: Lab) -> str:
-    """What it ran on."""
-    import torch
-
-    where = torch.cuda.get_device_name() if lab.torch_device == "cuda" else f"{platform.machine()} CPU"
-    return f"{where}, torch {torch.__version__}, lapae {__version__}"
 
 
 def write_pages(root: Path) -> list[Path]:

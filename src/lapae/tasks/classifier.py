@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lapae.files import write_whole
+from lapae.errors import RunError
+from lapae.files import make_folder, write_whole
 from lapae.predict.prediction import Progress
 from lapae.runs import read_tensor_file, tensor_file
 
@@ -85,11 +87,14 @@ def train_classifier(
         torch.manual_seed(seed)
         classifier = build_classifier(tuple(x.shape[1:]), n_classes).to(device)
         if path is not None and path.exists():
-            classifier.load_state_dict(read_tensor_file(path)[0])
-            return classifier.eval()
+            try:
+                classifier.load_state_dict(read_tensor_file(path)[0])
+                return classifier.eval()
+            except RunError as error:
+                warnings.warn(f"{error}; trained anew", stacklevel=2)
         _fit(classifier, x, y.to(device), epochs, batch_size, learning_rate, torch.device(device), progress)
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, tensor_file(classifier.state_dict(), settings))
     return classifier.eval()
 

@@ -83,22 +83,37 @@ class Checkpoints:
             return epoch % self.every == 0
         return time.monotonic() - self._ended >= 19 * self._cost
 
-    def keep(self, tensors: Tensors, metadata: dict[str, Any], *, write: bool) -> None:
-        """Write a checkpoint (see `gather`), or hold a copy of it."""
-        self.held = None
-        if not write:
-            self.held = {name: tensor.detach().clone() for name, tensor in tensors.items()}, metadata
+    def keep(self, tensors: Tensors, metadata: dict[str, Any], best: Tensors, *, write: bool) -> None:
+        """Write a checkpoint (see `gather`), or hold it: copies, but for `best`, which training does not change."""
+        self.held = None  # its memory is free for the next
+        if write:
+            self._write(tensors, metadata)
             return
+        lasting = {id(tensor) for tensor in best.values()}
+        copies = {name: t if id(t) in lasting else t.detach().clone() for name, t in tensors.items()}
+        self.held = copies, metadata
+
+    def _write(self, tensors: Tensors, metadata: dict[str, Any]) -> None:
+        self.held = tensors, metadata  # until it is on the disk: Ctrl-C while it is written loses nothing either
         began = time.monotonic()
-        write_whole(self.run / NEXT, tensor_file(tensors, metadata))
-        _put_in_place(self.run)
+        try:
+            write_whole(self.run / NEXT, tensor_file(tensors, metadata))
+            _put_in_place(self.run)
+        except Exception:
+            self.held = None
+            raise
         self._ended = time.monotonic()
         self._cost = self._ended - began
+        self.held = None
 
     def end(self) -> None:
-        """Write what is held."""
-        if self.held is not None:
-            self.keep(*self.held, write=True)
+        """Write what is held. Training ends with an error, and that one counts: what fails here is a warning."""
+        if self.held is None:
+            return
+        try:
+            self._write(*self.held)
+        except Exception as error:
+            warnings.warn(f"{error}; the epochs since the last checkpoint are lost", stacklevel=2)
 
 
 def gather(
@@ -110,11 +125,12 @@ def gather(
     about: Mapping[str, Any],
 ) -> tuple[Tensors, dict[str, Any]]:
     """Tensors and metadata of the checkpoint of the epoch that `state` ends with."""
-    tensors = {f"method.{name}": tensor for name, tensor in method.state_dict().items()}
+    is_best = state.best_epoch == state.epoch
+    tensors = {f"method.{name}": tensor for name, tensor in (best if is_best else method.state_dict()).items()}
     adam = optimizer.state_dict()
     for index, values in adam["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in values.items()}
-    if state.best_epoch != state.epoch:
+    if not is_best:
         tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
     metadata = {
         "format": FORMAT,

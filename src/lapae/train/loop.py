@@ -160,7 +160,8 @@ def train(
                 if checkpoints is not None:
                     append_history(checkpoints.run, state.history[-1])
                     due = checkpoints.due(epoch) or bool(state.stop_reason(options.epochs, options.patience))
-                    checkpoints.keep(*gather(method, optimizer, schedule, state, best, about or {}), write=due)
+                    kept = gather(method, optimizer, schedule, state, best, about or {})
+                    checkpoints.keep(*kept, best, write=due)
                 for observer in observers:
                     observer.epoch(record)
         except BaseException:
