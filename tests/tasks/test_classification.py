@@ -62,6 +62,17 @@ def test_cache(tmp_path):
     assert sum(done) == 3 * 64
 
 
+def test_a_damaged_cache_is_trained_anew(tmp_path):
+    x, y = images(64)
+    first = train_classifier(x, y, 2, epochs=1, cache=tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.warns(UserWarning, match="is damaged.*; trained anew"):
+        second = train_classifier(x, y, 2, epochs=1, cache=tmp_path)
+    assert torch.equal(first(x), second(x))
+    assert torch.equal(train_classifier(x, y, 2, epochs=1, cache=tmp_path)(x), first(x))  # without a warning
+
+
 def test_tables_and_the_global_generator():
     x, y = torch.randn(30, 4), torch.arange(30) % 3
     torch.manual_seed(5)
