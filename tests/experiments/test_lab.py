@@ -9,8 +9,9 @@ import pytest
 from lapae.cli import main
 from lapae.errors import ConfigError
 from lapae.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, Trial, experiment, find, hessian
-from lapae.experiments.lab import fit_all, key
+from lapae.experiments.lab import key
 from lapae.experiments.models import dense
+from lapae.experiments.training import fit_all
 
 QUICK = Size(quick=True)
 

@@ -99,7 +99,7 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     """Run experiments one after another; models that several need are trained once."""
     from lapae.data.errors import DataError
     from lapae.experiments import Lab, Size
-    from lapae.experiments.lab import fit_all
+    from lapae.experiments.training import fit_all
     from lapae.experiments.write import save, tables, write_pages
     from lapae.files import make_folder
 
