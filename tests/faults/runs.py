@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import torch
+import trained
 
 from lapae.cli.train import train_in
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
-from lapae.runs import HISTORY, MODEL, POSTERIOR, Run, read_tensor_file
+from lapae.runs import Run
 
 
 def curve(path: Path) -> Path:
@@ -38,20 +38,7 @@ def train(path: Path, source: Path, epochs: int = 4) -> None:
     train_in(Run(path), config(source, epochs), resume=True)
 
 
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return read_tensor_file(path / MODEL)[0] | read_tensor_file(path / POSTERIOR)[0]
-
-
-def losses(path: Path) -> list[tuple]:
-    records = [json.loads(line) for line in (path / HISTORY).read_text().splitlines()]
-    return [(record["epoch"], record["loss"], record["valid_loss"], record["learning_rate"]) for record in records]
-
-
 def assert_same(path: Path, undisturbed: Path) -> None:
     """The same weights, posterior and history, and nothing left lying about."""
-    a, b = weights(path), weights(undisturbed)
-    assert a.keys() == b.keys()
-    for name in a:
-        assert torch.equal(a[name], b[name]), name
-    assert losses(path) == losses(undisturbed)
+    trained.assert_same(path, undisturbed)
     assert {file.name for file in path.iterdir()} == {file.name for file in undisturbed.iterdir()}

@@ -15,9 +15,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import environment, on_processes
+from trained import weights
 
 from lapae.cli import main
-from lapae.runs import CHECKPOINT, HISTORY, MODEL, POSTERIOR, Run, read_tensor_file
+from lapae.runs import CHECKPOINT, HISTORY, MODEL, Run
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LAPAE = ["-m", "lapae"]
@@ -28,10 +29,6 @@ EPOCHS = 40
 
 def job(*arguments: str, restarts: int = 0) -> list[str]:
     return [*TORCHRUN, "--max-restarts", str(restarts), *LAPAE, *arguments]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return read_tensor_file(run / MODEL)[0] | read_tensor_file(run / POSTERIOR)[0]
 
 
 def assert_close(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:

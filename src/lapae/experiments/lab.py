@@ -168,7 +168,7 @@ class Lab:
             config,
             data=self._found(config.data),
             method=replace(config.method, pretrained=start),
-            train=replace(config.train, device=self.device, verbose=False, checkpoint_every=10),
+            train=replace(config.train, device=self.device, verbose=False),
         )
 
     def _network(self, trial: Trial) -> Any:

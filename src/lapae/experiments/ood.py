@@ -10,7 +10,7 @@ border, have a deviation that the data say nothing about: the last score leaves 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from lapae.experiments.base import Outcome, Size, Table, Trial, experiment, spre
 from lapae.experiments.lab import Lab
 from lapae.experiments.models import trial
 from lapae.tasks.base import batches
+from lapae.tasks.metrics import detection
 from lapae.tasks.ood import SCORES, VARYING, OodResult, varying_features
 from lapae.tasks.ood import run as detect
 
@@ -51,6 +52,9 @@ NETWORKS = {
 }
 """Model, epochs and faulty variant: the paper's 17 million weights, and 0.2 million. Few epochs of the
 latter: longer training lowers its error and the AUROC of its output deviation alike (docs/results.md)."""
+DRAWN = ("latent_deviation", "output_deviation")
+Scores = Mapping[str, Sequence[Sequence[float]]]
+"""By name: scores (N,) inside and (M,) outside."""
 QUICK = {"quick": (ModelConfig(network="conv", channels=(4, 8), hidden=(16,)), 4, "faulty-upsampling-quick")}
 
 
@@ -81,17 +85,19 @@ def plan(size: Size) -> Mapping[str, Trial]:
 def run(lab: Lab) -> Outcome:
     """AUROC of every score."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    first: dict[str, OodResult] = {}
+    first: dict[str, Scores] = {}
     for name in lab.plan:
         network, _, rest = name.partition(": ")
         row, _, seed = rest.rpartition(", seed ")
         ways = PREDICTIVES if lab.plan[name].config.method.method in ("online", "posthoc") else {"mc": ""}
-        for way, scores_of_way in lab.measured(name, partial(aurocs, lab, ways)).items():
+        drawn = DRAWN if seed == "0" and network != "small" else ()
+        measured = lab.measured(name, partial(measure, lab, ways, drawn))
+        for way, aurocs in measured["auroc"].items():
             values = found.setdefault(network, {}).setdefault(row + ways[way], {})
-            for score, value in scores_of_way.items():
+            for score, value in aurocs.items():
                 values.setdefault(score, []).append(value)
-        if seed == "0" and network != "small":
-            first[row] = _detect(lab, lab.model(name), "mc")
+        if drawn:
+            first[row] = measured["scores"]
     some_never_vary = any(VARYING in values for rows in found.values() for values in rows.values())
     scores = (*SCORES, VARYING) if some_never_vary else SCORES
     columns = ("method", *(score.replace("_", " ") for score in scores), "seeds")
@@ -110,10 +116,14 @@ def run(lab: Lab) -> Outcome:
     return Outcome(tables, figures, {"auroc": found})
 
 
-def aurocs(lab: Lab, ways: Iterable[str], model: TrainedModel) -> dict[str, dict[str, float]]:
-    """AUROC by predictive and score."""
-    found = {way: _detect(lab, model, way).detections["outside"] for way in ways}
-    return {way: {score: d.auroc.value for score, d in scores.items()} for way, scores in found.items()}
+def measure(lab: Lab, ways: Iterable[str], drawn: Iterable[str], model: TrainedModel) -> dict[str, Any]:
+    """AUROC by predictive and score, and the scores to draw, of sampled networks."""
+    found = {way: _detect(lab, model, way) for way in ways}
+    sampled = found["mc"]
+    return {
+        "auroc": {way: {k: d.auroc.value for k, d in r.detections["outside"].items()} for way, r in found.items()},
+        "scores": {k: [sampled.inside[k].tolist(), sampled.outside["outside"][k].tolist()] for k in drawn},
+    }
 
 
 def _cell(values: list[float]) -> str:
@@ -137,13 +147,13 @@ def _detect(lab: Lab, model: TrainedModel, way: str) -> OodResult:
     )
 
 
-def roc(results: Mapping[str, OodResult]) -> Figure:
+def roc(rows: Mapping[str, Scores]) -> Figure:
     """ROC curves of the latent and of the output deviation (figure 9 a and b)."""
     figure = Figure(figsize=(9.5, 4.2), layout="constrained")
-    for axes, score in zip(figure.subplots(1, 2), ("latent_deviation", "output_deviation"), strict=True):
+    for axes, score in zip(figure.subplots(1, 2), DRAWN, strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-        for row, result in results.items():
-            found = result.detections["outside"][score]
+        for row, scores in rows.items():
+            found = detection(*map(np.array, scores[score]), n_bootstrap=2)
             if abs(found.auroc.value - 0.5) > 1e-9:
                 axes.plot(*found.roc, label=f"{row}  {found.auroc.value:.2f}", linewidth=1.2)
         axes.set(xlabel="false positive rate", ylabel="true positive rate", title=score.replace("_", " "))
@@ -151,15 +161,15 @@ def roc(results: Mapping[str, OodResult]) -> Figure:
     return figure
 
 
-def histograms(results: Mapping[str, OodResult]) -> Figure:
+def histograms(rows: Mapping[str, Scores]) -> Figure:
     """Output deviations inside and outside of the distribution (figure 10)."""
-    shown = {row: r for row, r in results.items() if np.ptp(r.inside["output_deviation"]) > 0}
+    shown = {row: scores["output_deviation"] for row, scores in rows.items()}
+    shown = {row: both for row, both in shown.items() if np.ptp(both[0]) > 0}
     figure = Figure(figsize=(10, 2.2 * -(-len(shown) // 4)), layout="constrained")
     grid = np.atleast_2d(figure.subplots(-(-len(shown) // 4), 4, squeeze=False)).ravel()
     for axes in grid[len(shown) :]:
         axes.set_axis_off()
-    for axes, (row, result) in zip(grid, shown.items(), strict=False):
-        both = (result.inside["output_deviation"], result.outside["outside"]["output_deviation"])
+    for axes, (row, both) in zip(grid, shown.items(), strict=False):
         bins = np.linspace(0, np.percentile(np.concatenate(both), 99.5), 50)
         for values, label in zip(both, ("in", "out"), strict=True):
             axes.hist(np.clip(values, 0, bins[-1]), bins=list(bins), alpha=0.6, density=True, label=label)

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import pytest
+from trained import CURVE
+
+from lapae.runs import Run
+from lapae.train.fit import fit
+
+
+@pytest.fixture
+def whole(table, tmp_path) -> Run:
+    """A run that nothing disturbed."""
+    run = Run.create(tmp_path / "whole")
+    fit(CURVE, table, run=run)
+    return run
