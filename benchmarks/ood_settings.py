@@ -24,6 +24,7 @@ from lapae.methods.laplace import Laplace
 from lapae.models import NETWORKS
 from lapae.predict import predict
 from lapae.train.fit import fit, load_data
+from lapae.train.seeds import seed_all
 
 DEFAULTS = {
     **{"inside": "fashion_mnist", "outside": "mnist", "method": "online"},
@@ -45,6 +46,7 @@ def train(s: dict, data) -> Method:
             verbose=False, **{key: s[key] for key in ("epochs", "learning_rate", "batch_size", "seed", "schedule")}
         ),
     )
+    seed_all(s["seed"], "init")
     own = faulty(NETWORKS[s["network"]]((1, 28, 28), s["latent_dim"])) if s["faulty"] else None
     return fit(config, data, network=own).method
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from trained import assert_same
 
 from lapae.cli import main
 from lapae.errors import ConfigError
@@ -119,6 +120,26 @@ def test_the_faulty_rule_multiplies_by_the_channels():
     torch.testing.assert_close(a["2.weight"], b["2.weight"])  # after the upsampling
     expected = a["0.weight"].sum(0, keepdim=True).expand_as(a["0.weight"])
     torch.testing.assert_close(b["0.weight"], expected)  # before it: the sum over channels, in every channel
+
+
+def test_a_variant_is_given_by_its_seed(tmp_path):
+    """Its initial weights too: those of the network that it stands in for, whatever was drawn before."""
+    import torch
+
+    from lapae.experiments.variants import build
+    from lapae.models.networks import conv
+    from lapae.train.seeds import seed_all
+
+    trial = find("ood").plan(Size(quick=True))["quick: LAE (online), faulty rule, seed 0"]
+    labs = [Lab(find("ood"), Size(quick=True), tmp_path / place, device="cpu") for place in ("a", "b")]
+    for lab in labs:
+        torch.rand(3)
+        lab.fit(trial)
+    assert_same(*(lab.folder(trial) for lab in labs))
+    seed_all(1, "init")
+    plain = conv((1, 8, 8), 2, channels=(4, 8), hidden=(16,))
+    encoder, _ = build(trial.variant, 1)
+    assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), plain.encoder.parameters(), strict=True))
 
 
 def test_an_interrupted_experiment_keeps_what_it_has_measured(tmp_path, monkeypatch):

@@ -174,9 +174,9 @@ class Lab:
     def _network(self, trial: Trial) -> Any:
         if trial.variant is None:
             return None
-        from lapae.experiments.variants import VARIANTS
+        from lapae.experiments.variants import build
 
-        return VARIANTS[trial.variant]()
+        return build(trial.variant, trial.config.train.seed)
 
 
 def key(trial: Trial) -> str:

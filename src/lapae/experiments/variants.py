@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from lapae.curvature import Leaf, register
 from lapae.curvature.rules.linear_maps import Upsample
 from lapae.models import Autoencoder
 from lapae.models.networks import conv, paper_fashion
+from lapae.train.seeds import seed_all
 
 Modules = tuple[nn.Module, nn.Module]
 
@@ -47,3 +49,10 @@ VARIANTS: dict[str, Callable[[], Modules]] = {
     "faulty-upsampling-small": lambda: faulty(conv((1, 28, 28), 2, channels=(8, 16), hidden=(128,))),
     "faulty-upsampling-quick": lambda: faulty(conv((1, 8, 8), 2, channels=(4, 8), hidden=(16,))),
 }
+
+
+def build(name: str, seed: int) -> Modules:
+    """A variant with the initial weights that the network it stands in for has with this seed."""
+    with torch.random.fork_rng():
+        seed_all(seed, "init")
+        return VARIANTS[name]()
