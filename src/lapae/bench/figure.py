@@ -19,26 +19,41 @@ def draw(rows: list[dict[str, Any]], path: Path, machine: str) -> None:
 
 
 def figure(rows: list[dict[str, Any]], machine: str) -> Figure:
-    """Two panels with logarithmic axes: ours in solid lines, peers dashed, a forward plus backward pass in black."""
+    """Two panels with logarithmic axes: a colour for a kind of curvature, a style for whose it is (ours: solid lines).
+
+    A forward plus backward pass is black.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
     axes = figure.subplots(1, 2)
     mine = [row for row in rows if row["network"] in ("convolutions", "autoencoder") and "failed" not in row]
     methods = list(dict.fromkeys(row["method"] for row in mine))
+    looks = {method: _look(method) for method in methods}
     for key, base, scale, axis in (("ms", "base_ms", 1.0, axes[0]), ("bytes", "base_bytes", 2.0**-20, axes[1])):
         plain = sorted({row["size"]: row[base] * scale for row in mine if row["network"] == "convolutions"}.items())
         axis.plot(*zip(*plain, strict=True), color="black", linewidth=2, label="forward + backward")
-        for i, method in enumerate(methods):
+        for method in methods:
             points = sorted((row["size"], row[key] * scale) for row in mine if row["method"] == method)
-            style = "-" if method in OURS else "--"
-            axis.plot(*zip(*points, strict=True), style, marker=".", color=f"C{i % 10}", label=method)
+            style, colour = looks[method]
+            axis.plot(*zip(*points, strict=True), linestyle=style, marker=".", color=colour, label=method)
         axis.set(xscale="log", yscale="log", xlabel="side of the image")
         sizes = sorted({row["size"] for row in mine})
         axis.set_xticks(sizes, [str(s) for s in sizes])
         axis.minorticks_off()
     axes[0].set_ylabel("time of a batch of 8 (ms)")
     axes[1].set_ylabel("extra memory at the peak (MB)")
-    axes[1].legend(fontsize=7, ncols=2)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False)
     figure.suptitle(machine, fontsize=8)
     return figure
+
+
+STYLES = {"backpack": "--", "curvlinops": ":", "laplace-torch": "-."}
+
+
+def _look(method: str) -> tuple[str, str]:
+    """Style and colour of a line."""
+    if method in OURS:
+        return "-", f"C{list(OURS).index(method)}"
+    library, _, kind = method.partition(" ")
+    return STYLES.get(library, "--"), f"C{list(OURS).index(kind)}" if kind in OURS else "0.5"
