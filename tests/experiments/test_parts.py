@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lapae.config import MethodConfig
+from lapae.experiments.base import decide
+from lapae.experiments.imputation import calibration
 from lapae.experiments.linearization import GRID, along
 from lapae.experiments.vae_variance import START, component_log_densities, learn_variances
 from lapae.methods import build
@@ -73,3 +77,37 @@ def test_variances_of_the_mixture_end_where_the_likelihood_is_flat() -> None:
         gradients.append(torch.autograd.grad(likelihood, log_deviation)[0].abs().max().item())
     assert gradients[1] < 1e-4 * gradients[0]
     assert after > before
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"),
+    [
+        ([1.0, 2.0, 3.0], ("+2.0 ± 0.6", "undecided")),  # t of 2.5 and two degrees of freedom is 4.3 standard errors
+        ([1.5, 2.0, 2.5], ("+2.0 ± 0.3", "yes")),
+        ([-1.5, -2.0, -2.5], ("-2.0 ± 0.3", "no")),
+        ([0.25], ("+0.2", "one model")),
+    ],
+)
+def test_a_gain_is_decided_by_students_t(gains: list[float], expected: tuple[str, str]) -> None:
+    from scipy.stats import ttest_1samp
+
+    assert decide(gains) == expected
+    if len(gains) > 1:
+        assert (ttest_1samp(gains, 0.0).pvalue < 0.05) == (expected[1] != "undecided")
+
+
+def test_calibration_is_the_mean_over_classifiers() -> None:
+    """A classifier that is always sure of the right class, and one that is never: ECE 0 and 1."""
+
+    class Sure(nn.Module):
+        def __init__(self, shift: int) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.tensor(float(shift)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1e3 * nn.functional.one_hot((x[:, 0] + self.shift).long() % 3, 3).float()
+
+    y = np.arange(30) % 3
+    samples = torch.as_tensor(y, dtype=torch.float32)[None, :, None]
+    found = calibration([Sure(0).eval(), Sure(1).eval()], samples, y)
+    assert found["accuracy"] == found["ece"] == 0.5

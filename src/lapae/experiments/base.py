@@ -141,6 +141,24 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
+def decide(gains: Sequence[float], digits: int = 1) -> tuple[str, str]:
+    """Mean ± standard error of what models are better by, and whether it is above zero.
+
+    Decided where zero is outside of the 95 % interval of Student's t over models.
+    """
+    import statistics
+
+    from scipy.stats import t
+
+    mean, n = statistics.mean(gains), len(gains)
+    if n == 1:
+        return f"{mean:+.{digits}f}", "one model"
+    error = statistics.stdev(gains) / n**0.5
+    bound = t.ppf(0.975, n - 1) * error
+    answer = "yes" if mean > bound else "no" if mean < -bound else "undecided"
+    return f"{mean:+.{digits}f} ± {error:.{digits}f}", answer
+
+
 def cell(value: float | str | None, digits: int = 2) -> str:
     """A number of the paper's, or a dash where it has none."""
     if value is None:

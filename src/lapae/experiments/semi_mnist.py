@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from lapae.experiments.base import Outcome, Size, Table, Trial, experiment, spread
+from lapae.experiments.base import Outcome, Size, Table, Trial, decide, experiment, spread
 from lapae.experiments.lab import Lab
 from lapae.experiments.models import NAMES, WIDE, dense, digits
 from lapae.tasks import semi_supervised
@@ -34,8 +34,6 @@ N_LABELS = (1, 2, 5, 10, 20, 50, 100)
 FEW = 20
 """The claim is about at most so many labels a class."""
 REPETITIONS = 5
-
-
 CLAIMED = ("online", WIDE, "posthoc")
 """What is compared with the deterministic autoencoder."""
 
@@ -100,31 +98,16 @@ def run(lab: Lab) -> Outcome:
 
 
 def claim(accuracy: Mapping[str, np.ndarray], n_labels: tuple[int, ...]) -> Table:
-    """LAE against AE with few labels: differences of models of the same seed, each a mean over the same labels.
-
-    Decided where zero is outside of the 95 % interval of Student's t over seeds.
-    """
+    """LAE against AE with few labels: differences of models of the same seed, each a mean over the same labels."""
     rows = []
     for i, n in enumerate(n_labels):
         for method in CLAIMED:
             seeds = min(accuracy[name].shape[1] for name in (method, "ae"))
             gap = 100 * (accuracy[method][i, :seeds] - accuracy["ae"][i, :seeds]).mean(1)
             theirs = "yes" if method == "online" and n <= FEW else "-"
-            rows.append((f"{n}", METHODS[method], *decide(gap), theirs))
+            rows.append((f"{n}", METHODS[method], *decide(gap.tolist()), theirs))
     columns = ("labels a class", "method", "accuracy minus the AE's ± standard error", "better", "the paper says")
     return Table("Does the Laplacian autoencoder beat the deterministic one? (in percent of the images)", columns, rows)
-
-
-def decide(gap: np.ndarray) -> tuple[str, str]:
-    """Mean ± standard error of differences (n,), and whether it is above zero."""
-    from scipy.stats import t
-
-    mean, n = gap.mean(), len(gap)
-    if n == 1:
-        return f"{mean:+.1f}", "one model"
-    error = gap.std(ddof=1) / np.sqrt(n)
-    bound = t.ppf(0.975, n - 1) * error
-    return f"{mean:+.1f} ± {error:.1f}", "yes" if mean > bound else "no" if mean < -bound else "undecided"
 
 
 def curves(accuracy: Mapping[str, np.ndarray], n_labels: tuple[int, ...]) -> Figure:

@@ -70,10 +70,9 @@ def run(
     """
     imputed = run_imputation(method, x, observed, **options)
     found = imputed.imputation
-    noise = noise_like(x, options.get("value_range", (0.0, 1.0)), options.get("seed", 0))
     inputs = {
         "imputed": found.samples if keep_observed else found.reconstructions,
-        "hidden": torch.where(imputed.observed, x, noise)[None],
+        "hidden": hidden(imputed, **options)[None],
         "clean": x[None],
     }
     classes = y.cpu().numpy()
@@ -83,6 +82,13 @@ def run(
         {name: reliability(p, classes, n_bins=n_bins) for name, p in probs.items()},
         imputed,
     )
+
+
+def hidden(
+    imputed: ImputationResult, *, value_range: tuple[float, float] = (0.0, 1.0), seed: int = 0, **options: Any
+) -> Tensor:
+    """The data (N, *shape) of an imputation, made with the same options, with noise where they were not observed."""
+    return torch.where(imputed.observed, imputed.x, noise_like(imputed.x, value_range, seed))
 
 
 @dataclass(frozen=True)
