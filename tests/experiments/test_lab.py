@@ -160,6 +160,9 @@ def test_an_interrupted_experiment_keeps_what_it_has_measured(tmp_path, monkeypa
     stop = True
     assert main(command) == 130
     assert asked == ["approx", "approx", "exact", "exact"]  # two splits each; the last was not measured
+    asked.clear()
+    assert main([*command, "--again"]) == 130
+    assert asked == ["approx", "approx", "exact", "exact"]
     stop = False
     asked.clear()
     assert main(command) == 0

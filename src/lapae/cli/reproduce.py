@@ -32,7 +32,8 @@ class ReproduceCommand:
     jobs: int = 1
     """Models to train side by side, in processes of their own."""
     again: bool = False
-    """With all: also what is done already. Trained models are kept in any case."""
+    """Measure everything anew: with all also what is done already, otherwise what an interrupted run has measured.
+    Trained models are kept in any case."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
     data_dir: str | None = None
@@ -113,6 +114,9 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     size = Size(command.quick, command.seeds)
     places: dict[str, Any] = {"device": command.device, "data_dir": command.data_dir}
     labs = [Lab(entry, size, root, **places) for entry in chosen]
+    if command.again:
+        for lab in labs:
+            lab.forget()
     kept = {} if command.again or len(labs) == 1 else {lab.experiment.name: _kept(lab) for lab in labs}
     failed = fit_all([lab for lab in labs if not kept.get(lab.experiment.name)], command.jobs, say)
     records = []

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import platform
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -106,6 +107,10 @@ class Lab:
     def folder_of_measures(self) -> Path:
         """Where an experiment that is not done yet keeps what it has measured, a file a model."""
         return self.root / self.experiment.name / "measured"
+
+    def forget(self) -> None:
+        """What was measured: the experiment is done, or to be done anew."""
+        shutil.rmtree(self.folder_of_measures, ignore_errors=True)
 
     def fit(self, trial: Trial) -> None:
         """Train a trial in its run folder, from its last checkpoint where there is one; nothing where it is done."""

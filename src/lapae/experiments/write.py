@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import warnings
 from importlib.resources import files
 from pathlib import Path
@@ -57,7 +56,7 @@ def save(lab: Lab, outcome: Outcome, seconds: float) -> dict[str, Any]:
     write_whole(folder / RESULT, f"{text}\n".encode())
     for old in set(folder.glob("*.png")) - {folder / name for name in names}:  # last: a result has its pictures
         old.unlink(missing_ok=True)
-    shutil.rmtree(lab.folder_of_measures, ignore_errors=True)
+    lab.forget()
     return record
 
 
