@@ -47,7 +47,7 @@ def build_method(
     seed_all(config.train.seed, "init")
     if network is not None:
         _check_fits(network, data.shape)
-    factory = _Copies(network) if network is not None else _Builds(config.model, data.shape)
+    factory = _Copies(network) if network is not None else Named(config.model, data.shape)
     likelihood = likelihood or make_likelihood(config.model)
     if config.data.allow_nan:
         factory, likelihood = filling(factory), partial(likelihood)
@@ -82,13 +82,14 @@ def make_likelihood(config: ModelConfig) -> Likelihood:
 
 
 @dataclass(frozen=True)
-class _Builds:
+class Named:
     """Networks by name, each freshly initialised."""
 
     config: ModelConfig
     shape: Shape
 
     def __call__(self) -> Autoencoder:
+        """One of them."""
         config = self.config
         names = ("hidden", "channels", "kernel_size", "activation")
         options: dict[str, Any] = {n: getattr(config, n) for n in names if getattr(config, n) is not None}

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+STYLES = {"": "-", "backpack": "--", "curvlinops": ":", "laplace-torch": "-."}
+"""By library; ours has no name."""
+
+
 def draw(rows: list[dict[str, Any]], path: Path, machine: str) -> None:
     """The figure as a PNG file."""
     with whole(path) as temporary:
@@ -29,14 +33,12 @@ def figure(rows: list[dict[str, Any]], machine: str) -> Figure:
     axes = figure.subplots(1, 2)
     mine = [row for row in rows if row["network"] in ("convolutions", "autoencoder") and "failed" not in row]
     methods = list(dict.fromkeys(row["method"] for row in mine))
-    looks = {method: _look(method) for method in methods}
     for key, base, scale, axis in (("ms", "base_ms", 1.0, axes[0]), ("bytes", "base_bytes", 2.0**-20, axes[1])):
         plain = sorted({row["size"]: row[base] * scale for row in mine if row["network"] == "convolutions"}.items())
         axis.plot(*zip(*plain, strict=True), color="black", linewidth=2, label="forward + backward")
         for method in methods:
             points = sorted((row["size"], row[key] * scale) for row in mine if row["method"] == method)
-            style, colour = looks[method]
-            axis.plot(*zip(*points, strict=True), linestyle=style, marker=".", color=colour, label=method)
+            axis.plot(*zip(*points, strict=True), marker=".", label=method, **_look(method))
         axis.set(xscale="log", yscale="log", xlabel="side of the image")
         sizes = sorted({row["size"] for row in mine})
         axis.set_xticks(sizes, [str(s) for s in sizes])
@@ -48,12 +50,7 @@ def figure(rows: list[dict[str, Any]], machine: str) -> Figure:
     return figure
 
 
-STYLES = {"backpack": "--", "curvlinops": ":", "laplace-torch": "-."}
-
-
-def _look(method: str) -> tuple[str, str]:
+def _look(method: str) -> dict[str, str]:
     """Style and colour of a line."""
-    if method in OURS:
-        return "-", f"C{list(OURS).index(method)}"
-    library, _, kind = method.partition(" ")
-    return STYLES.get(library, "--"), f"C{list(OURS).index(kind)}" if kind in OURS else "0.5"
+    library, _, kind = ("", "", method) if method in OURS else method.partition(" ")
+    return {"linestyle": STYLES[library], "color": f"C{OURS.index(kind)}"}

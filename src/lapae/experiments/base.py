@@ -53,7 +53,7 @@ class Trial:
     start: Trial | None = None
     """The trained autoencoder that a post-hoc posterior is fitted to."""
     variant: str | None = None
-    """Name of a network in `lapae.experiments.variants` that stands in for the one of the configuration."""
+    """What of `lapae.experiments.variants` is done to the network of the configuration."""
 
 
 @dataclass(frozen=True)

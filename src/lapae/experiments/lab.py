@@ -181,7 +181,7 @@ class Lab:
             return None
         from lapae.experiments.variants import build
 
-        return build(trial.variant, trial.config.train.seed)
+        return build(trial.variant, trial.config, self.data(trial.config.data).shape)
 
 
 def key(trial: Trial) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from lapae.config import DataConfig, ModelConfig, TrainConfig
-from lapae.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
+from lapae.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
 from lapae.experiments.lab import Lab
 from lapae.experiments.models import LABELS, trial
 from lapae.report.figures import reconstruction_figure
@@ -112,7 +112,7 @@ def run(lab: Lab) -> Outcome:
     against = [
         (
             LABELS[method],
-            _difference(overall[method], overall["ae"]),
+            decide(np.subtract(overall[method], overall["ae"]).tolist(), 3)[0],
             f"{int((attributes[method] > attributes['ae']).sum())} of {len(names)}",
         )
         for method in METHODS
@@ -139,9 +139,3 @@ def run(lab: Lab) -> Outcome:
 def _beside(ours: list[str], theirs: tuple[float | None, ...]) -> tuple[str, ...]:
     """Ours and the paper's in turn."""
     return tuple(text for own, other in zip(ours, theirs, strict=True) for text in (own, cell(other)))
-
-
-def _difference(values: list[float], reference: list[float]) -> str:
-    """Mean difference of pairs ± its standard error."""
-    gap = np.subtract(values, reference)
-    return f"{gap.mean():+.3f} ± {gap.std(ddof=1) / np.sqrt(len(gap)):.3f}"

@@ -1,8 +1,9 @@
 """Networks of the experiments that a configuration cannot name.
 
-`faulty-upsampling` is the paper's convolutional network with the fault of the authors' code: their diagonal pull
-through nearest upsampling sums over the channels too, so that each of the decoder's two upsamplings multiplies the
-curvature behind it by about 64. It is here to show what that did to the paper's results, and nowhere else.
+`faulty-upsampling` has the fault of the authors' code in the network that the configuration does name: their diagonal
+pull through nearest upsampling sums over the channels too, so that each of the two upsamplings of the paper's decoder
+multiplies the curvature behind it by about 64. It is here to show what that did to the paper's results, and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from lapae.building import Modules, Named, Shape
+from lapae.config import Config
 from lapae.curvature import Leaf, register
 from lapae.curvature.rules.linear_maps import Upsample
 from lapae.models import Autoencoder
-from lapae.models.networks import conv, paper_fashion
 from lapae.train.seeds import seed_all
-
-Modules = tuple[nn.Module, nn.Module]
 
 
 class FaultyUpsample(nn.Upsample):
@@ -44,15 +44,11 @@ def faulty(network: Autoencoder) -> Modules:
     return network.encoder, decoder
 
 
-VARIANTS: dict[str, Callable[[], Modules]] = {
-    "faulty-upsampling": lambda: faulty(paper_fashion()),
-    "faulty-upsampling-small": lambda: faulty(conv((1, 28, 28), 2, channels=(8, 16), hidden=(128,))),
-    "faulty-upsampling-quick": lambda: faulty(conv((1, 8, 8), 2, channels=(4, 8), hidden=(16,))),
-}
+VARIANTS: dict[str, Callable[[Autoencoder], Modules]] = {"faulty-upsampling": faulty}
 
 
-def build(name: str, seed: int) -> Modules:
-    """A variant with the initial weights that the network it stands in for has with this seed."""
+def build(name: str, config: Config, shape: Shape) -> Modules:
+    """A variant of the network that a configuration names, for data of `shape`, with its initial weights."""
     with torch.random.fork_rng():
-        seed_all(seed, "init")
-        return VARIANTS[name]()
+        seed_all(config.train.seed, "init")
+        return VARIANTS[name](Named(config.model, shape)())
