@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 from trained import assert_same
 
 from lapae.cli import main
 from lapae.errors import ConfigError
-from lapae.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, Trial, experiment, find, hessian
+from lapae.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, Trial, experiment, find, hessian, training
 from lapae.experiments.lab import key
 from lapae.experiments.models import dense
 from lapae.experiments.training import fit_all
@@ -61,6 +63,14 @@ def test_processes_train_what_one_does(tmp_path):
     for name in lab.plan:
         several, one = lab.model(name).method.state_dict(), alone.model(name).method.state_dict()
         assert all((several[k] == one[k]).all() for k in one)
+
+
+def test_processes_share_the_threads():
+    """With all threads each, two of them took ten times as long on two processors."""
+    import torch
+
+    with ProcessPoolExecutor(1, get_context("spawn"), training._start, (1,)) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 1
 
 
 def test_a_key_is_of_the_model_and_not_of_the_place():

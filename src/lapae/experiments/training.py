@@ -64,7 +64,11 @@ def _here(todo: Todo, jobs: int) -> Done:
 
 def _in_processes(todo: Todo, jobs: int) -> Done:
     """Side by side. A process that dies takes the others of its pool along; what they had trained is kept."""
-    with ProcessPoolExecutor(min(jobs, len(todo)), get_context("spawn"), _end_with_parent) as pool:
+    import torch
+
+    jobs = min(jobs, len(todo))
+    threads = max(1, torch.get_num_threads() // jobs)
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _start, (threads,)) as pool:
         running = {pool.submit(_train_there, lab.as_task(), name, start): (lab, name) for lab, name, start in todo}
         try:
             for future in as_completed(running):
@@ -80,8 +84,15 @@ def _in_processes(todo: Todo, jobs: int) -> Done:
             raise
 
 
-def _end_with_parent() -> None:
-    """Have this process end when the one that started it does, a kill included: it would wait for work for ever."""
+def _start(threads: int) -> None:
+    """What a training process begins with.
+
+    It has its share of the threads: more of them than processors wait for each other most of the time. And it ends when
+    the process that started it does, a kill included: it would wait for work for ever.
+    """
+    import torch
+
+    torch.set_num_threads(threads)
     parent = parent_process()
     assert parent is not None
 
