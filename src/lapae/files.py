@@ -7,6 +7,7 @@ into place. Names are `.NAME.….tmp`; whoever holds a folder may remove those t
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,15 +24,11 @@ TEMPORARY = ".tmp"
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the body ends well, and is removed when it does not."""
-    with _in_place(path) as places:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent)
-        os.close(descriptor)
-        temporary = Path(name)
-        places.append(temporary)
+    with _in_place(path) as temporary:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
 
 
 @contextmanager
@@ -39,11 +36,9 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """The same for a folder; one that is there and not empty is left alone."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} exists and is not an empty folder: choose another")
-    with _in_place(path) as places:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent))
-        places.append(temporary)
+    with _in_place(path) as temporary:
+        temporary.mkdir()
         yield temporary
-        temporary.chmod(0o777 & ~_umask())
         if path.exists():
             path.rmdir()
 
@@ -118,24 +113,22 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def _in_place(path: Path) -> Iterator[list[Path]]:
-    """Move what the body has put into the list to `path`; remove it where something fails."""
-    places: list[Path] = []
+def _in_place(path: Path) -> Iterator[Path]:
+    """A free name beside `path`; what the body creates there is moved to `path`, or removed if anything fails.
+
+    The name is known before anything has it, so that a signal at any moment finds what it must remove.
+    """
     if not path.parent.is_dir():
         raise RunError(f"cannot write {path}: there is no folder {path.parent}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
     try:
-        yield places
-        os.replace(places[0], path)
-        places.clear()
+        yield temporary
+        os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        for left in places:
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)

@@ -7,7 +7,6 @@ import errno
 import os
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -25,8 +24,9 @@ class Disk:
 
     def __init__(self, monkeypatch, full_from: int) -> None:
         self.n, self.full_from = 0, full_from
-        for owner, name in [(tempfile, "mkstemp"), (os, "fsync"), (os, "replace")]:
+        for owner, name in [(os, "fsync"), (os, "replace")]:
             monkeypatch.setattr(owner, name, self.counted(getattr(owner, name)))
+        monkeypatch.setattr(os, "open", self.creating(os.open))
         monkeypatch.setattr(os, "fdopen", self.opening(os.fdopen))
         for module in ("lapae.train.loop", "lapae.runs"):
             monkeypatch.setattr(f"{module}.open", self.opening(builtins.open), raising=False)
@@ -40,6 +40,14 @@ class Disk:
         def call(*args, **kwargs):
             self.use()
             return function(*args, **kwargs)
+
+        return call
+
+    def creating(self, function):
+        def call(path, flags, *args, **kwargs):
+            if flags & os.O_CREAT:
+                self.use()
+            return function(path, flags, *args, **kwargs)
 
         return call
 
@@ -105,13 +113,13 @@ def test_full_at_every_operation_in_turn(source, whole, tmp_path):
     assert_same(path, whole)
 
 
-@pytest.mark.parametrize("call", ["mkstemp", "mkdtemp"])
+@pytest.mark.parametrize("call", ["open", "mkdir"])
 def test_outputs_of_commands(call, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(tempfile, call, full)
-    writer = csv_rows(tmp_path / "x.csv", ["a"]) if call == "mkstemp" else whole_folder(tmp_path / "x")
+    monkeypatch.setattr(os, call, full)
+    writer = csv_rows(tmp_path / "x.csv", ["a"]) if call == "open" else whole_folder(tmp_path / "x")
     with pytest.raises(RunError, match=r"cannot write .*x.*: No space left on device"), writer:
         pass
     assert not list(tmp_path.iterdir())
