@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Batches, Data
 from lapae.methods import Method, build
-from lapae.models import Gaussian
 from lapae.predict import predict
 from lapae.train.fit import fit, load_data
 

@@ -16,8 +16,9 @@ import time
 import torch
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import METHODS, build
-from lapae.models import NETWORKS, Gaussian
+from lapae.models import NETWORKS
 from lapae.tasks import ood
 
 

@@ -17,10 +17,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
-from lapae.experiments.variants import build
 from lapae.methods import Method
 from lapae.predict import predict
 from lapae.train.fit import fit, load_data
+from lapae_paper.experiments.variants import build
 
 DEFAULTS = {
     **{"network": "paper-fashion", "latent_dim": 2, "faulty": False, "hessian": "approx", "update": "laplacian"},

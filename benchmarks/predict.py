@@ -16,8 +16,9 @@ from functools import partial
 import torch
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.models import Gaussian, paper_mnist
+from lapae.models import paper_mnist
 from lapae.predict import predict
 
 

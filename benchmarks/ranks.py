@@ -46,8 +46,8 @@ def worker(pipe: Any, place: dict[str, str]) -> None:
     from torch import distributed as dist
 
     from lapae.config import MethodConfig, TrainConfig
+    from lapae.curvature.likelihoods import Gaussian
     from lapae.methods import build
-    from lapae.models import Gaussian
     from lapae.models.networks import NETWORKS
     from lapae.train.fabric import make_fabric
     from lapae.train.step import LossSum, make_optimizer, make_step

@@ -17,9 +17,9 @@ import time
 import numpy as np
 import torch
 
-from lapae.building import build_method
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Batches, Data, DataError, Scaling, Split, load
+from lapae.methods.building import build_method
 from lapae.model import DataInfo
 from lapae.runs import Run
 from lapae.train.fabric import make_fabric

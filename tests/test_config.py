@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lapae.cli import main
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.errors import ConfigError
-from lapae.toml import config_from_dict, config_to_dict, dumps, read_config, write_config
+from lapae.runs.toml import config_from_dict, config_to_dict, dumps, read_config, write_config
 
 text = st.text(st.characters(exclude_categories=["Cs"]))  # surrogates are not text: no UTF-8 for them
 values = st.one_of(text, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans())

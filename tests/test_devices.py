@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapae.devices import choose_device, own_device
 from lapae.errors import ConfigError
+from lapae.train.devices import choose_device, own_device
 
 
 @pytest.mark.parametrize("available", [False, True])

@@ -14,10 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapae import runs
 from lapae.errors import RunError
-from lapae.files import check_place, whole, write_whole
 from lapae.runs import CONFIG, METRICS, Run, read_tensor_file, tensor_file
+from lapae.runs import run as runs
+from lapae.runs.files import check_place, whole, write_whole
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.tensor(3), "c": torch.zeros(0, 2), "d": torch.ones(2).half()}
 CONTENT = tensor_file(TENSORS, {"epoch": 3, "name": "ü"})

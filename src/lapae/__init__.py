@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from lapae._version import __version__
 
 if TYPE_CHECKING:
+    from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
     from lapae.estimator import LaplacianAutoencoder  # pyright: ignore[reportMissingImports]
-    from lapae.models import Bernoulli, Categorical, Gaussian
 
 _HOME = {
     "LaplacianAutoencoder": "lapae.estimator",
-    "Gaussian": "lapae.models",
-    "Bernoulli": "lapae.models",
-    "Categorical": "lapae.models",
+    "Gaussian": "lapae.curvature.likelihoods",
+    "Bernoulli": "lapae.curvature.likelihoods",
+    "Categorical": "lapae.curvature.likelihoods",
 }
 
 __all__ = ["Bernoulli", "Categorical", "Gaussian", "LaplacianAutoencoder", "__version__"]

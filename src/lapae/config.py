@@ -1,7 +1,7 @@
 """Configuration: frozen dataclasses whose field docstrings are the help of the command line.
 
 A configuration file has one table a dataclass (`[data]`, `[model]`, `[method]`, `[train]`); what it leaves out keeps
-its default. `lapae.toml` reads and writes it. Nothing heavy is imported here: `lapae --help` reads this file.
+its default. `lapae.runs.toml` reads and writes it. Nothing heavy is imported here: `lapae --help` reads this file.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from lapae.building import Modules, Shape, build_method
 from lapae.config import Config
+from lapae.curvature.likelihoods import Likelihood
 from lapae.data.scaling import Scaling
 from lapae.data.source import Kind
 from lapae.errors import LapaeError, RunError
-from lapae.files import write_whole
 from lapae.methods import Method
-from lapae.models import Likelihood
+from lapae.methods.building import Modules, Shape, build_method
 from lapae.runs import CHECKPOINT, METRICS, MODEL, POSTERIOR, Run, digest, read_tensor_file, tensor_file
-from lapae.toml import config_from_dict, config_to_dict
+from lapae.runs.files import write_whole
+from lapae.runs.toml import config_from_dict, config_to_dict
 from lapae.train.checkpoint import load_checkpoint, load_state
 
 FORMAT = "lapae model 1"

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from lapae.bench.contest import Job, Limits, contest
-from lapae.bench.curvature import CurvatureBench, main, slopes, table
-from lapae.bench.measure import peak_bytes, take_turns
-from lapae.bench.quality import quality
-from lapae.bench.quality import table as quality_table
 from lapae.cli import main as cli
 from lapae.curvature import ggn_diagonal
 from lapae.models import mlp
+from lapae_paper.bench.contest import Job, Limits, contest
+from lapae_paper.bench.curvature import CurvatureBench, main, slopes, table
+from lapae_paper.bench.measure import peak_bytes, take_turns
+from lapae_paper.bench.quality import quality
+from lapae_paper.bench.quality import table as quality_table
 
 
 def test_the_command_writes_its_results(tmp_path, capsys):

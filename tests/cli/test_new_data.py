@@ -77,7 +77,7 @@ def test_columns_are_found_by_name(place, tmp_path):
 
 
 def test_scores_do_not_depend_on_the_size_of_blocks(place, tmp_path, monkeypatch):
-    from lapae.inputs import base
+    from lapae.data.inputs import base
 
     x = 50 + np.random.default_rng(0).standard_normal((50, 3))
     np.save(tmp_path / "x.npy", x)
@@ -373,7 +373,7 @@ def test_a_column_in_other_units_is_refused_and_an_outlier_is_not(place, tmp_pat
 
 def test_a_column_that_was_constant_in_training_has_no_range(tmp_path):
     from lapae.data import DataError, Scaling
-    from lapae.value_range import check_range
+    from lapae.data.value_range import check_range
 
     scaling = Scaling(np.array([0.0, 50.0]), np.array([1.0, 5.0]))  # constant features have a scale of 1
     x = np.tile([500.0, 50.0], (20, 1))

@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac, reference
-from lapae.models import Bernoulli
+from lapae.curvature.likelihoods import Bernoulli
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}

@@ -8,7 +8,8 @@ from cases import CASES, Case
 from torch.testing import assert_close
 
 from lapae.curvature import diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, record, reference
-from lapae.models import Bernoulli, Gaussian, conv, mlp
+from lapae.curvature.likelihoods import Bernoulli, Gaussian
+from lapae.models import conv, mlp
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -28,8 +28,9 @@ from lapae.curvature import (
     reference,
     register,
 )
+from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.curvature.rules.base import _RULES
-from lapae.models import Bernoulli, Gaussian, paper_mnist
+from lapae.models import paper_mnist
 
 METHODS = ("approx", "exact", "mixed", "mc", "bottleneck")
 BY_NAME = {case.name: case for case in CASES}

@@ -10,8 +10,8 @@ from torch.func import jacrev, vmap
 from torch.testing import assert_close
 
 from lapae.curvature import Leaf, Params, ggn_blocks, ggn_diagonal, reference
-from lapae.curvature.tape import leaves, record
-from lapae.models import Bernoulli
+from lapae.curvature.forward import leaves, record
+from lapae.curvature.likelihoods import Bernoulli
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

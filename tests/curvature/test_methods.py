@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac, reference
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.curvature.rules import product_with_itself
-from lapae.models import Bernoulli, Categorical, Gaussian, conv, mlp
+from lapae.models import conv, mlp
 
 LIKELIHOODS = [Gaussian(), Gaussian(sigma=0.3), Bernoulli(), Categorical()]
 BY_NAME = {case.name: case for case in CASES}
@@ -66,7 +67,7 @@ def test_chunks_inside_a_layer_change_nothing(monkeypatch):
     case = BY_NAME["conv2d padding"]
     module, x = case.module(), case.x(4)
     expected = ggn_diagonal(module, x, method="exact"), ggn_blocks(module, x), ggn_kfac(module, x, n_samples=None)
-    for file in ("rules.affine", "rules.base", "readers"):
+    for file in ("rules.affine", "rules.base", "extract"):
         monkeypatch.setattr(f"lapae.curvature.{file}.CHUNK_FLOATS", 40)
     monkeypatch.setattr("lapae.curvature.rules.affine.COLUMN_FLOATS", 40)
     assert_close(ggn_diagonal(module, x, method="exact"), expected[0])

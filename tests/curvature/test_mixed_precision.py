@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from lapae.curvature import diagonal, ggn_diagonal, record
-from lapae.models import Gaussian, mlp
+from lapae.curvature.likelihoods import Gaussian
+from lapae.models import mlp
 
 DENSE = mlp((1, 8, 8), 2, hidden=(16,))
 # No max-pooling: the winner of equal bfloat16 values is another, a difference of the network and not of the curvature.

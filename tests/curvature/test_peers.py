@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lapae.curvature import Kronecker, ggn_diagonal, ggn_kfac, reference
-from lapae.models import Bernoulli, Categorical, Gaussian
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 
 backpack = pytest.importorskip("backpack", reason="BackPACK is an optional oracle")
 backpack_extensions = pytest.importorskip("backpack.extensions")

@@ -16,7 +16,8 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from lapae.curvature import Residual, ggn_diagonal
-from lapae.models import Bernoulli, Categorical, Gaussian, paper_mnist
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
+from lapae.models import paper_mnist
 
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 SELECTIONS = (nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ZeroPad1d, nn.ZeroPad2d, nn.MaxPool2d)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lapae.cli import main
-from lapae.experiments import EXPERIMENTS
-from lapae.experiments.base import Size
-from lapae.experiments.lab import key
+from lapae_paper.experiments import EXPERIMENTS
+from lapae_paper.experiments.base import Size
+from lapae_paper.experiments.workspace import key
 
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 

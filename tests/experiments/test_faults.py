@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from lapae.cli import main
 from lapae.errors import RunError
-from lapae.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, experiment, find, write
-from lapae.experiments.models import dense
 from lapae.runs import METRICS, MODEL
+from lapae_paper.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, experiment, find, write
+from lapae_paper.experiments.models import dense
 
 QUICK = Size(quick=True)
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_kept_is_measured_all_the_same(tmp_path, pair, monkeypatc
     experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": one})(Outcome)
     lab = Lab(find("third"), QUICK, tmp_path, device="cpu")
     lab._models = {"it": None}  # type: ignore[dict-item]
-    monkeypatch.setattr("lapae.experiments.lab.make_folder", lambda path: None)
+    monkeypatch.setattr("lapae_paper.experiments.workspace.make_folder", lambda path: None)
     with pytest.warns(UserWarning, match="there is no folder .*; measured again if this is interrupted"):
         assert lab.measured("it", lambda model: [1.0]) == [1.0]
 

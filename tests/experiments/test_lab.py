@@ -11,10 +11,10 @@ from trained import assert_same
 
 from lapae.cli import main
 from lapae.errors import ConfigError
-from lapae.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, Trial, experiment, find, hessian, training
-from lapae.experiments.lab import key
-from lapae.experiments.models import dense
-from lapae.experiments.training import fit_all
+from lapae_paper.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, Trial, experiment, find, hessian, training
+from lapae_paper.experiments.models import dense
+from lapae_paper.experiments.training import fit_all
+from lapae_paper.experiments.workspace import key
 
 QUICK = Size(quick=True)
 
@@ -118,8 +118,8 @@ def test_the_faulty_rule_multiplies_by_the_channels():
     from torch import nn
 
     from lapae.curvature import ggn_diagonal
-    from lapae.experiments.variants import FaultyUpsample
-    from lapae.models import Gaussian
+    from lapae.curvature.likelihoods import Gaussian
+    from lapae_paper.experiments.variants import FaultyUpsample
 
     torch.manual_seed(0)
     layers = [nn.Conv2d(1, 4, 1), nn.Upsample(scale_factor=2), nn.Conv2d(4, 4, 1)]
@@ -136,9 +136,9 @@ def test_a_variant_is_given_by_its_seed(tmp_path):
     """Its initial weights too: those of the network that it stands in for, whatever was drawn before."""
     import torch
 
-    from lapae.experiments.variants import build
+    from lapae.methods.seeds import seed_all
     from lapae.models.networks import conv
-    from lapae.train.seeds import seed_all
+    from lapae_paper.experiments.variants import build
 
     trial = find("ood").plan(Size(quick=True))["quick: LAE (online), faulty rule, seed 0"]
     labs = [Lab(find("ood"), Size(quick=True), tmp_path / place, device="cpu") for place in ("a", "b")]

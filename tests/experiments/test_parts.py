@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from lapae.config import MethodConfig
-from lapae.experiments.base import decide
-from lapae.experiments.imputation import calibration
-from lapae.experiments.linearization import GRID, along
-from lapae.experiments.vae_variance import START, component_log_densities, learn_variances
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
 from lapae.methods.laplace import Laplace
-from lapae.models import Gaussian
 from lapae.models.networks import mlp
+from lapae_paper.experiments.base import decide
+from lapae_paper.experiments.imputation import calibration
+from lapae_paper.experiments.linearization import GRID, along
+from lapae_paper.experiments.vae_variance import START, component_log_densities, learn_variances
 
 
 def posterior(uncertain: str) -> Laplace:

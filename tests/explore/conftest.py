@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from serving import Client, explorer, images, rows, served
 
-from lapae.explore.explorer import Explorer
-from lapae.explore.server import Server
+from lapae.view.explore.explorer import Explorer
+from lapae.view.explore.server import Server
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,12 @@ import numpy as np
 from lapae.cli.new_data import Device, open_model, value_range
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Scaling, Split
-from lapae.explore.about import about
-from lapae.explore.explorer import Explorer, Options
-from lapae.explore.routes import Routes
-from lapae.explore.server import Server
 from lapae.runs import Run
 from lapae.train.fit import fit
+from lapae.view.explore.about import about
+from lapae.view.explore.explorer import Explorer, Options
+from lapae.view.explore.routes import Routes
+from lapae.view.explore.server import Server
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 QUICK = Options(n_samples=6, points=40, references=20, side=8)

@@ -19,8 +19,8 @@ from lapae.cli import main
 from lapae.cli.explore import load
 from lapae.cli.new_data import Device, open_model
 from lapae.errors import ConfigError
-from lapae.explore.handler import Handler
-from lapae.explore.server import MOST_CONNECTIONS, Server, is_loopback
+from lapae.view.explore.handler import Handler
+from lapae.view.explore.server import MOST_CONNECTIONS, Server, is_loopback
 
 JSON = {"Content-Type": "application/json"}
 PLACE = {"axes": [0, 1], "at": [0.1, 0.2], "anchor": None}

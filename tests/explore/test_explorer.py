@@ -12,15 +12,15 @@ from serving import QUICK, explorer, images, rows
 from test_uploads import png, square
 
 from lapae.data import Split
-from lapae.explore.about import about
-from lapae.explore.explorer import SIDES, fitting
-from lapae.explore.kept import Kept
-from lapae.explore.unusual import Reference
-from lapae.explore.uploads import read_upload
 from lapae.predict import predict
 from lapae.predict.mc import draw_seeds
-from lapae.report.decode import decode_codes, encode_mean
 from lapae.tasks.base import tensor
+from lapae.view.explore.about import about
+from lapae.view.explore.explorer import SIDES, fitting
+from lapae.view.explore.kept import Kept
+from lapae.view.explore.unusual import Reference
+from lapae.view.explore.uploads import read_upload
+from lapae.view.report.decode import decode_codes, encode_mean
 
 
 def pixels(picture: dict) -> np.ndarray:

@@ -16,9 +16,9 @@ import torch
 from lapae.cli import main
 from lapae.errors import RunError
 from lapae.estimator import LaplacianAutoencoder
-from lapae.files import write_whole
 from lapae.model import load_run
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, POSTERIOR, PREVIOUS, Run
+from lapae.runs.files import write_whole
 from lapae.train import loop
 from lapae.train.checkpoint import load_checkpoint
 from lapae.train.fit import saved_config

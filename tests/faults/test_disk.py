@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from lapae.errors import RunError
-from lapae.files import whole_folder
-from lapae.outputs import csv_rows
 from lapae.runs import CHECKPOINT, MODEL, POSTERIOR, Run, read_tensor_file
+from lapae.runs.files import whole_folder
+from lapae.runs.outputs import csv_rows
 from lapae.train.checkpoint import load_checkpoint
 
 from .runs import assert_same, curve, train
@@ -135,8 +135,8 @@ if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
 sys.path.insert(0, sys.argv[4])
 from faults.runs import assert_same, train
 from lapae.errors import RunError
-from lapae.files import npy_rows
-from lapae.outputs import csv_rows, write_arrays
+from lapae.runs.files import npy_rows
+from lapae.runs.outputs import csv_rows, write_arrays
 from lapae.runs import Run
 from lapae.train.checkpoint import load_checkpoint
 

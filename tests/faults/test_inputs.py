@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lapae.cli import main
-from lapae.inputs import base
+from lapae.data.inputs import base
 
 FAST = ["--n-samples", "2", "--device", "cpu"]
 

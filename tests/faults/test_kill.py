@@ -17,7 +17,7 @@ from lapae.cli import main
 from lapae.cli.train import train_in
 from lapae.errors import RunError
 from lapae.runs import CHECKPOINT, CONFIG, MODEL, Run, read_tensor_file
-from lapae.toml import write_config
+from lapae.runs.toml import write_config
 
 from .runs import assert_same, config, curve, train
 

@@ -13,10 +13,11 @@ from torch import nn
 from lapae import curvature
 from lapae.config import MethodConfig
 from lapae.curvature import ggn, ggn_blocks, ggn_diagonal, ggn_kfac
-from lapae.memory import OutOfMemory, is_out_of_memory, within_memory
+from lapae.curvature.likelihoods import Bernoulli, Gaussian
+from lapae.curvature.memory import OutOfMemory, is_out_of_memory, within_memory
 from lapae.methods import build
-from lapae.missing import filling, partial
-from lapae.models import Autoencoder, Bernoulli, Gaussian
+from lapae.models import Autoencoder
+from lapae.models.missing import filling, partial
 from lapae.predict import mc, predict
 
 CPU = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
@@ -122,7 +123,7 @@ def test_mc_in_smaller_chunks_is_the_same(most, error, monkeypatch):
 
 @pytest.mark.parametrize("predictive", ["linearized", "moments"])
 def test_closed_forms_in_smaller_chunks_are_the_same(predictive, monkeypatch):
-    from lapae.predict import front
+    from lapae.predict import predictive as front
 
     method = trained()
     whole = predict(method, X, predictive=predictive)

@@ -179,7 +179,7 @@ CSV_WORDS = tuple(
 
 def csv() -> Target:
     from lapae.data import load
-    from lapae.inputs import CsvInput
+    from lapae.data.inputs import CsvInput
     from lapae.model import DataInfo
 
     rows = [f"{i},{i * 0.5},{-i},{'ab'[i % 2]}" for i in range(12)]
@@ -241,7 +241,7 @@ TOML_WORDS = (
 
 def toml() -> Target:
     from lapae.config import Config
-    from lapae.toml import config_to_dict, dumps, read_config, write_config
+    from lapae.runs.toml import config_to_dict, dumps, read_config, write_config
 
     base = config_to_dict(Config().resolved())
     text = write_config(Config())

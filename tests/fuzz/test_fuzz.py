@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lapae.data import DataError, load
 from lapae.data.idx import read_idx
 from lapae.errors import ConfigError
-from lapae.toml import read_config
+from lapae.runs.toml import read_config
 
 from .driver import NAMES, run
 
@@ -83,7 +83,7 @@ values = st.recursive(
 @calm
 @given(tables=st.dictionaries(names, st.dictionaries(names, values, max_size=3), max_size=3))
 def test_any_toml(place, tables):
-    from lapae.toml import dumps
+    from lapae.runs.toml import dumps
 
     (place / "x.toml").write_text(dumps(tables), encoding="utf-8")
     with contextlib.suppress(ConfigError):

@@ -18,12 +18,12 @@ import lapae
 from lapae.config import Config, DataConfig, ModelConfig, TrainConfig
 from lapae.data import DataError, load
 from lapae.data.celeba import read_celeba
+from lapae.data.inputs import CsvInput
 from lapae.errors import ConfigError, LapaeError, RunError
-from lapae.inputs import CsvInput
 from lapae.model import DataInfo, load_run
 from lapae.posterior import update_rule
 from lapae.runs import CHECKPOINT, MODEL, Run, read_tensor_file, tensor_file
-from lapae.toml import read_config
+from lapae.runs.toml import read_config
 from lapae.train.fit import fit, load_data, saved_config
 
 SOURCE = Path(lapae.__file__).parent

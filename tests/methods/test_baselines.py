@@ -8,11 +8,12 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.methods import METHODS, build
 from lapae.methods.density import MIN_LOG_VARIANCE, variance
 from lapae.methods.dropout import MaskLayer
-from lapae.missing import FillMissing, filling
-from lapae.models import Bernoulli, Categorical, Gaussian, conv, mlp
+from lapae.models import conv, mlp
+from lapae.models.missing import FillMissing, filling
 
 SHAPE, K, B = (1, 4, 4), 2, 6
 ALL = ["ae", "ae-var", "vae", "dropout", "ensemble", "bbb"]

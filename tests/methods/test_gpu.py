@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.models import Gaussian, conv, mlp
+from lapae.models import conv, mlp
 from lapae.predict import predict
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

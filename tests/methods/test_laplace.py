@@ -9,11 +9,12 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Gaussian
 from lapae.errors import ConfigError
 from lapae.methods import build
 from lapae.methods.laplace import HESSIANS
 from lapae.methods.posthoc import PostHoc
-from lapae.models import Autoencoder, Gaussian
+from lapae.models import Autoencoder
 from lapae.posterior.noise import fill_normal
 from lapae.predict.moments import moments
 

@@ -13,17 +13,18 @@ from torch.testing import assert_close
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature import reference
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapae.errors import ConfigError, DivergedError
 from lapae.methods.laplace import HESSIANS
 from lapae.methods.online import Online
-from lapae.models import Autoencoder, Bernoulli, Categorical, Gaussian, Likelihood
+from lapae.methods.seeds import seed_all
+from lapae.models import Autoencoder
 from lapae.models import build as build_network
 from lapae.posterior import RULES
 from lapae.posterior.noise import normal
 from lapae.runs import Run
 from lapae.train.fit import fit
 from lapae.train.loop import train
-from lapae.train.seeds import seed_all
 
 N_DATA = 96
 

@@ -13,11 +13,12 @@ from torch.testing import assert_close
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac, reference
+from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.data import Data, Scaling, Split
 from lapae.errors import ConfigError
 from lapae.methods.posthoc import PostHoc
 from lapae.model import load_run
-from lapae.models import Autoencoder, Bernoulli, Gaussian
+from lapae.models import Autoencoder
 from lapae.posterior import BlockPrecision, KronPrecision, log_marginal_likelihood
 from lapae.predict import predict
 from lapae.runs import Run

@@ -9,7 +9,7 @@ from torch import distributions as D
 from torch.testing import assert_close
 
 from lapae.curvature import reference
-from lapae.models import Bernoulli, Categorical, Gaussian, Likelihood, likelihood
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, likelihood
 
 ALL = [Gaussian(), Gaussian(sigma=0.4), Bernoulli(), Categorical()]
 SHAPES = [(4,), (3, 2), (3, 2, 2)]

@@ -12,8 +12,8 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from lapae.curvature import ggn_blocks
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.laplace import make_precision
-from lapae.models import Gaussian
 from lapae.posterior import Precision, log_marginal_likelihood, maximise
 
 every_form = pytest.mark.parametrize("form", sorted(HESSIANS))

@@ -18,9 +18,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lapae.config import MethodConfig
 from lapae.curvature import ggn_kfac
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.laplace import make_precision
 from lapae.methods.posthoc import PostHoc
-from lapae.models import Autoencoder, Gaussian
+from lapae.models import Autoencoder
 from lapae.posterior import log_marginal_likelihood, maximise
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")

@@ -11,10 +11,11 @@ from torch.distributions import Normal
 from torch.testing import assert_close
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.methods.ae import AE
 from lapae.methods.online import Online
 from lapae.methods.posthoc import PostHoc
-from lapae.models import Autoencoder, Bernoulli, Categorical, Gaussian
+from lapae.models import Autoencoder
 from lapae.predict import PREDICTIVES, Prediction, linearized, moments, predict, predict_blocks
 from lapae.predict import mc as monte_carlo
 

@@ -13,8 +13,9 @@ from torch.testing import assert_close
 
 from lapae.config import MethodConfig
 from lapae.curvature import Residual
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapae.methods.posthoc import PostHoc
-from lapae.models import Autoencoder, Bernoulli, Categorical, Gaussian, Likelihood
+from lapae.models import Autoencoder
 from lapae.predict import linearized
 
 N_DATA = 4

@@ -11,8 +11,9 @@ from torch.testing import assert_close
 
 from lapae.config import MethodConfig
 from lapae.curvature import Residual, record
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.posthoc import PostHoc
-from lapae.models import Autoencoder, Gaussian
+from lapae.models import Autoencoder
 from lapae.predict import linearized, moments, predict
 from lapae.predict.moments import push
 

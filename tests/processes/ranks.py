@@ -50,7 +50,7 @@ def _work(results: Any, rank: int, world_size: int, port: int, function: Callabl
     results.put((rank, fine, outcome))
     results.close()
     results.join_thread()
-    from lapae.processes import leave
+    from lapae.train.distributed import leave
 
     leave()
 

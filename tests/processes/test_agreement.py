@@ -9,8 +9,8 @@ import pytest
 import torch
 from ranks import on_processes
 
-from lapae import processes
 from lapae.errors import ElsewhereError
+from lapae.train import distributed as processes
 
 
 def meet() -> int:

@@ -200,7 +200,7 @@ def bytes_of_a_step(hessian_every: int) -> tuple[int, int, int]:
     """Bytes all-reduced in two steps for the gradient and for the curvature; number of weights."""
     from torch import distributed as dist
 
-    from lapae import processes
+    from lapae.train import distributed as processes
     from lapae.train import loop
 
     counted = {"gradient": 0, "curvature": 0}

@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 import pytest
 from browser import Browser
 
-from lapae.report.page import REPORT, write_report
-from lapae.report.results import Record
+from lapae.view.report.page import REPORT, write_report
+from lapae.view.report.results import Record
 
 from .test_report import HOSTILE, QUICK, images, trained
 

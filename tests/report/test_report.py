@@ -14,17 +14,17 @@ from matplotlib.figure import Figure
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Scaling, Split
 from lapae.errors import ConfigError, RunError
-from lapae.report.chart import line_chart, ticks
-from lapae.report.decode import decode_codes, encode_mean
-from lapae.report.figures import imputation_figure, latent_figure, reconstruction_figure
-from lapae.report.latent import latent_space, plane
-from lapae.report.page import MOST_BYTES, REPORT, Sizes, write_report
-from lapae.report.results import Record, file_name, load_results, save_result, table
-from lapae.report.sprite import shrink, tiled
-from lapae.report.views import choose_view
 from lapae.runs import Run
 from lapae.tasks.base import tensor
 from lapae.train.fit import fit
+from lapae.view.report.chart import line_chart, ticks
+from lapae.view.report.decode import decode_codes, encode_mean
+from lapae.view.report.figures import imputation_figure, latent_figure, reconstruction_figure
+from lapae.view.report.latent import latent_space, plane
+from lapae.view.report.page import MOST_BYTES, REPORT, Sizes, write_report
+from lapae.view.report.results import Record, file_name, load_results, save_result, table
+from lapae.view.report.sprite import shrink, tiled
+from lapae.view.report.views import choose_view
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
 QUICK = Sizes(n_samples=4, points=40, examples=2)

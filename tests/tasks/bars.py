@@ -5,8 +5,9 @@ import functools
 import torch
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.models import Gaussian, mlp
+from lapae.models import mlp
 
 SHAPE = (1, 8, 8)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from bars import SHAPE, images, trained
 
-from lapae.tasks import calibration_downstream
+from lapae.tasks import classification
 from lapae.tasks.classifier import build_classifier, class_probabilities, train_classifier
 from lapae.tasks.imputation import mask
 
@@ -18,7 +18,7 @@ def classifier():
 
 def test_every_method(method, classifier):
     x, y = images(60, 7)
-    found = calibration_downstream.run(method, x, y, mask("upper", SHAPE), classifier, modes=2, average=2)
+    found = classification.run(method, x, y, mask("upper", SHAPE), classifier, modes=2, average=2)
     result = found.to_dict()
     json.dumps(result, allow_nan=False)
     assert result["clean"]["accuracy"] > 0.95
@@ -29,9 +29,9 @@ def test_every_method(method, classifier):
 
 def test_fully_observed_is_clean_and_reconstructions_are_another_choice(classifier):
     x, y = images(40, 7)
-    found = calibration_downstream.run(trained("ae"), x, y, mask("none", SHAPE), classifier)
+    found = classification.run(trained("ae"), x, y, mask("none", SHAPE), classifier)
     assert found.metrics["imputed"] == pytest.approx(found.metrics["clean"], abs=1e-5)
-    other = calibration_downstream.run(trained("ae"), x, y, mask("none", SHAPE), classifier, keep_observed=False)
+    other = classification.run(trained("ae"), x, y, mask("none", SHAPE), classifier, keep_observed=False)
     assert other.metrics["imputed"] != found.metrics["imputed"]
 
 

@@ -7,10 +7,10 @@ import torch
 from bars import SHAPE, images, trained
 from torch import nn
 
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import Method, Output
-from lapae.models import Gaussian
+from lapae.predict.complete import impute, noise_like
 from lapae.tasks import imputation
-from lapae.tasks.completion import impute, noise_like
 from lapae.tasks.imputation import mask
 
 

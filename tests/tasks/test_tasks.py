@@ -10,11 +10,12 @@ import torch
 from bars import SHAPE, images, train, trained
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Data, Scaling, Split
 from lapae.errors import ConfigError
 from lapae.methods import METHODS, Method, Point, WeightDraws, build, register
 from lapae.methods.weights import normal_draws
-from lapae.models import Gaussian, mlp
+from lapae.models import mlp
 from lapae.predict import predict
 from lapae.tasks import TASKS, ood, run_task
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Batches
 from lapae.errors import ConfigError, DivergedError, RunError
 from lapae.methods import METHODS, Method
 from lapae.methods.ae import AE
 from lapae.model import load_run
-from lapae.models import Gaussian
 from lapae.runs import HISTORY, POSTERIOR, Run
 from lapae.train.fit import fit
 from lapae.train.loop import train

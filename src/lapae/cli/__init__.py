@@ -1,6 +1,6 @@
 """The command line. One file a command, imported when it is called, so that help is instant.
 
-A command is a module with `main(arguments) -> exit code`, and a line in `COMMANDS`.
+A command is a module with `main(arguments) -> exit code`, and an entry in `registry`.
 """
 
 from __future__ import annotations
@@ -10,40 +10,22 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from threading import current_thread, main_thread
 from types import FrameType
 
 from lapae._version import __version__
+from lapae.cli.registry import commands
 from lapae.errors import ElsewhereError, LapaeError
-from lapae.launch import await_end, launched, one_of_several, place, tell_launcher
-from lapae.memory import is_out_of_memory
-
-COMMANDS = {
-    "demo": "the whole story on embedded data, in about a minute: train, evaluate, report",
-    "train": "train any method on any data; flags, a TOML file, or both",
-    "bench": "speed and memory of the curvature and of a training step, beside peers that are installed",
-    "embed": "codes of new data under a trained run, with their deviations",
-    "score": "how normal new data are under a trained run",
-    "impute": "fill in the missing values of new data",
-    "sample": "generate new data from a trained run",
-    "reproduce": "a table or figure of the paper, beside its own numbers; all of them",
-    "data": "list the data sets; fetch one",
-    "eval": "a task of the paper on a trained run: ood, imputation, calibration, ...",
-    "report": "one page about a run: latent map, reconstructions, curves, task results",
-    "explore": "the latent space of a run in a browser: move in it, look at data, fill in what is missing",
-}
-
-SEVERAL = ("train", "embed", "score")
-"""Commands whose work several processes share, under torchrun."""
+from lapae.train.launch import await_end, launched, one_of_several, place, tell_launcher
 
 FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 
 
 def usage() -> str:
     """What `lapae --help` prints."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    known = commands()
+    width = max(map(len, known))
+    lines = [f"  {name:<{width}}  {command.title}" for name, command in known.items()]
     return "\n".join(
         [
             "usage: lapae COMMAND ...",
@@ -69,15 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[0] == "--version":
         print(f"lapae {__version__}")
         return 0
-    if given[0] not in COMMANDS:
-        return _fail(f"unknown command {given[0]!r}: expected one of {', '.join(COMMANDS)}")
-    if launched() > 1 and given[0] not in SEVERAL:
+    if given[0] not in commands():
+        return _fail(f"unknown command {given[0]!r}: expected one of {', '.join(commands())}")
+    command = commands()[given[0]]
+    if launched() > 1 and not command.several:
         name = f"lapae {given[0]}"
         return _fail(f"{name} is the work of one process and torchrun started {launched()}: start it without torchrun")
     warnings.showwarning = _show_warning
     try:
         with _cleaning_up():
-            return import_module(f"lapae.cli.{given[0]}").main(given[1:])
+            return command.load().main(given[1:])
     except ElsewhereError:  # the process that failed says why
         await_end()
         return FAILED
@@ -88,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(str(error))
         raise
     except (MemoryError, RuntimeError) as error:
+        from lapae.curvature.memory import is_out_of_memory
+
         if is_out_of_memory(error):
             return _fail(f"out of memory: try a smaller batch_size or network, or device cpu ({str(error)[:200]})")
         if _others_are_gone(error):
@@ -104,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("lapae: interrupted", file=sys.stderr)
         return INTERRUPTED
     finally:
-        if "lapae.processes" in sys.modules:
-            sys.modules["lapae.processes"].leave()
+        if "lapae.train.distributed" in sys.modules:
+            sys.modules["lapae.train.distributed"].leave()
 
 
 class Terminated(KeyboardInterrupt):
@@ -140,7 +125,7 @@ def _is_data_error(error: ValueError) -> bool:
 
 
 def _others_are_gone(error: Exception) -> bool:
-    processes = sys.modules.get("lapae.processes")
+    processes = sys.modules.get("lapae.train.distributed")
     return processes is not None and processes.lost_connection(error)
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from lapae.data import Data
     from lapae.model import TrainedModel
-    from lapae.report.results import Record
     from lapae.runs import Run
+    from lapae.view.report.results import Record
 
 KNOWN = 8
 """Digits below are trained on; the others are kept for out-of-distribution detection."""
@@ -46,10 +46,10 @@ def main(arguments: Sequence[str]) -> int:
     command = tyro.cli(DemoCommand, args=list(arguments), prog="lapae demo")
     from lapae.cli.eval import print_table
     from lapae.cli.train import report, train_in
-    from lapae.report.page import REPORT, write_report
-    from lapae.report.results import table
     from lapae.runs import Run, plain
     from lapae.train.fit import load_data
+    from lapae.view.report.page import REPORT, write_report
+    from lapae.view.report.results import table
 
     run = Run.create(command.out, name="demo")
     unknown = split_digits(run)
@@ -77,7 +77,7 @@ def split_digits(run: Run) -> Any:
     import numpy as np
 
     from lapae.data.digits import read_digits
-    from lapae.files import write_whole
+    from lapae.runs.files import write_whole
 
     digits = read_digits()
     x, y = np.asarray(digits.x).astype(np.float32) / 16, np.asarray(digits.y)
@@ -91,9 +91,9 @@ def evaluate(run: Run, model: TrainedModel, data: Data, unknown: Any, seed: int)
     """Three tasks in quick settings, kept in the run."""
     import torch
 
-    from lapae.report.results import save_result
     from lapae.tasks import ood, run_task
     from lapae.tasks.base import subset, tensor
+    from lapae.view.report.results import save_result
 
     test, train = (tensor(model, split, subset(split, 2000)) for split in (data.test, data.train))
     # Inverted digits are easy: they have ink where no training image has any. New classes are the honest test.

@@ -27,8 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.data import DataError
-    from lapae.outputs import csv_rows, write_arrays
-    from lapae.processes import rank
+    from lapae.runs.outputs import csv_rows, write_arrays
+    from lapae.train.distributed import rank
 
     options = command.options
     source, blocks = command.predictions(("z_mean", "z_var"), "embedding")

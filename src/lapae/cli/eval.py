@@ -17,8 +17,8 @@ from lapae.errors import ConfigError
 if TYPE_CHECKING:
     from lapae.data import Data
     from lapae.model import TrainedModel
-    from lapae.report.results import Table
     from lapae.runs import Run
+    from lapae.view.report.results import Table
 
 TASKS = {
     "ood": "tell test data from data of another kind (--against NAME ...)",
@@ -72,8 +72,8 @@ def main(arguments: Sequence[str]) -> int:
 
     kind: Any = REGISTERED[name].options
     command = tyro.cli(EvalCommand[kind], args=list(arguments[1:]), prog=f"lapae eval {name}")
-    from lapae.report.results import save_result, table
     from lapae.tasks import run_task
+    from lapae.view.report.results import save_result, table
 
     options: Any = command.options
     run, model, data = open_run(command.run, command.device, getattr(options, "data_dir", None))
@@ -93,10 +93,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> tuple[Run, TrainedModel, Data]:
     """A run, its model on a device, and its data."""
-    from lapae.devices import choose_device
     from lapae.estimator.storage import check_data
     from lapae.model import load_run
     from lapae.runs import Run
+    from lapae.train.devices import choose_device
     from lapae.train.fit import load_data
 
     check_data(path)

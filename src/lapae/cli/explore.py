@@ -14,8 +14,8 @@ from lapae.errors import ConfigError, LapaeError
 
 if TYPE_CHECKING:
     from lapae.data import Data
-    from lapae.explore.server import Server
     from lapae.model import TrainedModel
+    from lapae.view.explore.server import Server
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def prepare(command: ExploreCommand) -> Server:
     """The server of a run, listening."""
-    from lapae.explore.about import about
-    from lapae.explore.explorer import Explorer, Options
-    from lapae.explore.routes import Routes
-    from lapae.explore.server import Server, is_loopback
+    from lapae.view.explore.about import about
+    from lapae.view.explore.explorer import Explorer, Options
+    from lapae.view.explore.routes import Routes
+    from lapae.view.explore.server import Server, is_loopback
 
     if not is_loopback(command.host):
         print(f"lapae: warning: whoever reaches {command.host} sees the data of this run", file=sys.stderr)

@@ -29,7 +29,7 @@ from lapae.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from lapae.inputs import Block, CsvInput, Input
+    from lapae.data.inputs import Block, CsvInput, Input
     from lapae.model import TrainedModel
 
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         suffix = command.input.suffix.lower()
         check_out(out, command.input, (suffix if suffix in (".csv", ".npy", ".npz") else ".png",))
-    from lapae.inputs import ArrayInput, CsvInput
+    from lapae.data.inputs import ArrayInput, CsvInput
 
     model = open_model(command.run, options)
     source = open_source(command.input, model, options, alpha=True)
@@ -96,7 +96,7 @@ def filled(model: TrainedModel, source: Input, options: Device) -> Iterator[tupl
 
 def write_table(source: CsvInput, out: Path, blocks: Iterator[Any]) -> tuple[int, int]:
     """Cells that were there as they were, the others as numbers."""
-    from lapae.outputs import csv_rows
+    from lapae.runs.outputs import csv_rows
 
     n = holes = 0
     with csv_rows(out, source.header, source.delimiter) as write:
@@ -114,8 +114,8 @@ def write_array(source: Any, out: Path, blocks: Iterator[Any]) -> tuple[int, int
     """An array of the shape and the type of the input's."""
     import numpy as np
 
-    from lapae.files import npy_rows
-    from lapae.outputs import write_arrays
+    from lapae.runs.files import npy_rows
+    from lapae.runs.outputs import write_arrays
 
     n = holes = 0
     shape = source.raw.shape[1:]
@@ -144,8 +144,8 @@ def write_images(out: Path, blocks: Iterator[Any], *, single: bool, model: Train
     """A .png for each image, under its name."""
     import numpy as np
 
-    from lapae.files import whole, whole_folder
-    from lapae.outputs import image_bytes, save_image
+    from lapae.runs.files import whole, whole_folder
+    from lapae.runs.outputs import image_bytes, save_image
 
     most = float(np.max(model.scaling.scale))
     n = holes = 0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from lapae.devices import own_device
 from lapae.errors import ConfigError
+from lapae.train.devices import own_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lapae.cli.shared import Rows
-    from lapae.inputs import Block, Input
+    from lapae.data.inputs import Block, Input
     from lapae.model import TrainedModel
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -79,7 +79,7 @@ class PredictCommand:
 
     def predictions(self, want: tuple[str, ...], what: str) -> tuple[Input, Iterator[Rows]]:
         """The input, and predictions of `want` for it; meets the other processes first, where there are some."""
-        from lapae.processes import join
+        from lapae.train.distributed import join
 
         join()
         model = open_model(self.run, self.options)
@@ -103,7 +103,7 @@ def open_model(run: Path, options: Device) -> TrainedModel:
 
 def open_source(path: Path, model: TrainedModel, options: Intake, *, alpha: bool = False) -> Input:
     """The input of a command, as its options have it."""
-    from lapae.inputs import open_input
+    from lapae.data.inputs import open_input
 
     how = {"resize": options.resize, "skip_bad": options.skip_bad, "any_range": options.any_range}
     return open_input(path, model, alpha=alpha, **how)
@@ -125,7 +125,7 @@ def to_model(model: TrainedModel, block: Block, path: Path) -> Tensor:
     import torch
 
     from lapae.data import DataError
-    from lapae.missing import PartialBernoulli, PartialGaussian
+    from lapae.models.missing import PartialBernoulli, PartialGaussian
 
     if (
         not isinstance(model.likelihood, PartialGaussian | PartialBernoulli)
@@ -143,8 +143,8 @@ def predicted(
     from lapae.cli.shared import Rows, in_order
     from lapae.data.progress import progress
     from lapae.predict import predict
-    from lapae.predict.front import FIELDS
-    from lapae.processes import rank, world_size
+    from lapae.predict.predictive import FIELDS
+    from lapae.train.distributed import rank, world_size
 
     given: dict[str, Any] = {
         "predictive": options.predictive or model.config.method.predictive,
@@ -177,7 +177,7 @@ def hand_over(blocks: Iterator[Rows]) -> int:
 
 def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
     """The suffix of the output, which is one of `suffixes`, not the input itself, and can be written."""
-    from lapae.files import check_place
+    from lapae.runs.files import check_place
 
     if out.suffix.lower() not in suffixes:
         raise ConfigError(f"{out}: expected an output that ends in {', '.join(suffixes)}")
@@ -189,7 +189,7 @@ def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
 
 def carried(source: Input, block: Block) -> tuple[list[str], list[list[str]]]:
     """What the rows of the output begin with: names and, a row of the block, cells (an index, a label; a file)."""
-    from lapae.inputs import CsvInput, ImageInput
+    from lapae.data.inputs import CsvInput, ImageInput
 
     if isinstance(source, ImageInput):
         return ["file"], [[str(file)] for file in block.files]

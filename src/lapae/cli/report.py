@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     command = tyro.cli(ReportCommand, args=list(arguments), prog="lapae report")
     from lapae.cli.eval import open_run
     from lapae.errors import ConfigError
-    from lapae.report.page import REPORT, Sizes, write_report
+    from lapae.view.report.page import REPORT, Sizes, write_report
 
     for name in ("n_samples", "points", "examples"):
         if getattr(command, name) < 1:

@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.estimator.prediction import generate
-    from lapae.files import check_place, whole, whole_folder
-    from lapae.outputs import csv_rows, grid, image_bytes, save_image, write_arrays
+    from lapae.runs.files import check_place, whole, whole_folder
+    from lapae.runs.outputs import csv_rows, grid, image_bytes, save_image, write_arrays
 
     if suffix:
         check_place(command.out)

@@ -26,8 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.estimator.storage import threshold
-    from lapae.outputs import csv_rows, write_arrays
-    from lapae.processes import rank
+    from lapae.runs.outputs import csv_rows, write_arrays
+    from lapae.train.distributed import rank
 
     options = command.options
     source, blocks = command.predictions(("log_likelihood",), "scoring")

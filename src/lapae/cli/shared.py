@@ -16,7 +16,7 @@ import numpy as np
 
 from lapae.data import DataError
 from lapae.errors import LapaeError
-from lapae.processes import rank, receive, send, world_size
+from lapae.train.distributed import rank, receive, send, world_size
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import tyro
 from lapae.cli.new_data import UNNAMED
 from lapae.config import Config
 from lapae.errors import ConfigError
-from lapae.launch import may_restart
+from lapae.train.launch import may_restart
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, train, print."""
     command = parse(arguments)
     # Heavy imports from here on: the help has been answered.
-    from lapae.processes import from_first, node_first, rank
     from lapae.runs import Run
+    from lapae.train.distributed import from_first, node_first, rank
     from lapae.train.fabric import make_fabric, several
     from lapae.train.fit import load_data
 
@@ -69,8 +69,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
     """The run folder, and whether to go on with what is in it."""
-    from lapae.processes import has_begun
     from lapae.runs import CHECKPOINT, CONFIG, Run
+    from lapae.train.distributed import has_begun
     from lapae.train.fit import check_resumable, saved_config
 
     there = command.resume
@@ -101,7 +101,7 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
             raise ConfigError("--resume takes the options of the run, so there is no --config with it")
         options = saved_config(Run.open(files.resume))
     elif files.config is not None:
-        from lapae.toml import read_config
+        from lapae.runs.toml import read_config
 
         options = read_config(files.config)
     command = tyro.cli(TrainCommand, args=list(arguments), default=TrainCommand(options), prog="lapae train")
@@ -123,7 +123,7 @@ def train_in(
     run: Run, config: Config, data=None, *, resume: bool = False, fabric: Fabric | None = None
 ) -> TrainedModel:
     """Train in a run folder that no other job writes, with progress on stderr."""
-    from lapae.processes import from_first, note_begun, rank
+    from lapae.train.distributed import from_first, note_begun, rank
     from lapae.train.fit import fit
     from lapae.train.progress import make_progress
 

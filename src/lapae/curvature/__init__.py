@@ -4,10 +4,10 @@ Stands on its own: depends on torch and on the likelihoods only.
 """
 
 from lapae.curvature import reference
+from lapae.curvature.extract import Kronecker
+from lapae.curvature.forward import Residual, Tape, record
 from lapae.curvature.ggn import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac
-from lapae.curvature.readers import Kronecker
 from lapae.curvature.rules import Elementwise, Leaf, LinearMap, Params, Rule, UnknownLayerError, register
-from lapae.curvature.tape import Residual, Tape, record
 
 __all__ = [
     "Elementwise",

@@ -19,13 +19,13 @@ from typing import Literal, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature.messages import Dense, Diagonal, Message, Rows, seed
-from lapae.curvature.readers import BlockReader, DiagonalReader, Kronecker, KroneckerReader, full_name
+from lapae.curvature.backward import Reader, approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
+from lapae.curvature.extract import BlockReader, DiagonalReader, Kronecker, KroneckerReader, full_name
+from lapae.curvature.forms import Dense, Diagonal, Message, Rows, seed
+from lapae.curvature.forward import Tape, leaves, n_features, record
+from lapae.curvature.likelihoods import Gaussian, Likelihood
+from lapae.curvature.memory import within_memory
 from lapae.curvature.rules import Params, identity_rows
-from lapae.curvature.tape import Tape, leaves, n_features, record
-from lapae.curvature.walk import Reader, approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
-from lapae.memory import within_memory
-from lapae.models.likelihoods import Gaussian, Likelihood
 
 DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "bottleneck"]
 MEMORY_BUDGET = 1 << 30

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev, vmap
 
+from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.curvature.rules import Params
-from lapae.models.likelihoods import Gaussian, Likelihood
 
 
 def output_hessian(likelihood: Likelihood, output: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 from lapae.data.errors import DataError
 from lapae.data.places import CACHE_VARIABLE
 from lapae.errors import RunError
-from lapae.files import npy_rows
+from lapae.runs.files import npy_rows
 
 
 @contextmanager

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.data import DataError
 from lapae.errors import RunError
 from lapae.estimator.space import Space
 from lapae.estimator.training import settle
-from lapae.files import write_whole
 from lapae.model import load_run
-from lapae.models import Bernoulli, Categorical, Gaussian
 from lapae.runs import ABOUT, CHECKPOINT, CONFIG, HISTORY, TENSORS, Run, read_tensor_file, tensor_file
-from lapae.toml import write_config
+from lapae.runs.files import write_whole
+from lapae.runs.toml import write_config
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder

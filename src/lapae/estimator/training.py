@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.likelihoods import likelihood as by_name
 from lapae.data import Data, Split
 from lapae.data.source import take
 from lapae.data.splits import MOST_VALIDATION
-from lapae.missing import takes_missing
 from lapae.model import TrainedModel
-from lapae.models import Likelihood
-from lapae.models import likelihood as by_name
+from lapae.models.missing import takes_missing
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder

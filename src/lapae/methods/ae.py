@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Point, register
-from lapae.models import Likelihood
 
 
 @register("ae")

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, register
 from lapae.methods.density import gaussian, log_prob, variance
-from lapae.models import Autoencoder, Likelihood
+from lapae.models import Autoencoder
 
 
 @register("ae-var")

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from lapae.config import MethodConfig
-from lapae.models import Autoencoder, Likelihood
+from lapae.curvature.likelihoods import Likelihood
+from lapae.models import Autoencoder
 
 NetworkFactory = Callable[[], Autoencoder]
 BatchFactory = Callable[[], Iterable[Tensor]]
@@ -71,7 +72,7 @@ class Method(nn.Module):
     latent_prior = False
     """Whether codes have a standard normal prior to generate from."""
     share: float = 1.0
-    """Part of the step's batch that is in this process; below 1 where several train (`lapae.processes`)."""
+    """Part of the step's batch that is in this process; below 1 where several train (`lapae.train.distributed`)."""
     own_noise: torch.Generator | None = None
     """Where several processes train: noise that differs between them. The generator of `forward` is then the same."""
 

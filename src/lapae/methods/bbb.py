@@ -16,9 +16,10 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Point, register
 from lapae.methods.weights import WeightDraws, normal_draws
-from lapae.models import Autoencoder, Likelihood
+from lapae.models import Autoencoder
 
 INITIAL_DEVIATION = 0.01
 """Standard deviation of every weight before training: small beside the weights, so that learning starts as a plain

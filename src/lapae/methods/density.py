@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.methods.base import Output
-from lapae.models import Gaussian, Likelihood
 
 MIN_LOG_VARIANCE = -6.0
 """Floor of a learned log variance. Pixels that never change (the border of MNIST) would take it to minus infinity, and

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point, register
-from lapae.missing import LAYER, FillMissing
-from lapae.models import Autoencoder, Likelihood
+from lapae.models import Autoencoder
+from lapae.models.missing import LAYER, FillMissing
 
 
 @register("dropout")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, register
 from lapae.methods.weights import WeightDraws
-from lapae.models import Likelihood
 
 
 @register("ensemble")

@@ -12,11 +12,12 @@ from lapae import curvature
 from lapae.config import MethodConfig
 from lapae.curvature import Tape, record
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
+from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method, Point
 from lapae.methods.weights import WeightDraws
-from lapae.missing import of_observed
-from lapae.models import Autoencoder, Likelihood
+from lapae.models import Autoencoder
+from lapae.models.missing import of_observed
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
 from lapae.posterior.noise import fill_normal, normal
 

@@ -20,12 +20,12 @@ from torch.func import functional_call
 
 from lapae.config import MethodConfig
 from lapae.curvature import Tape, record
+from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import NetworkFactory, register
 from lapae.methods.laplace import Laplace
-from lapae.models import Likelihood
 from lapae.posterior import update_rule
-from lapae.processes import Sum, world_size
+from lapae.train.distributed import Sum, world_size
 
 DEFAULT_FORGETTING = 1e-3
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import BatchFactory, NetworkFactory, register
 from lapae.methods.laplace import Laplace
-from lapae.models import Likelihood
 from lapae.posterior import log_marginal_likelihood, maximise
-from lapae.processes import total
+from lapae.train.distributed import total
 
 PRIOR_CHOICES = ("scalar", "layer", "none")
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.methods.ae_var import PointWithVariance
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, register
 from lapae.methods.density import log_prob, variance
-from lapae.models import Autoencoder, Gaussian, Likelihood
+from lapae.models import Autoencoder
 
 
 @register("vae")

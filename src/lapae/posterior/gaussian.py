@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from lapae.errors import RunError
-from lapae.files import write_whole
 from lapae.posterior.block import BlockPrecision
 from lapae.posterior.kron import KronPrecision
 from lapae.posterior.precision import DiagonalPrecision, Precision
 from lapae.runs import read_tensor_file, tensor_file
+from lapae.runs.files import write_whole
 
 FORMAT = "lapae posterior 1"
 KRON_OPTIONS = ("transposed", "whole")

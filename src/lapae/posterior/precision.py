@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.errors import ConfigError
-from lapae.processes import Sum, start_sum, world_size
+from lapae.train.distributed import Sum, start_sum, world_size
 
 Shapes = dict[str, torch.Size]
 

@@ -1,10 +1,10 @@
 """Codes and reconstructions with their uncertainty."""
 
-from lapae.predict.front import PREDICTIVES, predict, predict_blocks
 from lapae.predict.linearized import linearized
 from lapae.predict.mc import draw_seeds, evaluating
 from lapae.predict.moments import moments
 from lapae.predict.prediction import Prediction
+from lapae.predict.predictive import PREDICTIVES, predict, predict_blocks
 
 __all__ = [
     "PREDICTIVES",

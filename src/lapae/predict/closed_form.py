@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.methods.base import Output
 from lapae.methods.laplace import Laplace
-from lapae.models import Gaussian, Likelihood
 from lapae.posterior import DiagonalPrecision
 from lapae.predict.prediction import Prediction
 from lapae.predict.statistics import noise_variance

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from lapae.curvature import Leaf, Tape
-from lapae.curvature.messages import Rows
+from lapae.curvature.backward import pull_rows
+from lapae.curvature.forms import Rows
+from lapae.curvature.forward import Node, leaves, n_features
 from lapae.curvature.rules import Params, identity_rows
 from lapae.curvature.rules.affine import Linear
-from lapae.curvature.tape import Node, leaves, n_features
-from lapae.curvature.walk import pull_rows
 from lapae.methods.laplace import Laplace
 from lapae.posterior import DiagonalPrecision, Precision
 from lapae.predict.closed_form import ClosedForm, weight_variances

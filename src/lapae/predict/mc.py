@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from lapae.memory import within_memory
+from lapae.curvature.memory import within_memory
 from lapae.methods.base import Method
 from lapae.predict.prediction import Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
 from lapae.predict.statistics import Statistics

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from lapae.curvature import Leaf
+from lapae.curvature.forward import Node, Skip
 from lapae.curvature.rules.affine import Affine
-from lapae.curvature.tape import Node, Skip
 from lapae.methods.laplace import Laplace
 from lapae.predict.closed_form import ClosedForm, weight_variances
 

@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
+from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.methods.base import Draws, Output
 from lapae.methods.density import log_prob
-from lapae.models import Gaussian, Likelihood
 
 
 class Moments:

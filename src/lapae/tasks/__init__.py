@@ -3,7 +3,7 @@
 Each module has a `run` on tensors; `run_task` takes a name, a trained model, data and options, for the command line.
 """
 
-from lapae.tasks import calibration, calibration_downstream, generation, imputation, ood, semi_supervised
+from lapae.tasks import calibration, classification, generation, imputation, ood, semi_supervised
 from lapae.tasks.base import TASKS, Result, Task, run_task, task
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "Result",
     "Task",
     "calibration",
-    "calibration_downstream",
+    "classification",
     "generation",
     "imputation",
     "ood",

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
-from lapae.models import Likelihood
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lapae.errors import RunError
-from lapae.files import make_folder, write_whole
 from lapae.predict.prediction import Progress
 from lapae.runs import read_tensor_file, tensor_file
+from lapae.runs.files import make_folder, write_whole
 
 VERSION = 1
 """Part of the digest: to be raised when the network or its training changes."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapae.tasks.metrics import Detection
 
 if TYPE_CHECKING:
-    from lapae.tasks.completion import Imputation
+    from lapae.predict.complete import Imputation
 
 TITLES = {
     "log_likelihood": "negative log-likelihood",

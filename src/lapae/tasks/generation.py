@@ -16,11 +16,11 @@ from torch import Tensor
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
+from lapae.predict.complete import impute
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.prediction import Progress
 from lapae.predict.statistics import expected
 from lapae.tasks.base import TrainedModel, subset, task, tensor
-from lapae.tasks.completion import impute
 from lapae.tasks.imputation import value_range
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torch import Tensor
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
+from lapae.predict.complete import Imputation, impute
 from lapae.tasks.base import TrainedModel, subset, task, tensor
-from lapae.tasks.completion import Imputation, impute
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lapae.errors import RunError
-from lapae.files import sync_folder, write_whole
-from lapae.processes import copy_from_first, from_first, world_size
 from lapae.runs import CHECKPOINT, NEXT, PREVIOUS, Run, read_tensor_file, tensor_file
+from lapae.runs.files import sync_folder, write_whole
+from lapae.train.distributed import copy_from_first, from_first, world_size
 
 FORMAT = "lapae checkpoint 1"
 _ADAM = {"step", "exp_avg", "exp_avg_sq"}

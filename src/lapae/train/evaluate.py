@@ -6,7 +6,7 @@ import torch
 
 from lapae.data import Batches
 from lapae.methods import Draws, Method
-from lapae.processes import stand_in, total
+from lapae.train.distributed import stand_in, total
 
 N_DRAWS = 10
 """Networks drawn for the error under sampled networks."""

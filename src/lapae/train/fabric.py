@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lapae.config import TrainConfig
-from lapae.devices import check_gpus, choose_device
-from lapae.launch import launched, launched_on_node
-from lapae.processes import MEETING, have_met, join
+from lapae.train.devices import check_gpus, choose_device
+from lapae.train.distributed import MEETING, have_met, join
+from lapae.train.launch import launched, launched_on_node
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

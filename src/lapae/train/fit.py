@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from lapae.building import Modules, build_method, make_likelihood
 from lapae.config import Config, DataConfig
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Likelihood
 from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
-from lapae.files import write_whole
+from lapae.methods.building import Modules, build_method, make_likelihood
 from lapae.model import DataInfo, TrainedModel, load_run
-from lapae.models import Bernoulli, Categorical, Likelihood
-from lapae.processes import from_first, node_first
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
-from lapae.toml import config_from_dict, config_to_dict, read_config, write_config
+from lapae.runs.files import write_whole
+from lapae.runs.toml import config_from_dict, config_to_dict, read_config, write_config
 from lapae.train.checkpoint import Checkpoint, load_checkpoint, take_up_together
+from lapae.train.distributed import from_first, node_first
 from lapae.train.evaluate import evaluate
 from lapae.train.fabric import make_fabric, matrix_products, several
 from lapae.train.loop import train

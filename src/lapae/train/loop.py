@@ -21,14 +21,14 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lapae.config import TrainConfig
 from lapae.errors import DivergedError, ElsewhereError, RunError
-from lapae.files import write_whole
 from lapae.methods import Method
-from lapae.processes import from_first, stand_in
+from lapae.methods.seeds import seed_all
 from lapae.runs import HISTORY, Run, plain
+from lapae.runs.files import write_whole
 from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
+from lapae.train.distributed import from_first, stand_in
 from lapae.train.fabric import make_fabric
 from lapae.train.progress import Observer
-from lapae.train.seeds import seed_all
 from lapae.train.step import LossSum, anneal, make_optimizer, make_step
 
 if TYPE_CHECKING:

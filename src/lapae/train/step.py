@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.methods import Method
-from lapae.processes import stand_in
+from lapae.train.distributed import stand_in
 
 Step = Callable[..., Tensor]
 """x (B, *shape) on the device, and where several processes share the batch the number of data in all of it -> the loss

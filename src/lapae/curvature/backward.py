@@ -1,0 +1,195 @@
+"""The one walk: M goes from the output back to the first layer with weights, and each such layer is read on the way.
+
+`approximate` carries the diagonal alone (the paper's linear-cost rule). `exact` carries all of M in whichever form is
+smaller, after a plan made from the sizes of the layers and a memory budget. What a layer yields from the M at its
+output is up to the reader (readers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lapae.curvature.forms import Dense, Diagonal, Message, Rows, Seed
+from lapae.curvature.forward import Node, Skip, leaves, n_features
+from lapae.curvature.rules import Leaf, Params
+
+
+class Reader(Protocol):
+    """Takes what it wants of a layer from the M at the layer's output."""
+
+    takes_squares: bool
+    """Whether `squared` is enough where M is diagonal; else M is handed over as a matrix."""
+
+    def squared(self, leaf: Leaf, h: Params) -> None:
+        """The diagonal of the layer's block for a diagonal M."""
+        ...
+
+    def rows(self, leaf: Leaf, rows: Rows) -> None:
+        """M as rows."""
+        ...
+
+    def dense(self, leaf: Leaf, c: Tensor) -> None:
+        """M as a matrix (B or 1, F, F)."""
+        ...
+
+
+def approximate(
+    nodes: list[Node], stop: int, m: Tensor, read: Reader, through: bool = False, forget: bool = False
+) -> Tensor:
+    """Carry diag(M) from the output of the last node to node `stop`, which is read, and passed only if `through`.
+
+    With `forget`, nodes are removed on the way, and their tensors with them. Returns diag(M) where it ended:
+    (B or 1, *F).
+    """
+    for i in range(len(nodes) - 1, stop - 1, -1):
+        pulled = _pull_diagonal(nodes[i], m, read, need_input=through or i > stop)
+        m = m if pulled is None else pulled
+        if forget:
+            nodes.pop()
+    return m
+
+
+def _pull_diagonal(node: Node, m: Tensor, read: Reader, need_input: bool) -> Tensor | None:
+    if isinstance(node, Leaf):
+        m_in, h = node.rule.squared_backward(node, m, need_input)
+        if h:
+            read.squared(node, h)
+        return m_in
+    inner = m
+    for k, child in enumerate(reversed(node.branch)):
+        needed = need_input or k < len(node.branch) - 1
+        pulled = _pull_diagonal(child, inner, read, needed)
+        inner = inner if pulled is None else pulled
+    return m + inner if need_input else None
+
+
+def pull_rows(node: Node, rows: Rows, read: Reader, need_input: bool = True) -> Rows:
+    """Read a node and pull rows through it: exact, skip connections included."""
+    if isinstance(node, Leaf):
+        if node.trainable:
+            read.rows(node, rows)
+        return Rows(node.rule.vjp(node, rows.v), rows.c) if need_input else rows
+    inner = rows
+    for k, child in enumerate(reversed(node.branch)):
+        inner = pull_rows(child, inner, read, need_input or k < len(node.branch) - 1)
+    return Rows(rows.v + inner.v, rows.c) if need_input else rows
+
+
+def push_tangents(nodes: Sequence[Node], t: Tensor) -> Tensor:
+    """J t for tangents (R, B, *in) at the input of the first node: (R, B, *out) at the output of the last."""
+    for node in nodes:
+        t = t + push_tangents(node.branch, t) if isinstance(node, Skip) else node.rule.jvp(node, t)
+    return t
+
+
+@dataclass(frozen=True)
+class Step:
+    """Nodes first … last (walking back), passed in one form of M."""
+
+    form: str
+    """keep, scale, dense or rows"""
+    first: int
+    last: int
+    floats: int
+    """Numbers in memory for one datum; for rows, for one row of one datum."""
+    n_rows: int = 0
+
+
+def plan(nodes: Sequence[Node], stop: int, message: Message, read: Reader, budget: int) -> list[Step]:
+    """Which form of M to use where, by counting, if it starts as `message`. `budget` is in numbers."""
+    steps: list[Step] = []
+    diagonal, whole = isinstance(message, Diagonal), not isinstance(message, Seed)
+    i = len(nodes) - 1
+    while i >= stop:
+        node = nodes[i]
+        n_in, n_out = n_features(node.x), n_features(node.y)
+        lean = diagonal and isinstance(node, Leaf) and (read.takes_squares or not node.trainable)
+        whole_floats = n_out if lean else n_out**2
+        dense_floats = whole_floats + n_out * n_in + n_in**2
+        leaf = node if whole and isinstance(node, Leaf) else None
+        if leaf is not None and leaf.rule.reshapes:
+            steps.append(Step("keep", i, i, 0))
+        elif leaf is not None and leaf.rule.positionwise and 3 * whole_floats <= budget:
+            steps.append(Step("scale", i, i, 3 * whole_floats))
+        elif leaf is not None and leaf.rule.takes_matrix(leaf) and n_in <= n_out and dense_floats <= budget:
+            steps.append(Step("dense", i, i, dense_floats))
+            diagonal = False
+        else:
+            j = i
+            while j > stop and n_features(nodes[j].x) >= n_out:
+                j -= 1
+            floats = max(leaf.rule.row_floats(leaf) for leaf in leaves(nodes[j : i + 1]))
+            steps.append(Step("rows", i, j, floats, n_out))
+            diagonal, whole = False, True
+            i = j
+        i -= 1
+    return steps
+
+
+def exact(nodes: Sequence[Node], stop: int, message: Message, read: Reader, budget: int) -> None:
+    """Carry all of M from the output of the last node to node `stop`, which is read and not passed."""
+    for step in plan(nodes, stop, message, read, budget):
+        if step.form == "rows":
+            message = _pass_rows(nodes, step, stop, message, read, budget)
+            continue
+        node = nodes[step.first]
+        assert isinstance(node, Leaf)
+        assert not isinstance(message, Seed)
+        _read_whole(node, message, read)
+        if step.first == stop or step.form == "keep":
+            continue
+        message = _pass_whole(node, message)
+
+
+def _read_whole(leaf: Leaf, message: Diagonal | Dense, read: Reader) -> None:
+    """For a diagonal M squares are exact; a dense one is read as it is."""
+    if not leaf.trainable:
+        return
+    if isinstance(message, Diagonal) and read.takes_squares:
+        m = message.m.reshape(len(message.m), *leaf.y.shape[1:])
+        read.squared(leaf, leaf.rule.squared_backward(leaf, m, need_input=False)[1])
+    elif isinstance(message, Diagonal):
+        read.dense(leaf, torch.diag_embed(message.m.flatten(1)))
+    else:
+        read.dense(leaf, message.c)
+
+
+def _pass_whole(leaf: Leaf, message: Diagonal | Dense) -> Diagonal | Dense:
+    if isinstance(message, Diagonal):
+        m = message.m.reshape(len(message.m), *leaf.y.shape[1:])
+        if leaf.rule.positionwise:
+            pulled = leaf.rule.squared_backward(leaf, m, need_input=True)[0]
+            assert pulled is not None
+            return Diagonal(pulled)
+        return Dense(leaf.rule.dense_pull(leaf, m))
+    return Dense(leaf.rule.dense_pull(leaf, message.c))
+
+
+def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, message: Message, read: Reader, budget: int) -> Message:
+    """Rows through a stretch of layers, some at a time, collapsed to a matrix once features are fewer than rows."""
+    y = nodes[step.first].y
+    collapses = step.last > stop
+    size = max(1, min(step.n_rows, budget // (len(y) * step.floats)))
+    collapsed: Tensor | None = None
+    if isinstance(message, Diagonal):
+        message = Diagonal(message.m.reshape(len(message.m), *y.shape[1:]))
+    source = message.factor() if isinstance(message, Dense) and size < step.n_rows else message
+    for first in range(0, step.n_rows, size):
+        rows = source.rows(first, min(first + size, step.n_rows), y)
+        for k in range(step.first, step.last - 1, -1):
+            rows = pull_rows(nodes[k], rows, read, need_input=k > stop)
+        if collapses:
+            c = rows.dense()
+            collapsed = c if collapsed is None else collapsed.add_(c)
+    return Dense(torch.empty(0) if collapsed is None else collapsed)
+
+
+def data_per_chunk(steps: Sequence[Step], budget: int) -> int:
+    """Data that can pass at once under a budget in numbers; at least one, whose rows are then chunked."""
+    peak = max(step.floats * max(1, step.n_rows) for step in steps) if steps else 1
+    return max(1, budget // max(1, peak))

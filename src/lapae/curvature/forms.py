@@ -1,0 +1,110 @@
+"""The forms in which M travels between layers.
+
+    Diagonal  m (B or 1, *F)            the diagonal alone
+    Rows      v (R, B, *F), c (B, R, R)  M = Σ_rs v_r c_rs v_sᵀ; c None stands for the identity
+    Dense     c (B or 1, F, F)           M itself
+
+Rows are pulled by one vjp of a layer each, a dense M by products on both sides. Rows are cheap where there are fewer of
+them than features (from the latent code back to the input), the dense form where there are fewer features than rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.rules import identity_rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """M = Σ_rs v_r c_rs v_sᵀ, of rank R at most."""
+
+    v: Tensor
+    """(R, B, *F)"""
+    c: Tensor | None = None
+    """(B, R, R); None: the identity."""
+
+    def dense(self) -> Tensor:
+        """M, (B, F, F)."""
+        v = self.v.flatten(2).movedim(0, 1)  # (B, R, F)
+        return v.mT @ (v if self.c is None else self.c @ v)
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """M = diag(m)."""
+
+    m: Tensor
+
+    def part(self, data: slice) -> Diagonal:
+        """M of some of the data."""
+        return self if len(self.m) == 1 else Diagonal(self.m[data])
+
+    def rows(self, first: int, last: int, y: Tensor) -> Rows:
+        """Rows √m_r e_r for the features first … last, at an output y (B, *F)."""
+        return Rows(identity_rows(y, first, last) * self.m.sqrt())
+
+
+@dataclass(frozen=True)
+class Dense:
+    """M as a matrix a datum, or one matrix for all."""
+
+    c: Tensor
+    """(B or 1, F, F)"""
+
+    def part(self, data: slice) -> Dense:
+        """M of some of the data."""
+        return self if len(self.c) == 1 else Dense(self.c[data])
+
+    def rows(self, first: int, last: int, y: Tensor) -> Rows:
+        """All rows of the identity, with c between them; to pass some at a time, take the `factor` first."""
+        n = self.c.shape[-1]
+        if (first, last) == (0, n):
+            return Rows(identity_rows(y), self.c.expand(len(y), n, n))
+        raise AssertionError("a part of the rows of a matrix needs its factor")
+
+    def factor(self) -> Factor:
+        """M = s sᵀ, by eigenvalues: M may be singular."""
+        values, vectors = torch.linalg.eigh(self.c)
+        return Factor(vectors * values.clamp_min(0).sqrt()[:, None, :])
+
+
+@dataclass(frozen=True)
+class Factor:
+    """M = s sᵀ a datum, or one for all."""
+
+    s: Tensor
+    """(B or 1, F, F)"""
+
+    def rows(self, first: int, last: int, y: Tensor) -> Rows:
+        """Columns first … last of s, at an output y (B, *F)."""
+        v = self.s[:, :, first:last].permute(2, 0, 1).expand(-1, len(y), -1)
+        return Rows(v.reshape(last - first, *y.shape))
+
+
+@dataclass(frozen=True)
+class Seed:
+    """M at the output of a likelihood whose Hessian is not diagonal: rows of its factor."""
+
+    likelihood: Likelihood
+    output: Tensor
+
+    def part(self, data: slice) -> Seed:
+        """M of some of the data."""
+        return Seed(self.likelihood, self.output[data])
+
+    def rows(self, first: int, last: int, y: Tensor) -> Rows:
+        """S e_r for the features first … last."""
+        return Rows(self.likelihood.hessian_factor(self.output, identity_rows(y, first, last)))
+
+
+Message = Diagonal | Dense | Seed
+
+
+def seed(likelihood: Likelihood, output: Tensor) -> Message:
+    """M at the output of the network: the Hessian of the negative log-likelihood."""
+    return Diagonal(likelihood.hessian_diag(output)) if likelihood.diagonal else Seed(likelihood, output)

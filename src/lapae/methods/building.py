@@ -1,0 +1,121 @@
+"""From a configuration to a fresh method: its network, by name or of the user's own modules, and its likelihood."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from lapae.config import Config, ModelConfig
+from lapae.curvature.likelihoods import Gaussian, Likelihood
+from lapae.curvature.likelihoods import likelihood as likelihood_by_name
+from lapae.errors import ConfigError
+from lapae.methods import METHODS, Method
+from lapae.methods import build as build_registered
+from lapae.methods.seeds import seed_all
+from lapae.models import Autoencoder
+from lapae.models import build as build_network
+from lapae.models.missing import filling, partial
+
+if TYPE_CHECKING:
+    from lapae.model import DataInfo
+
+Shape = tuple[int, ...]
+Modules = tuple[nn.Module, nn.Module]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+    "leaky_relu": nn.LeakyReLU,
+    "softplus": nn.Softplus,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+def build_method(
+    config: Config, data: DataInfo, *, network: Modules | None = None, likelihood: Likelihood | None = None
+) -> Method:
+    """A fresh method, its initial weights given by the seed (it seeds torch's global generator)."""
+    name = config.method.method
+    if name not in METHODS:
+        raise ConfigError(f"unknown method {name!r}: expected one of {', '.join(sorted(METHODS))}")
+    seed_all(config.train.seed, "init")
+    if network is not None:
+        _check_fits(network, data.shape)
+    factory = _Copies(network) if network is not None else Named(config.model, data.shape)
+    likelihood = likelihood or make_likelihood(config.model)
+    if config.data.allow_nan:
+        factory, likelihood = filling(factory), partial(likelihood)
+    return build_registered(name, factory, likelihood, config.method, data.n_data)
+
+
+def _check_fits(network: Modules, shape: Shape) -> None:
+    """ConfigError where a user's modules do not take data of `shape`, or do not give such data back."""
+    bare = build_network(copy.deepcopy(network), (), 0).eval()
+    weight = next(bare.parameters(), torch.zeros(()))
+    x = torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device)
+    at, came = "encoder", tuple(x.shape)
+    try:
+        with torch.no_grad():
+            z = bare.encode(x)
+            at, came = "decoder", tuple(z.shape)
+            out = tuple(bare.decode(z).shape)
+    except RuntimeError as error:  # torch's words for shapes that do not fit
+        raise ConfigError(f"the {at} does not take what it is given, of shape {came} (2 data): {error}") from error
+    if out != tuple(x.shape):
+        raise ConfigError(f"the decoder gives {out} for 2 data, expected data of the shape that came, {tuple(x.shape)}")
+
+
+def make_likelihood(config: ModelConfig) -> Likelihood:
+    """The likelihood that the configuration names."""
+    if config.likelihood.lower() == "gaussian":
+        return Gaussian(config.sigma)
+    try:
+        return likelihood_by_name(config.likelihood)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Named:
+    """Networks by name, each freshly initialised."""
+
+    config: ModelConfig
+    shape: Shape
+
+    def __call__(self) -> Autoencoder:
+        """One of them."""
+        config = self.config
+        names = ("hidden", "channels", "kernel_size", "activation")
+        options: dict[str, Any] = {n: getattr(config, n) for n in names if getattr(config, n) is not None}
+        if config.activation is not None:
+            if config.activation not in ACTIVATIONS:
+                raise ConfigError(f"unknown activation {config.activation!r}: expected one of {', '.join(ACTIVATIONS)}")
+            options["activation"] = ACTIVATIONS[config.activation]
+        try:
+            return build_network(config.network, self.shape, config.latent_dim, **options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"network {config.network!r} with {options or 'its defaults'}: {error}") from error
+
+
+class _Copies:
+    """A user's own modules: the first copy as they are, further ones (an ensemble's) initialised anew."""
+
+    def __init__(self, modules: Modules) -> None:
+        self.modules, self.n_calls = modules, 0
+
+    def __call__(self) -> Autoencoder:
+        network = build_network(copy.deepcopy(self.modules), (), 0)
+        self.n_calls += 1
+        if self.n_calls > 1:
+            for module in network.modules():
+                reset = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return network

@@ -1,0 +1,107 @@
+"""One function for the three predictives: `mc`, `linearized`, `moments`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from torch import Tensor
+
+from lapae.curvature.memory import within_memory
+from lapae.methods.base import Method
+from lapae.methods.laplace import Laplace
+from lapae.predict import mc
+from lapae.predict.closed_form import to_prediction
+from lapae.predict.linearized import linearized
+from lapae.predict.moments import moments
+from lapae.predict.prediction import Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
+
+PREDICTIVES = ("mc", "linearized", "moments")
+FIELDS: dict[Quantity, tuple[str, ...]] = {
+    "codes": ("z_mean", "z_var"),
+    "covariance": ("z_cov",),
+    "outputs": ("x_mean", "x_var", "x_noise"),
+    "density": ("log_likelihood", "mean_log_likelihood"),
+    "error": ("squared_error", "squared_error_of_mean"),
+}
+
+
+def predict(
+    method: Method,
+    x: Inputs,
+    *,
+    predictive: str = "mc",
+    n_samples: int = 100,
+    seed: int = 0,
+    want: Collection[Quantity] = ("codes", "outputs", "density", "error"),
+    batch_size: int = 512,
+    draws_at_once: int | None = None,
+    progress: Progress | None = None,
+) -> Prediction:
+    """Mean and variance of codes and reconstructions, densities and errors for all of x.
+
+    `mc` draws `n_samples` networks (any method); `linearized` is the closed form of the network linearised in its
+    weights, `moments` one pass with a mean and a variance: both for the Laplace posteriors (online, posthoc).
+    """
+    options = {"n_samples": n_samples, "seed": seed, "want": want, "batch_size": batch_size, "progress": progress}
+    parts = list(predict_blocks(method, x, predictive=predictive, draws_at_once=draws_at_once, **options))
+    if not parts:
+        raise ValueError("expected at least one datum to predict for, got none")
+    return join(parts)
+
+
+def predict_blocks(
+    method: Method,
+    x: Inputs,
+    *,
+    predictive: str = "mc",
+    n_samples: int = 100,
+    seed: int = 0,
+    want: Collection[Quantity] = ("codes", "outputs", "density", "error"),
+    batch_size: int = 512,
+    draws_at_once: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Prediction]:
+    """As `predict`, a block of data at a time, for what is reduced or written right away."""
+    if predictive not in PREDICTIVES:
+        raise ValueError(f"unknown predictive {predictive!r}: expected one of {', '.join(PREDICTIVES)}")
+    if predictive == "mc":
+        yield from mc.predict_blocks(
+            method,
+            x,
+            n_samples=n_samples,
+            seed=seed,
+            want=want,
+            batch_size=batch_size,
+            draws_at_once=draws_at_once,
+            progress=progress,
+        )
+        return
+    if not isinstance(method, Laplace):
+        raise ValueError(
+            f"the {predictive} predictive needs a posterior over weights (online, posthoc), "
+            f"got {type(method).__name__}; use mc"
+        )
+    check_quantities(want)
+    weight = next(method.parameters())
+    decodes = bool({"outputs", "density", "error"} & set(want))
+    wanted = {name for quantity in want for name in FIELDS[quantity]}
+
+    def closed_form(part: Tensor) -> Prediction:
+        part = part.to(weight.device, weight.dtype)
+        with mc.evaluating(method):
+            found = moments(method, part) if predictive == "moments" else linearized(method, part, outputs=decodes)
+            whole = to_prediction(method.likelihood, part, found, delta=predictive == "moments")
+        return Prediction(n_draws=1, **{name: getattr(whole, name) for name in wanted})
+
+    most: int | None = None
+    for batch in batches(x, batch_size):
+        found, size = within_memory(
+            lambda size, batch=batch: join([closed_form(part) for part in batch.split(size)]),
+            min(len(batch), most or len(batch)),
+            f"the {predictive} predictive (data)",
+            "predictive mc",
+        )
+        most = size if size < len(batch) else most
+        if progress:
+            progress(len(batch))
+        yield found

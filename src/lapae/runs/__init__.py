@@ -1,0 +1,37 @@
+"""The folder of a run and its files: tensors, configuration, results, locks."""
+
+from lapae.runs.run import (
+    ABOUT,
+    CHECKPOINT,
+    CONFIG,
+    HISTORY,
+    METRICS,
+    MODEL,
+    NEXT,
+    POSTERIOR,
+    PREVIOUS,
+    TENSORS,
+    Run,
+    digest,
+    plain,
+    read_tensor_file,
+    tensor_file,
+)
+
+__all__ = [
+    "ABOUT",
+    "CHECKPOINT",
+    "CONFIG",
+    "HISTORY",
+    "METRICS",
+    "MODEL",
+    "NEXT",
+    "POSTERIOR",
+    "PREVIOUS",
+    "TENSORS",
+    "Run",
+    "digest",
+    "plain",
+    "read_tensor_file",
+    "tensor_file",
+]

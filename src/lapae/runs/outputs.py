@@ -1,0 +1,58 @@
+"""Results of a command, written block by block under a temporary name and put in place whole at the end."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lapae.runs.files import whole
+
+
+@contextmanager
+def csv_rows(path: Path, header: Sequence[str] | None, delimiter: str = ",") -> Iterator[Any]:
+    """A function that writes rows (lists of cells) to a .csv file; floats are written so that they read back."""
+    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        if header is not None:
+            writer.writerow(header)
+        yield writer.writerows
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Arrays in an .npz file, or the first of them alone in a .npy file."""
+    with whole(path) as temporary, temporary.open("wb") as file:
+        if path.suffix.lower() == ".npy":
+            np.save(file, next(iter(arrays.values())))
+        else:
+            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+
+
+def image_bytes(x: np.ndarray, most: float) -> np.ndarray:
+    """Images (..., C, H, W) from 0 to `most` as uint8 (..., H, W, C), or (..., H, W) where C is 1."""
+    pixels = np.moveaxis(np.clip(np.rint(x * (255 / most)), 0, 255).astype(np.uint8), -3, -1)
+    return pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+
+
+def save_image(path: Path, pixels: np.ndarray) -> None:
+    """One image (H, W) or (H, W, C) as a .png file; `path` may be a temporary name."""
+    from PIL import Image
+
+    with path.open("wb") as file:
+        Image.fromarray(pixels).save(file, format="PNG")
+
+
+def grid(images: np.ndarray) -> np.ndarray:
+    """Images (n, H, W[, C]) side by side in a square, a pixel apart."""
+    n, height, width = images.shape[:3]
+    columns = int(np.ceil(np.sqrt(n)))
+    rows = -(-n // columns)
+    sheet = np.full((rows * (height + 1) - 1, columns * (width + 1) - 1, *images.shape[3:]), 255, np.uint8)
+    for i, image in enumerate(images):
+        top, left = (i // columns) * (height + 1), (i % columns) * (width + 1)
+        sheet[top : top + height, left : left + width] = image
+    return sheet

@@ -1,0 +1,239 @@
+"""The folder of a run: its files, written whole or not at all, and the lock of the process that writes them.
+
+    config.toml              the resolved configuration, with versions
+    checkpoint.safetensors   what resuming needs (the one before it: checkpoint.previous.safetensors)
+    metrics.jsonl            a line an epoch, as training goes
+    model.safetensors        the best weights; posterior.safetensors: the tensors of the posterior
+    metrics.json             the final numbers; its presence says that the run is finished
+
+Tensor files carry their JSON metadata and a digest of everything in them, so that damage is found when they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import socket
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lapae.errors import RunError
+from lapae.runs.files import TEMPORARY, stamp, write_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONFIG, MODEL, POSTERIOR = "config.toml", "model.safetensors", "posterior.safetensors"
+CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+NEXT = "checkpoint.next.safetensors"
+HISTORY, METRICS = "metrics.jsonl", "metrics.json"
+ABOUT, TENSORS = "estimator.json", "estimator.safetensors"
+LOCKED = (CONFIG, MODEL, POSTERIOR, CHECKPOINT, PREVIOUS, NEXT, HISTORY, METRICS, ABOUT, TENSORS)
+"""Files that only the holder of the lock writes."""
+_LOCK = ".lock"
+PATIENCE = 10
+"""Times that a file is read again which is replaced while it is read."""
+
+
+class Run:
+    """A run folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path | None = None, *, name: str = "run", root: str | Path = "runs") -> Run:
+        """A new run at `path`, or at the first free root/name-1, root/name-2, …"""
+        if path is not None:
+            run = cls(path)
+            run.check_free()
+            run._make()
+            return run
+        name = re.sub(r"[^\w.-]+", "_", name).strip("._") or "run"
+        number = 1
+        while True:
+            run = cls(Path(root) / f"{name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                run._make(exist_ok=False)
+                return run
+            number += 1
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """A run that exists."""
+        run = cls(path)
+        if not run.path.is_dir():
+            raise RunError(f"there is no run at {run.path}: no such folder")
+        if not any((run.path / file).exists() for file in (CONFIG, CHECKPOINT, PREVIOUS, MODEL)):
+            raise RunError(f"{run.path} is not a run: it has no {CONFIG} and no {CHECKPOINT}")
+        return run
+
+    def _make(self, exist_ok: bool = True) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=exist_ok)
+        except FileExistsError:
+            if self.path.is_dir() or not exist_ok:
+                raise
+            raise RunError(f"{self.path} exists and is not a folder") from None
+        except OSError as error:
+            raise RunError(f"cannot make the run folder {self.path}: {error.strerror}") from error
+
+    def check_free(self) -> None:
+        """RunError where the folder holds a run already."""
+        if (self / CONFIG).exists() or (self / CHECKPOINT).exists():
+            raise RunError(f"{self.path} already holds a run: choose another --out, or go on with --resume {self.path}")
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run for writing. The system lets go of it when the process ends, however it ends.
+
+        A folder into which nothing was written is removed at the end: a failed start leaves nothing behind.
+        """
+        import fcntl
+
+        while True:
+            try:
+                file = open(self / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115
+            except OSError as error:
+                raise RunError(f"cannot write {self / _LOCK}: {error.strerror}") from error
+            with file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    file.seek(0)
+                    holder = file.read(200).strip() or "another process"
+                    raise RunError(f"{self.path} is in use: {holder} is writing it") from error
+                except OSError as error:
+                    raise RunError(f"cannot lock {self / _LOCK}: {error.strerror}") from error
+                if not self._is_lock(file.fileno()):
+                    continue  # its holder has just removed the file: what is locked here keeps nobody out
+                with contextlib.suppress(OSError):  # a full disk: the lock holds without the note of who holds it
+                    file.truncate(0)
+                    os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
+                self._remove_strays()
+                try:
+                    yield
+                finally:
+                    with contextlib.suppress(OSError):  # the folder may be gone: what the body says of that counts
+                        if [found.name for found in self.path.iterdir()] == [_LOCK]:
+                            (self / _LOCK).unlink()
+                            self.path.rmdir()
+                return
+
+    def _remove_strays(self) -> None:
+        """Remove what a process left that was killed while it wrote. Other commands may be writing files of theirs
+        into the folder (a report, scores): the holder of the lock removes its own alone."""
+        for name in LOCKED:
+            for stray in self.path.glob(f".{name}.*{TEMPORARY}"):
+                stray.unlink(missing_ok=True)
+
+    def _is_lock(self, descriptor: int) -> bool:
+        """Whether an open file is the lock file that is in the folder now."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self / _LOCK))
+        except FileNotFoundError:
+            return False
+
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end, and its result can be read."""
+        return (self / MODEL).exists() and self.read_metrics() is not None
+
+    def read_metrics(self) -> dict[str, Any] | None:
+        """The final numbers, or None where there are none (yet); a damaged file counts as none, with a warning."""
+        try:
+            metrics = json.loads((self / METRICS).read_bytes())
+        except OSError:
+            return None
+        except (ValueError, RecursionError):
+            metrics = None
+        if isinstance(metrics, dict):
+            return metrics
+        warnings.warn(f"{self / METRICS} is damaged, and left aside", stacklevel=2)
+        return None
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write `value` as JSON; NaN and infinity, which JSON has not, become null."""
+        write_whole(self / name, (json.dumps(plain(value), indent=2, allow_nan=False) + "\n").encode())
+
+
+def plain(value: Any) -> Any:
+    """`value` with every number that JSON cannot write as None."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
+    """The bytes of a safetensors file with JSON metadata and a digest of both."""
+    from safetensors.torch import save
+
+    # Copies on the CPU: contiguous, and no two share memory, which safetensors refuses.
+    held = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(metadata, allow_nan=False)
+    return save(held, {"lapae": text, "digest": digest(held, text)})
+
+
+def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Inverse of `tensor_file`; a file that is damaged, or not ours, is a RunError.
+
+    One that another process has replaced meanwhile is read again: safetensors opens it more than once.
+    """
+    for _ in range(PATIENCE):
+        before = stamp(path)
+        try:
+            return _read_tensor_file(path)
+        except RunError:
+            if stamp(path) in (before, None):
+                raise
+    return _read_tensor_file(path)
+
+
+def _read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise RunError(f"there is no file {path}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # safetensors and torch raise errors of many kinds on damaged files
+        raise RunError(f"{path} is damaged or not a safetensors file: {error}") from error
+    if "lapae" not in metadata or "digest" not in metadata:
+        raise RunError(f"{path} was not written by lapae: it has no lapae metadata")
+    try:
+        if metadata["digest"] != digest(tensors, metadata["lapae"]):
+            raise RunError(f"{path} is damaged: its content does not match its digest")
+        about = json.loads(metadata["lapae"])
+    except (ValueError, TypeError, RuntimeError, RecursionError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+    if not isinstance(about, dict):
+        raise RunError(f"{path} is damaged: its metadata are no table")
+    return tensors, about
+
+
+def digest(tensors: dict[str, Tensor], text: str = "") -> str:
+    """SHA-256 of tensors, their names and a text."""
+    import torch
+
+    found = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

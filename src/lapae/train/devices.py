@@ -1,0 +1,32 @@
+"""Where a model works: a device by its name in the options, or a GPU of its own for each process of a job."""
+
+from __future__ import annotations
+
+from lapae.errors import ConfigError
+from lapae.train.launch import launched, launched_on_node, place
+
+
+def choose_device(name: str) -> str:
+    """cpu or cuda: auto is cuda where there is one; ConfigError where cuda is asked for and there is none."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = cuda: there is no CUDA device that torch can use here; try auto or cpu")
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def own_device(name: str) -> str:
+    """The same for one of the processes that torchrun started: each has a GPU of its own."""
+    device = choose_device(name)
+    if device == "cpu" or launched() == 1:
+        return device
+    check_gpus(launched_on_node())
+    return f"cuda:{place('LOCAL_RANK')}"
+
+
+def check_gpus(n_processes: int) -> None:
+    """ConfigError where a machine has more processes than GPUs."""
+    import torch
+
+    if n_processes > torch.cuda.device_count():
+        raise ConfigError(f"{n_processes} processes, but {torch.cuda.device_count()} GPUs here: one GPU a process")

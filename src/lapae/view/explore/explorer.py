@@ -1,0 +1,234 @@
+"""What the page asks for, answered by a trained model: places on the map, data, completions.
+
+An `Explorer` is not safe in threads (the networks of a draw share one module): the server asks it from one thread.
+Shapes: A axes, K latent dimensions, data (*shape); answers are plain JSON types.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapae.data import Data, Split
+from lapae.estimator.prediction import generate
+from lapae.model import TrainedModel
+from lapae.models.missing import PartialBernoulli, PartialGaussian
+from lapae.predict import predict
+from lapae.predict.complete import impute
+from lapae.tasks.base import subset, tensor
+from lapae.view.explore.kept import Kept
+from lapae.view.explore.pictures import deviation_picture, deviations, exact, numbers, picture, values
+from lapae.view.explore.unusual import Comparison
+from lapae.view.report.decode import decode_codes, encode_mean
+from lapae.view.report.examples import label
+from lapae.view.report.latent import LatentSpace, latent_space
+from lapae.view.report.views import TOP, choose_view, short, shorts, storage, storage_deviation
+
+GROUP = 10
+"""Networks drawn at once: `decode_codes` draws ten at a time, and the same groups are kept once."""
+MODES, STEPS = 6, 3
+"""Completions, and networks that refine each, one after the other (fewer where networks are large)."""
+SIDES = (32, 24, 16, 12, 8)
+MIN_REFERENCES = 40
+PATIENCE = 10.0
+"""Seconds that a map's shades, or the data to compare with, may take: fewer are computed where networks are slow."""
+Axes = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much an explorer shows."""
+
+    n_samples: int = 30
+    """Networks behind each mean and deviation."""
+    points: int = 1500
+    """Training data on the map at most."""
+    references: int = 500
+    """Data of a kind that a datum is compared with at most."""
+    side: int = 32
+    """Cells along a side of the map's shades at most."""
+    seed: int = 0
+    """Of subsets and draws."""
+
+
+class Explorer:
+    """A trained model, its data where there are any, and everything that is computed once."""
+
+    def __init__(
+        self,
+        model: TrainedModel,
+        data: Data | None,
+        *,
+        value_range: tuple[float, float] = (0.0, 1.0),
+        options: Options | None = None,
+    ) -> None:
+        self.model, self.data, self.value_range = model, data, value_range
+        self.options = options = options or Options()
+        self.method = Kept(model.method)
+        # half of the room is for completions
+        self.n_samples = max(2, min(options.n_samples, self.method.n_networks // 2))
+        self.index, self.shown = self._shown()
+        self.space: LatentSpace = latent_space(self.method, self.shown.nan_to_num(0.0), n_axes=8)
+        self.view = choose_view(model, self.shown)
+        each = self._seconds_each()
+        self.side = fitting(each, SIDES, options.side)
+        """Cells along a side of the map's shades."""
+        most = min(options.references, max(MIN_REFERENCES, int(PATIENCE / (2 * each))))
+        self.comparison = Comparison(model, self.splits(), self._score, most=most, seed=options.seed)
+        grid = torch.as_tensor(self.space.grid((0, 1), min(self.side, 12)))
+        decoded = self._decode(grid)
+        everywhere = decoded.deviation.mean(1) if self.view.kind == "image" else decoded.deviation
+        self.top = float(np.percentile(everywhere.numpy(), TOP))
+        self.spread = self.top > 0
+        """Whether there is a deviation to show: one network that learns no noise says one thing."""
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether the likelihood of data with missing values is known."""
+        return isinstance(self.model.likelihood, PartialGaussian | PartialBernoulli)
+
+    @property
+    def n_values(self) -> int:
+        """Of a datum."""
+        return int(np.prod(self.model.shape))
+
+    def splits(self) -> dict[str, Split]:
+        """What one can pick from."""
+        if self.data is None:
+            return {}
+        named = {"train": self.data.train, "validation": self.data.valid, "test": self.data.test}
+        return {name: split for name, split in named.items() if len(split)}
+
+    def place(self, axes: Axes, at: tuple[float, float], anchor: np.ndarray | None) -> dict[str, Any]:
+        """What is decoded at a place of the map."""
+        z = self._through(axes, anchor).code(axes, at)
+        decoded = self._decode(torch.as_tensor(z)[None])
+        mean, deviation = decoded.mean[0], decoded.deviation[0]
+        found: dict[str, Any] = {"total": short(float(decoded.total[0])), "z": shorts(z)}
+        if self.view.kind == "image":
+            return found | {"mean": picture(mean), "deviation": deviation_picture(deviation, self.top)}
+        scaling, of = self.model.scaling, self.view.features
+        return found | {
+            "mean": shorts(storage(scaling, mean[None])[0, of]),
+            "deviation": shorts(storage_deviation(scaling, deviation[None])[0, of]),
+        }
+
+    def heat(self, axes: Axes, anchor: np.ndarray | None, rows: range) -> list[float]:
+        """Summed deviation in some rows of the map's cells, from the top."""
+        side = self.side
+        codes = self._through(axes, anchor).grid(axes, side)[rows.start * side : rows.stop * side]
+        return shorts(self._decode(torch.as_tensor(codes)).total)
+
+    def item(self, split: str, index: int) -> dict[str, Any]:
+        """A datum of the data set."""
+        assert self.data is not None
+        source = self.splits()[split]
+        stored = np.asarray(source.x[np.array([index])])[0]
+        return self.look(stored, split=split, index=index) | {"label": label(self.data, source, index)}
+
+    def look(self, stored: np.ndarray, *, split: str | None = None, index: int | None = None) -> dict[str, Any]:
+        """Everything about one datum (*shape) in storage units: its code, its reconstruction, how unusual it is."""
+        x = self._tensor(stored)
+        found = predict(
+            self.method,
+            x,
+            n_samples=self.n_samples,
+            seed=self.options.seed,
+            want=("codes", "covariance", "outputs", "density"),
+            draws_at_once=GROUP,
+        )
+        assert found.z_mean is not None
+        assert found.z_cov is not None
+        assert found.x_mean is not None
+        assert found.x_var is not None
+        assert found.x_noise is not None
+        assert found.log_likelihood is not None
+        deviation = (found.x_var + found.x_noise if found.x_learned else found.x_var).sqrt()[0]
+        code = encode_mean(self.method, x)[0].double().numpy()
+        axes = self.space.directions
+        # members of an ensemble have a latent space each: their codes have no common mean
+        spread = self.method.stochastic and self.method.distinct_draws is None
+        center = found.z_mean[0].double().numpy() if spread else code
+        covariance = axes @ found.z_cov[0].double().numpy() @ axes.T
+        return {
+            "values": values(stored),
+            "code": exact(code),
+            "at": shorts((code - self.space.origin) @ axes.T),
+            "center": shorts((center - self.space.origin) @ axes.T),
+            "covariance": shorts(covariance) if spread else None,
+            "code_deviation": shorts(found.z_cov[0].diagonal().sqrt()) if spread else None,
+            "deviation_total": short(float(deviation.sum())),
+            "unusual": self.comparison.of(stored, float(found.log_likelihood[0]), split, index),
+            **self._shown_of("mean", found.x_mean[0]),
+            **self._deviation_of("deviation", deviation),
+        }
+
+    def complete(self, stored: np.ndarray, seed: int) -> dict[str, Any]:
+        """Possible completions of a datum (*shape) in storage units whose missing values are NaN."""
+        x = self._tensor(stored).to(next(self.method.parameters()).dtype)
+        steps = max(1, min(STEPS, self.method.n_networks // (2 * MODES)))
+        # Chains that start from data differ several times more than those from noise, and their mean is no worse.
+        chosen = np.random.default_rng(seed).integers(len(self.shown), size=MODES)
+        start = self.shown[chosen].nan_to_num(0.0)[:, None]
+        found = impute(self.method, x, modes=MODES, average=0, steps=steps, seed=seed, start=start)
+        samples, deviation = found.samples[:, 0], found.var[0].sqrt()
+        codes = encode_mean(self.method, samples).double().numpy()
+        return {
+            "samples": [self._shown_of("x", sample)["x"] for sample in samples],
+            "at": shorts((codes - self.space.origin) @ self.space.directions.T),
+            **self._shown_of("mean", found.mean[0]),
+            **self._deviation_of("deviation", deviation),
+        }
+
+    def _decode(self, z: Tensor):
+        return decode_codes(self.method, z, n_samples=self.n_samples, seed=self.options.seed)
+
+    def _through(self, axes: Axes, anchor: np.ndarray | None) -> LatentSpace:
+        return self.space if anchor is None else self.space.through(anchor, axes)
+
+    def _shown(self) -> tuple[np.ndarray, Tensor]:
+        """Training data for the map, or generated ones where there are none."""
+        if self.data is not None:
+            index = subset(self.data.train, self.options.points, self.options.seed)
+            return index, tensor(self.model, self.data.train, index)
+        n = min(self.options.points, 500)
+        size = self.model.config.model.latent_dim
+        method, shape = self.model.method, self.model.shape
+        made = generate(method, shape, size, n, seed=self.options.seed, value_range=self.value_range)
+        return np.zeros(0, dtype=int), torch.as_tensor(made)
+
+    def _seconds_each(self) -> float:
+        """What it takes to decode a code, with the networks drawn already."""
+        codes = torch.as_tensor(self.space.codes[:8])
+        self._decode(codes)
+        began = time.perf_counter()
+        self._decode(codes)
+        return (time.perf_counter() - began) / len(codes)
+
+    def _score(self, x: Tensor) -> np.ndarray:
+        """Log-likelihoods (N,) of x (N, *shape)."""
+        options: Any = {"n_samples": self.n_samples, "seed": self.options.seed, "draws_at_once": GROUP}
+        scores = predict(self.method, x, want=("density",), **options).log_likelihood
+        assert scores is not None
+        return scores.double().numpy()
+
+    def _tensor(self, stored: np.ndarray) -> Tensor:
+        """(1, *shape) in the model's space."""
+        return torch.as_tensor(np.asarray(self.model.scaling.apply(np.ascontiguousarray(stored)[None])))
+
+    def _shown_of(self, name: str, x: Tensor) -> dict[str, Any]:
+        return {name: picture(x) if self.view.kind == "image" else numbers(self.model.scaling, x)}
+
+    def _deviation_of(self, name: str, x: Tensor) -> dict[str, Any]:
+        return {name: deviation_picture(x) if self.view.kind == "image" else deviations(self.model.scaling, x)}
+
+
+def fitting(seconds: float, sides: tuple[int, ...], most: int) -> int:
+    """The largest side of a map, at most `most`, whose cells take no longer than `PATIENCE` at so many seconds each."""
+    quick = (side for side in sides if side <= most and side**2 * seconds <= PATIENCE)
+    return next(quick, min(sides[-1], most))

@@ -1,0 +1,143 @@
+"""The questions that the page may ask, each a function of the checked body of a request."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
+from http import HTTPStatus
+from typing import Any
+
+import numpy as np
+
+from lapae.view.explore import checks
+from lapae.view.explore.checks import FARTHEST, BadRequest
+from lapae.view.explore.explorer import Explorer
+from lapae.view.explore.uploads import MOST_BYTES, MOST_ROWS, read_upload
+
+MOST_SEEDS = 1000
+PATIENCE = 30.0
+"""Seconds that a request waits for its turn and its answer."""
+CELLS = 64
+"""Of shades computed at a time, so that moves find a gap between them."""
+MOST_HEATS = 32
+
+
+class Routes:
+    """Answers of an explorer. The model works in one thread of its own, for one request at a time."""
+
+    def __init__(self, explorer: Explorer, about: dict[str, Any]) -> None:
+        self.explorer, self.told = explorer, about
+        self.worker = ThreadPoolExecutor(1, thread_name_prefix="lapae-model")
+        self.heats: OrderedDict[Any, list[float]] = OrderedDict()
+        self.heating = threading.Lock()
+        image = explorer.view.kind == "image"
+        self.most = float(np.max(explorer.model.scaling.scale)) if image else None
+        self.most_json = min(MOST_BYTES, 2**16 + 32 * explorer.n_values)
+        """Bytes of a question: a datum and some room."""
+        self.questions: dict[str, Callable[[bytes], dict[str, Any]]] = {
+            "place": self.place,
+            "heat": self.heat,
+            "item": self.item,
+            "look": self.look,
+            "complete": self.complete,
+        }
+
+    def close(self) -> None:
+        """End the thread; what waits for it is not done."""
+        self.worker.shutdown(wait=True, cancel_futures=True)
+
+    def place(self, body: bytes) -> dict[str, Any]:
+        """{axes, at, anchor} -> what is decoded there."""
+        asked = checks.parse(body, {"axes", "at", "anchor"})
+        a, b = (checks.number(v, "at") for v in checks.sequence(asked["at"], "at", 2))
+        return self._work(self.explorer.place, self._axes(asked), (a, b), self._anchor(asked))
+
+    def heat(self, body: bytes) -> dict[str, Any]:
+        """{axes, anchor} -> summed deviation in every cell of the map, row by row from the top."""
+        asked = checks.parse(body, {"axes", "anchor"})
+        axes, anchor = self._axes(asked), self._anchor(asked)
+        side = self.explorer.side
+        key = (axes, None if anchor is None else anchor.tobytes())
+        with self.heating:  # one map at a time, and each once
+            if key not in self.heats:
+                found: list[float] = []
+                step = max(1, CELLS // side)
+                for row in range(0, side, step):
+                    rows = range(row, min(row + step, side))
+                    found += self._work(self.explorer.heat, axes, anchor, rows)
+                self.heats[key] = found
+                while len(self.heats) > MOST_HEATS:
+                    self.heats.popitem(last=False)
+            return {"heat": self.heats[key]}
+
+    def item(self, body: bytes) -> dict[str, Any]:
+        """{split, index} -> everything about that datum."""
+        asked = checks.parse(body, {"split", "index"})
+        splits = {name: len(split) for name, split in self.explorer.splits().items()}
+        split = asked["split"]
+        if not isinstance(split, str) or split not in splits:
+            raise BadRequest(f"split: expected one of {', '.join(splits) or 'none'}, got {checks.told(split)}")
+        return self._work(self.explorer.item, split, checks.whole(asked["index"], "index", splits[split]))
+
+    def look(self, body: bytes) -> dict[str, Any]:
+        """{values} -> everything about a datum of the page's."""
+        return self._work(self.explorer.look, self._datum(checks.parse(body, {"values"})))
+
+    def complete(self, body: bytes) -> dict[str, Any]:
+        """{values, seed} -> completions of a datum, null where it is missing."""
+        asked = checks.parse(body, {"values", "seed"})
+        seed = checks.whole(asked["seed"], "seed", MOST_SEEDS)
+        stored = self._datum(asked, for_completion=True)
+        if not np.isnan(stored).any():
+            raise BadRequest("values: nothing is missing, expected a null where a value is to be filled in")
+        return self._work(self.explorer.complete, stored, seed)
+
+    def upload(self, body: bytes, row: str) -> dict[str, Any]:
+        """A file and the number of one of its data -> everything about that datum."""
+        if not (row.isascii() and row.isdigit() and len(row) <= 6):
+            raise BadRequest(f"row: expected a whole number from 0 to {MOST_ROWS - 1}, got {checks.told(row)}")
+
+        def found() -> dict[str, Any]:
+            upload = read_upload(body, self.explorer.model, int(row))
+            self._fits(upload.stored)
+            return self.explorer.look(upload.stored) | {"row": upload.row, "n": upload.n, "note": upload.note}
+
+        return self._work(found)
+
+    def _axes(self, asked: dict[str, Any]) -> tuple[int, int]:
+        return checks.axes(asked["axes"], len(self.explorer.space.directions))
+
+    def _anchor(self, asked: dict[str, Any]) -> np.ndarray | None:
+        return checks.code(asked["anchor"], self.explorer.space.codes.shape[1])
+
+    def _datum(self, asked: dict[str, Any], *, for_completion: bool = False) -> np.ndarray:
+        stored = checks.datum(asked["values"], tuple(self.explorer.model.shape), most=self.most)
+        self._fits(stored, for_completion)
+        return stored
+
+    def _fits(self, stored: np.ndarray, for_completion: bool = False) -> None:
+        """What a likelihood can be asked about."""
+        if stored.dtype.kind != "f":
+            return
+        if np.isnan(stored).any() and not (self.explorer.takes_missing or for_completion):
+            likelihood = self.explorer.model.config.model.likelihood
+            raise BadRequest(f"missing values, which the {likelihood} likelihood cannot take")
+        with np.errstate(over="ignore"):
+            scaled = np.abs(np.asarray(self.explorer.model.scaling.apply(stored.astype(np.float64)[None])))
+        if np.isinf(scaled).any() or np.nanmax(scaled, initial=0.0) > FARTHEST:
+            raise BadRequest(f"a value is more than {FARTHEST:,.0f} deviations away from the data")
+
+    def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Do it in the model's thread."""
+        try:
+            future = self.worker.submit(function, *arguments)
+        except RuntimeError:
+            raise BadRequest("the explorer ends", HTTPStatus.SERVICE_UNAVAILABLE) from None
+        try:
+            return future.result(PATIENCE)
+        except Late:
+            future.cancel()
+            raise BadRequest("too much to do: try again", HTTPStatus.SERVICE_UNAVAILABLE) from None

@@ -1,0 +1,119 @@
+"""A file that was dropped on the page, as a datum. What it is is told by its content: its name is not used."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lapae.data import DataError
+from lapae.data.arrays import open_npy
+from lapae.data.decode import read_header
+from lapae.data.images import SKIP
+from lapae.data.inputs import Input, open_input
+from lapae.model import TrainedModel
+from lapae.view.explore.checks import BadRequest
+
+MOST_BYTES = 8 * 2**20
+MOST_PIXELS = 2**24
+"""Of an image: fewer than a data set may have, because anyone may send one."""
+MOST_LINE = 2**20
+"""Bytes of a row: millions of empty cells would fill the memory."""
+MOST_ROWS = 8192
+"""Rows of a file that one can choose from."""
+
+
+class Upload(NamedTuple):
+    """A datum of a file."""
+
+    stored: np.ndarray
+    """(*shape) in storage units, NaN where missing."""
+    row: int
+    n: int
+    """How many data the file has, or MOST_ROWS."""
+    note: str
+    """What was done to make it fit."""
+
+
+def read_upload(body: bytes, model: TrainedModel, row: int = 0) -> Upload:
+    """Datum `row` of a file: an image, a .csv table or a .npy array that fits the model."""
+    if not body:
+        raise BadRequest("the file is empty")
+    with TemporaryDirectory(prefix="lapae-") as folder:
+        path = Path(folder) / f"upload{_suffix(body)}"
+        path.write_bytes(body)
+        try:
+            note = _image_note(path, model) if path.suffix == ".png" else ""
+            return _pick(_open(path, model), row, note)
+        except DataError as error:
+            told = str(error).replace(str(path), "the file").replace(SKIP, "")
+            raise BadRequest(told) from None
+        except MemoryError:
+            raise BadRequest("the file is too large") from None
+
+
+def _suffix(body: bytes) -> str:
+    if body.startswith(b"\x93NUMPY"):
+        return ".npy"
+    if body.startswith(b"PK\x03\x04"):
+        raise BadRequest("an archive: expected an image, a .csv or a .npy file")
+    if body[:2] in (b"P1", b"P2", b"P3") and body[2:3].isspace():
+        return ".png"  # images written as text; any suffix of an image will do
+    try:  # a letter may be cut in two at the end
+        text = "\0" not in getincrementaldecoder("utf-8")().decode(body[:4096])
+    except UnicodeDecodeError:
+        text = False
+    if text and max(map(len, body.split(b"\n"))) > MOST_LINE:
+        raise BadRequest(f"a line of more than {MOST_LINE:,} bytes: expected a table")
+    return ".csv" if text else ".png"
+
+
+def _open(path: Path, model: TrainedModel) -> Input:
+    """The file as an input; whatever its values, as how unusual they are is what is asked."""
+    if path.suffix != ".npy":
+        return open_input(path, model, resize=True, alpha=True, any_colour=True, any_range=True)
+    try:
+        return open_input(path, model, any_range=True)
+    except DataError:
+        raw = open_npy(path)
+        shape = tuple(model.shape)
+        single = {shape, shape[1:] if shape[0] == 1 else shape, (*shape[1:], shape[0])}
+        if raw.shape not in single:
+            raise
+        np.save(path, np.array(raw)[None])  # one datum without an axis of data
+        return open_input(path, model, any_range=True)
+
+
+def _pick(source: Input, row: int, note: str) -> Upload:
+    parts: list[Any] = []
+    n = 0
+    for block in source.blocks(lambda done: None):
+        parts.append(block.x)
+        n += len(block.x)
+        if n >= MOST_ROWS:
+            break
+    if not n:
+        raise DataError(f"{source.path}: holds no data")
+    if row >= n:
+        raise BadRequest(f"row {row}: the file has {n} data, counted from 0")
+    x = np.concatenate(parts)[row]
+    return Upload(x, row, min(n, MOST_ROWS), note)
+
+
+def _image_note(path: Path, model: TrainedModel) -> str:
+    """What is done to an image so that it fits."""
+    header = read_header(path)
+    height, width = header.size
+    if height * width > MOST_PIXELS:
+        raise DataError(f"{path}: {height}x{width} pixels, at most {MOST_PIXELS:,} are read")
+    if len(model.shape) != 3:
+        return ""
+    done = []
+    if header.size != tuple(model.shape[1:]):
+        done.append(f"scaled from {height}x{width} to {model.shape[1]}x{model.shape[2]} pixels")
+    if model.shape[0] == 1 and not header.gray:
+        done.append("turned gray")
+    return ", ".join(done)

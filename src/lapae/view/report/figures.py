@@ -1,0 +1,86 @@
+"""Pictures of a trained model, drawn without pyplot: functions of a model and data that return matplotlib figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lapae.predict import predict
+from lapae.predict.complete import impute
+from lapae.tasks.figures import image_grid
+from lapae.tasks.imputation import MaskName, mask
+from lapae.view.report.latent import latent_space, plane
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from lapae.tasks.base import TrainedModel
+
+
+def latent_figure(
+    model: TrainedModel,
+    x: Tensor,
+    y: np.ndarray | None = None,
+    *,
+    label_names: Sequence[str] | None = None,
+    side: int = 64,
+    n_samples: int = 100,
+    seed: int = 0,
+) -> Figure:
+    """The codes of x (N, *shape) on the deviation of the decoder (paper, figure 1): low on the data, high away."""
+    space = latent_space(model.method, x)
+    found = plane(model.method, space, side=side, n_samples=n_samples, seed=seed)
+    figure = Figure(figsize=(5.4, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    extent = (*space.limits[0], *space.limits[1])
+    heat = axes.imshow(found.total, extent=extent, aspect="auto", cmap="Greys", interpolation="bilinear")
+    figure.colorbar(heat, label="standard deviation, summed over the datum", shrink=0.85)
+    _points(axes, space.points[:, :2], y, label_names)
+    axes.set(xlabel=space.names[0], ylabel=space.names[1], xlim=space.limits[0], ylim=space.limits[1])
+    return figure
+
+
+def _points(axes: Axes, points: np.ndarray, y: np.ndarray | None, names: Sequence[str] | None) -> None:
+    if y is None or np.ndim(y) != 1:
+        axes.scatter(*points.T, s=3, linewidths=0)
+        return
+    for i, value in enumerate(np.unique(y)):
+        label = names[int(value)] if names is not None and 0 <= value < len(names) else str(value)
+        axes.scatter(*points[y == value].T, s=4, linewidths=0, color=f"C{i % 10}", label=label)
+    if len(np.unique(y)) <= 12:
+        style = {"fontsize": 8, "markerscale": 3, "frameon": False, "handletextpad": 0.1, "columnspacing": 0.8}
+        axes.figure.legend(loc="outside lower center", ncols=len(np.unique(y)), **style)
+
+
+def reconstruction_figure(model: TrainedModel, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
+    """A column a datum of x (n, C, H, W): input, mean reconstruction, deviation."""
+    found = predict(model.method, x, n_samples=n_samples, seed=seed, want=("outputs",))
+    assert found.x_mean is not None
+    assert found.x_var is not None
+    deviation = found.x_var.sqrt().mean(1, keepdim=True)
+    figure = Figure(figsize=(0.9 * len(x) + 0.4, 2.9), layout="constrained")
+    rows = {"input": x, "mean": found.x_mean, "deviation": deviation}
+    grid = figure.subplots(3, len(x), squeeze=False)
+    for line, (name, images) in zip(grid, rows.items(), strict=True):
+        top = float(deviation.max()) if name == "deviation" else 1.0
+        for axes, image in zip(line, images, strict=True):
+            axes.set(xticks=[], yticks=[])
+            axes.set_frame_on(False)
+            array = image.clamp(0, top).movedim(0, -1).numpy()
+            axes.imshow(array, cmap="magma" if name == "deviation" else "gray", vmin=0, vmax=top)
+        line[0].set_ylabel(name, fontsize=9)
+    return figure
+
+
+def imputation_figure(
+    model: TrainedModel, x: Tensor, *, which: MaskName = "upper", modes: int = 6, seed: int = 0
+) -> Figure:
+    """A row a datum of x (n, C, H, W): truth, what is left of it, samples of the missing half."""
+    observed = mask(which, tuple(x.shape[1:]), n=len(x), seed=seed)
+    found = impute(model.method, x, observed, modes=modes, steps=2, seed=seed)
+    rows = [[x[i], x[i].masked_fill(~observed[i], 0.5), *found.samples[:, i]] for i in range(len(x))]
+    return image_grid(rows, ["truth", "seen", *(f"sample {m + 1}" for m in range(modes))])

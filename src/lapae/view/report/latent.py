@@ -1,0 +1,124 @@
+"""The latent space in two dimensions: the data on it, and what the decoder says everywhere around them.
+
+With K = 2 the two axes are the latent ones. With more, they are principal axes of the codes of the data, and a map is
+the plane of two of them through the mean code. K = 1 is a line: its second axis has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapae.methods.base import Method
+from lapae.view.report.decode import Decoded, decode_codes, encode_mean
+
+MARGIN = 0.35
+"""Room around the codes as a share of their range: the map shows what the decoder says away from the data."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A map: two axes of a space, and what is decoded on a grid over them."""
+
+    axes: tuple[int, int]
+    """Indices into `LatentSpace.directions`: horizontal, vertical."""
+    decoded: Decoded
+    """Row by row from the top (the largest value of the vertical axis): (side * side, *shape)."""
+    side: int
+
+    @property
+    def total(self) -> np.ndarray:
+        """(side, side): summed deviation, the first row at the top."""
+        return self.decoded.total.numpy().reshape(self.side, self.side)
+
+
+@dataclass(frozen=True)
+class LatentSpace:
+    """Codes of data, and the axes to look along."""
+
+    codes: np.ndarray
+    """(N, K)"""
+    origin: np.ndarray
+    """(K,): where all coordinates are zero."""
+    directions: np.ndarray
+    """(A, K): unit vectors."""
+    names: tuple[str, ...]
+    """(A,)"""
+    limits: np.ndarray
+    """(A, 2): what a map shows of each axis."""
+    share: tuple[float, ...] | None = None
+    """(A,): part of the variance of the codes along each axis, for principal axes."""
+
+    @property
+    def points(self) -> np.ndarray:
+        """(N, A): coordinates of the codes."""
+        return (self.codes - self.origin) @ self.directions.T
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Every pair of axes."""
+        return list(combinations(range(len(self.directions)), 2))
+
+    def through(self, code: np.ndarray, axes: tuple[int, int]) -> LatentSpace:
+        """The same axes with the plane of two of them through `code` (K,); their coordinates stay what they are."""
+        gap = code - self.origin
+        pair = self.directions[list(axes)]
+        return replace(self, origin=self.origin + gap - (pair @ gap) @ pair)
+
+    def code(self, axes: tuple[int, int], at: tuple[float, float]) -> np.ndarray:
+        """The code (K,) at two coordinates of a map."""
+        return self.origin + np.asarray(at) @ self.directions[list(axes)]
+
+    def grid(self, axes: tuple[int, int], side: int) -> np.ndarray:
+        """Codes (side * side, K) of the centres of the cells of a map, row by row from the top."""
+        centres = (np.arange(side) + 0.5) / side
+        (a_low, a_high), (b_low, b_high) = self.limits[list(axes)]
+        a, b = a_low + centres * (a_high - a_low), b_high - centres * (b_high - b_low)
+        u, v = self.directions[list(axes)]
+        return (self.origin + a[None, :, None] * u + b[:, None, None] * v).reshape(side * side, -1)
+
+
+def latent_space(method: Method, x: Tensor, *, n_axes: int = 4) -> LatentSpace:
+    """The codes of x (N, *shape) and at most `n_axes` axes."""
+    codes = encode_mean(method, x).double().numpy()
+    k = codes.shape[1]
+    share = None
+    if k <= 2:
+        origin, directions = np.zeros(k), np.eye(k)
+        names = tuple(f"z{i + 1}" for i in range(k))
+        if k == 1:
+            directions, names = np.array([[1.0], [0.0]]), ("z1", "no second axis")
+    else:
+        origin = codes.mean(0)
+        _, values, rows = np.linalg.svd(codes - origin, full_matrices=False)
+        n = min(n_axes, k, len(rows))
+        # the sign of a principal axis is arbitrary: the largest entry is positive
+        directions = rows[:n] * np.sign(rows[np.arange(n), np.abs(rows[:n]).argmax(1)])[:, None]
+        names = tuple(f"PC {i + 1}" for i in range(n))
+        share = tuple(float(s) for s in (values**2 / max((values**2).sum(), 1e-300))[:n])
+    points = (codes - origin) @ directions.T
+    low, high = np.percentile(points, [0.5, 99.5], axis=0)
+    room = MARGIN * np.maximum(high - low, 1e-6)
+    if k == 1:
+        low[1], high[1], room[1] = -1.0, 1.0, 0.0
+    return LatentSpace(codes, origin, directions, names, np.stack([low - room, high + room], 1), share)
+
+
+def plane(
+    method: Method,
+    space: LatentSpace,
+    axes: tuple[int, int] = (0, 1),
+    *,
+    side: int = 32,
+    n_samples: int = 50,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Plane:
+    """Decode the grid of a map."""
+    z = torch.as_tensor(space.grid(axes, side))
+    return Plane(axes, decode_codes(method, z, n_samples=n_samples, seed=seed, progress=progress), side)

@@ -1,0 +1,101 @@
+"""What a run is, in words and numbers: what was trained on what, its final numbers, its curves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lapae.data import Data
+from lapae.model import TrainedModel
+from lapae.runs import HISTORY, Run
+from lapae.view.report.chart import Chart, line_chart
+from lapae.view.report.results import number
+
+METHODS = {
+    "online": "online Laplacian autoencoder",
+    "posthoc": "post-hoc Laplacian autoencoder",
+    "ae": "autoencoder",
+    "ae-var": "autoencoder with a learned variance",
+    "vae": "variational autoencoder",
+    "dropout": "autoencoder with dropout",
+    "ensemble": "ensemble of autoencoders",
+    "bbb": "autoencoder with Bayes by backprop",
+}
+
+
+def facts(model: TrainedModel, data: Data) -> list[tuple[str, str]]:
+    """What was trained on what."""
+    config, metrics = model.config, model.metrics
+    n_weights = sum(p.numel() for p in model.method.parameters())
+    shape = " × ".join(map(str, model.shape))
+    method = config.method
+    out = [
+        (
+            "Data",
+            f"{data.name}: {len(data.train):,} to train, {len(data.valid):,} to validate, {len(data.test):,} to test",
+        ),
+        ("A datum", f"{shape} {'pixels' if data.kind == 'image' else 'values'}"),
+        ("Network", f"{config.model.network}, code of {config.model.latent_dim}, {n_weights:,} weights"),
+        ("Likelihood", config.model.likelihood),
+        ("Method", METHODS.get(method.method, method.method)),
+    ]
+    if method.method in ("online", "posthoc"):
+        rule = f", update {method.update}, forgetting {number(method.forgetting)}" if method.method == "online" else ""
+        out.append(("Posterior", f"{method.hessian} Hessian, prior precision {method.prior_precision:g}{rule}"))
+    train = config.train
+    out.append(("Training", f"batches of {train.batch_size}, Adam {train.learning_rate:g}, seed {train.seed}"))
+    if metrics:
+        seconds = f"{metrics['seconds']:.0f} s on {metrics['device']}" if "seconds" in metrics else ""
+        out.append(("Ended after", f"{metrics.get('epochs')} epochs ({metrics.get('stopped')}); {seconds}"))
+    else:
+        out.append(("Ended after", "not finished: the best weights so far"))
+    return out
+
+
+def summary(model: TrainedModel, data: Data) -> str:
+    """What was trained on what, in a line."""
+    config = model.config
+    what = "images" if data.kind == "image" else "rows" if data.kind == "table" else "arrays"
+    shape = " × ".join(map(str, model.shape))
+    epochs = f", trained for {model.metrics['epochs']} epochs" if "epochs" in model.metrics else ""
+    codes = f"codes of {config.model.latent_dim} dimension{'s' if config.model.latent_dim > 1 else ''}"
+    return f"{len(data.train):,} {what} of {shape}; {codes}, network {config.model.network}{epochs}."
+
+
+def headline(model: TrainedModel) -> list[tuple[str, str, str]]:
+    """The final numbers: name, value, what it is."""
+    test = model.metrics.get("test", {})
+    told = {
+        "squared_error": ("test error", "squared error of a reconstruction, summed over its values"),
+        "squared_error_sampled": ("under sampled networks", "the same error, a mean over sampled networks"),
+    }
+    out = [(told[key][0], number(float(test[key])), told[key][1]) for key in told if test.get(key) is not None]
+    if model.metrics.get("best_loss") is not None:
+        best = model.metrics
+        out.append(("best validation loss", number(float(best["best_loss"])), f"of epoch {best['best_epoch']}"))
+    return out
+
+
+def read_history(run: Run) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl; a line that was being written when the process ended is left out."""
+    try:
+        lines = (run / HISTORY).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("epoch"), int):
+            records.append(record)
+    return records
+
+
+def curves(model: TrainedModel, history: list[dict[str, Any]]) -> Chart | None:
+    """Training and validation loss."""
+    if not history:
+        return None
+    series = {"training": [r.get("loss") for r in history], "validation": [r.get("valid_loss") for r in history]}
+    return line_chart([r["epoch"] for r in history], series, mark=model.metrics.get("best_epoch"))

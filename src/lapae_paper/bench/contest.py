@@ -1,0 +1,183 @@
+"""One method on a list of networks, in a process of its own with a memory limit: what dies, dies alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lapae.curvature import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac, record
+from lapae.curvature.likelihoods import Gaussian
+from lapae.models import mlp, paper_fashion
+from lapae_paper.bench.measure import Work, peak_bytes, seconds_of, take_turns, typical
+from lapae_paper.bench.peers import installed_peers
+
+OURS = ("approx", "mc", "mixed", "bottleneck", "kfac", "kfac exact", "exact", "block")
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network: dense, fashion, convolutions, or these with a code of two numbers in their middle (autoencoder).
+
+    The last two come with the side of their images.
+    """
+
+    network: str
+    size: int = 28
+
+    def build(self, device: torch.device) -> tuple[nn.Module, Tensor]:
+        """The network and a batch."""
+        torch.manual_seed(0)
+        if self.network == "dense":
+            module, x = mlp((784,), 2), torch.rand(64, 784)
+        elif self.network == "fashion":
+            module, x = paper_fashion(), torch.rand(64, 1, 28, 28)
+        else:
+            x = torch.rand(8, 3, self.size, self.size)
+            layers: list[nn.Module] = []
+            for _ in range(5):
+                layers += [nn.Conv2d(3, 3, 3, padding=1), nn.Tanh()]
+            if self.network == "autoencoder":
+                n = x[0].numel()
+                layers[4:4] = [nn.Flatten(), nn.Linear(n, 2), nn.Linear(2, n), nn.Unflatten(1, x.shape[1:]), nn.Tanh()]
+            module = nn.Sequential(*layers[:-1])
+        return module.to(device), x.to(device)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one method may take, and how long to measure it."""
+
+    device: str
+    threads: int
+    seconds: float
+    """Of measuring a network."""
+    call_seconds: float
+    """Of one call; larger networks are not tried after one that took longer."""
+    memory_bytes: int
+    """On top of what the process holds before."""
+
+
+def contest(method: str, jobs: Sequence[Job], limits: Limits) -> Iterator[dict[str, Any]]:
+    """A result a job: {network, size, method, and ms, base_ms, ratio, shared_ratio, bytes, base_bytes, or failed: why}.
+
+    Jobs of one network stand in the order of their size; after a failure the larger ones are left out.
+    """
+    context = multiprocessing.get_context("spawn")
+    failed: set[str] = set()
+    waiting = list(jobs)
+    while waiting:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_worker, args=(theirs, method, waiting, limits), daemon=True)
+        process.start()
+        theirs.close()
+        while waiting:
+            job = waiting[0]
+            result = _receive(ours, START_SECONDS + 4 * limits.call_seconds + 4 * limits.seconds)
+            waiting = waiting[1:]
+            yield {"network": job.network, "size": job.size, "method": method, **result}
+            if "failed" in result:
+                failed.add(job.network)
+                waiting = [other for other in waiting if other.network not in failed]
+                break  # the process may be full of debris: the next network gets a new one
+        process.kill()
+        process.join()
+
+
+def _receive(pipe: Connection, seconds: float) -> dict[str, Any]:
+    if not pipe.poll(seconds):
+        return {"failed": "time"}
+    try:
+        return pipe.recv()
+    except EOFError:
+        return {"failed": "memory"}  # killed by the system
+
+
+def _worker(pipe: Connection, method: str, jobs: Sequence[Job], limits: Limits) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # peers warn and the profiler reports; what matters goes by the pipe
+    torch.set_num_threads(limits.threads)
+    device = torch.device(limits.device)
+    _limit_memory(device, limits.memory_bytes)
+    for job in jobs:
+        try:
+            pipe.send(_measure(method, job, device, limits))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            memory = isinstance(error, MemoryError) or "memory" in text.lower()
+            pipe.send({"failed": "memory" if memory else f"not supported ({text[:100]})"})
+            return
+    pipe.close()
+
+
+def _limit_memory(device: torch.device, n_bytes: int) -> None:
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, n_bytes / total))
+        return
+    with open("/proc/self/statm", "rb") as file:  # pages of address space in use, libraries included
+        held = int(file.read().split()[0]) * resource.getpagesize()
+    limit = held + n_bytes + (1 << 30)  # libraries that are yet to be loaded
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _measure(method: str, job: Job, device: torch.device, limits: Limits) -> dict[str, Any]:
+    module, x = job.build(device)
+    base = _forward_backward(module, x)
+    works = {"base": base} | _works(method, module, x)
+    base()
+    first = seconds_of(works["alone"])
+    if first > limits.call_seconds:
+        return {"ms": 1e3 * first, "ratio": first / seconds_of(base), "failed": "time"}
+    seconds = {name: typical(times) for name, times in take_turns(works, limits.seconds).items()}
+    return {
+        "ms": 1e3 * seconds["alone"],
+        "base_ms": 1e3 * seconds["base"],
+        "ratio": seconds["alone"] / seconds["base"],
+        "shared_ratio": seconds["shared"] / seconds["base"] if "shared" in seconds else None,
+        "bytes": peak_bytes(works["alone"], device),
+        "base_bytes": peak_bytes(base, device),
+    }
+
+
+def _forward_backward(module: nn.Module, x: Tensor) -> Work:
+    parameters = list(module.parameters())
+
+    def work() -> None:
+        torch.autograd.grad(-Gaussian().log_prob(module(x), x).sum(), parameters)
+
+    return work
+
+
+def _works(method: str, module: nn.Module, x: Tensor) -> dict[str, Work]:
+    """The method with a forward pass of its own (alone), and ours on a forward pass that the loss has paid for."""
+    if method not in OURS:
+        return {"alone": installed_peers()[method](module, x)}
+    likelihood = Gaussian()
+    with torch.no_grad():
+        tape = record(module, x)
+    if method.startswith("kfac"):
+        n_samples = None if method == "kfac exact" else 1
+        return {
+            "alone": lambda: ggn_kfac(module, x, likelihood, n_samples=n_samples),
+            "shared": lambda: kfac(tape, likelihood, n_samples=n_samples),
+        }
+    if method == "block":
+        return {"alone": lambda: ggn_blocks(module, x, likelihood), "shared": lambda: blocks(tape, likelihood)}
+    return {
+        "alone": lambda: ggn_diagonal(module, x, likelihood, method),  # pyright: ignore[reportArgumentType]
+        "shared": lambda: diagonal(tape, likelihood, method),  # pyright: ignore[reportArgumentType]
+    }
+
+
+def today() -> str:
+    """The date, for a record of results."""
+    return time.strftime("%Y-%m-%d")

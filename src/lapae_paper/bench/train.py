@@ -1,0 +1,146 @@
+"""`lapae bench train`: time of a training step of every method, as a multiple of a plain autoencoder's.
+
+Steps are those of training (`lapae.train.step`: eager, or replayed as a CUDA graph), on one batch in memory. Methods
+take turns in rounds, so that a slow moment of the machine hits all of them; the median over rounds is reported. Beside
+them IVON (Shen et al. 2024; package ivon-opt), the nearest rival in online variational training, where installed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lapae.config import MethodConfig, TrainConfig
+from lapae.curvature.likelihoods import Gaussian
+from lapae.methods import build
+from lapae.models import NETWORKS
+from lapae.train.fabric import make_fabric, matrix_products
+from lapae.train.step import LossSum, make_optimizer, make_step
+
+SHAPES = {"paper-mnist": (1, 28, 28), "paper-fashion": (1, 28, 28), "paper-celeba": (3, 64, 64)}
+N_DATA = 55_000
+
+
+@dataclass(frozen=True)
+class TrainBench:
+    """Time of a training step, beside a plain autoencoder's."""
+
+    network: str = "paper-mnist"
+    """paper-mnist, paper-fashion or paper-celeba."""
+    batch_size: int = 64
+    """Data in a step."""
+    methods: tuple[str, ...] = ("online:approx", "online:mc", "online:bottleneck", "bbb", "dropout", "vae", "ensemble")
+    """Methods to time; `online:HESSIAN` names the curvature."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    capture: str = "auto"
+    """auto: CUDA graphs; never: eager."""
+    precision: str = "32"
+    """32, tf32 or bf16."""
+    rounds: int = 9
+    """Rounds in which the methods take turns."""
+    seconds: float = 0.3
+    """Time of a method in a round, about."""
+
+
+def run(options: TrainBench) -> list[dict[str, Any]]:
+    """A row a method: name, milliseconds a step, multiple of the plain autoencoder's."""
+    with matrix_products(TrainConfig(precision=options.precision)):  # pyright: ignore[reportArgumentType]
+        return _run(options)
+
+
+def _run(options: TrainBench) -> list[dict[str, Any]]:
+    steps = {name: make(name, options) for name in ("ae", *options.methods)}
+    ivon = make_ivon(options)
+    if ivon is not None:
+        steps["ivon"] = ivon
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    counts = {name: _steps_for(step, options.seconds) for name, step in steps.items()}
+    for _ in range(options.rounds):
+        for name, step in steps.items():
+            times[name].append(_time(step, counts[name]))
+    # A ratio a round, of neighbours in time; the median of these is what a slow moment moves least.
+    rows = []
+    for name, seconds in times.items():
+        ratios = [mine / plain for mine, plain in zip(seconds, times["ae"], strict=True)]
+        rows.append({"method": name, "ms": 1e3 * statistics.median(seconds), "ratio": statistics.median(ratios)})
+    return rows
+
+
+def make(name: str, options: TrainBench) -> Callable[[], object]:
+    """A function that takes one training step of a method on a fixed batch."""
+    method_name, _, hessian = name.partition(":")
+    config = MethodConfig(method=method_name, hessian=hessian or "approx", forgetting=1e-3)
+    shape = SHAPES[options.network]
+    train = TrainConfig(batch_size=options.batch_size, device=options.device, precision=options.precision)  # pyright: ignore
+    fabric = make_fabric(train)
+    torch.manual_seed(0)
+    method = build(method_name, lambda: NETWORKS[options.network](shape), Gaussian(), config, N_DATA)
+    method.to(fabric.device).train()
+    optimizer = make_optimizer(method, 1e-3, fabric.device)
+    module, wrapped = fabric.setup(method, optimizer)
+    step = make_step(
+        method,
+        module,
+        wrapped,
+        fabric,
+        torch.Generator(fabric.device).manual_seed(0),
+        LossSum(fabric.device),
+        batch_size=options.batch_size,
+        capture=options.capture == "auto",
+    )
+    x = torch.rand(options.batch_size, *shape, device=fabric.device)
+    return lambda: step(x)
+
+
+def make_ivon(options: TrainBench) -> Callable[[], Tensor] | None:
+    """One step of IVON on the same network: a sampled network, its gradient, its own update of mean and precision."""
+    if find_spec("ivon") is None:
+        return None
+    import ivon  # pyright: ignore[reportMissingImports]
+
+    shape = SHAPES[options.network]
+    device = make_fabric(replace_device(options)).device
+    network = NETWORKS[options.network](shape).to(device)
+    optimizer = ivon.IVON(network.parameters(), lr=1e-3, ess=N_DATA)
+    x = torch.rand(options.batch_size, *shape, device=device)
+
+    def step() -> Tensor:
+        with optimizer.sampled_params(train=True):
+            optimizer.zero_grad()
+            loss = -Gaussian().log_prob(network(x), x).mean()
+            loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def replace_device(options: TrainBench) -> TrainConfig:
+    """The training options that say where to run."""
+    return replace(TrainConfig(), device=options.device)  # pyright: ignore[reportArgumentType]
+
+
+def _steps_for(step: Callable[[], object], seconds: float) -> int:
+    for _ in range(8):  # warm up; a captured step is captured here
+        step()
+    return max(3, int(seconds / max(_time(step, 5), 1e-6)))
+
+
+def _time(step: Callable[[], object], n: int) -> float:
+    """Seconds a step, over n of them."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(n):
+        step()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) / n

@@ -1,0 +1,157 @@
+"""`lapae reproduce`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from lapae.errors import ConfigError, LapaeError, RunError
+
+
+@dataclass(frozen=True)
+class ReproduceCommand:
+    """A table or figure of the paper, beside the paper's own numbers."""
+
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    """Of the experiment, or all; --list says what there is."""
+    list: bool = False
+    """Say what there is, what it needs and how long it takes."""
+    quick: bool = False
+    """The same pipeline on embedded data, in minutes on two CPU cores."""
+    seeds: int | None = None
+    """Train with at most so many seeds: fewer models than the paper, and a rougher mean."""
+    out: Path | None = None
+    """Folder of the results and of the trained models; reproduced, or reproduced-quick."""
+    jobs: int = 1
+    """Models to train side by side, in processes of their own."""
+    again: bool = False
+    """Measure everything anew: with all also what is done already, otherwise what an interrupted run has measured.
+    Trained models are kept in any case."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+    data_dir: str | None = None
+    """Folder of the named data sets; $LAPAE_DATA where not given."""
+    json: bool = False
+    """Print one JSON object to stdout."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, run, write, print."""
+    command = tyro.cli(ReproduceCommand, args=list(arguments), prog="lapae reproduce")
+    for name, number in (("jobs", command.jobs), ("seeds", command.seeds)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{name} = {number}: expected at least 1")
+    from lapae_paper.experiments import EXPERIMENTS, find
+
+    if command.list:
+        print_list(as_json=command.json)
+        return 0
+    if command.name is None:
+        raise ConfigError(f"which experiment? One of {', '.join(EXPERIMENTS)}, or all; --list says more")
+    chosen = list(EXPERIMENTS.values()) if command.name == "all" else [find(command.name)]
+    return reproduce(chosen, command)
+
+
+def print_list(*, as_json: bool = False) -> None:
+    """What there is."""
+    from lapae.cli.eval import print_table
+    from lapae.view.report.results import Table
+    from lapae_paper.experiments import EXPERIMENTS, Size
+    from lapae_paper.experiments.workspace import key
+
+    entries = [
+        {
+            "name": e.name,
+            "of": e.of,
+            "about": e.about,
+            "needs": list(e.needs),
+            "models": len({key(trial) for trial in e.plan(Size()).values()}),
+            "minutes_quick": e.minutes[0],
+            "minutes": e.minutes[1],
+        }
+        for e in EXPERIMENTS.values()
+    ]
+    if as_json:
+        print(json.dumps(entries))
+        return
+    rows: list[tuple[str, ...]] = [
+        (
+            e["name"],
+            e["of"],
+            ", ".join(e["needs"]) or "-",
+            str(e["models"]),
+            f"{e['minutes_quick']:g} min",
+            f"{e['minutes']:g} min",
+            e["about"],
+        )
+        for e in entries
+    ]
+    print_table(Table(("name", "the paper's", "data", "models", "quick, CPU", "full, GPU", "about"), rows))
+
+
+def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
+    """Run experiments one after another; models that several need are trained once."""
+    from lapae.data.errors import DataError
+    from lapae.runs.files import make_folder
+    from lapae_paper.experiments import Lab, Size
+    from lapae_paper.experiments.training import fit_all
+    from lapae_paper.experiments.write import save, tables, write_pages
+
+    root = command.out or Path("reproduced-quick" if command.quick else "reproduced")
+    make_folder(root)
+    say = (
+        (lambda text: print(text, file=sys.stderr, flush=True))
+        if command.json
+        else (lambda text: print(text, flush=True))
+    )
+    size = Size(command.quick, command.seeds)
+    places: dict[str, Any] = {"device": command.device, "data_dir": command.data_dir}
+    labs = [Lab(entry, size, root, **places) for entry in chosen]
+    if command.again:
+        for lab in labs:
+            lab.forget()
+    kept = {} if command.again or len(labs) == 1 else {lab.experiment.name: _kept(lab) for lab in labs}
+    failed = fit_all([lab for lab in labs if not kept.get(lab.experiment.name)], command.jobs, say)
+    records = []
+    for lab in labs:
+        name = lab.experiment.name
+        if record := kept.get(name):
+            say(f"{name}: done already (--again does it anew)")
+        elif name in failed:
+            continue
+        else:
+            say(f"\n{name}: {lab.experiment.about}")
+            began = time.monotonic()
+            try:
+                outcome = lab.experiment.run(lab)
+            except (LapaeError, DataError) as error:  # the others go on
+                failed[name] = str(error)
+                say(f"  failed: {error}")
+                continue
+            record = save(lab, outcome, time.monotonic() - began)
+            for table in tables(record):
+                say(f"\n{table.title}\n\n{table.markdown()}\n")
+        records.append(record)
+    pages = write_pages(root)
+    if command.json:
+        print(json.dumps({"out": str(root), "experiments": records}))
+    say(f"\n{root}/: " + ", ".join(page.name for page in pages))
+    if failed:
+        raise RunError("not done: " + "; ".join(f"{name} ({reason})" for name, reason in failed.items()))
+    return 0
+
+
+def _kept(lab: Any) -> dict[str, Any] | None:
+    """The result of an experiment that was done before on the same models."""
+    from lapae_paper.experiments.write import identity, load
+
+    record = load(lab.root, lab.experiment.name)
+    same = record is not None and record["quick"] == lab.size.quick and record["plan"] == identity(lab)
+    return record if same else None

@@ -1,0 +1,90 @@
+"""Hessian approximations, post-hoc and online (the paper's table 2 and figure 8).
+
+The dense network on MNIST. "-log p" is the squared error of single sampled networks, "MSE" that of the mean over 100 of
+them, both summed over the pixels of an image. Online training makes every sampled network reconstruct well, post-hoc
+only their mean, and the approximate diagonal is as good as the exact one.
+
+The paper's numbers are of the images held out of the training set, which also steer early stopping; ours are given for
+these ("valid") and for the test images.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
+from lapae_paper.experiments.models import dense, digits
+from lapae_paper.experiments.pictures import latent_row, squared_errors
+from lapae_paper.experiments.workspace import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lapae.model import TrainedModel
+
+PAPER = {
+    "post-hoc KFAC": ("9683.9 ± 2455.0", "121.6 ± 24.5"),
+    "post-hoc exact": ("283.3 ± 88.6", "27.1 ± 0.9"),
+    "post-hoc approx": ("232.0 ± 65.5", "26.6 ± 0.6"),
+    "online exact": ("25.8 ± 0.2", "25.7 ± 0.2"),
+    "online approx": ("25.9 ± 0.4", "25.8 ± 0.4"),
+}
+"""Table 2: -log p and MSE."""
+
+ROWS = {
+    "post-hoc KFAC": ("posthoc", "kfac"),
+    "post-hoc exact": ("posthoc", "exact"),
+    "post-hoc approx": ("posthoc", "approx"),
+    "online exact": ("online", "exact"),
+    "online approx": ("online", "approx"),
+    "online mc": ("online", "mc"),
+    "online bottleneck": ("online", "bottleneck"),
+}
+"""The last two are ours, and have three seeds."""
+
+
+def plan(size: Size) -> Mapping[str, Trial]:
+    """Every row of the table, five seeds; the post-hoc rows of a seed share an autoencoder."""
+    return {
+        f"{name}, seed {seed}": dense(size, method, hessian=hessian, seed=seed)
+        for name, (method, hessian) in ROWS.items()
+        for seed in size.seeds(5 if name in PAPER else 3, 2)
+    }
+
+
+@experiment(
+    "hessian",
+    of="table 2, figure 8",
+    about="KFAC, exact and approximate Hessians, post-hoc and online: likelihood and error",
+    needs=("mnist",),
+    minutes=(1, 10),
+    plan=plan,
+)
+def run(lab: Lab) -> Outcome:
+    """Errors on the held-out and on the test images."""
+    data = lab.data(digits(lab.size))
+    found: dict[str, dict[str, list[float]]] = {}
+    figures = {}
+
+    def errors(model: TrainedModel) -> dict[str, float]:
+        return {
+            f"{split} {key}": value
+            for split, part in (("valid", data.valid), ("test", data.test))
+            for key, value in squared_errors(model, part, n_samples=lab.size(100, 20)).items()
+        }
+
+    for name in lab.plan:
+        row, _, seed = name.rpartition(", seed ")
+        for key, value in lab.measured(name, errors).items():
+            found.setdefault(row, {}).setdefault(key, []).append(value)
+        if seed == "0":
+            figures[f"hessian_{row.replace(' ', '_')}"] = latent_row(lab.model(name), data, title=row)
+    keys = ("valid -log p", "valid MSE", "test -log p", "test MSE")
+    rows = [
+        (row, *(spread(values[key]) for key in keys), *(cell(text) for text in PAPER.get(row, (None, None))))
+        for row, values in found.items()
+    ]
+    columns = ("Hessian", *keys, "paper -log p", "paper MSE")
+    return Outcome(
+        [Table("Squared error of sampled networks and of their mean", columns, rows)], figures, {"rows": found}
+    )

@@ -1,0 +1,285 @@
+"""Missing data (the paper's figure 11 and table 3): the upper half of an MNIST image is hidden, the lower observed.
+
+The paper's two stages (appendix A): five networks complete an image filled with noise, and five more average within
+each of these modes. A classifier of clean images sees every completed image, and its probabilities are averaged; the
+row "Classifier" is the same one on the image with noise in the hidden half. With nothing observed the procedure
+generates images.
+
+What differs from the authors: errors are against the whole true image and not the masked one; the classifier has its
+dropout off; test images and not those that steer early stopping; fresh noise for each mode, so that modes can differ by
+their start as well as by their network. The text puts the observed pixels back before the image is used, the authors'
+code classifies what the network says of the whole image: table 3's calibration is given both ways. A third way is ours:
+twenty single networks, nothing averaged within a mode, since an average of networks is sharper than any of them and
+makes the classifier too sure.
+
+A classifier's own calibration depends on how its training went as much as on what it is shown, so that there are five
+of them, and every number is a mean over these. The paper claims that imputation makes it better calibrated.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lapae.predict.complete import impute
+from lapae.tasks import classification as classification_task
+from lapae.tasks.base import device, subset, tensor
+from lapae.tasks.classifier import class_probabilities, train_classifier
+from lapae.tasks.generation import describe, from_noise
+from lapae.tasks.imputation import mask, value_range
+from lapae.tasks.imputation import run as impute_and_compare
+from lapae.tasks.metrics import classification
+from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
+from lapae_paper.experiments.models import NAMES, WIDE, dense, digits
+from lapae_paper.experiments.pictures import draw_mosaic
+from lapae_paper.experiments.workspace import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lapae.data import Data
+    from lapae.model import TrainedModel
+
+CLASSIFIER = "Classifier"
+METHODS = ("vae", "dropout", "ensemble", "posthoc", "online", WIDE)
+CLAIMED = ("posthoc", "online", WIDE)
+"""What the claim is about."""
+WAYS = {"": "the paper's procedure", "said ": "the authors' code", "single ": "single networks (ours)"}
+"""Ways to classify, by what their numbers begin with."""
+DRAWN = ("vae", "posthoc", "online")
+STEPS = (1, 10)
+"""Encodings and decodings where nothing is observed: as the paper's appendix, and as its text ("repeatedly")."""
+CALIBRATION = ("accuracy", "ece", "mce", "rmsce")
+PAPER: dict[str, tuple[float | None, ...]] = {
+    CLASSIFIER: (None, None, 0.53, 0.16, 0.25, 0.18),
+    "vae": (104.73, -104.75, 0.22, 0.18, 0.34, 0.19),
+    "dropout": (106.05, -106.05, 0.45, 0.28, 0.38, 0.29),
+    "ensemble": (96.23, -100.94, 0.53, 0.12, 0.2, 0.13),
+    "posthoc": (101.62, -107.25, 0.51, 0.16, 0.27, 0.18),
+    "online": (99.59, -106.29, 0.53, 0.12, 0.16, 0.13),
+}
+"""Table 3: MSE, log p(x), accuracy, ECE, MCE, RMSCE."""
+
+
+def plan(size: Size) -> Mapping[str, Trial]:
+    """Every method, three seeds; those that the claim is about, five."""
+    return {
+        f"{method}, seed {seed}": dense(size, method, seed=seed)
+        for method in METHODS
+        for seed in size.seeds(5 if method in CLAIMED else 3)
+    }
+
+
+@experiment(
+    "imputation",
+    of="figure 11, table 3",
+    about="the upper half of a digit is missing: error, accuracy and calibration of a classifier, samples",
+    needs=("mnist",),
+    minutes=(0.3, 12),
+    plan=plan,
+)
+def run(lab: Lab) -> Outcome:
+    """Table 3, both ways; how different the samples are; the two pictures."""
+    data = lab.data(digits(lab.size))
+    index = subset(data.test, lab.size(None, 200))
+    found: dict[str, dict[str, list[float]]] = {}
+    bare: dict[str, dict[str, float]] = {}  # by seed
+    halves: dict[str, Tensor] = {}
+    generated: dict[str, dict[int, Tensor]] = {}
+    variety = []
+    model = lab.model(next(iter(lab.plan)))
+    classifiers = [clean_classifier(lab, model, data, seed) for seed in range(lab.size(5, 1))]
+    for name in lab.plan:
+        method, _, seed = name.rpartition(", seed ")
+        about = {"data": data, "index": index, "classifiers": classifiers, "seed": int(seed)}
+        numbers = lab.measured(name, partial(measure, **about))
+        bare[seed] = numbers["hidden"]
+        for key, value in numbers["imputed"].items():
+            found.setdefault(method, {}).setdefault(key, []).append(value)
+        if seed == "0" and method in DRAWN:
+            model = lab.model(name)
+            halves[method] = half_samples(model, data)
+            generated[method] = {steps: from_nothing(model, data, steps) for steps in STEPS}
+            variety.append(variety_row(NAMES[method], model, data, generated[method].values()))
+    found[CLASSIFIER] = {key: [bare[seed][key] for seed in sorted(bare)] for key in CALIBRATION}
+    variety.append(variety_row("test images", model, data, [tensor(model, data.test, subset(data.test, 64))] * 2))
+    tables = [
+        Table("Upper half missing; observed pixels put back before classifying (as the text says)", *table3(found)),
+        Table(
+            "The same; what the network says of the whole image is classified (the authors' code)",
+            *others(found, "said "),
+        ),
+        Table(
+            "The same; twenty single networks, none averaged, observed pixels put back (ours)",
+            *others(found, "single "),
+        ),
+        claim(found),
+        Table(
+            "How different the completed images of one half image are",
+            ("method", "root mean square distance of two modes", "classes among five modes"),
+            [(NAMES[row], *(spread(found[row][key], 3) for key in ("mode_distance", "classes"))) for row in METHODS],
+        ),
+        Table(
+            "Nothing observed, images from noise: mean distance of two, and to the nearest training image",
+            (
+                "method",
+                *(f"{what}, {n} step{'s'[: n - 1]}" for n in STEPS for what in ("distance of two", "to training data")),
+            ),
+            variety,
+        ),
+    ]
+    figures = {"imputation_half": half_figure(data, model, halves), "imputation_nothing": nothing_figure(generated)}
+    notes = [
+        "MSE is the squared error, summed over all pixels, of the mean over modes of what the networks say, and log p "
+        "minus that of single modes, both against the true image (the authors': against the masked one).",
+        f"{len(classifiers)} classifiers, trained on clean training images and evaluated without dropout; accuracy and "
+        "calibration are means over these. ± is over seeds of the model and of the noise in the hidden half.",
+    ]
+    return Outcome(tables, figures, {"rows": found, "test images": len(index)}, notes)
+
+
+def clean_classifier(lab: Lab, model: TrainedModel, data: Data, seed: int) -> nn.Module:
+    """A classifier of clean images; kept beside the runs."""
+    chosen = subset(data.train, None)
+    return train_classifier(
+        tensor(model, data.train, chosen),
+        torch.as_tensor(np.asarray(data.train.y), dtype=torch.long),
+        int(np.max(np.asarray(data.train.y))) + 1,
+        epochs=lab.size(5, 10),
+        seed=seed,
+        cache=lab.root / "classifier",
+        device=device(model),
+    )
+
+
+def measure(
+    model: TrainedModel, data: Data, index: np.ndarray, classifiers: Sequence[nn.Module], seed: int
+) -> dict[str, dict[str, float]]:
+    """Errors and calibration with the upper half hidden ("imputed"), and of the bare classifiers ("hidden")."""
+    x = tensor(model, data.test, index)
+    y = np.asarray(data.test.y)[index]
+    observed = mask("upper", tuple(x.shape[1:]))
+    options: dict[str, Any] = {"seed": seed, "value_range": value_range(model, data)}
+    imputed = impute_and_compare(model.method, x, observed, **options)
+    modes = imputed.imputation
+    samples = {
+        "": modes.samples,
+        "said ": modes.reconstructions,
+        "single ": impute(model.method, x, observed, modes=20, average=0, **options).samples,
+    }
+    votes = [
+        torch.stack([class_probabilities(classifier, mode[None]).argmax(1) for mode in modes.samples]).sort(0)[0]
+        for classifier in classifiers
+    ]
+    return {
+        "imputed": {
+            "MSE": imputed.error_whole,
+            "log p": -imputed.error_whole_samples,
+            **{way + key: value for way in WAYS for key, value in calibration(classifiers, samples[way], y).items()},
+            "mode_distance": imputed.mode_distance,
+            "classes": 1.0 + float((torch.stack(votes).diff(dim=1) != 0).sum(1).float().mean()),
+        },
+        "hidden": calibration(classifiers, classification_task.hidden(imputed, **options)[None], y),
+    }
+
+
+def calibration(classifiers: Sequence[nn.Module], samples: Tensor, y: np.ndarray) -> dict[str, float]:
+    """Accuracy and calibration on samples (M, N, *shape), a mean over classifiers."""
+    each = [classification(class_probabilities(classifier, samples).numpy(), y) for classifier in classifiers]
+    return {key: float(np.mean([numbers[key] for numbers in each])) for key in CALIBRATION}
+
+
+Columns = tuple[tuple[str, ...], list[tuple[str, ...]]]
+HEADS = {"MSE": "MSE", "log p": "log p", "accuracy": "Acc.", "ece": "ECE", "mce": "MCE", "rmsce": "RMSCE"}
+
+
+def table3(found: Mapping[str, Mapping[str, list[float]]]) -> Columns:
+    """Columns and rows of table 3, each number beside the paper's."""
+    columns = ("method", *(text for head in HEADS.values() for text in (head, f"paper {head}")))
+    rows = []
+    for method in (CLASSIFIER, *METHODS):
+        paper = PAPER.get(method, (None,) * 6)
+        cells = [NAMES.get(method, method)]
+        for key, theirs in zip(HEADS, paper, strict=True):
+            cells += [spread(found[method].get(key, []), 2), cell(theirs)]
+        rows.append(tuple(cells))
+    return columns, rows
+
+
+def others(found: Mapping[str, Mapping[str, list[float]]], way: str) -> Columns:
+    """The calibration columns of table 3 for another way to classify."""
+    columns = ("method", *(text for key in CALIBRATION for text in (HEADS[key], f"paper {HEADS[key]}")))
+    rows = []
+    for method in METHODS:
+        cells = [NAMES[method]]
+        for key, theirs in zip(CALIBRATION, PAPER.get(method, (None,) * 6)[2:], strict=True):
+            cells += [spread(found[method][way + key], 2), cell(theirs)]
+        rows.append(tuple(cells))
+    return columns, rows
+
+
+def claim(found: Mapping[str, Mapping[str, list[float]]]) -> Table:
+    """Imputation against none, the same classifiers and noise: what the expected calibration error falls by."""
+    rows = []
+    for way, about in WAYS.items():
+        for method in CLAIMED:
+            pairs = zip(found[CLASSIFIER]["ece"], found[method][f"{way}ece"], strict=True)
+            theirs = [PAPER.get(row, (None,) * 6)[3] for row in (CLASSIFIER, method)]
+            gain = None if theirs[0] is None or theirs[1] is None else f"{theirs[0] - theirs[1]:+.2f}"
+            rows.append((about, NAMES[method], *decide([bare - own for bare, own in pairs], 3), cell(gain)))
+    columns = ("classified", "method", "ECE of the bare classifier minus this ± standard error", "better", "paper")
+    return Table("Does imputation improve calibration over the bare classifier?", columns, rows)
+
+
+def shown(model: TrainedModel, data: Data) -> Tensor:
+    """The first test images of four classes whose lower halves are ambiguous: 5, 3, 7, 9."""
+    y = np.asarray(data.test.y)
+    return tensor(model, data.test, np.array([np.flatnonzero(y == digit)[0] for digit in (5, 3, 7, 9)]))
+
+
+def half_samples(model: TrainedModel, data: Data) -> Tensor:
+    """Completed images (4, modes, *shape) of the same four half images."""
+    x = shown(model, data)
+    observed = mask("upper", tuple(x.shape[1:]))
+    return impute(model.method, x, observed, value_range=value_range(model, data)).samples.transpose(0, 1)
+
+
+def from_nothing(model: TrainedModel, data: Data, steps: int) -> Tensor:
+    """64 images (64, *shape) with nothing observed, after so many encodings and decodings."""
+    return from_noise(model.method, tuple(data.shape), 64, steps=steps, value_range=value_range(model, data))
+
+
+def variety_row(name: str, model: TrainedModel, data: Data, sets: Iterable[Tensor]) -> tuple[str, ...]:
+    """How far the images of each set (n, *shape) are from each other and from the training data."""
+    train = tensor(model, data.train, subset(data.train, 20_000))
+    about = [describe(samples, train) for samples in sets]
+    return name, *(cell(number) for each in about for number in (each.diversity, each.nearest_distance))
+
+
+def half_figure(data: Data, model: TrainedModel, samples: Mapping[str, Tensor]) -> Figure:
+    """Four half images, and what each method makes of them: a column a mode."""
+    x = shown(model, data)
+    seen = x.masked_fill(~mask("upper", tuple(x.shape[1:])), 0.5)
+    figure = Figure(figsize=(9.0, 2.5), layout="constrained")
+    n_modes = next(iter(samples.values())).shape[1]
+    first, *others = figure.subplots(1, 1 + len(samples), width_ratios=(2, *(n_modes for _ in samples)))
+    draw_mosaic(first, torch.stack([x, seen], 1), title="truth, seen")
+    for axes, (method, images) in zip(others, samples.items(), strict=True):
+        draw_mosaic(axes, images, title=NAMES[method])
+    return figure
+
+
+def nothing_figure(samples: Mapping[str, Mapping[int, Tensor]]) -> Figure:
+    """Images out of noise alone: a column a method, a row a number of steps."""
+    figure = Figure(figsize=(6.8, 2.8), layout="constrained")
+    grid = figure.subplots(len(STEPS), len(samples), squeeze=False)
+    for column, (method, sets) in enumerate(samples.items()):
+        for row, (steps, images) in enumerate(sets.items()):
+            title = f"{NAMES[method]}, {steps} step{'s'[: steps - 1]}"
+            draw_mosaic(grid[row, column], images[:18].unflatten(0, (3, 6)), title=title)
+    return figure

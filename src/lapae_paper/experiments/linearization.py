@@ -1,0 +1,159 @@
+"""How linear a network is over its own posterior (the paper's figure 3).
+
+The figure draws the joint density of a weight and a reconstruction for one datum: each column is the Gaussian
+likelihood around the network's output at that weight, and the weights are Gaussian. With a linear network the joint is
+Gaussian; with the network as it is, the density follows a curve.
+
+The paper's is a sketch; ours is of trained networks. The weights move along one posterior draw d, θ(s) = θ* + s d with
+s ~ N(0, 1), and the reconstruction is measured along the tangent J d, normalised. The table has a number for the whole
+output, over many data and directions: |f(s) - f_lin(s)| / |f_lin(s) - f(0)|, 0 for a linear network.
+
+The noise of the likelihood has deviation 1, far wider than what the networks of an online posterior differ by: the
+panels have a narrower one, which their titles say, so that the curve can be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure, SubFigure
+from torch import Tensor
+from torch.func import functional_call, jvp
+
+from lapae.methods.laplace import Laplace
+from lapae.methods.weights import WeightDraws
+from lapae.posterior.noise import fill_normal
+from lapae.predict.mc import evaluating
+from lapae.tasks.base import subset, tensor
+from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment
+from lapae_paper.experiments.models import LABELS, dense, digits
+from lapae_paper.experiments.workspace import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+METHODS = ("posthoc", "online")
+GRID = np.linspace(-3, 3, 24)
+"""Values of s; 0, where a relative error means nothing, is not among them."""
+WEIGHTS = np.exp(-0.5 * GRID**2) / np.exp(-0.5 * GRID**2).sum()
+"""The normal density on them, normalised."""
+
+
+@dataclass(frozen=True)
+class Along:
+    """The network along one direction d of its weights, for B data."""
+
+    here: Tensor
+    """f(0): (B, D)."""
+    moved: Tensor
+    """f(s) on the grid: (S, B, D)."""
+    tangent: Tensor
+    """J d: (B, D)."""
+
+    @property
+    def linear(self) -> Tensor:
+        """f_lin(s) on the grid: (S, B, D)."""
+        s = torch.as_tensor(GRID, dtype=self.here.dtype)
+        return self.here + s[:, None, None] * self.tangent
+
+    def relative_error(self) -> Tensor:
+        """Expectation over s of |f(s) - f_lin(s)| / |f_lin(s) - f(0)|: (B,)."""
+        gap = (self.moved - self.linear).norm(dim=2) / (self.linear - self.here).norm(dim=2)
+        return torch.as_tensor(WEIGHTS, dtype=gap.dtype) @ gap
+
+
+def along(method: Laplace, x: Tensor, seed: int) -> Along:
+    """Move the weights along the posterior draw of a seed; x is (B, *shape)."""
+    mean = dict(method.network.named_parameters())
+    x = x.to(next(iter(mean.values())).device)
+    with evaluating(method):
+        eps = fill_normal(torch.empty(1, method.posterior.n_weights, device=x.device), [seed])
+        d = method.posterior.scale_noise(eps)
+        forward = lambda weights: functional_call(method.network, weights, (x,))  # noqa: E731
+        here, tangent = jvp(forward, (mean,), (method.posterior.split(d[0]),))[:2]
+        s = torch.as_tensor(GRID, dtype=d.dtype, device=d.device)
+        draws = WeightDraws(method.network, method.params_at(s[:, None] * d))
+        moved = draws.decode(draws.encode(x[None])).loc
+    return Along(here.flatten(1).cpu(), moved.flatten(2).cpu(), tangent.flatten(1).cpu())
+
+
+def plan(size: Size) -> Mapping[str, Trial]:
+    """The two posteriors of the same network."""
+    return {method: dense(size, method) for method in METHODS}
+
+
+@experiment(
+    "linearization",
+    of="figure 3",
+    about="the joint of weight and reconstruction, nonlinear and linearised: how linear a network is",
+    needs=("mnist",),
+    minutes=(0.1, 1),
+    plan=plan,
+)
+def run(lab: Lab) -> Outcome:
+    """Panels for one datum, errors over many."""
+    data = lab.data(digits(lab.size))
+    n_directions = lab.size(16, 4)
+    figure = Figure(figsize=(8.0, 6.2), layout="constrained")
+    grid = figure.add_gridspec(len(METHODS), 1)
+    rows, raw = [], {}
+    for i, name in enumerate(METHODS):
+        part = figure.add_subfigure(grid[i])
+        model = lab.model(name)
+        assert isinstance(model.method, Laplace)
+        x = tensor(model, data.test, subset(data.test, lab.size(64, 16)))
+        found = [along(model.method, x, seed) for seed in range(n_directions)]
+        errors = torch.stack([each.relative_error() for each in found])
+        lengths = torch.stack([each.tangent.norm(dim=1) for each in found])
+        raw[name] = {"relative_error": errors.tolist(), "tangent": lengths.tolist()}
+        rows.append(
+            (
+                LABELS[name],
+                cell(float(errors.mean()), 3),
+                cell(float(errors.mean(1).std()), 3),
+                cell(float(errors.mean(0).std()), 3),
+                cell(float(lengths.mean()), 2),
+            )
+        )
+        draw_joint(part, found[0], LABELS[name])
+    columns = ("posterior", "relative error", "± over directions", "± over data", "length of J d")
+    table = Table("Error of the linearised network over its posterior, relative to how far it moves", columns, rows)
+    note = (
+        f"{len(x)} test data, {n_directions} posterior draws as directions, s ~ N(0, 1). 0 is a linear network; at 1 "
+        "the linearisation is as wrong as no prediction of the change at all."
+    )
+    return Outcome([table], {"linearization": figure}, raw, [note])
+
+
+def draw_joint(part: SubFigure, found: Along, title: str) -> None:
+    """p(s, y) of the first datum with both marginals: the network, and linearised."""
+    length = float(found.tangent[0].norm())
+    direction = found.tangent[0] / length
+    noise = min(1.0, 0.4 * length)
+    curves = [((values[:, 0] - found.here[0]) @ direction).numpy() for values in (found.moved, found.linear)]
+    s = np.linspace(GRID[0], GRID[-1], 121)
+    low, high = min(map(np.min, curves)) - 2.5 * noise, max(map(np.max, curves)) + 2.5 * noise
+    y = np.linspace(low, high, 161)
+    part.suptitle(f"{title}: noise of deviation {noise:.2g}", fontsize=10)
+    grid = part.add_gridspec(2, 5, width_ratios=(4, 1, 0.3, 4, 1), height_ratios=(1, 3.5))
+    for column, (curve, name) in enumerate(zip(curves, ("network", "linearised"), strict=True)):
+        at = 3 * column
+        line = np.interp(s, GRID, curve)
+        prior = np.exp(-0.5 * s**2) / np.sqrt(2 * np.pi)
+        joint = prior * np.exp(-0.5 * ((y[:, None] - line) / noise) ** 2) / (np.sqrt(2 * np.pi) * noise)
+        main = part.add_subplot(grid[1, at])
+        main.imshow(joint, extent=(s[0], s[-1], low, high), origin="lower", aspect="auto", cmap="Blues")
+        main.plot(s, line, color="C3", linewidth=1)
+        main.set_xlabel("position s along a posterior draw", fontsize=8)
+        main.set_ylabel("reconstruction along J d", fontsize=8)
+        main.tick_params(labelsize=7)
+        above = part.add_subplot(grid[0, at], sharex=main)
+        above.fill_between(s, prior, color="C0", alpha=0.4)
+        above.set_title(name, fontsize=9)
+        beside = part.add_subplot(grid[1, at + 1], sharey=main)
+        beside.fill_betweenx(y, joint.sum(1) * (s[1] - s[0]), color="C0", alpha=0.4)
+        for axes in (above, beside):
+            axes.set_axis_off()

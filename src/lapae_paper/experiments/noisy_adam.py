@@ -1,0 +1,50 @@
+"""A posterior in the manner of Noisy Adam (Zhang et al. 2018; paper, appendix C), to compare the online one with.
+
+Where the online posterior takes the diagonal of the GGN, this takes what Adam calls the second moment: the square of
+the mean gradient of a batch at the sampled weights,
+
+    H_{t+1} = (1 - α) H_t + α N g²
+
+so that it costs nothing beyond the gradient. Without Adam's square root, as in their Algorithm 1; the mean is trained
+by the same Adam as all other methods here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from lapae.config import MethodConfig
+from lapae.curvature.likelihoods import Likelihood
+from lapae.methods.base import NetworkFactory, register
+from lapae.methods.laplace import Laplace
+from lapae.posterior import DiagonalPrecision, update_rule
+
+
+@register("noisy-adam")
+class NoisyAdam(Laplace):
+    """Mean by the optimiser, precision by squared gradients, one weight sample a step."""
+
+    posterior: DiagonalPrecision
+
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+        super().__init__(network(), likelihood, config)
+        self.posterior.reset(float(n_data))
+        self.rule, self.n_data = update_rule("nng", config.forgetting or 1e-3), n_data
+        for name, parameter in self.network.named_parameters():
+            parameter.register_post_accumulate_grad_hook(partial(self._take, name))
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Mean negative log-likelihood at sampled weights."""
+        output = functional_call(self.network, self.sample_params(generator), (x,))
+        return -self.likelihood.log_prob(output, x).mean()
+
+    @torch.no_grad()
+    def _take(self, name: str, parameter: Tensor) -> None:
+        """Let the gradient of a parameter, which backward has just made, into the precision."""
+        assert parameter.grad is not None
+        h = self.posterior.split(self.posterior.h)[name]
+        h.mul_(self.rule.keep).addcmul_(parameter.grad, parameter.grad, value=self.rule.gain * self.n_data)

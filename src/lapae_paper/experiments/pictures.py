@@ -1,0 +1,109 @@
+"""What several experiments measure and draw of a trained model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lapae.predict import predict
+from lapae.tasks.base import batches, subset, tensor
+from lapae.view.report.latent import latent_space, plane
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from lapae.data import Data, Split
+    from lapae.model import TrainedModel
+
+SHOWN = 2000
+"""Codes in a map."""
+
+
+def squared_errors(model: TrainedModel, split: Split, *, n_samples: int = 100) -> dict[str, float]:
+    """Squared error a datum: of sampled networks ("-log p") and of their mean reconstruction ("MSE")."""
+    x = batches(model, split, None)
+    found = predict(model.method, x, n_samples=n_samples, want=("outputs", "error"))
+    assert found.squared_error is not None
+    assert found.squared_error_of_mean is not None
+    return {"-log p": float(found.squared_error.mean()), "MSE": float(found.squared_error_of_mean.mean())}
+
+
+def latent_row(model: TrainedModel, data: Data, *, title: str, n_samples: int = 50) -> Figure:
+    """The latent space with the decoder's deviation, and the mean and deviation of one reconstruction."""
+    figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+    space, mean, deviation = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
+    draw_latent(space, model, data, n_samples=n_samples)
+    draw_reconstruction(mean, deviation, model, data, n_samples=n_samples)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def draw_reconstruction(mean: Axes, deviation: Axes, model: TrainedModel, data: Data, *, n_samples: int = 50) -> None:
+    """Mean and deviation of the reconstruction of one test datum: the first of the last class."""
+    y = np.asarray(data.test.y)
+    x = tensor(model, data.test, np.flatnonzero(y == y.max())[:1])
+    found = predict(model.method, x, n_samples=n_samples, want=("outputs",))
+    assert found.x_mean is not None
+    assert found.x_var is not None
+    assert found.x_noise is not None
+    variance = found.x_var + (found.x_noise if found.x_learned else torch.zeros(()))
+    mean.imshow(found.x_mean[0].mean(0).clamp(0, 1), cmap="gray", vmin=0, vmax=1)
+    deviation.imshow(variance[0].mean(0).sqrt(), cmap="viridis", vmin=0)
+    for axes, name in ((mean, "mean"), (deviation, "deviation")):
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(name, fontsize=9)
+
+
+def draw_latent(axes: Axes, model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 48) -> None:
+    """Codes of test data, coloured by class, over the summed deviation of the decoder (dark: large)."""
+    index = subset(data.test, SHOWN)
+    space = latent_space(model.method, tensor(model, data.test, index))
+    heat = plane(model.method, space, side=side, n_samples=n_samples).total
+    axes.imshow(
+        heat, extent=(*space.limits[0], *space.limits[1]), aspect="auto", cmap="Greys", interpolation="bilinear"
+    )
+    y = None if data.test.y is None or np.ndim(data.test.y) != 1 else np.asarray(data.test.y)[index]
+    axes.scatter(*space.points[:, :2].T, s=1.5, linewidths=0, c=y, cmap="tab10")
+    axes.set(xlim=space.limits[0], ylim=space.limits[1])
+    axes.tick_params(labelsize=6)
+
+
+def growth(model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 32) -> float:
+    """How much larger the decoder's deviation is away from the data than on it: a ratio of means over a map."""
+    on, away = on_and_away(model, data, n_samples=n_samples, side=side)
+    return float(away.mean() / on.mean()) if len(away) else float("nan")
+
+
+def on_and_away(
+    model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 32
+) -> tuple[np.ndarray, np.ndarray]:
+    """The decoder's summed deviation in the cells of a map that are on the data, and in those away from them.
+
+    On: cells that hold codes of training data. Away: cells at least a fifth of the map from every code.
+    """
+    index = subset(data.train, 5 * SHOWN)
+    space = latent_space(model.method, tensor(model, data.train, index))
+    heat = plane(model.method, space, side=side, n_samples=n_samples).total
+    (left, right), (low, high) = space.limits[:2]
+    u = (space.points[:, 0] - left) / (right - left)
+    v = (high - space.points[:, 1]) / (high - low)
+    centres = (np.arange(side) + 0.5) / side
+    distance = np.full((side, side), np.inf)
+    for start in range(0, len(u), 1000):
+        du, dv = centres[None, :, None] - u[start : start + 1000], centres[:, None, None] - v[start : start + 1000]
+        distance = np.minimum(distance, np.hypot(du, dv).min(2))
+    on, away = distance < 0.5 / side, distance > 0.2
+    return heat[on], heat[away]
+
+
+def draw_mosaic(axes: Axes, rows: Tensor, *, title: str = "") -> None:
+    """Images (R, C, channels, H, W) from 0 to 1 edge to edge, with a thin line between."""
+    framed = torch.nn.functional.pad(rows.detach().float().clamp(0, 1), (0, 1, 0, 1), value=1.0)
+    whole = framed.permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)[:-1, :-1]
+    axes.imshow(whole if whole.shape[2] == 3 else whole.mean(2), cmap="gray", vmin=0, vmax=1)
+    axes.set(xticks=[], yticks=[])
+    axes.set_title(title, fontsize=9)

@@ -1,0 +1,73 @@
+"""Where the decoder is uncertain: VAE, post-hoc and online Laplacian autoencoder (the paper's figure 1).
+
+The dense network on MNIST with two latent dimensions. A map of the latent space shows the summed deviation of the
+decoder under the codes of the test images; below it, the mean and the deviation of one reconstruction. The deviation of
+the VAE is the one that it learns, plus that of sampled codes in the reconstruction; that of the others comes from
+sampled networks.
+
+The paper shows pictures alone. The numbers beside them are ours: the decoder's mean deviation away from the codes of
+the training images, divided by that on them, and the share of the map away from the codes where it is larger than on
+them: a learned variance can explode in one corner and be small everywhere else. The paper says that the deviation
+grows for both Laplacian autoencoders, and not for the VAE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+
+from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment
+from lapae_paper.experiments.models import LABELS, dense, digits
+from lapae_paper.experiments.pictures import draw_latent, draw_reconstruction, on_and_away
+from lapae_paper.experiments.workspace import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+METHODS = ("vae", "posthoc", "online")
+PAPER = {"vae": "smallest far away", "posthoc": "grows", "online": "grows"}
+"""What section 1 says of each; it has no number."""
+
+
+def plan(size: Size) -> Mapping[str, Trial]:
+    """Seed 0 of each."""
+    return {method: dense(size, method) for method in METHODS}
+
+
+@experiment(
+    "teaser",
+    of="figure 1",
+    about="where the decoder is uncertain: latent space and one reconstruction of VAE, post-hoc and online",
+    needs=("mnist",),
+    minutes=(0.2, 3),
+    plan=plan,
+)
+def run(lab: Lab) -> Outcome:
+    """One figure, and how the deviation grows."""
+    data = lab.data(digits(lab.size))
+    n_samples = lab.size(100, 20)
+    figure = Figure(figsize=(8.4, 4.8), layout="constrained")
+    grid = figure.add_gridspec(1, len(METHODS))
+    found: dict[str, tuple[float, float]] = {}
+    for i, method in enumerate(METHODS):
+        part = figure.add_subfigure(grid[i])
+        model = lab.model(method)
+        part.suptitle(LABELS[method], fontsize=11)
+        cells = part.add_gridspec(2, 2, height_ratios=(1.7, 1))
+        space = part.add_subplot(cells[0, :])
+        draw_latent(space, model, data, n_samples=n_samples, side=lab.size(64, 32))
+        space.set_xlabel("z1", fontsize=8)
+        space.set_ylabel("z2", fontsize=8)
+        draw_reconstruction(
+            part.add_subplot(cells[1, 0]), part.add_subplot(cells[1, 1]), model, data, n_samples=n_samples
+        )
+        on, away = on_and_away(model, data, n_samples=n_samples)
+        found[method] = float(away.mean() / on.mean()), float((away > on.mean()).mean())
+    table = Table(
+        "Deviation of the decoder away from the training data, as a multiple of that on them",
+        ("method", "away / on", "share of the places away where it is larger", "the paper says"),
+        [(LABELS[method], *(cell(number) for number in found[method]), PAPER[method]) for method in METHODS],
+    )
+    note = "Maps are dark where the decoder's summed deviation is large, each on its own scale; points are test codes."
+    return Outcome([table], {"teaser": figure}, {"away / on, share": found}, [note])

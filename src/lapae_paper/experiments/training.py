@@ -1,0 +1,124 @@
+"""Training what several experiments need: each model once, `jobs` processes side by side.
+
+Small networks leave most of a GPU, and of a processor, idle.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from lapae.errors import LapaeError
+from lapae.runs import Run
+from lapae_paper.experiments.base import Size, find
+from lapae_paper.experiments.workspace import Lab, key
+
+Say = Callable[[str], object]
+"""Told what goes on, a line at a time."""
+
+
+def fit_all(labs: Sequence[Lab], jobs: int, say: Say = print) -> dict[str, str]:
+    """Train whatever the plans still miss, `jobs` at a time; returns why an experiment cannot go on, by its name.
+
+    What others start from comes first, and a model that several plans have is trained once.
+    """
+    tasks: dict[str, tuple[int, Lab, str, bool]] = {}
+    for lab in labs:
+        for name, trial in lab.plan.items():
+            if trial.start is not None and not Run(lab.folder(trial.start)).finished:
+                tasks.setdefault(key(trial.start), (0, lab, name, True))
+            if not Run(lab.folder(trial)).finished:
+                tasks.setdefault(key(trial), (0 if trial.start is None else 1, lab, name, False))
+    failed: dict[str, str] = {}
+    for stage in (0, 1):
+        todo = [(lab, name, start) for when, lab, name, start in tasks.values() if when == stage]
+        if not todo:
+            continue
+        say(f"{len(todo)} model{'s'[: len(todo) - 1]} to train{' from those' if stage else ''}")
+        for lab, name, reason, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
+            say(f"  {lab.experiment.name}: {name}: " + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
+            if reason:
+                failed[lab.experiment.name] = f"{name}: {reason}"
+    return failed
+
+
+Todo = Sequence[tuple["Lab", str, bool]]
+Done = Iterator[tuple["Lab", str, str | None, float]]
+
+
+def _here(todo: Todo, jobs: int) -> Done:
+    """One after another in this process."""
+    for lab, name, start in todo:
+        reason, seconds = _train(lab, name, start)
+        yield lab, name, reason, seconds
+
+
+def _in_processes(todo: Todo, jobs: int) -> Done:
+    """Side by side. A process that dies takes the others of its pool along; what they had trained is kept."""
+    import torch
+
+    jobs = min(jobs, len(todo))
+    threads = max(1, torch.get_num_threads() // jobs)
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _start, (threads,)) as pool:
+        running = {pool.submit(_train_there, lab.as_task(), name, start): (lab, name) for lab, name, start in todo}
+        try:
+            for future in as_completed(running):
+                lab, name = running[future]
+                try:
+                    yield lab, name, *future.result()
+                except BrokenProcessPool:
+                    yield lab, name, "its process, or one beside it, was killed", 0.0
+        except BaseException:
+            for process in list(pool._processes.values()):
+                process.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _start(threads: int) -> None:
+    """What a training process begins with.
+
+    It has its share of the threads: more of them than processors wait for each other most of the time. And it ends when
+    the process that started it does, a kill included: it would wait for work for ever.
+    """
+    import torch
+
+    torch.set_num_threads(threads)
+    parent = parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def _train(lab: Lab, name: str, start: bool) -> tuple[str | None, float]:
+    """Why it failed, or None; and the seconds it took."""
+    began = time.monotonic()
+    trial = lab.plan[name]
+    try:
+        lab.fit(trial.start if start and trial.start is not None else trial)
+    except (LapaeError, ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - began
+    return None, time.monotonic() - began
+
+
+def _train_there(task: dict[str, Any], name: str, start: bool) -> tuple[str | None, float]:
+    """What a training process does: finds the trial again by its name."""
+    import lapae_paper.experiments  # noqa: F401  fills the table
+
+    warnings.simplefilter("ignore")
+    places = {"device": task["device"], "data_dir": task["data_dir"]}
+    size = Size(task["quick"], task["most_seeds"])
+    return _train(Lab(find(task["experiment"]), size, Path(task["root"]), **places), name, start)

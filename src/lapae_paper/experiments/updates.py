@@ -1,0 +1,93 @@
+"""Updates of the precision (the paper's appendix C): its own, three others, and two relatives, on the same network.
+
+The dense network on MNIST. The four rules differ in what they keep of the old precision and how much of the new
+curvature they let in (`lapae.posterior.update`); Noisy Adam takes squared gradients instead of the GGN, Bayes by
+Backprop learns the deviations by gradient descent. The paper compares them in words only.
+
+What to expect: laplacian is nng with a precision 1/α times larger, so its networks are close to the mean; redux knows
+one batch; van's precision grows for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional as F
+
+from lapae.methods.bbb import BBB
+from lapae.methods.laplace import Laplace
+from lapae_paper.experiments import noisy_adam  # noqa: F401  makes the method known
+from lapae_paper.experiments.base import Outcome, Size, Table, Trial, experiment, spread
+from lapae_paper.experiments.models import dense, digits
+from lapae_paper.experiments.pictures import squared_errors
+from lapae_paper.experiments.workspace import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lapae.model import TrainedModel
+
+ROWS = {
+    "laplacian: (1-α) H + GGN (the paper's)": ("online", {}),
+    "redux: prior + GGN": ("online", {"update": "redux"}),
+    "van: H + α GGN": ("online", {"update": "van"}),
+    "nng: (1-α) H + α GGN": ("online", {"update": "nng"}),
+    "Noisy Adam: (1-α) H + α N g²": ("noisy-adam", {}),
+    "Bayes by Backprop": ("bbb", {}),
+}
+
+
+def plan(size: Size) -> Mapping[str, Trial]:
+    """Every rule with α = 1e-3."""
+    return {
+        f"{name}, seed {seed}": dense(size, method, seed=seed, **options)
+        for name, (method, options) in ROWS.items()
+        for seed in size.seeds(3)
+    }
+
+
+@experiment(
+    "updates",
+    of="appendix C",
+    about="the four updates of the precision, Noisy Adam and Bayes by Backprop on the same network",
+    needs=("mnist",),
+    minutes=(0.5, 4),
+    plan=plan,
+)
+def run(lab: Lab) -> Outcome:
+    """Errors of sampled networks and of their mean, and how wide the posterior is."""
+    data = lab.data(digits(lab.size))
+    found: dict[str, dict[str, list[float]]] = {}
+
+    def numbers(model: TrainedModel) -> dict[str, float]:
+        errors = squared_errors(model, data.test, n_samples=lab.size(100, 20))
+        return errors | {"deviation": deviation(model), "epochs": float(model.metrics["epochs"])}
+
+    for name in lab.plan:
+        row = found.setdefault(name.rpartition(", seed ")[0], {})
+        for key, value in lab.measured(name, numbers).items():
+            row.setdefault(key, []).append(value)
+    rows = [
+        (
+            name,
+            spread(row["-log p"]),
+            spread(row["MSE"]),
+            f"{sum(row['deviation']) / len(row['deviation']):.2g}",
+            spread(row["epochs"], 0),
+        )
+        for name, row in found.items()
+    ]
+    columns = ("update", "test -log p", "test MSE", "median deviation of a weight", "epochs")
+    return Outcome([Table("Updates of the precision", columns, rows)], raw={"rows": found})
+
+
+@torch.no_grad()
+def deviation(model: TrainedModel) -> float:
+    """Median over the weights of their posterior standard deviation."""
+    method = model.method
+    if isinstance(method, BBB):
+        return float(torch.cat([F.softplus(rho).flatten() for rho in method.rho.parameters()]).median())
+    assert isinstance(method, Laplace)
+    eps = torch.ones(method.posterior.n_weights, device=method.posterior.prior.device)
+    return float(method.posterior.scale_noise(eps).median())

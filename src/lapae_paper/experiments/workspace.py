@@ -1,0 +1,207 @@
+"""The place where experiments work: trained models by what they are, data by name, results written whole.
+
+A trial is trained once, in a run folder named after its configuration; a second experiment that asks for the same
+trial, or the same experiment after an interruption, finds it there, finished or at its last checkpoint. What was
+measured of a model before the interruption is kept too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import platform
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lapae._version import __version__
+from lapae.config import Config, DataConfig
+from lapae.errors import RunError
+from lapae.runs import METRICS, Run, plain
+from lapae.runs.files import make_folder, write_whole
+from lapae_paper.experiments.base import Experiment, Size, Trial
+
+if TYPE_CHECKING:
+    from lapae.data import Data
+    from lapae.model import TrainedModel
+
+NOT_IDENTITY = {
+    "data": ("data_dir",),
+    "method": ("pretrained", "predictive", "n_samples"),
+    "train": ("device", "capture", "checkpoint_every", "tensorboard", "verbose"),
+}
+"""Options that say where and how a model is trained, not which."""
+
+
+@dataclass
+class Lab:
+    """An experiment at work."""
+
+    experiment: Experiment
+    size: Size
+    root: Path
+    """Holds `runs/`, `data/` and a folder for each experiment."""
+    device: str = "auto"
+    data_dir: str | None = None
+    _models: dict[str, TrainedModel] = field(default_factory=dict)
+
+    @cached_property
+    def plan(self) -> Mapping[str, Trial]:
+        """What to train, by name."""
+        return self.experiment.plan(self.size)
+
+    def model(self, name: str) -> TrainedModel:
+        """The trained model of a name in the plan, on the device; trained now where it is not yet."""
+        if name not in self._models:
+            self._models = {name: self._load(self.plan[name], self.torch_device)}  # keeps one
+        return self._models[name]
+
+    def _load(self, trial: Trial, device: str) -> TrainedModel:
+        """A trained model; one whose files are damaged is made anew, from its checkpoint where that is sound."""
+        from lapae.model import load_run
+
+        self.fit(trial)
+        folder, network = self.folder(trial), self._network(trial)
+        try:
+            return load_run(folder, network=network, device=device)
+        except RunError as error:
+            warnings.warn(f"{error}; made anew", stacklevel=2)
+        (folder / METRICS).unlink(missing_ok=True)  # its presence says that there is nothing to do
+        self.fit(trial)
+        return load_run(folder, network=self._network(trial), device=device)
+
+    def measured(self, name: str, measure: Callable[[TrainedModel], Any]) -> Any:
+        """What `measure`, plain JSON, finds of the model of a name; kept until the experiment is done.
+
+        What another machine or device has found is measured again: a result is that of one.
+        """
+        path = self.folder_of_measures / f"{key(self.plan[name])}.json"
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # none yet, or damaged
+            kept = json.loads(path.read_bytes())
+            if kept["machine"] == self.machine and kept["digest"] == _digest(kept["found"]):
+                return kept["found"]
+        found = json.loads(json.dumps(plain(measure(self.model(name)))))
+        text = json.dumps({"machine": self.machine, "digest": _digest(found), "found": found})
+        try:
+            make_folder(path.parent)
+            write_whole(path, text.encode())
+        except RunError as error:  # another command that is done removes the folder
+            warnings.warn(f"{error}; measured again if this is interrupted", stacklevel=2)
+        return found
+
+    @property
+    def machine(self) -> str:
+        """What it runs on."""
+        import torch
+
+        where = torch.cuda.get_device_name() if self.torch_device == "cuda" else f"{platform.machine()} CPU"
+        return f"{where}, torch {torch.__version__}, lapae {__version__}"
+
+    @property
+    def folder_of_measures(self) -> Path:
+        """Where an experiment that is not done yet keeps what it has measured, a file a model."""
+        return self.root / self.experiment.name / "measured"
+
+    def forget(self) -> None:
+        """What was measured: the experiment is done, or to be done anew."""
+        shutil.rmtree(self.folder_of_measures, ignore_errors=True)
+
+    def fit(self, trial: Trial) -> None:
+        """Train a trial in its run folder, from its last checkpoint where there is one; nothing where it is done."""
+        from lapae.train.fit import fit
+
+        folder = self.folder(trial)
+        if Run(folder).finished:
+            return
+        if trial.start is not None:
+            self._load(trial.start, "cpu")
+        config, run = self._placed(trial), Run(folder)
+        make_folder(folder)
+        while True:
+            try:
+                with run.lock():
+                    if not run.finished:  # by the process that held the lock
+                        fit(config, run=run, resume=True, network=self._network(trial))
+                return
+            except RunError as error:
+                if "is in use" not in str(error):
+                    raise
+                time.sleep(1.0)
+
+    def data(self, source: str | DataConfig) -> Data:
+        """A data set of a plan, by name or as a trial configures it."""
+        from lapae.train.fit import load_data
+
+        return load_data(self._found(DataConfig(source=source) if isinstance(source, str) else source))
+
+    def _found(self, config: DataConfig) -> DataConfig:
+        """With the place of its files."""
+        if not self.size.quick:
+            return replace(config, data_dir=self.data_dir)
+        from lapae_paper.experiments.quick_data import place
+
+        folder = self.root / "data"
+        return replace(config, data_dir=str(folder), source=place(config.source, folder))
+
+    def as_task(self) -> dict[str, Any]:
+        """What another process needs to make the same lab."""
+        places = {"root": str(self.root), "device": self.device, "data_dir": self.data_dir}
+        return {"experiment": self.experiment.name, **asdict(self.size), **places}
+
+    def folder(self, trial: Trial) -> Path:
+        """The run folder of a trial."""
+        return self.root / "runs" / key(trial)
+
+    @property
+    def torch_device(self) -> str:
+        """Where models are put."""
+        from lapae.train.devices import choose_device
+
+        return choose_device(self.device)
+
+    def _placed(self, trial: Trial) -> Config:
+        """The configuration of a trial here: where its data are, its device, its pretrained run."""
+        config = trial.config
+        start = None if trial.start is None else str(self.folder(trial.start))
+        return replace(
+            config,
+            data=self._found(config.data),
+            method=replace(config.method, pretrained=start),
+            train=replace(config.train, device=self.device, verbose=False),
+        )
+
+    def _network(self, trial: Trial) -> Any:
+        if trial.variant is None:
+            return None
+        from lapae_paper.experiments.variants import build
+
+        return build(trial.variant, trial.config, self.data(trial.config.data).shape)
+
+
+def key(trial: Trial) -> str:
+    """A folder name that is the same for the same model: what a reader wants to know of it, and a digest."""
+    from lapae.runs.toml import config_to_dict
+
+    values = config_to_dict(trial.config.resolved())
+    for section, names in NOT_IDENTITY.items():
+        for name in names:
+            values[section].pop(name)
+    start = None if trial.start is None else key(trial.start)
+    identity = {"config": values, "start": start, "variant": trial.variant, "lapae": __version__}
+    digest = _digest(identity)[:10]
+    config = trial.config
+    parts = [config.data.source, config.model.network, config.method.method]
+    parts += [config.method.hessian] if config.method.method in ("online", "posthoc") else []
+    parts += [trial.variant] if trial.variant else []
+    return "-".join([*parts, f"seed{config.train.seed}", digest])
+
+
+def _digest(value: Any) -> str:
+    """Of plain JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

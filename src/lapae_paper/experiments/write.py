@@ -1,0 +1,152 @@
+"""Results on disk: a folder an experiment (tables, pictures, raw numbers), and one page of all there are.
+
+NAME/result.json   settings, tables, raw numbers; its presence says that the experiment is done
+NAME/*.png         figures
+results.md, index.html   every experiment that is done
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import warnings
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from lapae._version import __version__
+from lapae.runs import plain
+from lapae.runs.files import make_folder, write_whole
+from lapae_paper.experiments.base import EXPERIMENTS, Experiment, Outcome, Table
+from lapae_paper.experiments.workspace import Lab, key
+
+RESULT = "result.json"
+DPI = 90
+"""Of saved pictures, which go into pages."""
+LARGE = 190_000
+"""Bytes of a picture that is worth making smaller."""
+
+
+def save(lab: Lab, outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """Write what an experiment found."""
+    folder = lab.root / lab.experiment.name
+    make_folder(folder)
+    names = []
+    for name, figure in outcome.figures.items():
+        write_whole(folder / f"{name}.png", picture(figure))
+        names.append(f"{name}.png")
+    record = plain(
+        {
+            "experiment": lab.experiment.name,
+            "plan": identity(lab),
+            "quick": lab.size.quick,
+            "lapae": __version__,
+            "machine": lab.machine,
+            "seconds": round(seconds, 1),
+            "tables": [
+                {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]}
+                for t in outcome.tables
+            ],
+            "figures": names,
+            "notes": outcome.notes,
+            "raw": outcome.raw,
+        }
+    )
+    text = json.dumps(record, indent=1, allow_nan=False)
+    write_whole(folder / RESULT, f"{text}\n".encode())
+    for old in set(folder.glob("*.png")) - {folder / name for name in names}:  # last: a result has its pictures
+        old.unlink(missing_ok=True)
+    lab.forget()
+    return record
+
+
+def identity(lab: Lab) -> list[str]:
+    """The models that an experiment is made of: other models are another experiment."""
+    return sorted(key(trial) for trial in lab.plan.values())
+
+
+def load(root: Path, name: str) -> dict[str, Any] | None:
+    """The result of an experiment, or None where there is none yet; a damaged one counts as none, with a warning."""
+    path = root / name / RESULT
+    try:
+        record = json.loads(path.read_bytes())
+        _ = settings(record), tables(record), record["plan"], record["notes"]  # what pages and `all` ask for
+        if any(figure != Path(figure).name for figure in record["figures"]):
+            raise ValueError("a figure that is elsewhere")
+        missing = [figure for figure in record["figures"] if not (root / name / figure).is_file()]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        warnings.warn(f"{path} is damaged, and left aside ({error!r:.80}): run {name} again", stacklevel=2)
+        return None
+    if missing:
+        warnings.warn(f"{path} is left aside, as there is no {missing[0]} beside it: run {name} again", stacklevel=2)
+        return None
+    return record
+
+
+def tables(record: dict[str, Any]) -> list[Table]:
+    """The tables of a result."""
+    return [Table(t["title"], tuple(t["columns"]), [tuple(row) for row in t["rows"]]) for t in record["tables"]]
+
+
+def picture(figure: Any) -> bytes:
+    """A figure as PNG on white; with a palette where it would be large, as noise does not compress."""
+    import io
+
+    from PIL import Image
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=DPI, facecolor="white")
+    if len(drawn.getvalue()) < LARGE:
+        return drawn.getvalue()
+    small = io.BytesIO()
+    image = Image.open(drawn).convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE)
+    image.save(small, "png", optimize=True)
+    return small.getvalue()
+
+
+def write_pages(root: Path) -> list[Path]:
+    """results.md and index.html of every experiment that is done, in the paper's order."""
+    found = [(entry, record) for name, entry in EXPERIMENTS.items() if (record := load(root, name)) is not None]
+    parts = ["# Results\n"]
+    for entry, record in found:
+        parts += [f"## {entry.name}: {entry.about}\n", f"The paper's {entry.of}. {settings(record)}\n"]
+        for table in tables(record):
+            parts += [f"**{table.title}**\n", f"{table.markdown()}\n"]
+        parts += [f"- {note}" for note in record["notes"]] + ([""] if record["notes"] else [])
+        parts += [f"![{name}]({entry.name}/{name})\n" for name in record["figures"]]
+    write_whole(root / "results.md", "\n".join(parts).encode())
+    write_whole(root / "index.html", _html(root, found).encode())
+    return [root / "results.md", root / "index.html"]
+
+
+def settings(record: dict[str, Any]) -> str:
+    """Size, machine and time in a sentence."""
+    size = "Quick size, on embedded data: the pipeline, not the paper's result" if record["quick"] else "Full size"
+    return f"{size}. {record['machine']}; {record['seconds']:.0f} s beside the training."
+
+
+def _html(root: Path, found: list[tuple[Experiment, dict[str, Any]]]) -> str:
+    from jinja2 import Environment
+
+    def embedded(entry: Experiment, name: str) -> str:
+        return "data:image/png;base64," + base64.b64encode((root / entry.name / name).read_bytes()).decode()
+
+    page = files("lapae_paper.experiments").joinpath("page.html").read_text(encoding="utf-8")
+    template = Environment(autoescape=True).from_string(page)
+    return template.render(
+        experiments=[
+            {
+                "name": entry.name,
+                "of": entry.of,
+                "about": entry.about,
+                "settings": settings(record),
+                "tables": tables(record),
+                "notes": record["notes"],
+                "figures": [(name, embedded(entry, name)) for name in record["figures"]],
+            }
+            for entry, record in found
+        ],
+        version=__version__,
+    )
