@@ -6,6 +6,7 @@ import pytest
 import torch
 from bars import SHAPE, images, trained
 
+from lapae.predict.generate import from_noise, from_prior
 from lapae.tasks import generation
 
 
@@ -38,14 +39,14 @@ def test_a_copy_shows():
 
 def test_sources():
     method = trained("vae")
-    assert generation.from_prior(method, 3, 7).shape == (7, *SHAPE)
+    assert from_prior(method, 3, 7).shape == (7, *SHAPE)
     with pytest.raises(ValueError, match="no prior"):
-        generation.from_prior(trained("bbb"), 3, 7)
-    a, b, c = (generation.from_noise(trained("bbb"), SHAPE, 11, seed=s, steps=1) for s in (0, 0, 1))
+        from_prior(trained("bbb"), 3, 7)
+    a, b, c = (from_noise(trained("bbb"), SHAPE, 11, seed=s, steps=1) for s in (0, 0, 1))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
     assert len(a) == 11
     with pytest.raises(ValueError, match="n=0"):
-        generation.from_noise(method, SHAPE, 0)
+        from_noise(method, SHAPE, 0)
     with pytest.raises(ValueError, match="at least 2"):
         generation.describe(torch.zeros(1, 4), torch.zeros(3, 4))

@@ -11,9 +11,9 @@ from torch import Tensor
 from lapae.methods import Method
 from lapae.predict import draw_seeds, evaluating
 from lapae.predict.complete import Imputation, impute
+from lapae.predict.generate import from_noise, from_prior
 from lapae.predict.mc import n_distinct
 from lapae.predict.statistics import expected
-from lapae.tasks.generation import from_noise, from_prior
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder

@@ -1,8 +1,8 @@
-"""Generation: new data from noise, or from the latent prior where a method has one (paper, figure 8).
+"""How good generated data are: new data from noise, or from the latent prior where a method has one.
 
-From noise: imputation with everything missing. Two numbers beside the pictures: diversity (mean distance between two
-generated data) and the distance to the nearest training datum. Both are also measured on held-out data, so that a model
-that repeats itself or copies its training data shows.
+Two numbers beside the pictures: diversity (mean distance between two generated data) and the distance to the nearest
+training datum. Both are also measured on held-out data, so that a model that repeats itself or copies its training
+data shows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from torch import Tensor
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
-from lapae.predict.complete import impute
-from lapae.predict.mc import draw_seeds, evaluating, n_distinct
+from lapae.predict.generate import from_noise, from_prior, n_progress
+from lapae.predict.mc import evaluating
 from lapae.predict.prediction import Progress
-from lapae.predict.statistics import expected
 from lapae.tasks.base import TrainedModel, subset, task, tensor
 from lapae.tasks.imputation import value_range
 
@@ -68,45 +67,6 @@ class GenerationResult:
                 pairs = [list(found.samples[:8]), list(found.nearest[:8])]
                 out[f"generation_{name}_nearest"] = image_grid(pairs)
         return out
-
-
-def from_noise(
-    method: Method,
-    shape: tuple[int, ...],
-    n: int,
-    *,
-    steps: int = 10,
-    average: int = 5,
-    seed: int = 0,
-    value_range: tuple[float, float] = (0.0, 1.0),
-    progress: Progress | None = None,
-) -> Tensor:
-    """n data (n, *shape), each from noise of its own.
-
-    Up to 8 chains of networks encode and decode `steps` times, a share of the data each; then `average` more networks.
-    """
-    if n < 1:
-        raise ValueError(f"n={n}: expected at least 1")
-    networks = _networks(method, n)
-    x = torch.full((-(-n // networks), *shape), torch.nan, dtype=next(method.parameters()).dtype)
-    options: dict[str, Any] = {"average": average, "steps": steps, "seed": seed, "value_range": value_range}
-    found = impute(method, x, modes=networks, progress=progress, **options)
-    return found.samples.transpose(0, 1).flatten(0, 1)[:n]
-
-
-def _networks(method: Method, n: int) -> int:
-    return min(n, n_distinct(method, 8))
-
-
-def from_prior(method: Method, latent_dim: int, n: int, *, seed: int = 0) -> Tensor:
-    """n data (n, *shape) decoded from codes of the standard normal prior."""
-    if not method.latent_prior:
-        raise ValueError(f"{type(method).__name__} has no prior over codes: generate from noise")
-    weight = next(method.parameters())
-    z = torch.randn(n, latent_dim, generator=torch.Generator().manual_seed(seed)).to(weight.device, weight.dtype)
-    with evaluating(method):
-        draws = method.draw(draw_seeds(seed, 1))
-        return expected(method.likelihood, draws.decode(z[None]))[0].cpu()
 
 
 def describe(samples: Tensor, train: Tensor, *, batch_size: int = 4096) -> Generated:
@@ -173,7 +133,7 @@ def _task(model: TrainedModel, data: Data, options: GenerationOptions) -> Genera
         raise ConfigError(f"n={options.n}: expected at least 2, as diversity is a distance between two")
     train = tensor(model, data.train, subset(data.train, options.train_limit, options.seed))
     held_out = tensor(model, data.test, subset(data.test, options.n, options.seed))
-    with progress_bar("generation", -(-options.n // _networks(model.method, options.n)) * options.average) as advance:
+    with progress_bar("generation", n_progress(model.method, options.n, options.average)) as advance:
         return run(
             model.method,
             train,

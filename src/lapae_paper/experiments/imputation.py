@@ -27,10 +27,11 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lapae.predict.complete import impute
+from lapae.predict.generate import from_noise
 from lapae.tasks import classification as classification_task
 from lapae.tasks.base import device, subset, tensor
 from lapae.tasks.classifier import class_probabilities, train_classifier
-from lapae.tasks.generation import describe, from_noise
+from lapae.tasks.generation import describe
 from lapae.tasks.imputation import mask, value_range
 from lapae.tasks.imputation import run as impute_and_compare
 from lapae.tasks.metrics import classification
