@@ -35,7 +35,7 @@ class Client:
     def __init__(self, port: int, seed: int) -> None:
         self.connection = HTTPConnection("127.0.0.1", port, timeout=120)
         self.random = random.Random(seed)
-        self.about = self.send("GET", "/api/about")
+        self.about = self.send("GET", "/api/opening")
         self.values = self.ask("item", {"split": "test", "index": seed})["values"]
         self.times: list[float] = []
         self.errors: list[str] = []

@@ -19,7 +19,7 @@ from lapae.config import Config, DataConfig, TrainConfig
 from lapae.model import load_run
 from lapae.runs import Run
 from lapae.train.fit import fit, load_data
-from lapae.view.report.figures import imputation_figure, latent_figure, reconstruction_figure
+from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"

@@ -54,7 +54,7 @@ def test_tasks_write_results_that_the_report_shows(run, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["bytes"] < 5_000_000
     page = (run / "report.html").read_text()
-    assert all(title in page for title in ("Out-of-distribution detection", "Missing data", "imputation_modes.png"))
+    assert all(title in page for title in ("Out-of-distribution detection", "Missing data", "imputation_modes.svg"))
 
 
 @pytest.mark.parametrize(

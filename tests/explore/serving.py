@@ -16,8 +16,8 @@ from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Scaling, Split
 from lapae.runs import Run
 from lapae.train.fit import fit
-from lapae.view.explore.about import about
 from lapae.view.explore.explorer import Explorer, Options
+from lapae.view.explore.opening import opening
 from lapae.view.explore.routes import Routes
 from lapae.view.explore.server import Server
 
@@ -66,7 +66,7 @@ def explorer(
 @contextmanager
 def served(made: Explorer, host: str = "127.0.0.1", **about_options: Any) -> Iterator[Server]:
     """A server in a thread."""
-    server = Server(Routes(made, about(made, HOSTILE, **about_options)), host, 0)
+    server = Server(Routes(made, opening(made, HOSTILE, **about_options)), host, 0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

@@ -87,7 +87,7 @@ def test_pressing_a_dot_and_picking_show_a_datum(page):
     assert "±" in text(page, "code")
     page.run("document.getElementById('next').click()")
     page.until("document.getElementById('title').textContent.startsWith('test datum 1,')")
-    about = page.run("ask('about')")
+    about = page.run("ask('opening')")
     across, up = about["axes"]
     x, y = about["points"][5]
     u, v = (x - across["low"]) / (across["high"] - across["low"]), (up["high"] - y) / (up["high"] - up["low"])

@@ -50,7 +50,7 @@ def test_the_page_and_its_files(client):
     for name in re.findall(rb'(?:src|href)="([^"]+)"', page):
         if not name.startswith(b"data:"):
             assert client.send("GET", f"/{name.decode()}")[0] == 200
-    assert client.send("GET", "/api/about")[1]["data"] == "<img src=x onerror=alert(1)>"
+    assert client.send("GET", "/api/opening")[1]["data"] == "<img src=x onerror=alert(1)>"
 
 
 def test_questions(client):
@@ -142,7 +142,7 @@ def test_other_paths_and_methods(client, method, path, status):
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost:1", ""])
 def test_a_name_bent_to_this_host_is_refused(client, host):
-    assert client.send("GET", "/api/about", headers={"Host": host})[0] == 403
+    assert client.send("GET", "/api/opening", headers={"Host": host})[0] == 403
     assert client.send("POST", "/api/place", json.dumps(PLACE), {**JSON, "Host": host})[0] == 403
 
 
@@ -245,7 +245,7 @@ def test_too_many_connections_are_sent_away_and_places_come_back(client):
     address = ("127.0.0.1", client.server.server_port)
     held = [socket.create_connection(address) for _ in range(MOST_CONNECTIONS)]
     for connection in held:  # each has its thread when the first bytes are answered
-        connection.sendall(b"GET /page.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        connection.sendall(b"GET /shared.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
         connection.recv(1)
     with socket.create_connection(address, timeout=20) as late:
         assert late.recv(100).startswith(b"HTTP/1.1 503")
@@ -309,7 +309,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path, capsys):
         line = process.stdout.readline()
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends\)", line).group(1))
         connection = HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.request("GET", "/api/about")
+        connection.request("GET", "/api/opening")
         assert json.loads(connection.getresponse().read())["splits"]["train"] == 60
         # a second one at the same port says so in a line
         assert main(["explore", str(run), "--port", str(port), "--no-open", "--n-samples", "2"]) == 2

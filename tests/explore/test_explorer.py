@@ -13,14 +13,14 @@ from test_uploads import png, square
 
 from lapae.data import Split
 from lapae.predict import predict
+from lapae.predict.decode import decode, encode_mean
 from lapae.predict.mc import draw_seeds
 from lapae.tasks.base import tensor
-from lapae.view.explore.about import about
+from lapae.view.explore.comparison import Reference
 from lapae.view.explore.explorer import SIDES, fitting
-from lapae.view.explore.kept import Kept
-from lapae.view.explore.unusual import Reference
+from lapae.view.explore.networks import KeptNetworks
+from lapae.view.explore.opening import opening
 from lapae.view.explore.uploads import read_upload
-from lapae.view.report.decode import decode_codes, encode_mean
 
 
 def pixels(picture: dict) -> np.ndarray:
@@ -30,7 +30,7 @@ def pixels(picture: dict) -> np.ndarray:
 
 def test_place_is_what_the_decoders_say(of_images):
     found = of_images.place((0, 1), (0.3, -0.2), None)
-    decoded = decode_codes(of_images.model.method, torch.tensor([[0.3, -0.2]]), n_samples=6)
+    decoded = decode(of_images.model.method, torch.tensor([[0.3, -0.2]]), n_samples=6)
     np.testing.assert_array_equal(pixels(found["mean"])[..., 0], (decoded.mean[0, 0].clamp(0, 1) * 255).round().numpy())
     assert found["total"] == pytest.approx(float(decoded.total[0]), rel=1e-3)
     assert found["deviation"]["top"] == pytest.approx(of_images.top, rel=1e-3)
@@ -49,7 +49,7 @@ def test_place_of_a_map_through_a_datum(of_rows):
 
 def test_shades_are_deviations_row_by_row(of_images):
     found = [value for r in (0, 4) for value in of_images.heat((0, 1), None, range(r, r + 4))]
-    whole = decode_codes(of_images.model.method, torch.as_tensor(of_images.space.grid((0, 1), 8)), n_samples=6)
+    whole = decode(of_images.model.method, torch.as_tensor(of_images.space.grid((0, 1), 8)), n_samples=6)
     np.testing.assert_allclose(found, whole.total.numpy(), rtol=1e-3)
 
 
@@ -134,7 +134,7 @@ def test_rows_are_told_in_the_units_of_the_data(of_rows):
     assert 50 < completed["mean"][2] < 150
     assert completed["deviation"][2] > 0
     assert completed["deviation"][0] == 0
-    told = about(of_rows, "x")
+    told = opening(of_rows, "x")
     assert told["named"][0]["name"] == "mass"
     assert told["named"][0]["low"] < told["named"][0]["high"]
 
@@ -142,7 +142,7 @@ def test_rows_are_told_in_the_units_of_the_data(of_rows):
 @pytest.mark.parametrize("method", ["posthoc", "ae", "ae-var", "vae", "dropout", "ensemble", "bbb"])
 def test_every_method(tmp_path, method):
     made = explorer(images(), tmp_path, method)
-    told, found = about(made, "x"), made.item("test", 0)
+    told, found = opening(made, "x"), made.item("test", 0)
     assert told["spread"] == (method not in ("ae", "ensemble"))
     assert ("no deviation to show" in told["uncertainty"]) == (method == "ae")
     assert (found["covariance"] is not None) == told["ellipse"] == (method not in ("ae", "ae-var", "ensemble"))
@@ -156,7 +156,7 @@ def test_every_method(tmp_path, method):
 
 def test_without_data(tmp_path):
     made = explorer(rows(), tmp_path, with_data=False)
-    told = about(made, "x", "they are gone")
+    told = opening(made, "x", "they are gone")
     assert told["splits"] == {}
     assert told["no_data"] == "they are gone"
     assert len(told["points"]) == QUICK.points
@@ -192,7 +192,7 @@ def test_slow_networks_have_coarser_maps():
 
 def test_codes_of_one_dimension(tmp_path):
     made = explorer(rows(), tmp_path, latent_dim=1)
-    told, found = about(made, "x"), made.item("test", 0)
+    told, found = opening(made, "x"), made.item("test", 0)
     assert [axis["name"] for axis in told["axes"]] == ["z1", "no second axis"]
     assert np.shape(found["covariance"]) == (2, 2)
     assert found["covariance"][1] == [0, 0]
@@ -202,7 +202,7 @@ def test_codes_of_one_dimension(tmp_path):
 def test_networks_are_kept_once_and_within_their_room(of_images):
     method = of_images.model.method
     n_weights = sum(p.numel() for p in method.parameters())
-    kept = Kept(method, most_weights=5 * n_weights)
+    kept = KeptNetworks(method, most_weights=5 * n_weights)
     first = kept.draw([0, 1, 2])
     assert kept.draw([0, 1, 2]) is first
     assert kept.draw([3, 4, 5]) is not kept.draw([3, 4, 5])  # no room

@@ -14,17 +14,18 @@ from matplotlib.figure import Figure
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Scaling, Split
 from lapae.errors import ConfigError, RunError
+from lapae.predict.decode import decode, encode_mean
 from lapae.runs import Run
+from lapae.runs.numbers import number
+from lapae.runs.results import Result, Table, file_name, load_results, save_result
 from lapae.tasks.base import tensor
 from lapae.train.fit import fit
+from lapae.view.display import choose_display
+from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure
+from lapae.view.latent_map import latent_space, plane
+from lapae.view.pictures import shrink, tiled
 from lapae.view.report.chart import line_chart, ticks
-from lapae.view.report.decode import decode_codes, encode_mean
-from lapae.view.report.figures import imputation_figure, latent_figure, reconstruction_figure
-from lapae.view.report.latent import latent_space, plane
 from lapae.view.report.page import MOST_BYTES, REPORT, Sizes, write_report
-from lapae.view.report.results import Record, file_name, load_results, save_result, table
-from lapae.view.report.sprite import shrink, tiled
-from lapae.view.report.views import choose_view
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
 QUICK = Sizes(n_samples=4, points=40, examples=2)
@@ -125,11 +126,11 @@ def test_a_window_is_shown_a_strip_a_channel(tmp_path, n_channels, shown):
     scaling = Scaling(1000.0, 1000.0)
     data = Data("windows", "array", split, split, split, scaling, None, None)
     run, model = trained(data, tmp_path)
-    view = choose_view(model, torch.from_numpy(scaling.apply(x.astype(np.float32))))
-    assert (view.kind, view.channels) == ("lines", tuple(range(shown)))
-    flat = one.reshape(-1)[view.features].reshape(shown, -1)
+    display = choose_display(model, torch.from_numpy(scaling.apply(x.astype(np.float32))))
+    assert (display.kind, display.channels) == ("lines", tuple(range(shown)))
+    flat = one.reshape(-1)[display.features].reshape(shown, -1)
     np.testing.assert_array_equal(flat, one.T[:shown])
-    assert view.ranges[0] == view.ranges[6] != view.ranges[7]
+    assert display.ranges[0] == display.ranges[6] != display.ranges[7]
     write_report(run, model, data, QUICK)
     page = (run / REPORT).read_text()
     assert payload(page)["view"]["channels"] == list(range(shown))
@@ -144,10 +145,10 @@ def test_data_of_another_shape_are_refused(tmp_path, table):
     assert not (run / REPORT).exists()
 
 
-def test_decode_codes_is_mean_and_deviation_over_networks(tmp_path):
+def test_decode_is_mean_and_deviation_over_networks(tmp_path):
     _, model = trained(images(), tmp_path)
     z = torch.randn(5, 2)
-    found = decode_codes(model.method, z, n_samples=12, batch_size=2)
+    found = decode(model.method, z, n_samples=12, batch_size=2)
     from lapae.predict.mc import draw_seeds
 
     with torch.no_grad():
@@ -183,7 +184,7 @@ def test_figures(tmp_path):
     assert len(made[1].axes) == 12
 
 
-class Fake:
+class Fake(Result):
     def __init__(self, names):
         self.names = names
 
@@ -193,20 +194,37 @@ class Fake:
     def figures(self):
         return {name: Figure(figsize=(1, 1)) for name in self.names}
 
+    def table(self):
+        return Table.of(self.to_dict())
+
 
 def test_results_are_kept_and_old_pictures_go(tmp_path):
     run = Run.create(tmp_path / "run")
     first = save_result(run, "mine", {}, Fake(["../../x", "../../x ", "b"]))
-    assert first.figures == ["x.png", "x-2.png", "b.png"]
-    assert sorted(p.name for p in tmp_path.rglob("*.png")) == ["b.png", "x-2.png", "x.png"]
+    assert first.figures == ["x.svg", "x-2.svg", "b.svg"]
+    assert sorted(p.name for p in tmp_path.rglob("*.svg")) == ["b.svg", "x-2.svg", "x.svg"]
     save_result(run, "mine", {}, Fake(["b"]))
-    assert [p.name for p in (run / "figures").iterdir()] == ["b.png"]
-    assert load_results(run)[0].result == {"a": 1.5, "b": None}
-    assert table(load_results(run)[0]).rows == [("a", "1.5"), ("b", "–")]
+    assert [p.name for p in (run / "figures").iterdir()] == ["b.svg"]
+    (found,) = load_results(run)
+    assert found.result == {"a": 1.5, "b": None}
+    assert found.table.texts() == [("a", "1.5"), ("b", "–")]
+    assert str(found.table) == "   value\na  1.5\nb  –"
+    path = run / "tasks" / "mine.json"
+    path.write_text(path.read_text().replace("1.5", "1.6", 1))
+    with pytest.raises(RunError, match="does not match its digest"):
+        load_results(run)
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[]", '{"task": "ood"}', '{"task":"x","options":{},"result":{},"figures":["../a"]}']
+    "content",
+    [
+        "{",
+        "[]",
+        '{"task": "ood"}',
+        '{"task":"x","options":{},"result":{},"figures":["../a"]}',
+        '{"task":"x","options":{},"result":{},"figures":[],"table":{"columns":["a"],"rows":[[1,2]]}}',
+        '{"task":"x","options":{},"result":{},"figures":[],"table":3}',
+    ],
 )
 def test_damaged_results_are_named(tmp_path, content):
     run = Run.create(tmp_path / "run")
@@ -214,8 +232,37 @@ def test_damaged_results_are_named(tmp_path, content):
     (run / "tasks" / "x.json").write_text(content)
     with pytest.raises(RunError, match=r"x\.json is not a task result"):
         load_results(run)
-    with pytest.raises(RunError, match="not of the form"):
-        table(Record("ood", {}, {"sets": 3}, []))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (float("-inf"), "-∞"),
+        (0.0, "0"),
+        (-0.0, "0"),
+        (11650.4, "11,650"),
+        (1234567, "1,234,567"),
+        (0.0653, "0.0653"),
+        (0.93, "0.93"),
+        (9.99996, "10"),
+        (-12.3456, "-12.35"),
+        (1.618e-8, "1.618·10⁻⁸"),
+        (2e12, "2·10¹²"),
+        ("<b>", "<b>"),
+        (True, "True"),
+    ],
+)
+def test_numbers_people_can_read(value, text):
+    assert number(value) == text
+
+
+def test_numbers_beside_a_scale():
+    assert number(1.618e-8, scale=1.0) == "0"
+    assert number(-0.00001, scale=2.0) == "0"
+    assert number(0.12345, scale=10) == "0.12"
+    assert number(0.0, scale=1e-8) == "0"
 
 
 def test_file_names_chart_and_sprites():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lapae.data import Data
     from lapae.model import TrainedModel
     from lapae.runs import Run
-    from lapae.view.report.results import Record
+    from lapae.runs.results import Record
 
 KNOWN = 8
 """Digits below are trained on; the others are kept for out-of-distribution detection."""
@@ -44,12 +44,10 @@ class DemoCommand:
 def main(arguments: Sequence[str]) -> int:
     """Train, evaluate, report, print."""
     command = tyro.cli(DemoCommand, args=list(arguments), prog="lapae demo")
-    from lapae.cli.eval import print_table
     from lapae.cli.train import report, train_in
     from lapae.runs import Run, plain
     from lapae.train.fit import load_data
     from lapae.view.report.page import REPORT, write_report
-    from lapae.view.report.results import table
 
     run = Run.create(command.out, name="demo")
     unknown = split_digits(run)
@@ -67,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     report(model, as_json=False)
     for record in records:
         print(f"\n{record.task}")
-        print_table(table(record))
+        print(record.table)
     print(f"\nopen in a browser: {page}")
     return 0
 
@@ -91,9 +89,9 @@ def evaluate(run: Run, model: TrainedModel, data: Data, unknown: Any, seed: int)
     """Three tasks in quick settings, kept in the run."""
     import torch
 
+    from lapae.runs.results import save_result
     from lapae.tasks import ood, run_task
     from lapae.tasks.base import subset, tensor
-    from lapae.view.report.results import save_result
 
     test, train = (tensor(model, split, subset(split, 2000)) for split in (data.test, data.train))
     # Inverted digits are easy: they have ink where no training image has any. New classes are the honest test.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from lapae.data import Data
     from lapae.model import TrainedModel
     from lapae.runs import Run
-    from lapae.view.report.results import Table
 
 TASKS = {
     "ood": "tell test data from data of another kind (--against NAME ...)",
@@ -72,8 +71,8 @@ def main(arguments: Sequence[str]) -> int:
 
     kind: Any = REGISTERED[name].options
     command = tyro.cli(EvalCommand[kind], args=list(arguments[1:]), prog=f"lapae eval {name}")
+    from lapae.runs.results import save_result
     from lapae.tasks import run_task
-    from lapae.view.report.results import save_result, table
 
     options: Any = command.options
     run, model, data = open_run(command.run, command.device, getattr(options, "data_dir", None))
@@ -86,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     if command.json:
         print(json.dumps({"run": str(run.path), "task": name, "options": record.options, **record.result}))
         return 0
-    print_table(table(record))
+    print(record.table)
     print(f"\n{run / 'tasks'}/{name}.json")
     return 0
 
@@ -103,11 +102,3 @@ def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> t
     model = load_run(path, device=choose_device(device))
     source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
     return Run.open(path), model, load_data(source)
-
-
-def print_table(found: Table) -> None:
-    """Columns of text."""
-    rows = [found.columns, *found.rows]
-    widths = [max(len(row[c]) for row in rows) for c in range(len(found.columns))]
-    for row in rows:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

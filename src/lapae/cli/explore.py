@@ -72,8 +72,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def prepare(command: ExploreCommand) -> Server:
     """The server of a run, listening."""
-    from lapae.view.explore.about import about
     from lapae.view.explore.explorer import Explorer, Options
+    from lapae.view.explore.opening import opening
     from lapae.view.explore.routes import Routes
     from lapae.view.explore.server import Server, is_loopback
 
@@ -86,7 +86,7 @@ def prepare(command: ExploreCommand) -> Server:
     options = Options(command.n_samples, command.points, seed=command.seed)
     explorer = Explorer(model, data, value_range=value_range(model), options=options)
     name = command.run.resolve().name
-    return Server(Routes(explorer, about(explorer, name, reason)), command.host, command.port)
+    return Server(Routes(explorer, opening(explorer, name, reason)), command.host, command.port)
 
 
 def load(model: TrainedModel, data_dir: str | None) -> tuple[Data | None, str | None]:

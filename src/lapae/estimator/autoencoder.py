@@ -131,13 +131,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     def inverse_transform(self, X: Any) -> np.ndarray:
         """Data (n, ...) decoded from codes (n, K): the mean over networks."""
-        from lapae.estimator.prediction import decode
+        from lapae.predict.decode import decode
 
         check_is_fitted(self)
         z = np.asarray(X, dtype=np.float64)
         if z.ndim != 2 or z.shape[1] != self.latent_dim_:
             raise ValueError(f"expected codes (n, {self.latent_dim_}), got an array of shape {z.shape}")
-        return self.space_.to_user(decode(self._method, z, self.n_samples, self.seed_))
+        found = decode(self._method, torch.from_numpy(z), n_samples=self.n_samples, seed=self.seed_)
+        return self.space_.to_user(found.mean.numpy())
 
     def reconstruct(self, X: Any, return_std: bool = False) -> Any:
         """Reconstructions (n, ...), and with `return_std` their deviation over networks (plus a learned noise)."""

@@ -1,19 +1,16 @@
-"""What the estimator asks of a trained method beyond `lapae.predict`: decoding, completing and generating."""
+"""What the estimator asks of a trained method beyond `lapae.predict`: completing and generating."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lapae.methods import Method
-from lapae.predict import draw_seeds, evaluating
 from lapae.predict.complete import Imputation, impute
 from lapae.predict.generate import from_noise, from_prior
-from lapae.predict.mc import n_distinct
-from lapae.predict.statistics import expected
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder
@@ -24,22 +21,6 @@ CHAINS = 5
 """Chains behind a best guess."""
 AVERAGE = 5
 """Networks averaged at the end of each chain of a best guess."""
-BLOCK = 512
-
-
-def decode(method: Method, z: np.ndarray, n_samples: int, seed: int) -> np.ndarray:
-    """Expected data (n, *shape) at codes (n, K), a mean over networks."""
-    weight = next(method.parameters())
-    seeds = draw_seeds(seed, n_distinct(method, n_samples))
-    codes = torch.from_numpy(z).to(weight.device, weight.dtype)
-    with evaluating(method):
-        total: Any = 0.0
-        for start in range(0, len(seeds), 10):
-            part = seeds[start : start + 10]
-            blocks = codes.split(BLOCK)
-            draws = method.draw(part)
-            total = total + torch.cat([expected(method.likelihood, draws.decode(b[None])).sum(0) for b in blocks])
-    return (total / len(seeds)).cpu().numpy()
 
 
 def guess(method: Method, x: Tensor, *, seed: int, value_range: tuple[float, float]) -> Tensor:

@@ -21,10 +21,9 @@ from torch import Tensor
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
+from lapae.runs.results import Result
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from lapae.data import Batches, Data, Scaling, Split
 
 
@@ -49,18 +48,6 @@ class TrainedModel(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of a datum."""
-        ...
-
-
-class Result(Protocol):
-    """What a task returns."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The numbers, of plain JSON types."""
-        ...
-
-    def figures(self) -> dict[str, Figure]:
-        """Pictures by file name."""
         ...
 
 

@@ -24,6 +24,7 @@ from lapae.methods.base import Method
 from lapae.predict import predict
 from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import Progress
+from lapae.runs.results import Table
 from lapae.tasks.base import TrainedModel, subset, task, tensor
 from lapae.tasks.semi_supervised import embed
 
@@ -76,6 +77,19 @@ class CalibrationResult:
             "levels": list(self.levels),
             "coverage": self.coverage,
         }
+
+    def table(self) -> Table:
+        """Rank correlation and coverage of each deviation."""
+        shown = [level for level in (0.5, 0.9, 0.99) if level in self.levels]
+        rows = []
+        for space in dict.fromkeys([*self.bins, *self.coverage]):
+            bins, covered = self.bins.get(space), self.coverage.get(space)
+            inside = [None if covered is None else round(covered[self.levels.index(level)], 3) for level in shown]
+            rows.append(
+                (space.replace("_", " "), bins and round(bins.rank_correlation, 3), bins and bins.ence, *inside)
+            )
+        columns = ("deviation of", "rank correlation with the error", "ENCE")
+        return Table((*columns, *(f"inside {100 * level:.0f} %" for level in shown)), rows)
 
     def figures(self) -> dict[str, Figure]:
         """Error against deviation, and coverage."""

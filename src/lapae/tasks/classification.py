@@ -19,6 +19,7 @@ from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.predict.complete import noise_like
+from lapae.runs.results import Table
 from lapae.tasks.base import TrainedModel, device, labels, subset, task, tensor
 from lapae.tasks.classifier import class_probabilities, train_classifier
 from lapae.tasks.imputation import ImputationOptions, ImputationResult, hidden_test_data, value_range
@@ -44,6 +45,10 @@ class ClassificationResult:
     def to_dict(self) -> dict[str, Any]:
         """Metrics, and the errors of the imputation."""
         return {**self.metrics, "imputation": self.imputation.to_dict()}
+
+    def table(self) -> Table:
+        """A row for each input."""
+        return Table.by_name(self.metrics)
 
     def figures(self) -> dict[str, Figure]:
         """The reliability diagram, and the imputed data."""

@@ -19,6 +19,7 @@ from lapae.methods.base import Method
 from lapae.predict.generate import from_noise, from_prior, n_progress
 from lapae.predict.mc import evaluating
 from lapae.predict.prediction import Progress
+from lapae.runs.results import Table
 from lapae.tasks.base import TrainedModel, subset, task, tensor
 from lapae.tasks.imputation import value_range
 
@@ -55,6 +56,10 @@ class GenerationResult:
     def to_dict(self) -> dict[str, Any]:
         """The numbers of each source."""
         return {name: found.to_dict() for name, found in self.sets.items()}
+
+    def table(self) -> Table:
+        """A row for each source."""
+        return Table.by_name(self.to_dict())
 
     def figures(self) -> dict[str, Figure]:
         """Grids of samples, and some beside their nearest training images."""

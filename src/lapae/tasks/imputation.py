@@ -13,6 +13,7 @@ from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.predict.complete import Imputation, impute
+from lapae.runs.results import Table
 from lapae.tasks.base import TrainedModel, subset, task, tensor
 
 if TYPE_CHECKING:
@@ -43,6 +44,17 @@ def mask(which: MaskName, shape: tuple[int, ...], *, n: int = 1, seed: int = 0, 
         first = which in ("upper", "left")
         observed.narrow(axis, 0 if first else half, half if first else observed.shape[axis] - half).fill_(False)
     return observed
+
+
+TITLES = {
+    "mse_missing": "mean squared error of a missing value",
+    "error_missing": "squared error of the missing part",
+    "error_missing_samples": "squared error of the missing part, single samples",
+    "error_whole": "squared error of the whole reconstruction",
+    "error_whole_samples": "squared error of the whole reconstruction, single samples",
+    "missing": "share of values that were missing",
+    "mode_distance": "distance between two modes, per value",
+}
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,11 @@ class ImputationResult:
             "n_data": len(self.x),
             "modes": len(self.imputation.samples),
         }
+
+    def table(self) -> Table:
+        """Errors in words."""
+        found = {TITLES.get(name, name.replace("_", " ")): value for name, value in self.to_dict().items()}
+        return Table(("", "value"), list(found.items()))
 
     def figures(self) -> dict[str, Figure]:
         """The modes of a few data side by side, where data are images."""

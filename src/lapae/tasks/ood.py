@@ -31,6 +31,7 @@ from lapae.methods.base import Method
 from lapae.predict import predict_blocks
 from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import Inputs, Progress
+from lapae.runs.results import Table
 from lapae.tasks.base import TrainedModel, batches, size, task
 from lapae.tasks.metrics import Detection, detection
 
@@ -65,6 +66,15 @@ class OodResult:
             "n_data": {self.name: _n(self.inside)} | {name: _n(scores) for name, scores in self.outside.items()},
             "sets": {name: {k: d.to_dict() for k, d in found.items()} for name, found in self.detections.items()},
         }
+
+    def table(self) -> Table:
+        """Every set by every score."""
+        rows = []
+        for name, found in self.detections.items():
+            for score, d in found.items():
+                interval = f"{d.auroc.value:.3f} ({d.auroc.low:.3f} to {d.auroc.high:.3f})"
+                rows.append((name, score.replace("_", " "), interval, round(d.auprc.value, 3), round(d.fpr95.value, 3)))
+        return Table(("against", "score", "AUROC (95 % interval)", "AUPRC", "FPR at 95 % TPR"), rows)
 
     def figures(self) -> dict[str, Figure]:
         """ROC curves and histograms, a figure for each set."""

@@ -24,6 +24,7 @@ from lapae.methods.base import Method
 from lapae.predict import predict
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.prediction import Progress
+from lapae.runs.results import Table
 from lapae.tasks.base import TrainedModel, labels, subset, task, tensor
 from lapae.tasks.knn import Voting, choose_k, together, votes
 
@@ -62,6 +63,12 @@ class SemiSupervisedResult:
             names = self.attribute_names or [str(a) for a in range(self.attributes.shape[1])]
             out["attributes"] = {name: self.attributes[:, a].tolist() for a, name in enumerate(names)}
         return out
+
+    def table(self) -> Table:
+        """Accuracy by number of labels."""
+        means = zip(self.n_labels, self.accuracy.mean(1), self._std(), strict=True)
+        what = "labels (of each class)" if self.attributes is None else "labels"
+        return Table((what, "accuracy"), [(int(n), f"{mean:.3f} ± {std:.3f}") for n, mean, std in means])
 
     def _std(self) -> np.ndarray:
         return self.accuracy.std(1, ddof=1) if self.accuracy.shape[1] > 1 else np.zeros(len(self.accuracy))

@@ -1,1 +1,1 @@
-"""What a person looks at: the report of a run and the explorer, on one latent map."""
+"""A trained model to look at: the report (one page) and the explorer (a served one), on one latent map."""

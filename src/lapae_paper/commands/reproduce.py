@@ -61,8 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def print_list(*, as_json: bool = False) -> None:
     """What there is."""
-    from lapae.cli.eval import print_table
-    from lapae.view.report.results import Table
+    from lapae.runs.results import Table
     from lapae_paper.experiments import EXPERIMENTS, Size
     from lapae_paper.experiments.workspace import key
 
@@ -81,7 +80,7 @@ def print_list(*, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps(entries))
         return
-    rows: list[tuple[str, ...]] = [
+    rows = [
         (
             e["name"],
             e["of"],
@@ -93,7 +92,7 @@ def print_list(*, as_json: bool = False) -> None:
         )
         for e in entries
     ]
-    print_table(Table(("name", "the paper's", "data", "models", "quick, CPU", "full, GPU", "about"), rows))
+    print(Table(("name", "the paper's", "data", "models", "quick, CPU", "full, GPU", "about"), rows))
 
 
 def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:

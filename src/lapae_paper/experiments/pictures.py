@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapae.predict import predict
 from lapae.tasks.base import batches, subset, tensor
-from lapae.view.report.latent import latent_space, plane
+from lapae.view.latent_map import latent_space, plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,7 +20,7 @@ import torch
 from lapae.config import DataConfig, ModelConfig, TrainConfig
 from lapae.tasks import semi_supervised
 from lapae.tasks.base import subset, tensor
-from lapae.view.report.figures import reconstruction_figure
+from lapae.view.figures import reconstruction_figure
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
 from lapae_paper.experiments.models import LABELS, trial
 from lapae_paper.experiments.workspace import Lab

@@ -20,17 +20,15 @@ from lapae.model import TrainedModel
 from lapae.models.missing import PartialBernoulli, PartialGaussian
 from lapae.predict import predict
 from lapae.predict.complete import impute
+from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
 from lapae.tasks.base import subset, tensor
-from lapae.view.explore.kept import Kept
-from lapae.view.explore.pictures import deviation_picture, deviations, exact, numbers, picture, values
-from lapae.view.explore.unusual import Comparison
-from lapae.view.report.decode import decode_codes, encode_mean
-from lapae.view.report.examples import label
-from lapae.view.report.latent import LatentSpace, latent_space
-from lapae.view.report.views import TOP, choose_view, short, shorts, storage, storage_deviation
+from lapae.view.describe import label
+from lapae.view.display import TOP, choose_display, deviation_in_units, in_units, short, shorts
+from lapae.view.explore.comparison import Comparison
+from lapae.view.explore.networks import KeptNetworks
+from lapae.view.latent_map import LatentSpace, latent_space
+from lapae.view.pictures import packed, packed_deviation
 
-GROUP = 10
-"""Networks drawn at once: `decode_codes` draws ten at a time, and the same groups are kept once."""
 MODES, STEPS = 6, 3
 """Completions, and networks that refine each, one after the other (fewer where networks are large)."""
 SIDES = (32, 24, 16, 12, 8)
@@ -69,12 +67,12 @@ class Explorer:
     ) -> None:
         self.model, self.data, self.value_range = model, data, value_range
         self.options = options = options or Options()
-        self.method = Kept(model.method)
+        self.method = KeptNetworks(model.method)
         # half of the room is for completions
         self.n_samples = max(2, min(options.n_samples, self.method.n_networks // 2))
         self.index, self.shown = self._shown()
         self.space: LatentSpace = latent_space(self.method, self.shown.nan_to_num(0.0), n_axes=8)
-        self.view = choose_view(model, self.shown)
+        self.display = choose_display(model, self.shown)
         each = self._seconds_each()
         self.side = fitting(each, SIDES, options.side)
         """Cells along a side of the map's shades."""
@@ -82,7 +80,7 @@ class Explorer:
         self.comparison = Comparison(model, self.splits(), self._score, most=most, seed=options.seed)
         grid = torch.as_tensor(self.space.grid((0, 1), min(self.side, 12)))
         decoded = self._decode(grid)
-        everywhere = decoded.deviation.mean(1) if self.view.kind == "image" else decoded.deviation
+        everywhere = decoded.deviation.mean(1) if self.display.kind == "image" else decoded.deviation
         self.top = float(np.percentile(everywhere.numpy(), TOP))
         self.spread = self.top > 0
         """Whether there is a deviation to show: one network that learns no noise says one thing."""
@@ -110,12 +108,12 @@ class Explorer:
         decoded = self._decode(torch.as_tensor(z)[None])
         mean, deviation = decoded.mean[0], decoded.deviation[0]
         found: dict[str, Any] = {"total": short(float(decoded.total[0])), "z": shorts(z)}
-        if self.view.kind == "image":
-            return found | {"mean": picture(mean), "deviation": deviation_picture(deviation, self.top)}
-        scaling, of = self.model.scaling, self.view.features
+        if self.display.kind == "image":
+            return found | {"mean": packed(mean), "deviation": packed_deviation(deviation, self.top)}
+        of = self.display.features
         return found | {
-            "mean": shorts(storage(scaling, mean[None])[0, of]),
-            "deviation": shorts(storage_deviation(scaling, deviation[None])[0, of]),
+            "mean": shorts(in_units(self.model, mean[None])[0, of]),
+            "deviation": shorts(deviation_in_units(self.model, deviation[None])[0, of]),
         }
 
     def heat(self, axes: Axes, anchor: np.ndarray | None, rows: range) -> list[float]:
@@ -185,8 +183,8 @@ class Explorer:
             **self._deviation_of("deviation", deviation),
         }
 
-    def _decode(self, z: Tensor):
-        return decode_codes(self.method, z, n_samples=self.n_samples, seed=self.options.seed)
+    def _decode(self, z: Tensor) -> Decoded:
+        return decode(self.method, z, n_samples=self.n_samples, seed=self.options.seed)
 
     def _through(self, axes: Axes, anchor: np.ndarray | None) -> LatentSpace:
         return self.space if anchor is None else self.space.through(anchor, axes)
@@ -222,13 +220,24 @@ class Explorer:
         return torch.as_tensor(np.asarray(self.model.scaling.apply(np.ascontiguousarray(stored)[None])))
 
     def _shown_of(self, name: str, x: Tensor) -> dict[str, Any]:
-        return {name: picture(x) if self.view.kind == "image" else numbers(self.model.scaling, x)}
+        return {name: packed(x) if self.display.kind == "image" else shorts(in_units(self.model, x[None])[0])}
 
     def _deviation_of(self, name: str, x: Tensor) -> dict[str, Any]:
-        return {name: deviation_picture(x) if self.view.kind == "image" else deviations(self.model.scaling, x)}
+        image = self.display.kind == "image"
+        return {name: packed_deviation(x) if image else shorts(deviation_in_units(self.model, x[None])[0])}
 
 
 def fitting(seconds: float, sides: tuple[int, ...], most: int) -> int:
     """The largest side of a map, at most `most`, whose cells take no longer than `PATIENCE` at so many seconds each."""
     quick = (side for side in sides if side <= most and side**2 * seconds <= PATIENCE)
     return next(quick, min(sides[-1], most))
+
+
+def values(x: np.ndarray) -> list[float | None]:
+    """A datum (*shape) in the units of the data as it is sent back: flat, None where missing."""
+    return [None if np.isnan(v) else v for v in np.asarray(x, np.float64).reshape(-1).tolist()]
+
+
+def exact(code: np.ndarray) -> list[float]:
+    """A code (K,) as it is sent back, to decode around it."""
+    return [float(f"{v:.8g}") if np.isfinite(v) else 0.0 for v in code]

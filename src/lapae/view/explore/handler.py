@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from lapae.data import DataError
 from lapae.errors import LapaeError
-from lapae.view.explore.checks import BadRequest
+from lapae.view.explore.requests import BadRequest
 from lapae.view.explore.uploads import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _get(self) -> tuple[bytes, str]:
         path = self._address().path
-        if path == "/api/about":
-            return self.server.about, "application/json"
+        if path == "/api/opening":
+            return self.server.opening, "application/json"
         if path not in self.server.files:
             raise BadRequest("no such page", HTTPStatus.NOT_FOUND)
         return self.server.files[path]

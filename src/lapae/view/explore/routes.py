@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from lapae.view.explore import checks
-from lapae.view.explore.checks import FARTHEST, BadRequest
+from lapae.view.explore import requests
 from lapae.view.explore.explorer import Explorer
+from lapae.view.explore.requests import FARTHEST, BadRequest
 from lapae.view.explore.uploads import MOST_BYTES, MOST_ROWS, read_upload
 
 MOST_SEEDS = 1000
@@ -28,12 +28,12 @@ MOST_HEATS = 32
 class Routes:
     """Answers of an explorer. The model works in one thread of its own, for one request at a time."""
 
-    def __init__(self, explorer: Explorer, about: dict[str, Any]) -> None:
-        self.explorer, self.told = explorer, about
+    def __init__(self, explorer: Explorer, opening: dict[str, Any]) -> None:
+        self.explorer, self.opening = explorer, opening
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="lapae-model")
         self.heats: OrderedDict[Any, list[float]] = OrderedDict()
         self.heating = threading.Lock()
-        image = explorer.view.kind == "image"
+        image = explorer.display.kind == "image"
         self.most = float(np.max(explorer.model.scaling.scale)) if image else None
         self.most_json = min(MOST_BYTES, 2**16 + 32 * explorer.n_values)
         """Bytes of a question: a datum and some room."""
@@ -51,13 +51,13 @@ class Routes:
 
     def place(self, body: bytes) -> dict[str, Any]:
         """{axes, at, anchor} -> what is decoded there."""
-        asked = checks.parse(body, {"axes", "at", "anchor"})
-        a, b = (checks.number(v, "at") for v in checks.sequence(asked["at"], "at", 2))
+        asked = requests.parse(body, {"axes", "at", "anchor"})
+        a, b = (requests.number(v, "at") for v in requests.sequence(asked["at"], "at", 2))
         return self._work(self.explorer.place, self._axes(asked), (a, b), self._anchor(asked))
 
     def heat(self, body: bytes) -> dict[str, Any]:
         """{axes, anchor} -> summed deviation in every cell of the map, row by row from the top."""
-        asked = checks.parse(body, {"axes", "anchor"})
+        asked = requests.parse(body, {"axes", "anchor"})
         axes, anchor = self._axes(asked), self._anchor(asked)
         side = self.explorer.side
         key = (axes, None if anchor is None else anchor.tobytes())
@@ -75,21 +75,21 @@ class Routes:
 
     def item(self, body: bytes) -> dict[str, Any]:
         """{split, index} -> everything about that datum."""
-        asked = checks.parse(body, {"split", "index"})
+        asked = requests.parse(body, {"split", "index"})
         splits = {name: len(split) for name, split in self.explorer.splits().items()}
         split = asked["split"]
         if not isinstance(split, str) or split not in splits:
-            raise BadRequest(f"split: expected one of {', '.join(splits) or 'none'}, got {checks.told(split)}")
-        return self._work(self.explorer.item, split, checks.whole(asked["index"], "index", splits[split]))
+            raise BadRequest(f"split: expected one of {', '.join(splits) or 'none'}, got {requests.told(split)}")
+        return self._work(self.explorer.item, split, requests.whole(asked["index"], "index", splits[split]))
 
     def look(self, body: bytes) -> dict[str, Any]:
         """{values} -> everything about a datum of the page's."""
-        return self._work(self.explorer.look, self._datum(checks.parse(body, {"values"})))
+        return self._work(self.explorer.look, self._datum(requests.parse(body, {"values"})))
 
     def complete(self, body: bytes) -> dict[str, Any]:
         """{values, seed} -> completions of a datum, null where it is missing."""
-        asked = checks.parse(body, {"values", "seed"})
-        seed = checks.whole(asked["seed"], "seed", MOST_SEEDS)
+        asked = requests.parse(body, {"values", "seed"})
+        seed = requests.whole(asked["seed"], "seed", MOST_SEEDS)
         stored = self._datum(asked, for_completion=True)
         if not np.isnan(stored).any():
             raise BadRequest("values: nothing is missing, expected a null where a value is to be filled in")
@@ -98,7 +98,7 @@ class Routes:
     def upload(self, body: bytes, row: str) -> dict[str, Any]:
         """A file and the number of one of its data -> everything about that datum."""
         if not (row.isascii() and row.isdigit() and len(row) <= 6):
-            raise BadRequest(f"row: expected a whole number from 0 to {MOST_ROWS - 1}, got {checks.told(row)}")
+            raise BadRequest(f"row: expected a whole number from 0 to {MOST_ROWS - 1}, got {requests.told(row)}")
 
         def found() -> dict[str, Any]:
             upload = read_upload(body, self.explorer.model, int(row))
@@ -108,13 +108,13 @@ class Routes:
         return self._work(found)
 
     def _axes(self, asked: dict[str, Any]) -> tuple[int, int]:
-        return checks.axes(asked["axes"], len(self.explorer.space.directions))
+        return requests.axes(asked["axes"], len(self.explorer.space.directions))
 
     def _anchor(self, asked: dict[str, Any]) -> np.ndarray | None:
-        return checks.code(asked["anchor"], self.explorer.space.codes.shape[1])
+        return requests.code(asked["anchor"], self.explorer.space.codes.shape[1])
 
     def _datum(self, asked: dict[str, Any], *, for_completion: bool = False) -> np.ndarray:
-        stored = checks.datum(asked["values"], tuple(self.explorer.model.shape), most=self.most)
+        stored = requests.datum(asked["values"], tuple(self.explorer.model.shape), most=self.most)
         self._fits(stored, for_completion)
         return stored
 

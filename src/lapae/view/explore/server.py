@@ -12,23 +12,23 @@ import sys
 import threading
 import traceback
 from http.server import ThreadingHTTPServer
-from importlib.resources import files
 from typing import Any
 
 from lapae.errors import ConfigError
 from lapae.view.explore.handler import Handler
 from lapae.view.explore.routes import Routes
+from lapae.view.web import asset
 
 MOST_CONNECTIONS = 64
 MOST_UPLOADS = 2
 """Files held in memory at once."""
 FILES = {
-    "/": ("lapae.view.explore", "page.html", "text/html"),
-    "/page.css": ("lapae.view.explore", "page.css", "text/css"),
-    "/page.js": ("lapae.view.explore", "page.js", "text/javascript"),
-    "/datum.js": ("lapae.view.explore", "datum.js", "text/javascript"),
-    "/report.css": ("lapae.view.report", "page.css", "text/css"),
-    "/map.js": ("lapae.view.report", "map.js", "text/javascript"),
+    "/": ("explore.html", "text/html"),
+    "/shared.css": ("shared.css", "text/css"),
+    "/explore.css": ("explore.css", "text/css"),
+    "/map.js": ("map.js", "text/javascript"),
+    "/explore.js": ("explore.js", "text/javascript"),
+    "/datum.js": ("datum.js", "text/javascript"),
 }
 
 
@@ -44,10 +44,8 @@ class Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self.uploads = threading.BoundedSemaphore(MOST_UPLOADS)
-        self.files = {
-            path: (files(package).joinpath(name).read_bytes(), kind) for path, (package, name, kind) in FILES.items()
-        }
-        self.about = json.dumps(routes.told, allow_nan=False).encode()
+        self.files = {path: (asset(name).encode(), kind) for path, (name, kind) in FILES.items()}
+        self.opening = json.dumps(routes.opening, allow_nan=False).encode()
         try:
             super().__init__((host, port), Handler)
         except OSError as error:

@@ -15,7 +15,7 @@ from lapae.data.decode import read_header
 from lapae.data.images import SKIP
 from lapae.data.inputs import Input, open_input
 from lapae.model import TrainedModel
-from lapae.view.explore.checks import BadRequest
+from lapae.view.explore.requests import BadRequest
 
 MOST_BYTES = 8 * 2**20
 MOST_PIXELS = 2**24

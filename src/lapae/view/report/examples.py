@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from lapae.data import Data, Split
+from lapae.data import Data
 from lapae.model import TrainedModel
 from lapae.predict import predict
+from lapae.runs.numbers import number
 from lapae.tasks.base import subset, tensor
-from lapae.view.report.results import number
-from lapae.view.report.views import View, cards
+from lapae.view.describe import label
+from lapae.view.display import Display, cards
 
 
 def test_data(data: Data, model: TrainedModel, n: int, seed: int) -> np.ndarray:
@@ -22,7 +23,7 @@ def test_data(data: Data, model: TrainedModel, n: int, seed: int) -> np.ndarray:
 
 
 def examples(
-    model: TrainedModel, data: Data, view: View, index: np.ndarray, *, n: int, n_samples: int, seed: int
+    model: TrainedModel, data: Data, display: Display, index: np.ndarray, *, n: int, n_samples: int, seed: int
 ) -> list[dict[str, Any]]:
     """Groups of reconstructions: some at random, and those of the largest deviation."""
     if not len(index):
@@ -34,23 +35,14 @@ def examples(
     assert found.x_noise is not None
     deviation = (found.x_var + found.x_noise if found.x_learned else found.x_var).sqrt()
     total = deviation.flatten(1).sum(1)
-    n = n if view.kind == "image" else max(2, n // 3)
+    n = n if display.kind == "image" else max(2, n // 3)
     some = np.sort(np.random.default_rng(seed).permutation(len(x))[:n])
     most = torch.argsort(total, descending=True)[: max(2, n // 2)].numpy()
     chosen = np.concatenate([some, most])
-    made = cards(model, view, x[chosen], found.x_mean[chosen], deviation[chosen])
+    made = cards(model, display, x[chosen], found.x_mean[chosen], deviation[chosen])
     for card, i in zip(made, chosen, strict=True):
         card |= {"label": label(data, data.test, int(index[i])), "total": number(float(total[i]), 3)}
     groups = [{"title": "at random", "cards": made[: len(some)]}]
     if float(total.max()) > 0:
         groups.append({"title": "the most uncertain of " + f"{len(x):,}", "cards": made[len(some) :]})
     return groups
-
-
-def label(data: Data, split: Split, i: int) -> str | None:
-    """The class of datum i of a split, by its name where it has one."""
-    if split.y is None or split.y.ndim != 1:
-        return None
-    value = int(split.y[i])
-    names = data.label_names
-    return names[value] if names is not None and 0 <= value < len(names) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,18 @@ from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError, RunError
 from lapae.model import TrainedModel
+from lapae.predict.decode import n_decoders
 from lapae.runs import Run
 from lapae.runs.files import write_whole
+from lapae.runs.numbers import number
+from lapae.runs.results import FIGURES, Record, load_results
 from lapae.tasks.base import subset, tensor
+from lapae.view.describe import METHODS, TASKS, labelings, summary
+from lapae.view.display import Display, choose_display, shorts, tiles
+from lapae.view.latent_map import LatentSpace, latent_space, plane
 from lapae.view.report.examples import examples, test_data
-from lapae.view.report.latent import LatentSpace, latent_space, plane
-from lapae.view.report.results import FIGURES, Record, load_results, number, table
-from lapae.view.report.summary import METHODS, curves, facts, headline, read_history, summary
-from lapae.view.report.views import View, choose_view, shorts, tiles
+from lapae.view.report.training import curves, facts, headline, read_history
+from lapae.view.web import asset
 
 REPORT = "report.html"
 MOST_BYTES = 5_000_000
@@ -32,32 +36,8 @@ FIGURE_BYTES = 1_800_000
 """For the pictures of tasks, so that the page stays below MOST_BYTES; what does not fit is named instead."""
 SIDES = {1: 32, 3: 20, 6: 16}
 """Tiles along a side of a map by the number of maps."""
-ABOUT = {
-    "ood": (
-        "Out-of-distribution detection",
-        "How well scores tell test data from data of another kind. AUROC 1 is perfect, 0.5 is chance.",
-    ),
-    "imputation": (
-        "Missing data",
-        "A part of each test datum is hidden and filled in by sampled networks; errors are against the truth.",
-    ),
-    "classification": (
-        "Classification of imputed data",
-        "A classifier of clean data sees data with a part filled in: how often it is right, and whether it knows.",
-    ),
-    "generation": (
-        "Generation",
-        "New data from noise. Diversity and distance to the training data stand beside those of held-out data.",
-    ),
-    "semi-supervised": (
-        "Few labels",
-        "Nearest neighbours among the codes of a few labelled data, each embedded many times.",
-    ),
-    "calibration": (
-        "Calibration of the deviation",
-        "Is the error large where the predicted deviation is? Of values inside p % intervals, p % should be.",
-    ),
-}
+MIME = {".svg": "image/svg+xml", ".png": "image/png"}
+"""Of the pictures of tasks; runs of earlier versions have PNG files."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +70,13 @@ def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
     index = subset(data.train, sizes.points, sizes.seed)
     raw = tensor(model, data.train, index)
     space = latent_space(model.method, raw.nan_to_num(0.0))
-    view = choose_view(model, raw)
+    display = choose_display(model, raw)
     side = SIDES.get(len(space.pairs), 16)
     shown = test_data(data, model, sizes.examples, sizes.seed)
-    with progress_bar("report", side**2 * len(space.pairs) + len(shown)) as advance:
-        latent = _latent(model, data, space, view, index, side, sizes, advance)
-        looked_at = examples(model, data, view, shown, n=sizes.examples, n_samples=sizes.n_samples, seed=sizes.seed)
+    n_tiles = n_decoders(model.method, sizes.n_samples) * side**2 * len(space.pairs)
+    with progress_bar("report", n_tiles + len(shown)) as advance:
+        latent = _latent(model, data, space, display, index, side, sizes, advance)
+        looked_at = examples(model, data, display, shown, n=sizes.examples, n_samples=sizes.n_samples, seed=sizes.seed)
         advance(len(shown))
     figures, left_out = _figures(run, records := load_results(run))
     return _template().render(
@@ -108,8 +89,8 @@ def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
         headline=headline(model),
         curves=curves(model, read_history(run)),
         examples=looked_at,
-        view=view.kind,
-        channels=len(view.channels),
+        view=display.kind,
+        channels=len(display.channels),
         n_channels=model.shape[-1],
         spread=latent["spread"],
         learned=model.config.method.method in ("ae-var", "vae"),
@@ -121,26 +102,22 @@ def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
         latent_dim=space.codes.shape[1],
         results=[_result(record, figures) for record in sorted(records, key=_order)],
         left_out=left_out,
-        style=Markup(_file("page.css")),
-        script=Markup(_file("map.js") + _file("page.js")),
+        style=Markup(asset("shared.css")),
+        script=Markup(asset("map.js") + asset("report.js")),
     )
 
 
 def _template():
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["number"] = number
-    return environment.from_string(_file("page.html"))
-
-
-def _file(name: str) -> str:
-    return files("lapae.view.report").joinpath(name).read_text(encoding="utf-8")
+    return environment.from_string(asset("report.html"))
 
 
 def _latent(
     model: TrainedModel,
     data: Data,
     space: LatentSpace,
-    view: View,
+    display: Display,
     index: np.ndarray,
     side: int,
     sizes: Sizes,
@@ -152,7 +129,7 @@ def _latent(
         found = plane(
             model.method, space, axes, side=side, n_samples=sizes.n_samples, seed=sizes.seed, progress=progress
         )
-        made = tiles(model, view, found.decoded, side)
+        made = tiles(model, display, found.decoded, side)
         planes.append({"axes": list(axes), "heat": shorts(found.total.reshape(-1)), **made})
     return {
         "side": side,
@@ -162,27 +139,11 @@ def _latent(
         ],
         "points": shorts(space.points),
         "labelings": labelings(data, index),
-        "view": view.to_dict(),
+        "view": display.to_dict(),
         "planes": planes,
         # one network that learns no noise says one thing at a code: there is nothing to shade
         "spread": any(max(found["heat"]) > 0 for found in planes),
     }
-
-
-def labelings(data: Data, index: np.ndarray) -> list[dict[str, Any]]:
-    """Ways to colour the data: by class, or by one attribute at a time."""
-    if data.train.y is None:
-        return []
-    y = np.asarray(data.train.y)[index]
-    if y.ndim == 1:
-        names = list(data.label_names or [])
-        names += [str(i) for i in range(len(names), int(y.max(initial=0)) + 1)]
-        return [{"name": "class", "names": names, "values": y.astype(int).tolist()}]
-    titles = data.label_names or [f"attribute {a + 1}" for a in range(y.shape[1])]
-    return [
-        {"name": title, "names": [f"not {title}", title], "values": y[:, a].astype(int).tolist()}
-        for a, title in enumerate(titles)
-    ]
 
 
 def _figures(run: Run, records: list[Record]) -> tuple[dict[str, str], list[str]]:
@@ -195,36 +156,26 @@ def _figures(run: Run, records: list[Record]) -> tuple[dict[str, str], list[str]
         except OSError:
             left_out.append(name)
             continue
-        if len(content) > room:
+        kind = MIME.get(Path(name).suffix)
+        if kind is None or len(content) > room:
             left_out.append(name)
             continue
         room -= len(content)
-        urls[name] = "data:image/png;base64," + base64.b64encode(content).decode()
+        urls[name] = f"data:{kind};base64,{base64.b64encode(content).decode()}"
     return urls, left_out
 
 
 def _order(record: Record) -> tuple[int, str]:
-    known = list(ABOUT)
+    known = list(TASKS)
     return (known.index(record.task) if record.task in known else len(known), record.task)
 
 
 def _result(record: Record, figures: dict[str, str]) -> dict[str, Any]:
-    title, about = ABOUT.get(record.task, (record.task, ""))
+    title, about = TASKS.get(record.task, (record.task, ""))
     given = {k: v for k, v in record.options.items() if v not in (None, [], ())}
     options = ", ".join(f"{k.replace('_', ' ')} {_text(v)}" for k, v in given.items())
-    pictures = [
-        {"name": name, "url": figures[name], "wide": _is_wide(figures[name])}
-        for name in record.figures
-        if name in figures
-    ]
-    return {"title": title, "about": about, "table": table(record), "options": options, "figures": pictures}
-
-
-def _is_wide(url: str) -> bool:
-    """Whether a picture would be too small to read at the width of a phone: from the header of the PNG."""
-    header = base64.b64decode(url.partition(",")[2][:44])
-    width, height = (int.from_bytes(header[i : i + 4], "big") for i in (16, 20))
-    return width > 2 * height
+    pictures = [{"name": name, "url": figures[name]} for name in record.figures if name in figures]
+    return {"title": title, "about": about, "table": record.table, "options": options, "figures": pictures}
 
 
 def _text(value: Any) -> str:

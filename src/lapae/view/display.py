@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.data.scaling import Scaling
 from lapae.model import TrainedModel
-from lapae.view.report.decode import Decoded
-from lapae.view.report.sprite import amounts, data_url, is_image, pixels, shrink, tiled
+from lapae.predict.decode import Decoded
+from lapae.view.pictures import amounts, data_url, is_image, pixels, shrink, tiled
 
 MOST_BARS, MOST_POINTS, MOST_STRIPS = 24, 128, 6
 TOP = 99.5
@@ -21,7 +20,7 @@ TOP = 99.5
 
 
 @dataclass(frozen=True)
-class View:
+class Display:
     """What is shown of a datum."""
 
     kind: str
@@ -30,7 +29,7 @@ class View:
     """Indices into the flat datum that bars and lines show."""
     names: tuple[str, ...] = ()
     ranges: tuple[tuple[float, float], ...] = ()
-    """For each feature: low and high of the data, in storage units."""
+    """For each feature: low and high of the data, in the units of the data."""
     channels: tuple[int, ...] = ()
     """Of a window of a time series (T, channels): those shown, a strip each. `features` go strip by strip."""
 
@@ -43,14 +42,14 @@ class View:
         return {"kind": self.kind, "features": features, "channels": list(self.channels)}
 
 
-def choose_view(model: TrainedModel, x: Tensor) -> View:
+def choose_display(model: TrainedModel, x: Tensor) -> Display:
     """Images as such; few features as bars, those that vary most; long arrays and windows as lines.
 
     x (N, *shape) are data.
     """
     if model.data.kind == "image" and is_image(model.shape):
-        return View("image", np.zeros(0, dtype=int))
-    flat = storage(model.scaling, x)
+        return Display("image", np.zeros(0, dtype=int))
+    flat = in_units(model, x)
     n = flat.shape[1]
     channels: tuple[int, ...] = ()
     if len(model.shape) == 2 and model.shape[0] > 2:  # a channel's values lie apart, by the number of channels
@@ -72,7 +71,7 @@ def choose_view(model: TrainedModel, x: Tensor) -> View:
     ranges = tuple(zip(low.tolist(), high.tolist(), strict=True))
     if channels:  # one range a strip, so that its shape is seen
         ranges = tuple((low[part].min(), high[part].max()) for part in _strips(len(index), channels) for _ in low[part])
-    return View(kind, index, tuple(names[i] for i in index), ranges, channels)
+    return Display(kind, index, tuple(names[i] for i in index), ranges, channels)
 
 
 def _evenly(n: int, most: int) -> np.ndarray:
@@ -86,19 +85,19 @@ def _strips(n: int, channels: tuple[int, ...]) -> list[slice]:
     return [slice(start, start + each) for start in range(0, n, each)]
 
 
-def storage(scaling: Scaling, x: Tensor) -> np.ndarray:
-    """Data (N, *shape) of model space in storage units, flat: (N, F)."""
-    return scaling.invert(x.double().numpy()).reshape(len(x), -1)
+def in_units(model: TrainedModel, x: Tensor) -> np.ndarray:
+    """Data (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
+    return model.scaling.invert(x.double().numpy()).reshape(len(x), -1)
 
 
-def storage_deviation(scaling: Scaling, deviation: Tensor) -> np.ndarray:
-    """Deviations (N, *shape) of model space in storage units, flat: (N, F)."""
-    return (deviation.double().numpy() * np.asarray(scaling.scale)).reshape(len(deviation), -1)
+def deviation_in_units(model: TrainedModel, deviation: Tensor) -> np.ndarray:
+    """Deviations (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
+    return (deviation.double().numpy() * np.asarray(model.scaling.scale)).reshape(len(deviation), -1)
 
 
-def tiles(model: TrainedModel, view: View, decoded: Decoded, side: int) -> dict[str, Any]:
+def tiles(model: TrainedModel, display: Display, decoded: Decoded, side: int) -> dict[str, Any]:
     """What the page shows at each place of a map: two sprites, or the numbers of the features."""
-    if view.kind == "image":
+    if display.kind == "image":
         mean, deviation = shrink(decoded.mean), shrink(decoded.deviation)
         top = float(np.percentile(deviation.mean(1).numpy(), TOP))
         lossy = mean.shape[1] > 1
@@ -108,13 +107,13 @@ def tiles(model: TrainedModel, view: View, decoded: Decoded, side: int) -> dict[
             "deviation": data_url(tiled(amounts(deviation, top), side), colours=True),
             "top": short(top),
         }
-    mean, deviation = storage(model.scaling, decoded.mean), storage_deviation(model.scaling, decoded.deviation)
-    return {"mean": shorts(mean[:, view.features]), "deviation": shorts(deviation[:, view.features])}
+    mean, deviation = in_units(model, decoded.mean), deviation_in_units(model, decoded.deviation)
+    return {"mean": shorts(mean[:, display.features]), "deviation": shorts(deviation[:, display.features])}
 
 
-def cards(model: TrainedModel, view: View, x: Tensor, mean: Tensor, deviation: Tensor) -> list[dict[str, Any]]:
+def cards(model: TrainedModel, display: Display, x: Tensor, mean: Tensor, deviation: Tensor) -> list[dict[str, Any]]:
     """Input, mean and deviation of each datum: images as URLs, features as numbers with their places in their range."""
-    if view.kind == "image":
+    if display.kind == "image":
         x, mean, deviation = (shrink(images, 128) for images in (x, mean, deviation))
         top = float(deviation.mean(1).max())
         lossy = x.shape[1] > 1 and x.shape[-1] > 48
@@ -128,27 +127,28 @@ def cards(model: TrainedModel, view: View, x: Tensor, mean: Tensor, deviation: T
             }
             for i in range(len(x))
         ]
-    given, told = storage(model.scaling, x), storage(model.scaling, mean)
-    spread = storage_deviation(model.scaling, deviation)
-    index = view.features[:12] if view.kind == "bars" else view.features
+    given, told = in_units(model, x), in_units(model, mean)
+    spread = deviation_in_units(model, deviation)
+    index = display.features[:12] if display.kind == "bars" else display.features
     made = [
-        [_feature(view, j, given[i, f], told[i, f], spread[i, f]) for j, f in enumerate(index)] for i in range(len(x))
+        [_feature(display, j, given[i, f], told[i, f], spread[i, f]) for j, f in enumerate(index)]
+        for i in range(len(x))
     ]
-    if view.kind == "bars":
+    if display.kind == "bars":
         return [{"features": features} for features in made]
-    return [{"strips": [features[part] for part in _strips(len(index), view.channels)]} for features in made]
+    return [{"strips": [features[part] for part in _strips(len(index), display.channels)]} for features in made]
 
 
-def _feature(view: View, j: int, given: float, mean: float, deviation: float) -> dict[str, Any]:
+def _feature(display: Display, j: int, given: float, mean: float, deviation: float) -> dict[str, Any]:
     """A feature of a datum, with places from 0 to 100 along the range of the data."""
-    low, high = view.ranges[j]
+    low, high = display.ranges[j]
     span = max(high - low, 1e-12)
 
     def place(value: float) -> float:
         return round(float(np.clip(100 * (value - low) / span, 0, 100)), 2)
 
     return {
-        "name": view.names[j],
+        "name": display.names[j],
         "input": None if np.isnan(given) else short(given),
         "mean": short(mean),
         "deviation": short(deviation),

@@ -1,9 +1,10 @@
-"""Many small images as one: the tiles that the page shows while one moves over the map."""
+"""Images as the pages get them: bytes of pixels, in a URL, in JSON, or many small ones as one (the tiles of a map)."""
 
 from __future__ import annotations
 
 import base64
 import io
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 
 TILE = 32
 """Pixels of a tile's longer side at most."""
+LONGEST = 256
+"""Of a picture's in JSON."""
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
@@ -65,3 +68,21 @@ def palette() -> bytes:
     from matplotlib import colormaps
 
     return (colormaps["magma"](np.arange(256))[:, :3] * 255).round().astype(np.uint8).tobytes()
+
+
+def packed(image: Tensor) -> dict[str, Any]:
+    """An image (C, H, W) from 0 to 1, for JSON."""
+    return _packed(pixels(shrink(image[None], LONGEST))[0])
+
+
+def packed_deviation(deviation: Tensor, top: float | None = None) -> dict[str, Any]:
+    """A deviation (C, H, W) as amounts from 0 to `top` (its own largest where not given), for JSON."""
+    small = shrink(deviation[None], LONGEST)
+    top = float(small.mean(1).max()) if top is None else top
+    return _packed(amounts(small, top)[0]) | {"top": float(f"{top:.4g}")}
+
+
+def _packed(array: np.ndarray) -> dict[str, Any]:
+    """(H, W) or (H, W, 3) bytes."""
+    h, w, *c = array.shape
+    return {"h": h, "w": w, "c": c[0] if c else 1, "data": base64.b64encode(array.tobytes()).decode()}

@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 
 from lapae._version import __version__
+from lapae.view.describe import METHODS, labelings, summary
+from lapae.view.display import in_units, short, shorts
 from lapae.view.explore.explorer import Explorer
-from lapae.view.report.page import labelings
-from lapae.view.report.sprite import palette
-from lapae.view.report.summary import METHODS, summary
-from lapae.view.report.views import short, shorts, storage
+from lapae.view.pictures import palette
 
 
-def about(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str, Any]:
+def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str, Any]:
     """The run, its map, and what there is to pick from; `no_data` says why there are no data."""
     model, data, space = explorer.model, explorer.data, explorer.space
     method = model.config.method.method
-    image = explorer.view.kind == "image"
+    image = explorer.display.kind == "image"
     return {
         "version": __version__,
         "name": name,
@@ -41,7 +40,7 @@ def about(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str
         "points": shorts(space.points),
         "index": explorer.index.tolist(),
         "labelings": labelings(data, explorer.index) if data is not None else [],
-        "view": explorer.view.to_dict(),
+        "view": explorer.display.to_dict(),
         "named": None if image else _named(explorer),
         "most": float(np.max(model.scaling.scale)) if image else None,
         "side": explorer.side,
@@ -53,7 +52,7 @@ def about(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str
 
 def _named(explorer: Explorer) -> list[dict[str, Any]]:
     """Every value of a datum: its name, and the range of the data, in their units."""
-    flat = storage(explorer.model.scaling, explorer.shown)
+    flat = in_units(explorer.model, explorer.shown)
     flat = np.where(np.isnan(flat).all(0), 0.0, flat)
     low, high = np.nanpercentile(flat, [0.5, 99.5], axis=0)
     names = explorer.model.data.feature_names or [str(i) for i in range(flat.shape[1])]
@@ -71,7 +70,7 @@ def _uncertainty(explorer: Explorer) -> str:
         )
     if not explorer.spread:
         return "This method says one thing at a code: there is no deviation to show."
-    unit = "pixels from 0 to 1" if explorer.view.kind == "image" else "standardised values"
+    unit = "pixels from 0 to 1" if explorer.display.kind == "image" else "standardised values"
     if method in ("vae", "ae-var"):
         return f"The deviation is the noise of the data as this method learned it; sums are over {unit}."
     return (

@@ -13,7 +13,7 @@ from lapae.predict import predict
 from lapae.predict.complete import impute
 from lapae.tasks.figures import image_grid
 from lapae.tasks.imputation import MaskName, mask
-from lapae.view.report.latent import latent_space, plane
+from lapae.view.latent_map import latent_space, plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

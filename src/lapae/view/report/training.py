@@ -1,4 +1,4 @@
-"""What a run is, in words and numbers: what was trained on what, its final numbers, its curves."""
+"""What was trained on what: facts, final numbers and curves."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from typing import Any
 from lapae.data import Data
 from lapae.model import TrainedModel
 from lapae.runs import HISTORY, Run
+from lapae.runs.numbers import number
+from lapae.view.describe import METHODS
 from lapae.view.report.chart import Chart, line_chart
-from lapae.view.report.results import number
-
-METHODS = {
-    "online": "online Laplacian autoencoder",
-    "posthoc": "post-hoc Laplacian autoencoder",
-    "ae": "autoencoder",
-    "ae-var": "autoencoder with a learned variance",
-    "vae": "variational autoencoder",
-    "dropout": "autoencoder with dropout",
-    "ensemble": "ensemble of autoencoders",
-    "bbb": "autoencoder with Bayes by backprop",
-}
 
 
 def facts(model: TrainedModel, data: Data) -> list[tuple[str, str]]:
@@ -50,16 +40,6 @@ def facts(model: TrainedModel, data: Data) -> list[tuple[str, str]]:
     else:
         out.append(("Ended after", "not finished: the best weights so far"))
     return out
-
-
-def summary(model: TrainedModel, data: Data) -> str:
-    """What was trained on what, in a line."""
-    config = model.config
-    what = "images" if data.kind == "image" else "rows" if data.kind == "table" else "arrays"
-    shape = " × ".join(map(str, model.shape))
-    epochs = f", trained for {model.metrics['epochs']} epochs" if "epochs" in model.metrics else ""
-    codes = f"codes of {config.model.latent_dim} dimension{'s' if config.model.latent_dim > 1 else ''}"
-    return f"{len(data.train):,} {what} of {shape}; {codes}, network {config.model.network}{epochs}."
 
 
 def headline(model: TrainedModel) -> list[tuple[str, str, str]]:

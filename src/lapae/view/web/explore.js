@@ -243,7 +243,7 @@ function startMap(about) {
   return api;
 }
 
-ask("about").then((about) => {
+ask("opening").then((about) => {
   document.title = `${about.name} – lapae explore`;
   $("name").textContent = about.name;
   $("data").textContent = `${about.data},`;

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapae.data import Split
 from lapae.model import TrainedModel
 from lapae.tasks.base import subset, tensor
-from lapae.view.report.views import short
+from lapae.view.display import short
 
 VERDICTS = ((1.0, "very unusual"), (5.0, "unusual"), (20.0, "a little unusual"), (100.0, "ordinary"))
 """Up to which percentile a datum is called what."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lapae.methods.base import Method
-from lapae.view.report.decode import Decoded, decode_codes, encode_mean
+from lapae.predict.decode import Decoded, decode, encode_mean
 
 MARGIN = 0.35
 """Room around the codes as a share of their range: the map shows what the decoder says away from the data."""
@@ -121,4 +121,4 @@ def plane(
 ) -> Plane:
     """Decode the grid of a map."""
     z = torch.as_tensor(space.grid(axes, side))
-    return Plane(axes, decode_codes(method, z, n_samples=n_samples, seed=seed, progress=progress), side)
+    return Plane(axes, decode(method, z, n_samples=n_samples, seed=seed, progress=progress), side)

@@ -11,7 +11,7 @@ MOST_WEIGHTS = 2**27
 """Of all kept networks together: half a gigabyte in 32 bits."""
 
 
-class Kept(Method):
+class KeptNetworks(Method):
     """Draws of another method, remembered by their seeds.
 
     Only stacks of weights are kept: the draws of some methods (vae, dropout) go on along a stream of noise, and would
