@@ -17,7 +17,7 @@ from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.curvature.memory import OutOfMemory, is_out_of_memory, within_memory
 from lapae.methods import build
 from lapae.models import Autoencoder
-from lapae.models.missing import filling, partial
+from lapae.models.missing import filling
 from lapae.predict import mc, predict
 
 CPU = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
@@ -84,7 +84,7 @@ def test_posthoc_fit_goes_on_in_smaller_chunks(hessian, monkeypatch):
     config = MethodConfig(method="posthoc", hessian=hessian, optimize_prior="none")
 
     def posterior():
-        method = build("posthoc", filling(network), partial(Gaussian()), config, len(x))
+        method = build("posthoc", filling(network), Gaussian().for_missing(), config, len(x))
         torch.manual_seed(5)
         method.finish(lambda: [x], len(x))
         return method.state_dict()

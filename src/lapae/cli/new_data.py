@@ -125,13 +125,8 @@ def to_model(model: TrainedModel, block: Block, path: Path) -> Tensor:
     import torch
 
     from lapae.data import DataError
-    from lapae.models.missing import PartialBernoulli, PartialGaussian
 
-    if (
-        not isinstance(model.likelihood, PartialGaussian | PartialBernoulli)
-        and block.x.dtype.kind == "f"
-        and np.isnan(block.x).any()
-    ):
+    if not model.likelihood.missing and block.x.dtype.kind == "f" and np.isnan(block.x).any():
         raise DataError(f"{path}: has missing values, which the {model.config.model.likelihood} likelihood cannot take")
     return torch.from_numpy(np.ascontiguousarray(model.scaling.apply(np.ascontiguousarray(block.x))))
 

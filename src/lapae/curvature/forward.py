@@ -50,11 +50,12 @@ class Tape:
     """A recorded forward pass, in the order of the layers."""
 
     nodes: list[Node]
+    x: Tensor
     output: Tensor
 
     def part(self, data: slice) -> Tape:
         """The same for some of the data."""
-        return Tape([n.part(data) for n in self.nodes], self.output[data])
+        return Tape([n.part(data) for n in self.nodes], self.x[data], self.output[data])
 
     def __len__(self) -> int:
         return len(self.output)
@@ -68,7 +69,7 @@ class Tape:
         dtype = next((p.dtype for leaf in leaves(self.nodes) for p in leaf.params.values()), self.output.dtype)
         if all(t.dtype == dtype for leaf in leaves(self.nodes) for t in (leaf.x, leaf.y)):
             return self
-        return Tape([_promote(node, dtype) for node in self.nodes], self.output.to(dtype))
+        return Tape([_promote(node, dtype) for node in self.nodes], self.x, self.output.to(dtype))
 
     @property
     def first_trainable(self) -> int:
@@ -114,7 +115,7 @@ def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = N
         raise ValueError(f"params lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}")
     nodes: list[Node] = []
     output = _record(module, "", x, own if params is None else params, nodes, {}, lean)
-    return Tape(nodes, output)
+    return Tape(nodes, x, output)
 
 
 def _record(

@@ -19,6 +19,10 @@ from lapae.curvature.rules import Params
 def output_hessian(likelihood: Likelihood, output: Tensor) -> Tensor:
     """Hessian of -log p at each output: (B, *out) -> (B, D, D). Its target is the mean, on which it does not depend."""
     flat = output.flatten(1)
+    if not likelihood.exponential:  # there the expected Hessian is meant, which depends on no data
+        n = flat.shape[1]
+        eye = torch.eye(n, dtype=flat.dtype, device=flat.device).reshape(n, 1, *output.shape[1:])
+        return likelihood.hessian_product(output, eye.expand(n, *output.shape)).flatten(2).movedim(0, 1)
 
     def negative_log_prob(f: Tensor, target: Tensor) -> Tensor:
         return -likelihood.log_prob(f.reshape(1, *output.shape[1:]), target[None])[0]

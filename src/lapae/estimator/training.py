@@ -20,7 +20,6 @@ from lapae.data import Data, Split
 from lapae.data.source import take
 from lapae.data.splits import MOST_VALIDATION
 from lapae.model import TrainedModel
-from lapae.models.missing import takes_missing
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder
@@ -90,7 +89,7 @@ def configuration(estimator: LaplacianAutoencoder, x: np.ndarray) -> Config:
         rate = 3e-3 if table else 1e-3
     likelihood = estimator.likelihood if isinstance(estimator.likelihood, str) else "gaussian"
     # later data may have holes where these have none
-    allow_nan = x.dtype.kind == "f" and (takes_missing(by_name(estimator.likelihood)) or bool(np.isnan(x).any()))
+    allow_nan = x.dtype.kind == "f" and (by_name(estimator.likelihood).takes_missing or bool(np.isnan(x).any()))
     network = estimator.network if isinstance(estimator.network, str) else "mlp"
     return Config(
         data=DataConfig(source="X", allow_nan=allow_nan),

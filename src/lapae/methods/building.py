@@ -18,7 +18,7 @@ from lapae.methods import build as build_registered
 from lapae.methods.seeds import seed_all
 from lapae.models import Autoencoder
 from lapae.models import build as build_network
-from lapae.models.missing import filling, partial
+from lapae.models.missing import filling
 
 if TYPE_CHECKING:
     from lapae.model import DataInfo
@@ -51,7 +51,10 @@ def build_method(
     factory = _Copies(network) if network is not None else Named(config.model, data.shape)
     likelihood = likelihood or make_likelihood(config.model)
     if config.data.allow_nan:
-        factory, likelihood = filling(factory), partial(likelihood)
+        try:
+            factory, likelihood = filling(factory), likelihood.for_missing()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     return build_registered(name, factory, likelihood, config.method, data.n_data)
 
 

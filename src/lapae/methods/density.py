@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lapae.curvature.likelihoods import Gaussian, Likelihood
+from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Output
 
 MIN_LOG_VARIANCE = -6.0
@@ -23,16 +20,12 @@ def variance(raw: Tensor) -> Tensor:
 
 def log_prob(likelihood: Likelihood, output: Output, x: Tensor) -> Tensor:
     """Log density of data x (B, *shape) under outputs (S, B, *shape), summed over features: (S, B)."""
-    if output.var is None:
-        return likelihood.log_prob(output.loc, x)
-    missing = x.isnan()  # left out, before the square: a NaN would come back through the gradient
-    gap = torch.where(missing, 0.0, x - output.loc)
-    terms = gap.square() / output.var + output.var.log() + math.log(2 * math.pi)
-    return -0.5 * torch.where(missing, 0.0, terms).flatten(2).sum(-1)
+    known = likelihood if output.var is None else likelihood.with_variance(output.var)
+    return known.log_prob(output.loc, x)
 
 
-def gaussian(likelihood: Likelihood, method: str) -> Gaussian:
+def gaussian(likelihood: Likelihood, method: str) -> Likelihood:
     """The likelihood, where it is the Gaussian that a learned variance needs; an error otherwise."""
-    if not isinstance(likelihood, Gaussian):
+    if not likelihood.free_variance:
         raise ValueError(f"method {method!r} learns a variance: it needs likelihood 'gaussian', got {likelihood!r}")
     return likelihood

@@ -17,7 +17,6 @@ from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method, Point
 from lapae.methods.weights import WeightDraws
 from lapae.models import Autoencoder
-from lapae.models.missing import of_observed
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
 from lapae.posterior.noise import fill_normal, normal
 
@@ -57,7 +56,9 @@ class Laplace(Method):
 
     def _curvature(self, tape: Tape, generator: torch.Generator | None, share: float) -> Any:
         """That of some data, in a share of the memory budget."""
-        likelihood, budget = of_observed(self.likelihood, tape), int(MEMORY_BUDGET * share)
+        likelihood, budget = self.likelihood, int(MEMORY_BUDGET * share)
+        if likelihood.missing:
+            likelihood = likelihood.observed(~tape.x.isnan())
         if self.hessian == "kfac":
             return curvature.kfac(tape, likelihood, n_samples=1, generator=generator, memory_budget=budget)
         if self.hessian == "block":

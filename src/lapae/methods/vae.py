@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.config import MethodConfig
-from lapae.curvature.likelihoods import Gaussian, Likelihood
+from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.ae_var import PointWithVariance
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, register
 from lapae.methods.density import log_prob, variance
@@ -33,7 +33,7 @@ class VAE(Method):
         self.network: Autoencoder = network()
         twin = network()
         self.code_log_variance: nn.Module = twin.get_submodule("encoder")
-        learned = config.learned_variance and isinstance(likelihood, Gaussian)
+        learned = config.learned_variance and likelihood.free_variance
         self.log_variance: nn.Module | None = twin.get_submodule("decoder") if learned else None
         self.kl_weight = config.kl_weight
 

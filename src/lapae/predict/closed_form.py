@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from lapae.curvature.likelihoods import Gaussian, Likelihood
-from lapae.methods.base import Output
+from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.laplace import Laplace
 from lapae.posterior import DiagonalPrecision
 from lapae.predict.prediction import Prediction
-from lapae.predict.statistics import noise_variance
 
 
 @dataclass(frozen=True)
@@ -38,26 +34,10 @@ def weight_variances(method: Laplace) -> dict[str, Tensor]:
     return method.posterior.split(method.posterior.diagonal().reciprocal_())
 
 
-def variance_of_mean(likelihood: Likelihood, output: Tensor, var: Tensor) -> Tensor:
-    """Variance of the expected data from independent variances of the output, Σ_d (∂mean_c/∂output_d)² var_d.
-
-    To first order; in an exponential family ∂mean/∂output is the Hessian. (B, *shape) all.
-    """
-    if isinstance(likelihood, Gaussian):
-        return var
-    own = likelihood.hessian_diag(output).square() * var
-    if likelihood.diagonal:
-        return own
-    squares = likelihood.mean(output).square()  # of a softmax: -π_c π_d between classes
-    shared = squares * var
-    return own + squares * (shared.sum(1, keepdim=True) - shared)
-
-
 def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: bool) -> Prediction:
     """All fields of a `Prediction` for a batch x; `delta` carries the variance through the likelihood's mean."""
     mean = likelihood.mean(found.output)
-    noise = noise_variance(likelihood, Output(found.output[None]))
-    noise = noise[0] if isinstance(noise, Tensor) else torch.full_like(mean, noise)
+    noise = likelihood.variance(found.output)
     fields: dict[str, Tensor] = {
         "z_mean": found.z_mean,
         "z_var": found.z_cov.diagonal(dim1=1, dim2=2),
@@ -66,14 +46,12 @@ def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: b
     if found.output_var is not None:
         var = found.output_var
         if delta:
-            var = variance_of_mean(likelihood, found.output, var)
+            var = likelihood.variance_of_mean(found.output, var)
         error = (mean - x).square().flatten(1).nansum(1)  # of what is observed
         fields |= {"x_mean": mean, "x_var": var, "x_noise": noise, "squared_error_of_mean": error}
         fields["squared_error"] = error + var.flatten(1).sum(1)
-        if isinstance(likelihood, Gaussian):
-            total = var + noise
-            terms = (x - mean).square() / total + total.log() + math.log(2 * math.pi)
-            fields["log_likelihood"] = -0.5 * terms.flatten(1).nansum(1)
+        if likelihood.free_variance:
+            fields["log_likelihood"] = likelihood.with_variance(var + noise).log_prob(mean, x)
             observed = (~x.isnan()).to(var.dtype)
             spread = 0.5 * (observed * var / noise).flatten(1).sum(1)
             fields["mean_log_likelihood"] = likelihood.log_prob(mean, x) - spread

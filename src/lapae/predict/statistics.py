@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from lapae.curvature.likelihoods import Gaussian, Likelihood
+from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Output
 from lapae.methods.density import log_prob
 
@@ -53,7 +53,7 @@ class Statistics:
         self.likelihood, self.x, self.want = likelihood, x, want
         self.codes = Moments(outer="covariance" in want)
         self.outputs = Moments()
-        self.noise: Tensor | float = 0.0
+        self.noise = x.new_zeros(())
         self.learned = False
         self.log_sum = x.new_full((len(x),), -math.inf)
         self.log_total = x.new_zeros(len(x))
@@ -81,8 +81,7 @@ class Statistics:
             if "outputs" in self.want:
                 self.outputs.add(mean)
                 self.learned = output.var is not None
-                noise = noise_variance(self.likelihood, output)
-                self.noise = self.noise + (noise.sum(0) if isinstance(noise, Tensor) else noise * n_draws)
+                self.noise = self.noise + noise_variance(self.likelihood, output).sum(0)
 
     def finish(self) -> dict[str, Tensor | bool]:
         """The fields of a `Prediction`."""
@@ -96,9 +95,8 @@ class Statistics:
                 out |= {"z_mean": self.codes.mean, "z_var": variance}
         if "outputs" in self.want:
             mean = self.outputs.mean
-            noise = self.noise / self.n
             out |= {"x_mean": mean, "x_var": self.outputs.variance, "x_learned": self.learned}
-            out["x_noise"] = noise if isinstance(noise, Tensor) else torch.full_like(mean, noise)
+            out["x_noise"] = self.noise / self.n
         if "density" in self.want:
             out["log_likelihood"] = self.log_sum - math.log(self.n)
             out["mean_log_likelihood"] = self.log_total / self.n
@@ -111,19 +109,14 @@ class Statistics:
 
 def expected(likelihood: Likelihood, output: Output) -> Tensor:
     """Expected data under each network: (S, B, *shape)."""
-    if isinstance(likelihood, Gaussian):
-        return output.loc
     return likelihood.mean(output.loc.flatten(0, 1)).unflatten(0, output.loc.shape[:2])
 
 
-def noise_variance(likelihood: Likelihood, output: Output) -> Tensor | float:
-    """Variance of the data given the network: learned, or that of the likelihood (a number where it is constant)."""
+def noise_variance(likelihood: Likelihood, output: Output) -> Tensor:
+    """Variance of the data given the network, learned or that of the likelihood: (S, B, *shape)."""
     if output.var is not None:
         return output.var
-    if isinstance(likelihood, Gaussian):
-        return likelihood.sigma**2
-    # in the other exponential families the Hessian in the natural parameter is the variance
-    return likelihood.hessian_diag(output.loc.flatten(0, 1)).unflatten(0, output.loc.shape[:2])
+    return likelihood.variance(output.loc.flatten(0, 1)).unflatten(0, output.loc.shape[:2])
 
 
 def _check(values: Tensor, n_draws: int, what: str) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lapae.config import Config, DataConfig
-from lapae.curvature.likelihoods import Bernoulli, Categorical, Likelihood
+from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
 from lapae.methods.building import Modules, build_method, make_likelihood
@@ -67,10 +67,11 @@ def load_data(config: DataConfig) -> Data:
 
 def check_values(data: Data, likelihood: Likelihood) -> None:
     """ConfigError where the data, as the model sees them, have no density under `likelihood`: it would still train."""
-    if not isinstance(likelihood, Bernoulli | Categorical):
+    least, most = (np.asarray(bound) for bound in likelihood.support)
+    if np.isinf(least).all() and np.isinf(most).all():
         return
     x = data.scaling.apply(np.asarray(data.train.x[:CHECKED]))
-    if not ((x >= 0) & (x <= 1) | np.isnan(x)).all():
+    if not ((x >= least) & (x <= most) | np.isnan(x)).all():
         low, high = np.nanmin(x), np.nanmax(x)
         scaled = "" if data.kind == "image" else " (all but images are standardised)"
         name = type(likelihood).__name__.lower()

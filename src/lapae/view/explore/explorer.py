@@ -17,7 +17,6 @@ from torch import Tensor
 from lapae.data import Data, Split
 from lapae.estimator.prediction import generate
 from lapae.model import TrainedModel
-from lapae.models.missing import PartialBernoulli, PartialGaussian
 from lapae.predict import predict
 from lapae.predict.complete import impute
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
@@ -88,7 +87,7 @@ class Explorer:
     @property
     def takes_missing(self) -> bool:
         """Whether the likelihood of data with missing values is known."""
-        return isinstance(self.model.likelihood, PartialGaussian | PartialBernoulli)
+        return self.model.likelihood.missing
 
     @property
     def n_values(self) -> int:

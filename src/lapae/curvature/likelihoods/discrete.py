@@ -1,0 +1,118 @@
+"""Bernoulli and Categorical: logits come out of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lapae.curvature.likelihoods.base import Likelihood, Skipping, first_feature, register
+
+
+@register("bernoulli")
+@dataclass(frozen=True, eq=False)
+class Bernoulli(Skipping):
+    """Bernoulli(sigmoid(output)), for binary data or intensities in [0, 1]."""
+
+    missing: bool = False
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """0 to 1."""
+        return 0.0, 1.0
+
+    def log_prob_elements(self, output: Tensor, target: Tensor) -> Tensor:
+        """Negative binary cross-entropy."""
+        missing = target.isnan()
+        known = torch.where(missing, 0.0, target).expand_as(output)
+        terms = F.binary_cross_entropy_with_logits(output, known, reduction="none")
+        return -torch.where(missing, 0.0, terms)
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """The sum of it over features, without masks where there is nothing to mask."""
+        if self.missing:
+            return super().log_prob(output, target)
+        terms = F.binary_cross_entropy_with_logits(output, target.expand_as(output), reduction="none")
+        return -terms.flatten(first_feature(output, target)).sum(-1)
+
+    def mean(self, output: Tensor) -> Tensor:
+        """The probability of a one."""
+        return output.sigmoid()
+
+    def variance(self, output: Tensor) -> Tensor:
+        """p (1 - p)."""
+        return self.hessian_diag(output)
+
+    def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Zeros and ones."""
+        return torch.bernoulli(output.sigmoid(), generator=generator)
+
+    def hessian_diag(self, output: Tensor) -> Tensor:
+        """p (1 - p), with p the probability of a one: (B, *features)."""
+        p = output.sigmoid()
+        return p * (1 - p)
+
+
+@register("categorical")
+@dataclass(frozen=True, eq=False)
+class Categorical(Likelihood):
+    """One softmax over dimension 1 of the output for every position; data are one-hot along it, or class indices."""
+
+    diagonal = False
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """0 to 1."""
+        return 0.0, 1.0
+
+    def log_prob_elements(self, output: Tensor, target: Tensor) -> Tensor:
+        """Log softmax at the observed class, zero at the others; as part of `Mixed` the class may be missing."""
+        if not target.is_floating_point():
+            target = F.one_hot(target, output.shape[output.ndim - target.ndim]).movedim(-1, 1).to(output.dtype)
+        log_probs = output.log_softmax(first_feature(output, target))
+        return torch.where(target.isnan(), 0.0, target).expand_as(output) * log_probs
+
+    def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        """The sum of it over positions."""
+        features = target.ndim - 1 if target.is_floating_point() else target.ndim  # class indices lack their axis
+        return self.log_prob_elements(output, target).flatten(output.ndim - features).sum(-1)
+
+    def mean(self, output: Tensor) -> Tensor:
+        """Class probabilities, a softmax over dimension 1: (B, classes, *positions)."""
+        return output.softmax(1)
+
+    def variance(self, output: Tensor) -> Tensor:
+        """π (1 - π)."""
+        return self.hessian_diag(output)
+
+    def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """One class drawn for every position, one-hot: (B, classes, *positions)."""
+        probs = output.softmax(1).movedim(1, -1)
+        index = torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1, generator=generator)
+        one_hot = torch.zeros_like(probs).reshape(-1, probs.shape[-1]).scatter_(1, index, 1.0)
+        return one_hot.reshape(probs.shape).movedim(-1, 1)
+
+    def hessian_diag(self, output: Tensor) -> Tensor:
+        """π (1 - π), the diagonal of diag(π) - π πᵀ: (B, classes, *positions)."""
+        probs = output.softmax(1)
+        return probs * (1 - probs)
+
+    def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
+        """H t = π t - π (π · t), (R, B, classes, *positions)."""
+        scaled = output.softmax(1) * t
+        return scaled - output.softmax(1) * scaled.sum(2, keepdim=True)
+
+    def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
+        """(diag(√π) - π √πᵀ) eps: the product of this factor with its transpose is diag(π) - π πᵀ, as |√π| = 1."""
+        probs = output.softmax(1)
+        scaled = probs.sqrt() * eps
+        return scaled - probs * scaled.sum(2, keepdim=True)
+
+    def variance_of_mean(self, output: Tensor, variance: Tensor) -> Tensor:
+        """The derivative of a softmax is -π_c π_d between classes, π_c (1 - π_c) for a class itself."""
+        squares = output.softmax(1).square()
+        shared = squares * variance
+        own = self.hessian_diag(output).square() * variance
+        return own + squares * (shared.sum(1, keepdim=True) - shared)
