@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from http.client import HTTPConnection
 
@@ -23,6 +25,7 @@ from lapae.view.explore.handler import Handler
 from lapae.view.explore.server import MOST_CONNECTIONS, Server, is_loopback
 
 JSON = {"Content-Type": "application/json"}
+HEAD = b"POST /api/place HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 PLACE = {"axes": [0, 1], "at": [0.1, 0.2], "anchor": None}
 
 
@@ -202,8 +205,7 @@ def test_what_is_no_request_is_refused_and_the_server_goes_on(client, request_, 
     ],
 )
 def test_bodies_are_told_and_bounded(client, headers, status):
-    head = b"POST /api/place HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    assert raw(client.server, head + headers + b"\r\n{}").startswith(b"HTTP/1.1 " + status)
+    assert raw(client.server, HEAD + headers + b"\r\n{}").startswith(b"HTTP/1.1 " + status)
     assert client.ask("place", PLACE)[0] == 200
 
 
@@ -241,32 +243,86 @@ def test_many_clients_get_the_same_answers(client):
     assert wrong == []
 
 
-def test_too_many_connections_are_sent_away_and_places_come_back(client):
+def test_the_longest_idle_makes_room(client):
     address = ("127.0.0.1", client.server.server_port)
-    held = [socket.create_connection(address) for _ in range(MOST_CONNECTIONS)]
-    for connection in held:  # each has its thread when the first bytes are answered
-        connection.sendall(b"GET /shared.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        connection.recv(1)
-    with socket.create_connection(address, timeout=20) as late:
-        assert late.recv(100).startswith(b"HTTP/1.1 503")
+    held = [socket.create_connection(address, timeout=20) for _ in range(MOST_CONNECTIONS)]
+    for connection in held:  # one after the other: the first waits longest
+        connection.sendall(b"GET /api/opening HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+    held[0].sendall(b"GET /")  # a byte now and then does not keep it
+    for _ in range(3):
+        assert client.send("GET", "/")[0] == 200
+    held[-1].sendall(b"GET /shared.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    while b"heat" not in held[-1].recv(2**16):
+        pass
+    while held[0].recv(2**16):  # the rest of its answer, then the end
+        pass
     for connection in held:
         connection.close()
-    for _ in range(100):
-        try:
-            if client.send("GET", "/")[0] == 200:
-                break
-        except OSError:  # sent away while it was writing
-            pass
-    else:
-        pytest.fail("no place came free")
 
 
-def test_a_client_that_says_nothing_is_let_go(of_images, monkeypatch):
-    monkeypatch.setattr(Handler, "timeout", 0.1)
+def test_where_all_are_being_answered_a_new_one_is_sent_away(of_images, monkeypatch):
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(*arguments):
+        begun.release()
+        go_on.wait(20)
+        return {}
+
+    monkeypatch.setattr("lapae.view.explore.server.MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(of_images, "place", slow)
     with served(of_images) as server:
-        head = b"POST /api/place HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        assert raw(server, head + b"Content-Length: 9\r\n\r\n", close=False) == b""
-        assert raw(server, b"GET /", close=False) == b""
+        threads = [threading.Thread(target=Client(server).ask, args=("place", PLACE)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        begun.acquire(timeout=20)
+        for _ in range(500):
+            if [*server.waiting.values()] == [None, None]:
+                break
+            time.sleep(0.01)
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as late:
+            assert late.recv(100).startswith(b"HTTP/1.1 503")
+        go_on.set()
+        for thread in threads:
+            thread.join()
+        assert Client(server).send("GET", "/")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"GET /", b"GET / HTTP/1.1\r\nHost: localhost\r\n", HEAD + b"Content-Length: 90\r\n\r\n"]
+)
+def test_a_slow_client_is_let_go_at_its_deadline(of_images, monkeypatch, start):
+    monkeypatch.setattr(Handler, "idle", 0.3)
+    monkeypatch.setattr(Handler, "deadline", 0.5)
+    with served(of_images) as server, socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as slow:
+        slow.sendall(start)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - began < 10:  # a byte every now and then
+                slow.settimeout(0.1)
+                try:
+                    assert slow.recv(1) == b""
+                    break
+                except TimeoutError:
+                    if start:
+                        slow.sendall(b"x")
+        assert time.monotonic() - began < 5
+
+
+def test_the_body_of_a_get_is_not_a_second_request(client):
+    inner = b"GET /shared.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    length = b"Content-Length: %d\r\n" % len(inner)
+    for headers in (length, b"Content-Length: 0\r\n" + length, b"Transfer-Encoding: chunked\r\n"):
+        found = raw(client.server, b"GET / HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n" + inner)
+        assert found.startswith(b"HTTP/1.1 400")
+        assert found.count(b"HTTP/1.1") == 1
+
+
+def test_every_origin_is_looked_at(client):
+    own = b"Origin: http://localhost\r\n"
+    for origins, status in ((own, b"200"), (own * 2, b"200"), (own + b"Origin: http://evil.example\r\n", b"403")):
+        found = raw(client.server, b"GET / HTTP/1.1\r\nHost: localhost\r\n" + origins + b"\r\n")
+        assert found.startswith(b"HTTP/1.1 " + status)
 
 
 def test_an_error_of_ours_is_answered_and_does_not_end_the_server(of_images, monkeypatch, capsys):
@@ -285,9 +341,16 @@ def test_other_hosts(of_images, client):
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("example.com")
     with served(of_images, "0.0.0.0") as server:
-        assert Client(server).send("GET", "/", headers={"Host": "my-machine:1"})[0] == 200
-        origin = {"Host": "my-machine:1", "Origin": "http://evil.example"}
-        assert Client(server).send("GET", "/", headers=origin)[0] == 403
+        there = {"Host": "my-machine:1"}
+        path = f"/{server.token}/"
+        assert server.url == f"http://127.0.0.1:{server.server_port}{path}"
+        for wrong in ("/", "/api/opening", "//", f"/{server.token[:-1]}/", f"/{server.token}x/", "/%00/"):
+            assert Client(server).send("GET", wrong, headers=there)[0] == 403
+            assert Client(server).send("GET", wrong)[0] == 403
+        assert Client(server).send("POST", "/api/place", json.dumps(PLACE), {**JSON, **there})[0] == 403
+        assert Client(server).send("POST", f"{path}api/place", json.dumps(PLACE), {**JSON, **there})[0] == 200
+        assert Client(server).send("GET", path, headers=there)[0] == 200
+        assert Client(server).send("GET", path, headers={**there, "Origin": "http://evil.example"})[0] == 403
     with pytest.raises(ConfigError, match=r"in use.*choose another with --port, or any free one with --port 0"):
         Server(client.server.routes, "127.0.0.1", client.server.server_port)
     with pytest.raises(ConfigError, match="port = 70000: expected a number from 0 to 65535"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import struct
 import zipfile
 import zlib
@@ -166,3 +168,18 @@ def test_rows_that_do_not_fit(row_client, body, complaint):
     status, found = row_client.upload(body)
     assert status == 400
     assert complaint in found["error"]
+
+
+def test_a_full_temporary_folder_is_said(client, monkeypatch, tmp_path):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.write_bytes", full)
+        status, found = client.upload(png(square()))
+    assert (status, found["error"].rpartition(": ")[2]) == (507, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+        status, found = client.upload(png(square()))
+    assert (status, found["error"].rpartition(": ")[2]) == (507, "No such file or directory")
+    assert client.upload(png(square()))[0] == 200

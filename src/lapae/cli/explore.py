@@ -30,7 +30,8 @@ class ExploreCommand:
     port: Annotated[int, tyro.conf.arg(metavar="INT")] = 8765
     """Where to listen; 0 is any free port."""
     host: str = "127.0.0.1"
-    """Address to listen at. One that others can reach shows them the data of the run."""
+    """Address to listen at; 0.0.0.0 for other machines. The page then has a secret in its address: whoever has that
+    sees the data of the run."""
     open: bool = True
     """Open the page in the browser."""
     n_samples: int = 30
@@ -78,7 +79,7 @@ def prepare(command: ExploreCommand) -> Server:
     from lapae.view.explore.server import Server, is_loopback
 
     if not is_loopback(command.host):
-        print(f"lapae: warning: whoever reaches {command.host} sees the data of this run", file=sys.stderr)
+        print("lapae: warning: whoever has the address below can see the data of this run", file=sys.stderr)
     model = open_model(command.run, Device(command.device))
     data, reason = load(model, command.data_dir)
     if reason is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import socket
 import time
 import traceback
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from lapae.data import DataError
 from lapae.errors import LapaeError
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from lapae.view.explore.server import Server
 
 IDLE = 30.0
-"""Seconds that a connection may say nothing, and that a body may take."""
+"""Seconds that a connection may wait for its next request."""
+DEADLINE = 20.0
+"""Seconds from the first byte of a request to its last, and those that an answer may take to leave."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -34,8 +39,28 @@ HEADERS = {
 }
 
 
-class _Gone(Exception):
-    """The client is gone, or says nothing."""
+class Gone(Exception):
+    """The client is gone, or too slow."""
+
+
+class UntilDeadline(io.RawIOBase):
+    """What a socket receives until a moment: a client that sends a byte now and then does not put it off."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.until = 0.0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Wait for bytes, no longer than the deadline allows."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.connection.settimeout(left)
+        return self.connection.recv_into(buffer)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -43,11 +68,29 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "lapae", ""
-    timeout = IDLE
-    wbufsize = -1  # headers and body leave together: in two pieces the second waits for an acknowledgement
-    disable_nagle_algorithm = True
+    idle, deadline = IDLE, DEADLINE
+    wfile: io.BytesIO  # pyright: ignore[reportIncompatibleVariableOverride]
+    rfile: io.BufferedReader  # pyright: ignore[reportIncompatibleVariableOverride]
     left = False  # whether some of the request was not read
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def setup(self) -> None:
+        """Reads have a deadline; what is written is collected and leaves in one piece."""
+        self.connection = self.request
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        self.received = UntilDeadline(self.connection)
+        self.rfile, self.wfile = io.BufferedReader(self.received), io.BytesIO()
+
+    def handle_one_request(self) -> None:
+        """Wait for a request, give it its time, answer it."""
+        self.server.waits(self.connection, True)
+        self.received.until = time.monotonic() + self.idle
+        try:
+            self.rfile.peek(1)
+            self.received.until = time.monotonic() + self.deadline
+            super().handle_one_request()
+        except (OSError, Gone):
+            self.close_connection = True
 
     def do_GET(self) -> None:
         """A file of the page, or what the page is told when it opens."""
@@ -62,50 +105,60 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _other
 
-    def _get(self) -> tuple[bytes, str]:
-        path = self._address().path
-        if path == "/api/opening":
+    def _get(self, path: str, query: str) -> tuple[bytes, str]:
+        if self.left:  # what follows would be taken for another request
+            raise BadRequest("a GET with a body")
+        if path == "api/opening":
             return self.server.opening, "application/json"
         if path not in self.server.files:
             raise BadRequest("no such page", HTTPStatus.NOT_FOUND)
         return self.server.files[path]
 
-    def _post(self) -> tuple[bytes, str]:
-        parts = self._address()
+    def _post(self, path: str, query: str) -> tuple[bytes, str]:
         routes = self.server.routes
-        name = parts.path.removeprefix("/api/")
-        if parts.path == "/api/upload":
+        name = path.removeprefix("api/")
+        if path == "api/upload":
             self._expect("application/octet-stream")
-            row = parts.query.removeprefix("row=") or "0"
-            if not self.server.uploads.acquire(timeout=IDLE):
+            if not self.server.uploads.acquire(timeout=self.deadline):
                 raise BadRequest("too many files at once: try again", HTTPStatus.SERVICE_UNAVAILABLE)
             try:
-                found = routes.upload(self._body(MOST_BYTES), row)
+                found = routes.upload(self._body(MOST_BYTES), query.removeprefix("row=") or "0")
             finally:
                 self.server.uploads.release()
-        elif parts.path.startswith("/api/") and name in routes.questions:
+        elif path.startswith("api/") and name in routes.questions:
             self._expect("application/json")
             found = routes.questions[name](self._body(routes.most_json))
         else:
             raise BadRequest("no such question", HTTPStatus.NOT_FOUND)
         return json.dumps(found, allow_nan=False).encode(), "application/json"
 
-    def _answer(self, question: Any) -> None:
-        self.left = "Transfer-Encoding" in self.headers or self.headers.get("Content-Length", "0").strip() != "0"
+    def _answer(self, question: Callable[[str, str], tuple[bytes, str]]) -> None:
+        lengths = self.headers.get_all("Content-Length", [])
+        self.left = "Transfer-Encoding" in self.headers or any(length.strip() != "0" for length in lengths)
         try:
             self._check_origin()
-            content, kind = question()
+            content, kind = question(*self._address())
         except BadRequest as error:
             self.send_error(error.status, str(error))
         except (LapaeError, DataError) as error:
             self.send_error(HTTPStatus.BAD_REQUEST, str(error))
-        except _Gone:
-            self.close_connection = True
+        except Gone:
+            raise
         except Exception:
             traceback.print_exc()
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in the explorer: its terminal has the details")
         else:
             self._send(HTTPStatus.OK, content, kind)
+
+    def _address(self) -> tuple[str, str]:
+        try:
+            parts = urlsplit(self.path)
+        except ValueError as error:
+            raise BadRequest(f"not an address: {error}") from None
+        path = self.server.path(parts.path)
+        if path is None:
+            raise BadRequest("the address lacks its token: open the one in the terminal", HTTPStatus.FORBIDDEN)
+        return path, parts.query
 
     def _check_origin(self) -> None:
         """Only this server's own page may ask: not a page of another site, nor one whose name was bent to this host."""
@@ -114,10 +167,9 @@ class Handler(BaseHTTPRequestHandler):
             raise BadRequest("expected one Host header")
         name, names = hosts[0].lower(), self.server.names
         port = str(self.server.server_port)
-        if names is not None and name not in names | {f"{known}:{port}" for known in names}:
+        if self.server.token is None and name not in names | {f"{known}:{port}" for known in names}:
             raise BadRequest(f"this server is not {name[:80]!r}", HTTPStatus.FORBIDDEN)
-        origin = self.headers.get("Origin")
-        if origin is not None and origin.lower() != f"http://{name}":
+        if any(origin.lower() != f"http://{name}" for origin in self.headers.get_all("Origin", [])):
             raise BadRequest("asked by a page of another site", HTTPStatus.FORBIDDEN)
 
     def _expect(self, kind: str) -> None:
@@ -137,19 +189,15 @@ class Handler(BaseHTTPRequestHandler):
         if length > most:
             message = f"{length:,} bytes, at most {most:,} are taken"
             raise BadRequest(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        parts, left, until = [], length, time.monotonic() + IDLE
-        while left:
-            try:
-                part = self.rfile.read1(min(left, 2**16))  # pyright: ignore[reportAttributeAccessIssue]
-            except OSError as error:
-                raise _Gone from error
-            if not part or time.monotonic() > until:
-                self.close_connection = True
-                raise BadRequest(f"the body ended {left:,} bytes short", HTTPStatus.REQUEST_TIMEOUT)
-            parts.append(part)
-            left -= len(part)
+        try:
+            content = self.rfile.read(length)
+        except OSError as error:
+            raise Gone from error
+        if len(content) < length:
+            raise BadRequest(f"the body ended {length - len(content):,} bytes short", HTTPStatus.REQUEST_TIMEOUT)
         self.left = False
-        return b"".join(parts)
+        self.server.waits(self.connection, False)
+        return content
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """A message as JSON. The connection ends: what is left of the request is not read."""
@@ -166,41 +214,36 @@ class Handler(BaseHTTPRequestHandler):
 
     def _linger(self) -> None:
         """Let the client read the answer: closing on unread bytes would throw it away. A little, then no more."""
-        try:
+        with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
             self.connection.settimeout(0.5)
             until = time.monotonic() + 2
             while time.monotonic() < until and self.connection.recv(2**16):
                 pass
-        except OSError:
-            pass
 
     def handle_expect_100(self) -> bool:
-        """As always, but not left in the buffer."""
+        """As always, at once."""
         going_on = super().handle_expect_100()
-        self.wfile.flush()
+        self._flush()
         return going_on
 
-    def _address(self) -> SplitResult:
-        try:
-            return urlsplit(self.path)
-        except ValueError as error:
-            raise BadRequest(f"not an address: {error}") from None
-
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
-        try:
-            self.send_response(status)
-            for name, value in HEADERS.items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(content)))
-            if self.close_connection:
-                self.send_header("Connection", "close")
-            self.end_headers()
-            self.wfile.write(content)
-            self.wfile.flush()
-        except OSError:
-            self.close_connection = True
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(content)
+        self.server.waits(self.connection, True)
+        self._flush()
+
+    def _flush(self) -> None:
+        self.connection.settimeout(self.deadline)  # for all of it: a slow reader does not put it off
+        self.connection.sendall(self.wfile.getvalue())
+        self.wfile = io.BytesIO()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: a line for each move would bury what matters."""

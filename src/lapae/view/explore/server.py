@@ -1,15 +1,24 @@
 """The server: loopback by default, a few fixed paths, bodies of bounded size, and nothing from a request is a path.
 
 A request that is not understood is answered with a message (a 4xx); no request ends the server.
+
+Why not starlette and uvicorn: they would replace a part of `server` and `handler` and add four packages to every
+installation. What matters in a server that any program of the machine may talk to would still be ours to write: one
+deadline per request, room for newcomers, the checks of Host, Origin and token, bounded bodies; and against slow clients
+they were measured to be no safer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hmac
 import ipaddress
 import json
+import secrets
 import socket
 import sys
 import threading
+import time
 import traceback
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -23,17 +32,23 @@ MOST_CONNECTIONS = 64
 MOST_UPLOADS = 2
 """Files held in memory at once."""
 FILES = {
-    "/": ("explore.html", "text/html"),
-    "/shared.css": ("shared.css", "text/css"),
-    "/explore.css": ("explore.css", "text/css"),
-    "/map.js": ("map.js", "text/javascript"),
-    "/explore.js": ("explore.js", "text/javascript"),
-    "/datum.js": ("datum.js", "text/javascript"),
+    "": ("explore.html", "text/html"),
+    "shared.css": ("shared.css", "text/css"),
+    "explore.css": ("explore.css", "text/css"),
+    "map.js": ("map.js", "text/javascript"),
+    "explore.js": ("explore.js", "text/javascript"),
+    "datum.js": ("datum.js", "text/javascript"),
 }
 
 
 class Server(ThreadingHTTPServer):
-    """A thread a connection, at most `MOST_CONNECTIONS`; further ones are sent away."""
+    """One thread per connection, at most `MOST_CONNECTIONS`: the one that has waited longest makes room for a new one.
+
+    Attributes:
+        url: the address of the page on this machine.
+        token: what the address starts with where other machines can reach it; None on loopback, where the names of
+            this machine are checked instead (a name may point anywhere, an address with a secret may not be guessed).
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -42,8 +57,10 @@ class Server(ThreadingHTTPServer):
     def __init__(self, routes: Routes, host: str, port: int) -> None:
         self.routes = routes
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self.uploads = threading.BoundedSemaphore(MOST_UPLOADS)
+        self.lock = threading.Lock()
+        self.waiting: dict[socket.socket, float | None] = {}
+        """Open connections: since when each waits for its client, None where it is being answered."""
         self.files = {path: (asset(name).encode(), kind) for path, (name, kind) in FILES.items()}
         self.opening = json.dumps(routes.opening, allow_nan=False).encode()
         try:
@@ -53,10 +70,19 @@ class Server(ThreadingHTTPServer):
             raise ConfigError(f"cannot listen at {host}, port {port} ({error.strerror or error}): {hint}") from error
         except OverflowError:
             raise ConfigError(f"port = {port}: expected a number from 0 to 65535") from None
-        name = f"[{host}]" if ":" in host else host
-        self.url = f"http://{name}:{self.server_address[1]}/"
-        self.names = {"localhost", "127.0.0.1", "[::1]", name} if is_loopback(host) else None
-        """What a browser may call this server; None where any name may be right."""
+        self.token = None if is_loopback(host) else secrets.token_urlsafe(16)
+        own = f"[{host}]" if ":" in host else host
+        self.names = {"localhost", "127.0.0.1", "[::1]", own.lower()}
+        name = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(own, own)
+        self.url = f"http://{name}:{self.server_address[1]}/{f'{self.token}/' if self.token else ''}"
+
+    def path(self, path: str) -> str | None:
+        """What of this server an address asks for; None where the token is missing or wrong."""
+        path = path.removeprefix("/")
+        if self.token is None:
+            return path
+        token, _, path = path.partition("/")
+        return path if hmac.compare_digest(token.encode(), self.token.encode()) else None
 
     def server_bind(self) -> None:
         """As that of a plain server: the one of HTTPServer asks the network for a name, which may take seconds."""
@@ -65,28 +91,47 @@ class Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
+    def waits(self, connection: socket.socket, waits: bool) -> None:
+        """Note that a connection waits for its client, or that it is being answered."""
+        with self.lock:
+            if connection in self.waiting:
+                self.waiting[connection] = time.monotonic() if waits else None
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread, where there is a place."""
-        if not self.places.acquire(blocking=False):
+        """In a thread, where there is room or some can be made."""
+        with self.lock:
+            if len(self.waiting) >= MOST_CONNECTIONS:
+                idle = {connection: since for connection, since in self.waiting.items() if since is not None}
+                if idle:
+                    self._end(min(idle, key=lambda connection: idle[connection]))
+            room = len(self.waiting) < MOST_CONNECTIONS
+            if room:
+                self.waiting[request] = time.monotonic()
+        if room:
             try:
-                request.settimeout(1.0)
-                request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            except OSError:
-                pass
-            self.shutdown_request(request)
+                super().process_request(request, client_address)
+            except BaseException:  # no thread: its place is free again
+                self.waiting.pop(request, None)
+                raise
             return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread: its place is free again
-            self.places.release()
-            raise
+        with contextlib.suppress(OSError):
+            request.settimeout(1.0)
+            request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """All requests of a connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.places.release()
+            with self.lock:
+                self.waiting.pop(request, None)
+
+    def _end(self, connection: socket.socket) -> None:
+        """Let a connection go: its thread finds it closed and ends."""
+        del self.waiting[connection]
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is nothing to report; all else is, and does not end the server."""

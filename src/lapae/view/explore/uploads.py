@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -42,17 +43,23 @@ def read_upload(body: bytes, model: TrainedModel, row: int = 0) -> Upload:
     """Datum `row` of a file: an image, a .csv table or a .npy array that fits the model."""
     if not body:
         raise BadRequest("the file is empty")
-    with TemporaryDirectory(prefix="lapae-") as folder:
-        path = Path(folder) / f"upload{_suffix(body)}"
-        path.write_bytes(body)
-        try:
-            note = _image_note(path, model) if path.suffix == ".png" else ""
-            return _pick(_open(path, model), row, note)
-        except DataError as error:
-            told = str(error).replace(str(path), "the file").replace(SKIP, "")
-            raise BadRequest(told) from None
-        except MemoryError:
-            raise BadRequest("the file is too large") from None
+    suffix = _suffix(body)
+    try:
+        with TemporaryDirectory(prefix="lapae-") as folder:
+            path = Path(folder) / f"upload{suffix}"
+            path.write_bytes(body)
+            try:
+                note = _image_note(path, model) if suffix == ".png" else ""
+                return _pick(_open(path, model), row, note)
+            except DataError as error:
+                told = str(error).replace(str(path), "the file").replace(SKIP, "")
+                raise BadRequest(told) from None
+    except MemoryError:
+        raise BadRequest("the file is too large") from None
+    except OSError as error:
+        reason = error.strerror or error
+        message = f"the file cannot be kept while it is read, in the temporary folder of this machine: {reason}"
+        raise BadRequest(message, HTTPStatus.INSUFFICIENT_STORAGE) from None
 
 
 def _suffix(body: bytes) -> str:
