@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature import Residual
+from lapae.curvature import Residual, Sum
 from lapae.models import Autoencoder
 
 
@@ -108,6 +108,15 @@ DENSE = [Case(f"dense {name}", lambda a=a: dense(a), (5,)) for name, a in ACTIVA
         "residual in residual, at both ends",
         lambda: nn.Sequential(
             Residual(nn.Linear(5, 5), Residual(dense(nn.GELU)), nn.Tanh()), nn.Linear(5, 5), Residual(nn.Linear(5, 5))
+        ),
+        (5,),
+    ),
+    Case("linear path", lambda: nn.Sequential(Sum(nn.Linear(5, 5), dense(nn.Tanh)), nn.Tanh(), nn.Linear(5, 3)), (5,)),
+    Case(
+        "autoencoder with linear paths",
+        lambda: nn.Sequential(
+            Sum(nn.Linear(5, 2), nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))),
+            Sum(nn.Linear(2, 5), nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 5))),
         ),
         (5,),
     ),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.testing import assert_close
 
-from lapae.curvature import Residual, ggn_diagonal
+from lapae.curvature import Residual, Sum, ggn_diagonal
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.models import paper_mnist
 
@@ -62,6 +62,9 @@ def squared_pass(
     if isinstance(module, Residual):
         y, inner = squared_pass(module.branch, f"{name}branch.", x, link, squares)
         return x + y, link + inner
+    if isinstance(module, Sum):
+        first, second = (squared_pass(way, f"{name}{key}.", x, link, squares) for key, way in module.named_children())
+        return first[0] + second[0], first[1] + second[1]
     y = module(x)
     if isinstance(module, AFFINE):
         mine = {k: p.detach().square().requires_grad_() for k, p in module.named_parameters()}
@@ -89,7 +92,7 @@ def squared_network(module: nn.Module, x: Tensor, likelihood) -> dict[str, Tenso
 
 
 def covered(case: Case) -> bool:
-    known = (*AFFINE, *SELECTIONS, nn.Sequential, Residual)
+    known = (*AFFINE, *SELECTIONS, nn.Sequential, Residual, Sum)
 
     def is_activation(layer: nn.Module) -> bool:
         return type(layer).__module__.endswith("activation") and not isinstance(layer, nn.Softmax)

@@ -10,7 +10,7 @@ from torch.func import functional_call, jacrev, vmap
 from torch.testing import assert_close
 
 from lapae.config import MethodConfig
-from lapae.curvature import Residual, record
+from lapae.curvature import Residual, Sum, record
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.posthoc import PostHoc
 from lapae.models import Autoencoder
@@ -32,6 +32,9 @@ def by_hand(module: nn.Module, name: str, x: Tensor, v: Tensor, var: dict[str, T
     if isinstance(module, Residual):
         y, inner = by_hand(module.branch, f"{prefix}branch", x, v, var)
         return x + y, v + inner
+    if isinstance(module, Sum):
+        first, second = (by_hand(way, prefix + key, x, v, var) for key, way in module.named_children())
+        return first[0] + second[0], first[1] + second[1]
     params = {key: p.detach() for key, p in module.named_parameters()}
 
     def of_datum(params, x):

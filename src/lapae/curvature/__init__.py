@@ -5,7 +5,7 @@ Stands on its own: depends on torch and on the likelihoods only.
 
 from lapae.curvature import reference
 from lapae.curvature.extract import Kronecker
-from lapae.curvature.forward import Residual, Tape, record
+from lapae.curvature.forward import Residual, Sum, Tape, record
 from lapae.curvature.ggn import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac
 from lapae.curvature.rules import Elementwise, Leaf, LinearMap, Params, Rule, UnknownLayerError, register
 
@@ -17,6 +17,7 @@ __all__ = [
     "Params",
     "Residual",
     "Rule",
+    "Sum",
     "Tape",
     "UnknownLayerError",
     "blocks",

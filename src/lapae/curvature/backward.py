@@ -60,12 +60,14 @@ def _pull_diagonal(node: Node, m: Tensor, read: Reader, need_input: bool) -> Ten
         if h:
             read.squared(node, h)
         return m_in
-    inner = m
-    for k, child in enumerate(reversed(node.branch)):
-        needed = need_input or k < len(node.branch) - 1
-        pulled = _pull_diagonal(child, inner, read, needed)
-        inner = inner if pulled is None else pulled
-    return m + inner if need_input else None
+    total = None
+    for way in node.ways:
+        inner = m
+        for k, child in enumerate(reversed(way)):
+            pulled = _pull_diagonal(child, inner, read, need_input or k < len(way) - 1)
+            inner = inner if pulled is None else pulled
+        total = inner if total is None or not need_input else total + inner
+    return total if need_input else None
 
 
 def pull_rows(node: Node, rows: Rows, read: Reader, need_input: bool = True) -> Rows:
@@ -74,16 +76,23 @@ def pull_rows(node: Node, rows: Rows, read: Reader, need_input: bool = True) -> 
         if node.trainable:
             read.rows(node, rows)
         return Rows(node.rule.vjp(node, rows.v), rows.c) if need_input else rows
-    inner = rows
-    for k, child in enumerate(reversed(node.branch)):
-        inner = pull_rows(child, inner, read, need_input or k < len(node.branch) - 1)
-    return Rows(rows.v + inner.v, rows.c) if need_input else rows
+    total = None
+    for way in node.ways:
+        inner = rows
+        for k, child in enumerate(reversed(way)):
+            inner = pull_rows(child, inner, read, need_input or k < len(way) - 1)
+        total = inner.v if total is None or not need_input else total + inner.v
+    return Rows(total, rows.c) if need_input and total is not None else rows
 
 
 def push_tangents(nodes: Sequence[Node], t: Tensor) -> Tensor:
     """J t for tangents (R, B, *in) at the input of the first node: (R, B, *out) at the output of the last."""
     for node in nodes:
-        t = t + push_tangents(node.branch, t) if isinstance(node, Skip) else node.rule.jvp(node, t)
+        if isinstance(node, Skip):
+            first, second = (push_tangents(way, t) for way in node.ways)
+            t = first + second
+        else:
+            t = node.rule.jvp(node, t)
     return t
 
 

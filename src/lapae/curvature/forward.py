@@ -1,7 +1,7 @@
 """The forward pass, recorded: one entry a layer, with what went in and what came out.
 
-A network is a tree of `nn.Sequential` (flattened) and `Residual`, with layers at its leaves. The module is only read:
-nothing is attached to it, and `params` may stand in for its weights.
+A network is a tree of `nn.Sequential` (flattened), `Residual` and `Sum`, with layers at its leaves. The module is only
+read: nothing is attached to it, and `params` may stand in for its weights.
 """
 
 from __future__ import annotations
@@ -28,18 +28,37 @@ class Residual(nn.Module):
         return x + self.branch(x)
 
 
+class Sum(nn.Module):
+    """y = first(x) + second(x), two ways from the same input: a linear path beside a nonlinear one, say."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        """first(x) + second(x)."""
+        return self.first(x) + self.second(x)
+
+
 @dataclass(frozen=True)
 class Skip:
-    """A residual connection in the record."""
+    """Two ways whose outputs are added, in the record: of a `Residual` the first is empty, the identity."""
 
     name: str
-    branch: tuple[Node, ...]
+    first: tuple[Node, ...]
+    second: tuple[Node, ...]
     x: Tensor
     y: Tensor
 
+    @property
+    def ways(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        """Both, in the order of their parameters."""
+        return self.first, self.second
+
     def part(self, data: slice) -> Skip:
         """The same for some of the data."""
-        return replace(self, branch=tuple(n.part(data) for n in self.branch), x=self.x[data], y=self.y[data])
+        first, second = (tuple(node.part(data) for node in way) for way in self.ways)
+        return replace(self, first=first, second=second, x=self.x[data], y=self.y[data])
 
 
 Node = Leaf | Skip
@@ -83,7 +102,8 @@ class Tape:
 def _promote(node: Node, dtype: torch.dtype) -> Node:
     x, y = node.x.to(dtype), node.y.to(dtype)
     if isinstance(node, Skip):
-        return replace(node, branch=tuple(_promote(child, dtype) for child in node.branch), x=x, y=y)
+        first, second = (tuple(_promote(child, dtype) for child in way) for way in node.ways)
+        return replace(node, first=first, second=second, x=x, y=y)
     return replace(node, x=x, y=y)
 
 
@@ -91,7 +111,8 @@ def leaves(nodes: Iterable[Node]) -> Iterator[Leaf]:
     """All layers, in order."""
     for node in nodes:
         if isinstance(node, Skip):
-            yield from leaves(node.branch)
+            for way in node.ways:
+                yield from leaves(way)
         else:
             yield node
 
@@ -133,16 +154,19 @@ def _record(
         for child_name, child in module._modules.items():  # named_children leaves out a layer's second place
             x = _record(child, prefix + child_name, x, params, nodes, seen, lean)
         return x
-    if isinstance(module, Residual) and type(module).forward is Residual.forward:
-        branch: list[Node] = []
-        y = _record(module.branch, f"{prefix}branch", x, params, branch, seen, lean)
-        if y.shape != x.shape:
-            raise ValueError(
-                f"residual {name!r}: the branch maps {tuple(x.shape)} to {tuple(y.shape)}: they must agree"
-            )
-        y = x + y
+    ways = _ways(module)
+    if ways is not None:
+        nodes_of, parts = [], []
+        for child_name, child in ways:
+            way: list[Node] = []
+            parts.append(x if child is None else _record(child, prefix + child_name, x, params, way, seen, lean))
+            nodes_of.append(tuple(way))
+        if parts[0].shape != parts[1].shape:
+            came = f"{tuple(parts[0].shape)} and {tuple(parts[1].shape)}"
+            raise ValueError(f"{type(module).__name__} {name!r} adds outputs of shapes {came}: they must agree")
+        y = parts[0] + parts[1]
         kept_x, kept_y = (hollow(x), hollow(y)) if lean else (x.detach(), y.detach())
-        nodes.append(Skip(name, tuple(branch), kept_x, kept_y))
+        nodes.append(Skip(name, *nodes_of, kept_x, kept_y))
         return y
     rule = find(module, name or "the module itself")
     mine, trainable = {}, []
@@ -162,6 +186,15 @@ def _record(
     kept_y = hollow(y) if lean and not rule.uses_y else y.detach()
     nodes.append(Leaf(name, module, rule, detached, tuple(trainable), kept_x, kept_y, saved))
     return y
+
+
+def _ways(module: nn.Module) -> list[tuple[str, nn.Module | None]] | None:
+    """The two ways of a container that adds them, by name; None in place of the identity."""
+    if isinstance(module, Residual) and type(module).forward is Residual.forward:
+        return [("", None), ("branch", module.branch)]
+    if isinstance(module, Sum) and type(module).forward is Sum.forward:
+        return [("first", module.first), ("second", module.second)]
+    return None
 
 
 def _parameters(layer: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:

@@ -43,8 +43,8 @@ def push(nodes: Sequence[Node], v: Tensor | None, variances: Variances) -> Tenso
     """Variance at the output of the last node from that at the input of the first; None stands for zero."""
     for node in nodes:
         if isinstance(node, Skip):
-            inner = push(node.branch, v, variances)
-            v = inner if v is None else v + inner if inner is not None else v
+            first, second = (push(way, v, variances) for way in node.ways)
+            v = first if second is None else second if first is None else first + second
         else:
             v = _push_leaf(node, v, {key: variances[f"{node.name}.{key}"] for key in node.params})
     return v

@@ -1,0 +1,144 @@
+"""What makes the numbers of a trained model hold on new data, from data that training has not seen.
+
+The data that steered training (`valid`) fit the models of deviation and surprise; other held-out data (`rows`)
+calibrate them by comparison: a new datum is as unusual as the share of these that are at least as surprising, and an
+interval is as wide as it takes to hold theirs. A datum with missing values is compared with the same data lacking the
+same values, so that missing values neither help nor hurt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapae.predict.conformal import Radius, p_values
+from lapae.predict.prediction import Prediction
+from lapae.predict.spread import Spread, fit_spread
+from lapae.predict.surprise import Surprise, fit_surprise
+
+Predict = Callable[[Tensor], Prediction]
+"""Data (B, *features) in the model's space -> their prediction, "codes" and "outputs"."""
+
+HIDE = (0.1, 0.6)
+"""Shares of values hidden from the network to learn how far imputed values are off: each datum has one of its own."""
+COPIES = 400
+"""Data at least to hide values of; fewer are hidden several times over."""
+MOST_ROWS = 2000
+"""Held-out data kept to compare with."""
+MOST_PATTERNS = 32
+"""Patterns of missing values in a call that are each compared on their own; more are grouped by how much is missing."""
+GROUPS = 8
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fitted on held-out data, kept with the model."""
+
+    spread: Spread
+    """Of values that the network sees."""
+    hidden: Spread
+    """Of values that are missing."""
+    surprise: Surprise
+    radius: Radius
+    rows: Tensor
+    """(n, *features): the held-out data to compare with."""
+    reference: Tensor
+    """(n,): their surprise."""
+
+    def p_value(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Surprise (B,), made comparable where values are missing, and conformal p-value (B,) of x (B, *features).
+
+        Both are NaN where nothing is observed.
+        """
+        surprise = self.surprise(predict(x), x).double().numpy()
+        full = self.reference.double().numpy()
+        missing = x.isnan().flatten(1).numpy()
+        p = p_values(surprise, full)
+        middle, width = full.mean(), full.std() + 1e-12
+        for members, masks in patterns(missing & ~self.rows.isnan().flatten(1).all(0).numpy()):
+            if not masks.any():
+                continue
+            same = self.rows.clone()
+            turns = np.resize(np.arange(len(masks)), len(same))
+            same.flatten(1)[torch.from_numpy(masks[turns])] = torch.nan
+            theirs = self.surprise(predict(same), same).double().numpy()
+            p[members] = p_values(surprise[members], theirs)
+            shift = (surprise[members] - np.nanmean(theirs)) / (np.nanstd(theirs) + 1e-12)
+            surprise[members] = middle + width * shift
+        empty = missing.all(1)
+        surprise[empty] = p[empty] = np.nan
+        return surprise, p
+
+    def hidden_radius(self, predict: Predict, missing: Tensor) -> Radius:
+        """The radius of intervals for values missing as in `missing` (B, *features): the held-out data are given such
+        holes, and filled."""
+        holes = missing.flatten(1).any(1)
+        masks = missing[holes]
+        turns = torch.from_numpy(np.resize(np.random.default_rng(0).permutation(len(masks)), len(self.rows)))
+        mask = masks[turns]
+        seen = torch.where(mask, torch.nan, self.rows)
+        found = predict(seen)
+        assert found.x_mean is not None
+        ratio = (self.rows - found.x_mean).abs() / self.hidden.deviation(found, seen)
+        ratio = torch.where(mask, ratio, torch.nan)
+        return Radius.of(ratio.numpy(), shared=ratio[0].numel() > SHARED)
+
+
+SHARED = 4096
+"""Features above which intervals share one radius."""
+
+
+def calibrate(predict: Predict, train: Tensor, valid: Tensor, rows: Tensor) -> Calibration:
+    """Fit deviations and surprise, and take the held-out data in to compare with.
+
+    Args:
+        predict: the trained model.
+        train: some training data (R, *features) in the model's space, whose codes are the neighbours to look for.
+        valid: data that training has not seen to fit on; training data serve where there are none.
+        rows: other such data to compare with; those of `valid` serve where there are none.
+    """
+    valid = valid if len(valid) else train
+    rows = (rows if len(rows) else valid)[:MOST_ROWS]
+    known = predict(train)
+    assert known.z_mean is not None
+    codes = known.z_mean.flatten(1)
+    found = predict(valid)
+    spread = fit_spread(found, valid, valid, codes)
+    hidden = fit_hidden(predict, valid, codes)
+    surprise = fit_surprise(known, train, found, valid, spread)
+    of_rows = predict(rows)
+    assert of_rows.x_mean is not None
+    ratio = (rows - of_rows.x_mean).abs() / spread.deviation(of_rows, rows)
+    radius = Radius.of(ratio.numpy(), shared=rows[0].numel() > SHARED)
+    return Calibration(spread, hidden, surprise, radius, rows, surprise(of_rows, rows))
+
+
+def fit_hidden(predict: Predict, valid: Tensor, codes: Tensor) -> Spread:
+    """The deviation of values that were hidden from the network, at several shares of hidden values."""
+    generator = torch.Generator().manual_seed(0)
+    many = valid.repeat(max(1, -(-COPIES // len(valid))), *(1 for _ in valid.shape[1:]))
+    low, high = HIDE
+    share = low + (high - low) * torch.rand(len(many), generator=generator)
+    hide = torch.rand(many.shape, generator=generator) < share.reshape(-1, *(1 for _ in valid.shape[1:]))
+    seen = torch.where(hide, torch.nan, many)
+    return fit_spread(predict(seen), seen, torch.where(hide, many, torch.nan), codes)
+
+
+def patterns(missing: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows of `missing` (B, F) that are compared together, and the masks (P, F) that held-out data are given for them.
+
+    Each pattern on its own where there are few; else groups of rows that lack about as much, with their masks by turns.
+    """
+    masks, which = np.unique(missing, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    if len(masks) <= MOST_PATTERNS:
+        return [(np.flatnonzero(which == i), masks[i : i + 1]) for i in range(len(masks))]
+    share = missing.mean(1)
+    some = np.flatnonzero(share > 0)
+    order = some[np.argsort(share[some], kind="stable")]
+    groups = [(np.flatnonzero(share == 0), masks[:0])] if (share == 0).any() else []
+    return groups + [(part, missing[part]) for part in np.array_split(order, GROUPS) if len(part)]
