@@ -49,23 +49,22 @@ def worker(pipe: Any, place: dict[str, str]) -> None:
     from lapae.curvature.likelihoods import Gaussian
     from lapae.methods import build
     from lapae.models.networks import NETWORKS
-    from lapae.train.fabric import make_fabric
+    from lapae.train.distributed import take_place, world_size
     from lapae.train.step import LossSum, make_optimizer, make_step
 
     torch.set_num_threads(1)
-    fabric = make_fabric(TrainConfig(device="cpu"))
+    device = take_place(TrainConfig(device="cpu"))
     shape = (1, 28, 28)
 
     def make(name: str, rows: int) -> Any:
         config = MethodConfig(method=name.split(",")[0], forgetting=1e-3, **METHODS[name])
         torch.manual_seed(0)
         method = build(config.method, lambda: NETWORKS["paper-mnist"](shape), Gaussian(), config, 55_000)
-        optimizer = make_optimizer(method.train(), 1e-3, fabric.device)
-        module, wrapped = fabric.setup(method, optimizer)
-        parts = (method, module, wrapped, fabric, torch.Generator().manual_seed(0), LossSum(fabric.device))
+        optimizer = make_optimizer(method.train(), 1e-3, device)
+        parts = (method, optimizer, torch.Generator().manual_seed(0), LossSum(device))
         step = make_step(*parts, batch_size=rows, capture=False)
-        x = torch.rand(rows // fabric.world_size, *shape)
-        return (lambda: step(x, rows)) if fabric.world_size > 1 else (lambda: step(x))
+        x = torch.rand(rows // world_size(), *shape)
+        return (lambda: step(x, rows)) if world_size() > 1 else (lambda: step(x))
 
     def reduce(size: int) -> Any:
         buffer = torch.ones(size)
@@ -79,7 +78,7 @@ def worker(pipe: Any, place: dict[str, str]) -> None:
             call = made[kind, what, rows] = make(what, rows) if kind == "step" else reduce(what)
             for _ in range(3):
                 call()
-        if fabric.world_size > 1:
+        if world_size() > 1:
             dist.barrier()
         wall, processor = time.perf_counter(), time.process_time()
         for _ in range(repeats):

@@ -22,7 +22,7 @@ from lapae.data import Batches, Data, DataError, Scaling, Split, load
 from lapae.methods.building import build_method
 from lapae.model import DataInfo
 from lapae.runs import Run
-from lapae.train.fabric import make_fabric
+from lapae.train.distributed import take_place
 from lapae.train.loop import train
 
 SHAPE = (55_000, 1, 28, 28)
@@ -97,9 +97,9 @@ def main() -> None:
         model=ModelConfig(network="paper-mnist"), method=MethodConfig(method="ae"), train=options
     ).resolved()
     data = mnist(arguments.limit)
-    fabric = make_fabric(options)
-    batches = Batches(data.train.x, data.scaling, options.batch_size, device=fabric.device, shuffle=True)
-    ours, bare = (build_method(config, DataInfo.of(data)).to(fabric.device) for _ in range(2))
+    device = take_place(options)
+    batches = Batches(data.train.x, data.scaling, options.batch_size, device=device, shuffle=True)
+    ours, bare = (build_method(config, DataInfo.of(data)).to(device) for _ in range(2))
     optimizer = torch.optim.Adam(bare.parameters(), options.learning_rate)
     watch, bare_seconds, bare_losses = Stopwatch(), [], []
 
@@ -110,13 +110,11 @@ def main() -> None:
 
     watch.between = turn
     run = Run.create(arguments.run) if arguments.run else None
-    train(ours, batches, None, options, run=run, fabric=fabric, observers=[watch])
+    train(ours, batches, None, options, run=run, device=device, observers=[watch])
     loop_time, bare_time = (
         statistics.median(seconds[1:]) for seconds in (watch.seconds, bare_seconds)
     )  # first: warm-up
-    print(
-        f"device {fabric.device}, {torch.get_num_threads()} threads, {batches.n_data} data, batch {options.batch_size}"
-    )
+    print(f"device {device}, {torch.get_num_threads()} threads, {batches.n_data} data, batch {options.batch_size}")
     print(f"bare loop {bare_time:.3f} s an epoch, loss {bare_losses[-1]:.4f}")
     print(f"lapae     {loop_time:.3f} s an epoch{', checkpoint included' if run else ''}")
     print(f"ratio     {loop_time / bare_time:.3f} (target: at most 1.3)")

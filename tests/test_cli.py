@@ -23,7 +23,7 @@ try:
     main(sys.argv[1:])
 except SystemExit as stop:
     assert stop.code == 0, stop.code
-loaded = {"torch", "sklearn", "lightning_fabric", "matplotlib", "numpy", "safetensors"} & set(sys.modules)
+loaded = {"torch", "sklearn", "matplotlib", "numpy", "safetensors"} & set(sys.modules)
 assert not loaded, loaded
 """
 
@@ -33,6 +33,12 @@ def test_help_imports_nothing_heavy(command):
     done = subprocess.run([sys.executable, "-c", HEAVY, *command, "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage: lapae" in done.stdout
+
+
+def test_training_imports_neither_figures_nor_export():
+    """Seconds at every start."""
+    code = "import sys, lapae.train.fit; sys.exit(bool({'matplotlib', 'torch.onnx', 'sklearn'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_public_names_are_lazy_and_there():

@@ -130,7 +130,7 @@ class TrainConfig:
     """Processes on each machine, one a GPU (or one a part of the CPU cores). torchrun's number counts where it
     started the job."""
     num_nodes: int = 1
-    """Machines; the command is started on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK set, or by Slurm."""
+    """Machines; the command is started on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK set."""
     precision: Literal["32", "tf32", "bf16"] = "32"
     """bf16: forward and backward passes in bfloat16, weights and curvature in float32; tf32: all in float32, but matrix
     products of a GPU round their factors to 10 bits (its convolutions do so in any case)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -14,11 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import environment, on_processes
+from ranks import environment, free_port, on_processes
 from trained import weights
 
 from lapae.cli import main
+from lapae.config import Config, TrainConfig
+from lapae.errors import ConfigError
 from lapae.runs import CHECKPOINT, HISTORY, MODEL, Run
+from lapae.train.fit import fit
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LAPAE = ["-m", "lapae"]
@@ -108,7 +112,7 @@ def test_a_killed_process_ends_the_job_with_its_reason(tmp_path):
 
 
 def test_processes_of_its_own_end_together(tmp_path):
-    """`--devices 2` without torchrun: the command starts the second process, and notices that it is gone."""
+    """`--devices 2` without torchrun: the command starts two processes, and ends the other when one is killed."""
     run = tmp_path / "run"
     arguments = ["digits", *QUICK, "--devices", "2", "--epochs", "1000", "--patience", "1000", "--out", str(run)]
     with subprocess.Popen([sys.executable, *LAPAE, "train", *arguments], stderr=subprocess.PIPE, text=True) as process:
@@ -117,8 +121,51 @@ def test_processes_of_its_own_end_together(tmp_path):
         _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
     assert errors.count("epoch 1/1000") == 1
-    assert "another process of this job has ended" in errors
+    assert "lapae: process 1 of this job was ended by SIGKILL, and the others with it" in errors
     assert "Traceback" not in errors
+
+
+def test_a_killed_command_takes_its_processes_with_it(tmp_path):
+    run = tmp_path / "run"
+    arguments = ["digits", *QUICK, "--devices", "2", "--epochs", "1000", "--patience", "1000", "--out", str(run)]
+    with subprocess.Popen([sys.executable, *LAPAE, "train", *arguments], stderr=subprocess.PIPE) as process:
+        wait_for_epoch(run, 1, process)
+        workers = [worker(process.pid, rank) for rank in (0, 1)]
+        process.kill()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < deadline, "the processes of the job go on"
+        time.sleep(0.05)
+
+
+def test_machines_meet(tmp_path):
+    """Two commands with a process each, as on two machines."""
+    run, port = tmp_path / "run", str(free_port())
+    arguments = ["digits", *QUICK, "--num-nodes", "2", "--epochs", "1", "--json", "--out", str(run)]
+    machines = [
+        subprocess.Popen(
+            [sys.executable, *LAPAE, "train", *arguments],
+            env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": str(node)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for node in (0, 1)
+    ]
+    said = [machine.communicate(timeout=180)[0] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0]
+    assert json.loads(said[0])["processes"] == 2
+    assert said[1] == ""
+
+
+def test_machines_need_a_place_to_meet(monkeypatch, capsys):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert main(["train", "digits", "--num-nodes", "2"]) == 2
+    assert "set MASTER_PORT, NODE_RANK, or start the job with torchrun" in capsys.readouterr().err
+
+
+def test_python_code_starts_no_processes(table):
+    with pytest.raises(ConfigError, match="start a program of your own with torchrun"):
+        fit(Config(train=TrainConfig(devices=2, device="cpu")), table)
 
 
 def test_a_run_goes_on_with_another_number_of_processes(place, tmp_path):

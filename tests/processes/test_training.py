@@ -201,10 +201,10 @@ def bytes_of_a_step(hessian_every: int) -> tuple[int, int, int]:
     from torch import distributed as dist
 
     from lapae.train import distributed as processes
-    from lapae.train import loop
+    from lapae.train import loop, step
 
     counted = {"gradient": 0, "curvature": 0}
-    all_reduce, make_step = dist.all_reduce, loop.make_step
+    all_reduce, make_step, averaging_gradients = dist.all_reduce, loop.make_step, step.averaging_gradients
 
     def hook(state, bucket):
         counted["gradient"] += bucket.buffer().nbytes
@@ -215,9 +215,13 @@ def bytes_of_a_step(hessian_every: int) -> tuple[int, int, int]:
         counted["curvature"] += tensor.nbytes
         return all_reduce(tensor, *args, **kwargs)
 
-    def watched(method, module, *args, **kwargs):
-        module._forward_module.register_comm_hook(None, hook)
-        step = make_step(method, module, *args, **kwargs)
+    def hooked(method):
+        module = averaging_gradients(method)
+        module.register_comm_hook(None, hook)
+        return module
+
+    def watched(*args, **kwargs):
+        step = make_step(*args, **kwargs)
 
         def counted_step(*args):
             processes.dist.all_reduce = counting
@@ -228,7 +232,7 @@ def bytes_of_a_step(hessian_every: int) -> tuple[int, int, int]:
 
         return counted_step
 
-    loop.make_step = watched
+    loop.make_step, step.averaging_gradients = watched, hooked
     options = config("online", epochs=1, hessian_every=hessian_every)
     model = fit(options, curve(2 * BATCH, 3, 3))
     n_weights = sum(p.numel() for p in model.method.parameters())

@@ -16,7 +16,7 @@ from types import FrameType
 from lapae._version import __version__
 from lapae.cli.registry import commands
 from lapae.errors import ElsewhereError, LapaeError
-from lapae.train.launch import await_end, launched, one_of_several, place, tell_launcher
+from lapae.train.launch import await_end, launched, place, tell_launcher
 
 FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 
@@ -107,7 +107,7 @@ def _cleaning_up() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    ours = not one_of_several() and current_thread() is main_thread()
+    ours = launched() == 1 and current_thread() is main_thread()
     if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # someone else's to handle
         yield
         return
@@ -130,7 +130,7 @@ def _others_are_gone(error: Exception) -> bool:
 
 
 def _fail(message: str) -> int:
-    speaker = f"lapae: process {place()}" if one_of_several() else "lapae"
+    speaker = f"lapae: process {place()}" if launched() > 1 else "lapae"
     print(f"{speaker}: {' '.join(message.split())}", file=sys.stderr)
     tell_launcher(message)
     return FAILED

@@ -16,11 +16,9 @@ import tyro
 from lapae.cli.new_data import UNNAMED
 from lapae.config import Config
 from lapae.errors import ConfigError
-from lapae.train.launch import may_restart
+from lapae.train.launch import end_with_launcher, in_job, may_restart, start_processes
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
     from lapae.model import TrainedModel
     from lapae.runs import Run
 
@@ -49,21 +47,23 @@ class TrainCommand:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, train, print."""
+    end_with_launcher()
     command = parse(arguments)
+    config = command.options.resolved()
+    if not in_job() and config.train.devices * config.train.num_nodes > 1:
+        return start_processes(["train", *arguments], config.train.devices, config.train.num_nodes)
     # Heavy imports from here on: the help has been answered.
     from lapae.runs import Run
-    from lapae.train.distributed import from_first, node_first, rank
-    from lapae.train.fabric import make_fabric, several
+    from lapae.train.distributed import from_first, node_first, rank, take_place
     from lapae.train.fit import load_data
 
-    config = command.options.resolved()
     data = None
-    fabric = make_fabric(config.train) if several(config.train) else None  # from here on there are all processes
+    take_place(config.train)  # from here on there are all processes
     if command.resume is None:
         config = replace(config, data=replace(config.data, source=absolute(config.data.source)))
         data = node_first(lambda: load_data(config.data))
     path, resume = from_first(lambda: choose_run(command, config))
-    model = train_in(Run(path), config, data, resume=resume, fabric=fabric)
+    model = train_in(Run(path), config, data, resume=resume)
     return report(model, as_json=command.json) if rank() == 0 else 0
 
 
@@ -119,9 +119,7 @@ def absolute(source: str) -> str:
     return source if source in known or not path.exists() else str(path.resolve())
 
 
-def train_in(
-    run: Run, config: Config, data=None, *, resume: bool = False, fabric: Fabric | None = None
-) -> TrainedModel:
+def train_in(run: Run, config: Config, data=None, *, resume: bool = False) -> TrainedModel:
     """Train in a run folder that no other job writes, with progress on stderr."""
     from lapae.train.distributed import from_first, note_begun, rank
     from lapae.train.fit import fit
@@ -138,7 +136,7 @@ def train_in(
     try:
         with ExitStack() as held:
             from_first(hold)
-            return fit(config, data, run=run, resume=resume, fabric=fabric, observers=observers)
+            return fit(config, data, run=run, resume=resume, observers=observers)
     except KeyboardInterrupt:
         if rank() == 0 and (run / "config.toml").exists():
             print(f"\nlapae: stopped; go on with: lapae train --resume {run.path}", file=sys.stderr)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,12 +54,9 @@ def train(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[TrainedModel,
     from lapae.train.progress import make_progress
 
     observers = [make_progress(sys.stderr)] if estimator.verbose else []
-    with quiet():
-        from lapae.train.fit import fit
+    from lapae.train.fit import fit
 
-        model = fit(
-            config, data, network=own_network(estimator), likelihood=own_likelihood(estimator), observers=observers
-        )
+    model = fit(config, data, network=own_network(estimator), likelihood=own_likelihood(estimator), observers=observers)
     settle(model)
     return model, held_out
 
@@ -172,19 +166,3 @@ def _held_out(n: int, fraction: float, seed: int) -> np.ndarray:
         count = min(round(fraction * n), MOST_VALIDATION)
         mask[np.random.default_rng(seed).permutation(n)[:count]] = True
     return mask
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without what lightning-fabric has to say when it is imported and set up."""
-    import logging
-
-    logger = logging.getLogger("lightning_fabric")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.filterwarnings("ignore", module="lightning_fabric")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -93,27 +93,31 @@ def _checked(scores: np.ndarray, which: str) -> np.ndarray:
 
 
 def classification(probs: np.ndarray, y: np.ndarray, *, n_bins: int = 15) -> dict[str, float]:
-    """Accuracy, and ECE, MCE and RMSCE (torchmetrics' l1, max and l2), of class probabilities (N, C) against y (N,)."""
-    import torch
-    from torchmetrics.functional.classification import multiclass_calibration_error
+    """Accuracy and calibration errors of class probabilities (N, C) against y (N,).
 
-    p, t = torch.as_tensor(probs, dtype=torch.float32), torch.as_tensor(y, dtype=torch.long)
-    if p.ndim != 2 or t.shape != p.shape[:1] or not len(t):
-        raise ValueError(f"expected probabilities (N, C) and classes (N,), got {tuple(p.shape)} and {tuple(t.shape)}")
-    if t.min() < 0 or t.max() >= p.shape[1]:
-        raise ValueError(f"expected classes from 0 to {p.shape[1] - 1}, got {int(t.min())} to {int(t.max())}")
-
-    def error(norm) -> float:
-        return float(multiclass_calibration_error(p, t, num_classes=p.shape[1], n_bins=n_bins, norm=norm))
-
-    accuracy = float((p.argmax(1) == t).float().mean())
-    return {"accuracy": accuracy, "ece": error("l1"), "mce": error("max"), "rmsce": error("l2")}
+    With the gap g_k = |accuracy - confidence| in bin k of `reliability`, and s_k its share of the data: ECE = Σ s_k g_k,
+    MCE = max g_k, RMSCE = √(Σ s_k g_k²) (Guo et al. 2017). torchmetrics, which the authors used, differs at the edges
+    of the bins alone: there they hold their left edge, and confidences of 1 have a bin of their own.
+    """
+    probs, y = np.asarray(probs, dtype=np.float64), np.asarray(y)
+    if probs.ndim != 2 or y.shape != probs.shape[:1] or not len(y):
+        raise ValueError(f"expected probabilities (N, C) and classes (N,), got {probs.shape} and {y.shape}")
+    if y.min() < 0 or y.max() >= probs.shape[1]:
+        raise ValueError(f"expected classes from 0 to {probs.shape[1] - 1}, got {int(y.min())} to {int(y.max())}")
+    bins = reliability(probs, y, n_bins=n_bins)
+    share, gap = bins["share"], np.nan_to_num(np.abs(bins["accuracy"] - bins["confidence"]))
+    return {
+        "accuracy": float((probs.argmax(1) == y).mean()),
+        "ece": float((share * gap).sum()),
+        "mce": float(gap.max()),
+        "rmsce": float(np.sqrt((share * gap**2).sum())),
+    }
 
 
 def reliability(probs: np.ndarray, y: np.ndarray, *, n_bins: int = 15) -> dict[str, np.ndarray]:
     """Mean confidence, accuracy and share of the data in equal-width bins of the confidence: (n_bins,) each.
 
-    Empty bins have NaN for confidence and accuracy. Bins hold their right edge, as torchmetrics' do.
+    Empty bins have NaN for confidence and accuracy. Bins hold their right edge.
     """
     probs, y = np.asarray(probs), np.asarray(y)
     confidence, correct = probs.max(1), probs.argmax(1) == y

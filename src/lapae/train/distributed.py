@@ -17,8 +17,10 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
-from lapae.errors import ElsewhereError
-from lapae.train.launch import launched, one_of_several, place, restarted
+from lapae.config import TrainConfig
+from lapae.errors import ConfigError, ElsewhereError
+from lapae.train.devices import own_device
+from lapae.train.launch import in_job, launched, place, restarted
 
 TIMEOUT = timedelta(hours=2)
 """How long a process waits for the others: one of them may be fetching the data. Deaths are noticed at once."""
@@ -40,6 +42,18 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
+def take_place(options: TrainConfig) -> torch.device:
+    """The device of this process, after it has met the others where there are some."""
+    if not in_job() and options.devices * options.num_nodes > 1:
+        asked = f"devices = {options.devices}, num_nodes = {options.num_nodes}"
+        raise ConfigError(f"{asked}: lapae train starts these processes; start a program of your own with torchrun")
+    device = torch.device(own_device(options.device))
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    join("nccl" if device.type == "cuda" else "gloo")
+    return device
+
+
 def join(backend: str = "gloo") -> None:
     """Meet the other processes that torchrun started; gloo exchanges what is on the CPU, nccl what is on GPUs.
 
@@ -56,12 +70,7 @@ def join(backend: str = "gloo") -> None:
         part = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         meeting |= {"store": part, "rank": place(), "world_size": launched()}
     dist.init_process_group(backend, **meeting)
-    have_met()
-
-
-def have_met() -> None:
-    """All processes are there: from now on they have time for each other."""
-    _set_pg_timeout(TIMEOUT)
+    _set_pg_timeout(TIMEOUT)  # all of them are there: from now on they have time for each other
 
 
 def _agent_store() -> Any:
@@ -199,7 +208,7 @@ def lost_connection(error: Exception) -> bool:
         "gloo",
         "Gloo",
     )
-    return one_of_several() and any(sign in str(error) for sign in signs)
+    return launched() > 1 and any(sign in str(error) for sign in signs)
 
 
 def _broadcast(data: bytes) -> bytes:

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,14 +21,11 @@ from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, read_config, write_config
 from lapae.train.checkpoint import Checkpoint, load_checkpoint, take_up_together
-from lapae.train.distributed import from_first, node_first
+from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.evaluate import evaluate
-from lapae.train.fabric import make_fabric, matrix_products, several
 from lapae.train.loop import train
+from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 VALIDATION_BATCH = 256
 """At least so many data in a validation batch: no gradient, so more of them fit."""
@@ -89,7 +86,6 @@ def fit(
     resume: bool = False,
     network: Modules | None = None,
     likelihood: Likelihood | None = None,
-    fabric: Fabric | None = None,
     observers: Sequence[Observer] = (),
 ) -> TrainedModel:
     """Train what `config` says on `data` (those that it names, where not given), in `run` where there is one.
@@ -99,8 +95,7 @@ def fit(
     """
     config = config.resolved()
     options = config.train
-    if fabric is None and several(options):
-        fabric = make_fabric(options)
+    device = take_place(options)
     if run is not None and resume:
         done: list[TrainedModel] = []
 
@@ -119,22 +114,16 @@ def fit(
         if from_first(finished):
             return done[0] if done else load_run(run.path, network=network, likelihood=likelihood)
     data = node_first(lambda: load_data(config.data)) if data is None else data
-    fabric = fabric or make_fabric(options)
     began = time.monotonic()
-    share: dict[str, Any] = {
-        "device": fabric.device,
-        "seed": options.seed,
-        "rank": fabric.global_rank,
-        "world_size": fabric.world_size,
-    }
-    generators = torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else [])
+    share: dict[str, Any] = {"device": device, "seed": options.seed, "rank": rank(), "world_size": world_size()}
+    generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with generators, matrix_products(options):
         info = DataInfo.of(data)
         check_values(data, make_likelihood(config.model) if likelihood is None else likelihood)
         method = build_method(config, info, network=network, likelihood=likelihood)
         batches = Batches(data.train.x, data.scaling, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.scaling, max(options.batch_size, VALIDATION_BATCH), **share)
-        if run is not None and fabric.is_global_zero:  # now that the configuration is known to work
+        if run is not None and rank() == 0:  # now that the configuration is known to work
             write_whole(run / CONFIG, write_config(config).encode())
             (run / METRICS).unlink(missing_ok=True)
             if options.tensorboard:
@@ -149,7 +138,7 @@ def fit(
             options,
             run=run,
             about={"config": config_to_dict(config), "data": info.to_dict()},
-            fabric=fabric,
+            device=device,
             resume=checkpoint,
             observers=observers,
         )
@@ -159,14 +148,14 @@ def fit(
         "best_loss": result.best_loss,
         "stopped": result.stopped,
         "seconds": time.monotonic() - began,
-        "device": str(fabric.device),
-        **({"processes": fabric.world_size} if fabric.world_size > 1 else {}),
+        "device": str(device),
+        **({"processes": world_size()} if world_size() > 1 else {}),
         **result.finish,
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.scaling, VALIDATION_BATCH, **share))
     model = TrainedModel(method, config, info, metrics, result.history)
-    if run is not None and fabric.is_global_zero:
+    if run is not None and rank() == 0:
         model.save(run)
     return model
 

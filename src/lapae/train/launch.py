@@ -1,7 +1,7 @@
-"""What the environment says about the processes of a job. No torch in here: the command line asks before it imports.
+"""The processes of a job: how they are started, and what the environment tells each of its place among them.
 
-torchrun starts a job's processes and tells each its place; so does `lapae train --devices N`, through Lightning Fabric,
-which starts the command again for each further process.
+torchrun starts a job's processes and tells each its place; `lapae train --devices N` lets torchrun's own code do the
+same. No torch is imported before processes are started: the command line asks here before it imports.
 """
 
 from __future__ import annotations
@@ -9,31 +9,38 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lapae.errors import ConfigError
+
 GRACE_SECONDS = 3
+_LAUNCHER = "LAPAE_LAUNCHER"
+"""Environment variable: process id of the `lapae train --devices N` that started this process."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def in_job() -> bool:
+    """Whether torchrun, or `--devices`, started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def launched() -> int:
-    """Processes that torchrun started; 1 where it was not torchrun."""
-    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+    """Processes of this job; 1 where there is none."""
+    return int(os.environ["WORLD_SIZE"]) if in_job() else 1
 
 
 def launched_on_node() -> int:
     """Those of them on this machine."""
-    return int(os.environ["LOCAL_WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
-
-
-def one_of_several() -> bool:
-    """Whether this process shares its work with others, whoever started them."""
-    return "LOCAL_RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return int(os.environ["LOCAL_WORLD_SIZE"]) if in_job() else 1
 
 
 def place(of: str = "RANK") -> int:
     """Rank of this process before it has met the others; of="LOCAL_RANK": among those of its machine."""
-    found = os.environ.get(of, os.environ.get("SLURM_LOCALID" if of == "LOCAL_RANK" else "LOCAL_RANK", "0"))
-    return int(found)
+    return int(os.environ.get(of, "0"))
 
 
 def may_restart() -> bool:
@@ -58,3 +65,73 @@ def await_end() -> None:
     """Wait for torchrun to end this process, since another one has failed: so that it names that one as the cause."""
     if launched() > 1:
         time.sleep(GRACE_SECONDS)
+
+
+def start_processes(arguments: Sequence[str], devices: int, num_nodes: int) -> int:
+    """Run `lapae ARGUMENTS` on `devices` processes here, of a job on `num_nodes` machines; the job's exit code.
+
+    Where a process fails, the others are ended. It has said why, unless it was killed: that is said here.
+    """
+    import tempfile
+
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    meeting = ["--standalone"] if num_nodes == 1 else _meeting_place(num_nodes)
+    threads = str(max(1, (os.cpu_count() or 1) // devices))
+    os.environ |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), _LAUNCHER: str(os.getpid())}
+    # torchrun leaves its folder of logs behind, and tells of failures in tracebacks of its own.
+    with tempfile.TemporaryDirectory(prefix="lapae-job-") as logs, _undisturbed():
+        options = [*meeting, "--nproc-per-node", str(devices), "--log-dir", logs, "-m", "lapae"]
+        try:
+            torchrun.run(torchrun.parse_args([*options, *arguments]))
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            if failure.exitcode >= 0:
+                return failure.exitcode
+            name = signal.Signals(-failure.exitcode).name
+            print(f"lapae: process {rank} of this job was ended by {name}, and the others with it", file=sys.stderr)
+            return 128 - failure.exitcode
+        except SignalException as error:
+            return 128 + error.sigval
+    return 0
+
+
+def end_with_launcher() -> None:
+    """Have the system end this process when the command that started it ends, however it ends (Linux)."""
+    launcher = os.environ.get(_LAUNCHER)
+    if launcher is None or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(launcher):  # it has ended already
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _meeting_place(num_nodes: int) -> list[str]:
+    """torchrun's options for the machines to find each other, from the environment."""
+    found = {name: os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
+    found["NODE_RANK"] = os.environ.get("NODE_RANK", os.environ.get("SLURM_NODEID"))
+    missing = [name for name, value in found.items() if value is None]
+    if missing:
+        raise ConfigError(f"num_nodes = {num_nodes}: set {', '.join(missing)}, or start the job with torchrun")
+    address, port, node = map(str, found.values())
+    return ["--nnodes", str(num_nodes), "--node-rank", node, "--master-addr", address, "--master-port", port]
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put back what torchrun's code changes in this process: signal handlers; and keep its log to itself."""
+    import logging
+
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,14 +25,12 @@ from lapae.methods import Method
 from lapae.methods.seeds import seed_all
 from lapae.runs import HISTORY, Run, plain
 from lapae.runs.files import write_whole
+from lapae.train import distributed as processes
 from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
-from lapae.train.distributed import from_first, stand_in
-from lapae.train.fabric import make_fabric
+from lapae.train.distributed import from_first, stand_in, take_place, total
+from lapae.train.precision import autocast
 from lapae.train.progress import Observer
 from lapae.train.step import LossSum, anneal, make_optimizer, make_step
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 
 class EpochBatches(Protocol):
@@ -75,7 +73,7 @@ def train(
     *,
     run: Run | None = None,
     about: Mapping[str, Any] | None = None,
-    fabric: Fabric | None = None,
+    device: torch.device | None = None,
     resume: Checkpoint | None = None,
     observers: Sequence[Observer] = (),
 ) -> TrainResult:
@@ -83,11 +81,10 @@ def train(
 
     `run` keeps the metrics and the checkpoints, with `about` (plain JSON: the configuration, the data) in them.
     """
-    fabric = fabric or make_fabric(options)
-    device = fabric.device
+    device = take_place(options) if device is None else device
     method.to(device)
     state = TrainState(batches.n_data)
-    rank = fabric.global_rank
+    rank, world_size = processes.rank(), processes.world_size()
     run, observers = (run, observers) if rank == 0 else (None, ())  # one process writes, and speaks
 
     if any(parameter.requires_grad for parameter in method.parameters()):
@@ -100,19 +97,17 @@ def train(
             if state.n_data != batches.n_data:
                 raise RunError(f"{resume.path} is of {state.n_data} training data, there are {batches.n_data} now")
         best = {k: v.to(device) for k, v in resume.best.items()} if resume is not None else copy_state(method)
-        module, fabric_optimizer = fabric.setup(method, optimizer)
         generator = torch.Generator(device)
-        own = method.own_noise = torch.Generator(device) if fabric.world_size > 1 else None
+        own = method.own_noise = torch.Generator(device) if world_size > 1 else None
         noise: dict[str, Any] = {"generator": generator, "own": own, "rank": rank}
         losses = LossSum(device)
         step = make_step(
             method,
-            module,
-            fabric_optimizer,
-            fabric,
+            optimizer,
             generator,
             losses,
             batch_size=options.batch_size,
+            precision=options.precision,
             capture=options.capture == "auto",
         )
         checkpoints = None if run is None else Checkpoints(run, options.checkpoint_every)
@@ -130,17 +125,20 @@ def train(
                 method.train()
                 seed_all(options.seed, "train", epoch, **noise)
                 losses.reset()
-                sizes = batches.sizes() if fabric.world_size > 1 else [None] * len(batches)
+                sizes = batches.sizes() if world_size > 1 else [None] * len(batches)
                 for x, n_batch in zip(batches.epoch(epoch), sizes, strict=True):
                     step(x.to(device), n_batch)
                     for observer in observers:
                         observer.step()
-                loss, n_finite = losses.read(fabric)
+                loss, n_finite = losses.read()
                 record: dict[str, Any] = {"epoch": epoch, "loss": loss}
 
                 if valid is not None and valid.n_data:
                     seed_all(options.seed, "valid", epoch, **noise)
-                    record |= {f"valid_{k}": v for k, v in validate(method, valid, generator, fabric).items()}
+                    record |= {
+                        f"valid_{k}": v
+                        for k, v in validate(method, valid, generator, device, options.precision).items()
+                    }
                 record = from_first(record.copy)  # what is decided by it is decided alike everywhere
                 loss, steering = record["loss"], record.get("valid_loss", record["loss"])
                 if not math.isfinite(loss) or not math.isfinite(steering):
@@ -182,19 +180,21 @@ def train(
 
 
 @torch.no_grad()
-def validate(method: Method, valid: EpochBatches, generator: torch.Generator, fabric: Fabric) -> dict[str, float]:
+def validate(
+    method: Method, valid: EpochBatches, generator: torch.Generator, device: torch.device, precision: str
+) -> dict[str, float]:
     """Means over the validation data of what `Method.validate` sums."""
     method.eval()
     sums: dict[str, Tensor] = {}
     for x in valid.epoch(0):
-        with fabric.autocast():
-            batch = method.validate(stand_in(x).to(fabric.device), generator)
+        with autocast(precision, device):
+            batch = method.validate(stand_in(x).to(device), generator)
         for name, value in batch.items():
             value = value.detach().double() * bool(len(x))
             sums[name] = sums[name] + value if name in sums else value
     # One reduction and one read for all of them.
-    total = fabric.all_reduce(torch.stack([*sums.values()]), reduce_op="sum")
-    return {name: value / valid.n_data for name, value in zip(sums, total.tolist(), strict=True)}  # pyright: ignore
+    values = total(torch.stack([*sums.values()])).tolist()
+    return {name: value / valid.n_data for name, value in zip(sums, values, strict=True)}
 
 
 def append_history(run: Run, record: dict[str, Any]) -> None:

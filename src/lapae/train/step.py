@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from lapae.methods import Method
-from lapae.train.distributed import stand_in
+from lapae.train.distributed import stand_in, total, world_size
+from lapae.train.precision import autocast
 
 Step = Callable[..., Tensor]
 """x (B, *shape) on the device, and where several processes share the batch the number of data in all of it -> the loss
@@ -35,10 +38,10 @@ class LossSum:
         self.sums[1] += n_data
         self.sums[2] += self.sums[0].isfinite()
 
-    def read(self, fabric: Any) -> tuple[float, int]:
+    def read(self) -> tuple[float, int]:
         """Mean loss over all processes, and the number of this one's steps up to which it was finite."""
-        total, n_data, _ = fabric.all_reduce(self.sums.clone(), reduce_op="sum").tolist()
-        return total / max(n_data, 1.0), int(self.sums[2])
+        loss, n_data, _ = total(self.sums.clone()).tolist()
+        return loss / max(n_data, 1.0), int(self.sums[2])
 
 
 def make_optimizer(method: nn.Module, learning_rate: float, device: torch.device) -> torch.optim.Adam:
@@ -59,21 +62,31 @@ def anneal(optimizer: torch.optim.Optimizer, learning_rate: float, done: float) 
             group["lr"] = rate
 
 
+def averaging_gradients(method: nn.Module) -> nn.Module:
+    """`method` itself or, where several processes train, under DDP: its gradients are then means over processes."""
+    if world_size() == 1:
+        return method
+    # The precision is a buffer, and the same everywhere already: not to be broadcast before every forward pass.
+    known = inspect.signature(DistributedDataParallel).parameters
+    option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name before 2.13
+    options: dict[str, Any] = {option: False}
+    return DistributedDataParallel(method, **options)
+
+
 def make_step(
     method: Method,
-    module: nn.Module,
-    optimizer: Any,
-    fabric: Any,
+    optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
     losses: LossSum,
     *,
     batch_size: int,
-    capture: bool,
+    precision: str = "32",
+    capture: bool = True,
 ) -> Step:
-    """The step of `method`, wrapped by Fabric as `module`: loss, gradient, what the method does with it, update."""
+    """The step of `method`: loss, gradient, what the method does with it, update."""
 
-    beside = torch.cuda.Stream() if fabric.device.type == "cuda" else None
-    n_processes = fabric.world_size
+    module, n_processes, device = averaging_gradients(method), world_size(), generator.device
+    beside = torch.cuda.Stream() if device.type == "cuda" else None
 
     def step(x: Tensor, n_batch: int | None = None) -> Tensor:
         n_data = len(x)
@@ -81,7 +94,8 @@ def make_step(
             method.share = n_data / n_batch
             x = stand_in(x)
         optimizer.zero_grad(set_to_none=True)
-        loss = module(x, generator)
+        with autocast(precision, device):
+            loss = module(x, generator)
         if beside is None:
             method.after_forward()
         else:  # kernels this small leave most of a GPU idle: the curvature and the backward pass share it
@@ -89,7 +103,8 @@ def make_step(
             with torch.cuda.stream(beside):
                 method.after_forward()
         # DDP takes the mean over processes, which is that over data where each loss weighs as its data do.
-        fabric.backward(loss if n_processes == 1 else loss * (n_processes * method.share))
+        loss = loss.float() if loss.dtype == torch.bfloat16 else loss
+        (loss if n_processes == 1 else loss * (n_processes * method.share)).backward()
         method.after_backward()
         optimizer.step()
         if beside is not None:
@@ -98,7 +113,7 @@ def make_step(
         losses.add(loss, n_data)
         return loss
 
-    if capture and fabric.device.type == "cuda" and fabric.world_size == 1 and getattr(method, "capturable", True):
+    if capture and device.type == "cuda" and n_processes == 1 and getattr(method, "capturable", True):
         return CapturedStep(step, generator, batch_size)
     return step
 

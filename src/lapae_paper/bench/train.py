@@ -21,7 +21,8 @@ from lapae.config import MethodConfig, TrainConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
 from lapae.models import NETWORKS
-from lapae.train.fabric import make_fabric, matrix_products
+from lapae.train.distributed import take_place
+from lapae.train.precision import matrix_products
 from lapae.train.step import LossSum, make_optimizer, make_step
 
 SHAPES = {"paper-mnist": (1, 28, 28), "paper-fashion": (1, 28, 28), "paper-celeba": (3, 64, 64)}
@@ -80,23 +81,21 @@ def make(name: str, options: TrainBench) -> Callable[[], object]:
     config = MethodConfig(method=method_name, hessian=hessian or "approx", forgetting=1e-3)
     shape = SHAPES[options.network]
     train = TrainConfig(batch_size=options.batch_size, device=options.device, precision=options.precision)  # pyright: ignore
-    fabric = make_fabric(train)
+    device = take_place(train)
     torch.manual_seed(0)
     method = build(method_name, lambda: NETWORKS[options.network](shape), Gaussian(), config, N_DATA)
-    method.to(fabric.device).train()
-    optimizer = make_optimizer(method, 1e-3, fabric.device)
-    module, wrapped = fabric.setup(method, optimizer)
+    method.to(device).train()
+    optimizer = make_optimizer(method, 1e-3, device)
     step = make_step(
         method,
-        module,
-        wrapped,
-        fabric,
-        torch.Generator(fabric.device).manual_seed(0),
-        LossSum(fabric.device),
+        optimizer,
+        torch.Generator(device).manual_seed(0),
+        LossSum(device),
         batch_size=options.batch_size,
+        precision=train.precision,
         capture=options.capture == "auto",
     )
-    x = torch.rand(options.batch_size, *shape, device=fabric.device)
+    x = torch.rand(options.batch_size, *shape, device=device)
     return lambda: step(x)
 
 
@@ -107,7 +106,7 @@ def make_ivon(options: TrainBench) -> Callable[[], Tensor] | None:
     import ivon  # pyright: ignore[reportMissingImports]
 
     shape = SHAPES[options.network]
-    device = make_fabric(replace_device(options)).device
+    device = take_place(replace_device(options))
     network = NETWORKS[options.network](shape).to(device)
     optimizer = ivon.IVON(network.parameters(), lr=1e-3, ess=N_DATA)
     x = torch.rand(options.batch_size, *shape, device=device)
