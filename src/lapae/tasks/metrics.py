@@ -95,7 +95,7 @@ def _checked(scores: np.ndarray, which: str) -> np.ndarray:
 def classification(probs: np.ndarray, y: np.ndarray, *, n_bins: int = 15) -> dict[str, float]:
     """Accuracy and calibration errors of class probabilities (N, C) against y (N,).
 
-    With the gap g_k = |accuracy - confidence| in bin k of `reliability`, and s_k its share of the data: ECE = Σ s_k g_k,
+    With g_k = |accuracy - confidence| in bin k of `reliability` and s_k its share of the data: ECE = Σ s_k g_k,
     MCE = max g_k, RMSCE = √(Σ s_k g_k²) (Guo et al. 2017). torchmetrics, which the authors used, differs at the edges
     of the bins alone: there they hold their left edge, and confidences of 1 have a bin of their own.
     """
