@@ -57,7 +57,7 @@ def models(seed: int, args: argparse.Namespace, data: Data):
     batches = Batches(data.train.x, data.space, 500, device=device)
     for hessian in POSTHOC:
         options = MethodConfig(method="posthoc", hessian=hessian)
-        method = build("posthoc", lambda: copy.deepcopy(plain.method.network), Gaussian(), options, batches.n_data)
+        method = build(options, lambda: copy.deepcopy(plain.method.network), Gaussian(), batches.n_data)
         method.to(device).finish(lambda: batches.epoch(0), batches.n_data)
         yield f"post-hoc {hessian}", method, plain.metrics["epochs"]
 

@@ -15,10 +15,9 @@ import time
 
 import torch
 
-from lapae.config import MethodConfig
+from lapae.config import NETWORKS, MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import METHODS, build
-from lapae.models import NETWORKS
 from lapae.tasks import ood
 
 
@@ -38,9 +37,10 @@ def main() -> None:
 
     torch.manual_seed(0)
     shape = (1, 28, 28)
-    config = MethodConfig(method=args.method, members=args.networks)
-    method = build(args.method, lambda: NETWORKS[args.network](shape, 2), Gaussian(), config, 60_000).to(args.device)
-    network = NETWORKS[args.network](shape, 2).to(args.device)
+    make = NETWORKS[args.network].load()
+    config = MethodConfig.taking(args.method, members=args.networks)
+    method = build(config, lambda: make(shape, 2), Gaussian(), 60_000).to(args.device)
+    network = make(shape, 2).to(args.device)
     inside, outside = torch.rand(2, args.images, *shape, device=args.device)
 
     @torch.no_grad()

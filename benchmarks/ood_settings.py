@@ -20,7 +20,6 @@ from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainCon
 from lapae.methods import Method
 from lapae.predict import predict
 from lapae.train.fit import fit, load_data
-from lapae_paper.experiments.variants import build
 
 DEFAULTS = {
     **{"network": "paper-fashion", "latent_dim": 2, "faulty": False, "hessian": "approx", "update": "laplacian"},
@@ -32,7 +31,9 @@ TEMPERATURES = (1.0, 10.0)
 
 
 def train(s: dict, data) -> Method:
-    network = SMALL if s["network"] == "small" else {"network": s["network"]}
+    network = dict(SMALL) if s["network"] == "small" else {"network": s["network"]}
+    if s["faulty"]:
+        network["network"] = f"faulty-{network['network']}"
     config = Config(
         DataConfig(source="fashion_mnist"),
         ModelConfig(latent_dim=s["latent_dim"], **network),
@@ -44,8 +45,7 @@ def train(s: dict, data) -> Method:
             verbose=False, **{key: s[key] for key in ("epochs", "learning_rate", "batch_size", "seed", "schedule")}
         ),
     )
-    own = build("faulty-upsampling", config, data.shape) if s["faulty"] else None
-    return fit(config, data, network=own).method
+    return fit(config, data).method
 
 
 def auroc(inside: torch.Tensor, outside: torch.Tensor) -> float:

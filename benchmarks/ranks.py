@@ -48,7 +48,7 @@ def worker(pipe: Any, place: dict[str, str]) -> None:
     from lapae.config import MethodConfig, TrainConfig
     from lapae.curvature.likelihoods import Gaussian
     from lapae.methods import build
-    from lapae.models.networks import NETWORKS
+    from lapae.models import paper_mnist
     from lapae.train.distributed import take_place, world_size
     from lapae.train.step import LossSum, make_optimizer, make_step
 
@@ -57,9 +57,9 @@ def worker(pipe: Any, place: dict[str, str]) -> None:
     shape = (1, 28, 28)
 
     def make(name: str, rows: int) -> Any:
-        config = MethodConfig(method=name.split(",")[0], forgetting=1e-3, **METHODS[name])
+        config = MethodConfig.taking(name.split(",")[0], forgetting=1e-3, **METHODS[name])
         torch.manual_seed(0)
-        method = build(config.method, lambda: NETWORKS["paper-mnist"](shape), Gaussian(), config, 55_000)
+        method = build(config, lambda: paper_mnist(shape), Gaussian(), 55_000)
         optimizer = make_optimizer(method.train(), 1e-3, device)
         parts = (method, optimizer, torch.Generator().manual_seed(0), LossSum(device))
         step = make_step(*parts, batch_size=rows, capture=False)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lapae.cli import main
-from lapae.cli.registry import commands
+from lapae.cli.registry import COMMANDS
 from lapae.runs import CONFIG, HISTORY, METRICS, MODEL, read_tensor_file
 from lapae.runs.toml import read_config
 
@@ -28,7 +28,7 @@ assert not loaded, loaded
 """
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in commands())])
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help_imports_nothing_heavy(command):
     done = subprocess.run([sys.executable, "-c", HEAVY, *command, "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -53,7 +53,7 @@ def test_public_names_are_lazy_and_there():
 def test_every_command_is_explained(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in commands())
+    assert all(name in text for name in COMMANDS)
     assert main(["--version"]) == 0
     assert main([]) == 2
 

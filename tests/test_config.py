@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import tomllib
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapae.cli import main
-from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.config import METHODS, Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.errors import ConfigError
 from lapae.runs.toml import config_from_dict, config_to_dict, dumps, read_config, write_config
 
@@ -23,9 +25,9 @@ configs = st.builds(
     st.builds(DataConfig, source=text, data_dir=st.none() | text, validation_fraction=st.none() | st.floats(0, 1)),
     st.builds(ModelConfig, hidden=st.none() | st.lists(st.integers(1, 999)).map(tuple), sigma=st.floats(1e-9, 1e9)),
     st.builds(
-        MethodConfig,
-        method=text,
-        forgetting=st.none() | st.floats(0, 1),
+        MethodConfig.taking,
+        method=st.sampled_from(sorted(METHODS)),
+        forgetting=st.floats(0, 1),
         learned_variance=st.booleans(),
         samples_per_step=st.integers(1, 9) | st.just("ranks"),
     ),
@@ -110,7 +112,6 @@ def test_resolved_fills_in_the_forgetting():
         ("train", "num_nodes", 0),
         ("method", "samples_per_step", 0),
         ("method", "samples_per_step", "two"),
-        ("method", "dropout", 1.0),
         ("method", "prior_precision", 0.0),
     ],
 )
@@ -121,10 +122,82 @@ def test_impossible_numbers(section, option, value):
         config.resolved()
 
 
+def test_impossible_number_of_another_method():
+    with pytest.raises(ConfigError, match=r"dropout = 1.0: expected a probability"):
+        Config(method=MethodConfig("dropout", dropout=1.0)).resolved()
+
+
+def test_method_and_its_options():
+    config = MethodConfig("online", hessian="mc")
+    assert config.hessian == "mc"
+    assert config == dataclasses.replace(MethodConfig(), hessian="mc") != MethodConfig()
+    assert hash(config) == hash(MethodConfig("online", hessian="mc"))
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
+    assert config.title == "online Laplacian autoencoder"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.method = "ae"  # pyright: ignore
+    with pytest.raises(AttributeError, match="'online' has no option 'kl_weight': it belongs to vae"):
+        config.kl_weight  # noqa: B018
+    posthoc = dataclasses.replace(config, method="posthoc")  # what both have stays
+    assert posthoc == MethodConfig("posthoc", hessian="mc")
+    assert MethodConfig.taking("ae", hessian="mc", n_samples=3) == MethodConfig("ae", n_samples=3)
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "complaint"),
+    [
+        ("ae", "hessian", "the method 'ae' has no option 'hessian': it belongs to online, posthoc"),
+        ("online", "hesian", "the method 'online' has no option 'hesian': did you mean 'hessian'?"),
+        ("onlin", "hessian", "unknown method 'onlin': did you mean 'online'?"),
+    ],
+)
+def test_options_that_a_method_does_not_have(method, option, complaint, tmp_path, capsys):
+    with pytest.raises(ConfigError) as error:
+        MethodConfig(method, **{option: "mc"})
+    assert complaint in str(error.value)
+    file = tmp_path / "mine.toml"
+    file.write_text(f"[method]\nmethod = '{method}'\n{option} = 'mc'\n")
+    with pytest.raises(ConfigError, match=r"mine\.toml") as error:
+        read_config(file)
+    assert complaint in str(error.value)
+    assert main(["train", "--config", str(file)]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_flag_of_another_method_is_refused(capsys):
+    assert main(["train", "--method", "ae", "--kl-weight=3"]) == 2
+    assert "the method 'ae' has no option 'kl_weight': it belongs to vae" in capsys.readouterr().err
+
+
+def test_help_shows_the_options_of_the_method_that_is_chosen(capsys):
+    shown = {}
+    for method in ("online", "dropout"):
+        with pytest.raises(SystemExit):
+            main(["train", "--method", method, "--help"])
+        shown[method] = capsys.readouterr().out
+        assert all(f"{name} " in shown[method] for name in METHODS)
+        assert "variational autoencoder" in shown[method]
+    assert "--dropout" in shown["dropout"]
+    assert "--dropout" not in shown["online"]
+    assert "--forgetting" in shown["online"]
+    assert "--forgetting" not in shown["dropout"]
+
+
+def test_flags_choose_a_method_and_keep_what_the_file_says_of_all(tmp_path):
+    from lapae.cli.train import parse
+
+    file = tmp_path / "mine.toml"
+    file.write_text("[method]\nhessian = 'mc'\nn_samples = 7\n")
+    command = parse(["--config", str(file), "--method", "dropout", "--dropout", "0.5"])
+    assert command.configuration.method == MethodConfig("dropout", n_samples=7, dropout=0.5)
+
+
 def test_no_two_options_share_a_name():
     """Flags are not prefixed, so names must differ over the tables."""
-    names = [f.name for section in dataclasses.fields(Config) for f in dataclasses.fields(section.default_factory)]  # pyright: ignore
-    assert len(names) == len(set(names))
+    sections = [DataConfig, ModelConfig, TrainConfig]
+    for entry in METHODS.values():
+        names = ["method", *(f.name for section in [*sections, entry.options] for f in dataclasses.fields(section))]
+        assert len(names) == len(set(names))
 
 
 def test_a_huge_learning_rate_is_no_impossible_forgetting():

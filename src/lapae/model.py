@@ -110,12 +110,7 @@ def load_run(
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{origin} is damaged: what it says of its data is not valid ({error!r})") from error
-    # What the method would start from is not needed, and may be gone: its weights are here.
-    bare = replace(
-        config,
-        method=replace(config.method, pretrained=None),
-        data=replace(config.data, allow_nan=config.data.allow_nan or allow_nan),
-    )
+    bare = replace(config, data=replace(config.data, allow_nan=config.data.allow_nan or allow_nan))
     with torch.random.fork_rng(devices=[]):
         if network is None:
             _check_size(bare, space, likelihood, state, origin)

@@ -88,7 +88,6 @@ def test_a_key_is_of_the_model_and_not_of_the_place():
         dense(QUICK, "online", seed=1),
         dense(QUICK, "online", hessian="mc"),
         dense(QUICK, "ae"),
-        replace(trial, variant="faulty-upsampling"),
         replace(trial, start=dense(QUICK, "ae")),
         dense(Size(), "online"),
     ]
@@ -119,7 +118,7 @@ def test_the_faulty_rule_multiplies_by_the_channels():
 
     from lapae.curvature import ggn_diagonal
     from lapae.curvature.likelihoods import Gaussian
-    from lapae_paper.experiments.variants import FaultyUpsample
+    from lapae_paper.variants.faulty_upsampling import FaultyUpsample
 
     torch.manual_seed(0)
     layers = [nn.Conv2d(1, 4, 1), nn.Upsample(scale_factor=2), nn.Conv2d(4, 4, 1)]
@@ -136,9 +135,8 @@ def test_a_variant_is_given_by_its_seed(tmp_path):
     """Its initial weights too: those of the network that it stands in for, whatever was drawn before."""
     import torch
 
-    from lapae.methods.seeds import seed_all
     from lapae.models.networks import conv
-    from lapae_paper.experiments.variants import build
+    from lapae_paper.variants.faulty_upsampling import faulty_conv
 
     trial = find("ood").plan(Size(quick=True))["quick: LAE (online), faulty rule, seed 0"]
     labs = [Lab(find("ood"), Size(quick=True), tmp_path / place, device="cpu") for place in ("a", "b")]
@@ -146,11 +144,11 @@ def test_a_variant_is_given_by_its_seed(tmp_path):
         torch.rand(3)
         lab.fit(trial)
     assert_same(*(lab.folder(trial) for lab in labs))
-    config = replace(trial.config, train=replace(trial.config.train, seed=1))
-    seed_all(1, "init")
-    plain = conv((1, 8, 8), 2, channels=(4, 8), hidden=(16,))
-    encoder, _ = build("faulty-upsampling", config, (1, 8, 8))
-    assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), plain.encoder.parameters(), strict=True))
+    networks = []
+    for make in (conv, faulty_conv):
+        torch.manual_seed(1)
+        networks.append(make((1, 8, 8), 2, channels=(4, 8), hidden=(16,)))
+    assert all(torch.equal(a, b) for a, b in zip(*(network.parameters() for network in networks), strict=True))
 
 
 def test_an_interrupted_experiment_keeps_what_it_has_measured(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ def posterior(uncertain: str) -> Laplace:
     """A posterior of a fitted kind without training: unit precision, over all weights or the decoder's alone."""
     torch.manual_seed(0)
     config = MethodConfig(method="online", uncertain=uncertain, initial_precision="prior")
-    method = build("online", lambda: mlp((6,), 2, hidden=()), Gaussian(), config, 100)
+    method = build(config, lambda: mlp((6,), 2, hidden=()), Gaussian(), 100)
     assert isinstance(method, Laplace)
     return method
 

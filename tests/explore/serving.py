@@ -57,7 +57,7 @@ def explorer(
     """A trained model of `data`, opened as the command opens it."""
     config = Config(
         model=ModelConfig(hidden=(16,), latent_dim=latent_dim, **options),
-        method=MethodConfig(method=method, members=2),
+        method=MethodConfig.taking(method, members=2),
         train=TrainConfig(epochs=3, verbose=False, device="cpu"),
     )
     run = Run.create(folder / "run")

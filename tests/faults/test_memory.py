@@ -84,7 +84,7 @@ def test_posthoc_fit_goes_on_in_smaller_chunks(hessian, monkeypatch):
     config = MethodConfig(method="posthoc", hessian=hessian, optimize_prior="none")
 
     def posterior():
-        method = build("posthoc", filling(network), Gaussian().for_missing(), config, len(x))
+        method = build(config, filling(network), Gaussian().for_missing(), len(x))
         torch.manual_seed(5)
         method.finish(lambda: [x], len(x))
         return method.state_dict()
@@ -102,7 +102,7 @@ def test_posthoc_fit_goes_on_in_smaller_chunks(hessian, monkeypatch):
 
 
 def trained(method: str = "online"):
-    made = build(method, network, Gaussian(0.5), MethodConfig(method=method), len(X))
+    made = build(MethodConfig(method), network, Gaussian(0.5), len(X))
     return made.double()
 
 

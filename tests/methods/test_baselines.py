@@ -30,7 +30,7 @@ def convolutional():
 
 def make(name, network=dense, likelihood=None, n_data=50, **options):
     torch.manual_seed(0)
-    return build(name, network, likelihood or Gaussian(), MethodConfig(method=name, **options), n_data)
+    return build(MethodConfig(name, **options), network, likelihood or Gaussian(), n_data)
 
 
 def batch(n=B):
@@ -243,7 +243,7 @@ def test_ensemble_members_train_as_alone(network):
     x = batch(16)
     method = make("ensemble", network, members=3)
     torch.manual_seed(0)
-    alone = [build("ae", network, Gaussian(), MethodConfig(), 50) for _ in range(3)]
+    alone = [build(MethodConfig("ae"), network, Gaussian(), 50) for _ in range(3)]
     optimizers = [torch.optim.Adam(m.parameters(), lr=1e-2) for m in (method, *alone)]
     for _ in range(10):
         for m, optimizer in zip((method, *alone), optimizers, strict=True):
@@ -287,7 +287,7 @@ def test_bbb_loss_is_the_bound_divided_by_the_data():
 def test_unknown_names_and_all_names():
     assert set(ALL) <= set(METHODS)
     with pytest.raises(ValueError, match="ensemble"):
-        build("no-such", dense, Gaussian(), MethodConfig(), 10)
+        MethodConfig("no-such")
 
 
 def test_dropout_weights_fit_the_network_that_takes_missing_values():

@@ -21,7 +21,7 @@ NETWORKS = {
 def test_a_gpu_says_what_the_cpu_says(name, network):
     torch.manual_seed(0)
     x = torch.rand(40, 1, 8, 8)
-    method = build(name, NETWORKS[network], Gaussian(), MethodConfig(), 100)
+    method = build(MethodConfig(name), NETWORKS[network], Gaussian(), 100)
     on_cpu = predict(method, x, n_samples=400)
     method.cuda()
     on_gpu, in_chunks = (predict(method, x, n_samples=400, draws_at_once=n) for n in (None, 7))

@@ -34,7 +34,7 @@ def data() -> torch.Tensor:
 
 def finished(hessian: str = "approx") -> PostHoc:
     config = MethodConfig(method="posthoc", hessian=hessian, optimize_prior="none", prior_precision=5.0)
-    method = PostHoc(network, Gaussian(), config, N_DATA).double().eval()
+    method = PostHoc(network, Gaussian(), config.options, N_DATA).double().eval()
     method.finish(lambda: data().double().split(4), N_DATA)
     return method
 
@@ -101,8 +101,8 @@ def test_in_float32():
 @pytest.mark.parametrize("uncertain", ["encoder", "decoder"])
 @pytest.mark.parametrize("method", ["online", "posthoc"])
 def test_known_weights_stay_at_their_mean(method, uncertain):
-    config = MethodConfig(method=method, uncertain=uncertain, forgetting=0.5)
-    model = build(method, network, Gaussian(), config, N_DATA).double()
+    config = MethodConfig.taking(method, uncertain=uncertain, forgetting=0.5)
+    model = build(config, network, Gaussian(), N_DATA).double()
     generator = torch.Generator().manual_seed(0)
     for x in data().double().split(4):
         model(x, generator)
@@ -121,8 +121,8 @@ def test_known_weights_stay_at_their_mean(method, uncertain):
 
 def test_known_weights_ask_for_a_diagonal_that_is_kept():
     with pytest.raises(ConfigError, match="needs a diagonal hessian"):
-        build("online", network, Gaussian(), MethodConfig(uncertain="encoder", hessian="kfac"), N_DATA)
+        build(MethodConfig(uncertain="encoder", hessian="kfac"), network, Gaussian(), N_DATA)
     with pytest.raises(ConfigError, match="keeps nothing"):
-        build("online", network, Gaussian(), MethodConfig(uncertain="encoder", update="redux"), N_DATA)
+        build(MethodConfig(uncertain="encoder", update="redux"), network, Gaussian(), N_DATA)
     with pytest.raises(ConfigError, match="expected one of all, encoder, decoder"):
-        build("online", network, Gaussian(), MethodConfig(uncertain="half"), N_DATA)
+        build(MethodConfig(uncertain="half"), network, Gaussian(), N_DATA)

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.config.methods import OnlineOptions
 from lapae.curvature import reference
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapae.errors import ConfigError, DivergedError
@@ -37,7 +38,7 @@ def network(shape=(6,)) -> Autoencoder:
 def make(likelihood: Likelihood | None = None, shape=(6,), **options) -> Online:
     """In float64, with no data in the precision yet."""
     config = MethodConfig(**{"method": "online", "forgetting": 0.1, **options})
-    method = Online(lambda: network(shape), likelihood or Gaussian(), config, N_DATA)
+    method = Online(lambda: network(shape), likelihood or Gaussian(), config.options, N_DATA)
     return method.double().train()
 
 
@@ -293,7 +294,7 @@ def test_precision_stays_positive_where_the_curvature_cancels(hessian):
             decoder[0].bias.zero_()
             encoder[2].bias.zero_()
         config = MethodConfig(hessian=hessian, update="redux", prior_precision=1e-6)
-        method = Online(lambda e=encoder, d=decoder: Autoencoder(e, d), Gaussian(), config, 10_000)
+        method = Online(lambda e=encoder, d=decoder: Autoencoder(e, d), Gaussian(), config.options, 10_000)
         method.posterior.reset(1e12)  # the sample is the mean
         step(method.train(), torch.randn(8, 6), seeded())
         worst = min(worst, float(method.posterior.h.min()))
@@ -305,15 +306,15 @@ def test_precision_stays_positive_where_the_curvature_cancels(hessian):
     ("options", "message"),
     [
         ({"hessian": "full"}, "unknown hessian 'full'"),
-        ({"update": "adam"}, "unknown update 'adam'"),
-        ({"forgetting": 0.0}, "forgetting=0.0"),
-        ({"forgetting": 2.0}, "forgetting=2.0"),
-        ({"prior_precision": 0.0}, "prior_precision=0.0"),
-        ({"prior_precision": float("nan")}, "prior_precision=nan"),
-        ({"temperature": -1.0}, "temperature=-1.0"),
-        ({"initial_precision": "one"}, "initial_precision='one': expected"),
-        ({"hessian_every": 0}, "hessian_every=0"),
-        ({"samples_per_step": 0}, "samples_per_step=0"),
+        ({"update": "adam"}, "update = adam: expected one of laplacian"),
+        ({"forgetting": 0.0}, "forgetting = 0.0"),
+        ({"forgetting": 2.0}, "forgetting = 2.0"),
+        ({"prior_precision": 0.0}, "prior_precision = 0.0"),
+        ({"prior_precision": float("nan")}, "prior_precision = nan"),
+        ({"temperature": -1.0}, "temperature = -1.0"),
+        ({"initial_precision": "one"}, "initial_precision = one: expected"),
+        ({"hessian_every": 0}, "hessian_every = 0"),
+        ({"samples_per_step": 0}, "samples_per_step = 0"),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
 )
@@ -326,4 +327,4 @@ def test_frozen_weights_are_refused():
     frozen = network()
     frozen.encoder.requires_grad_(False)
     with pytest.raises(ConfigError, match=r"every weight, but encoder\.0\.weight"):
-        Online(lambda: frozen, Gaussian(), MethodConfig(), N_DATA)
+        Online(lambda: frozen, Gaussian(), OnlineOptions(), N_DATA)

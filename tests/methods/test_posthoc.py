@@ -39,7 +39,7 @@ def data() -> Tensor:
 
 def finished(likelihood=None, **options) -> tuple[PostHoc, dict[str, float]]:
     config = MethodConfig(**{"method": "posthoc", "optimize_prior": "none", **options})
-    method = PostHoc(network, likelihood or Gaussian(), config, 23).double().eval()
+    method = PostHoc(network, likelihood or Gaussian(), config.options, 23).double().eval()
     return method, method.finish(lambda: data().split(5), 23)  # the last batch is short
 
 
@@ -223,5 +223,5 @@ def test_it_trains_as_an_autoencoder_first():
 
 
 def test_unknown_choice_of_prior():
-    with pytest.raises(ConfigError, match="optimize_prior='weight': expected one of scalar, layer, none"):
+    with pytest.raises(ConfigError, match="optimize_prior = weight: expected one of scalar, layer, none"):
         finished(optimize_prior="weight")

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from lapae.models import NETWORKS, Autoencoder, build, conv, mlp, paper_celeba, paper_fashion, paper_mnist
+from lapae.config import NETWORKS
+from lapae.models import Autoencoder, build, conv, mlp, paper_celeba, paper_fashion, paper_mnist
 
 
 def n_weights(module: nn.Module) -> int:

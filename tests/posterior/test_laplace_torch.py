@@ -71,7 +71,7 @@ def theirs(structure: str):
 
 def ours(hessian: str, optimize_prior: str = "none") -> tuple[PostHoc, dict[str, float]]:
     config = MethodConfig(method="posthoc", hessian=hessian, prior_precision=DELTA, optimize_prior=optimize_prior)
-    method = PostHoc(network, Gaussian(SIGMA), config, 11)
+    method = PostHoc(network, Gaussian(SIGMA), config.options, 11)
     method.posterior.set_prior(DELTA)
     return method, method.finish(lambda: data().split(4), 11)
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributions import Normal
 from torch.testing import assert_close
 
-from lapae.config import MethodConfig
+from lapae.config import MethodConfig, MethodOptions
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.methods.ae import AE
 from lapae.methods.online import Online
@@ -37,8 +37,9 @@ def data(n: int = 7) -> torch.Tensor:
 
 
 def fitted(likelihood="gaussian", prior_precision: float = 10.0, cls: type = PostHoc, **options):
-    config = MethodConfig(prior_precision=prior_precision, optimize_prior="none", **options)
-    method = cls(network, LIKELIHOODS[likelihood], config, 7).double().eval()
+    name = "posthoc" if cls is PostHoc else "online"
+    config = MethodConfig.taking(name, prior_precision=prior_precision, optimize_prior="none", **options)
+    method = cls(network, LIKELIHOODS[likelihood], config.options, 7).double().eval()
     method.posterior.set_prior(prior_precision)
     if cls is PostHoc:
         method.finish(lambda: [data()], 7)
@@ -154,7 +155,7 @@ def test_moments_of_classes_take_logits_as_independent():
 
 @pytest.mark.parametrize("predictive", CLOSED)
 def test_methods_without_a_posterior(predictive):
-    method = AE(network, Gaussian(), MethodConfig(method="ae"), 7).double()
+    method = AE(network, Gaussian(), MethodOptions(), 7).double()
     with pytest.raises(
         ValueError, match=f"the {predictive} predictive needs a posterior over weights .*got AE; use mc"
     ):

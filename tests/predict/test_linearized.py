@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.testing import assert_close
 
-from lapae.config import MethodConfig
+from lapae.config.methods import PostHocOptions
 from lapae.curvature import Residual
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapae.methods.posthoc import PostHoc
@@ -58,8 +58,10 @@ def method_of(network, shape, likelihood: Likelihood, form: str = "diagonal", te
     """Fitted post hoc to random data, with a δ of its own for every layer."""
     torch.manual_seed(0)
     x = torch.rand(N_DATA, *shape, dtype=torch.float64)
-    config = MethodConfig(hessian=HESSIANS[form], prior_precision=0.8, optimize_prior="none", temperature=temperature)
-    method = PostHoc(network, likelihood, config, N_DATA).double().eval()
+    options = PostHocOptions(
+        hessian=HESSIANS[form], prior_precision=0.8, optimize_prior="none", temperature=temperature
+    )
+    method = PostHoc(network, likelihood, options, N_DATA).double().eval()
     method.finish(lambda: x.split(3), N_DATA)
     method.posterior.set_prior(torch.linspace(0.5, 2.0, len(method.posterior.shapes), dtype=torch.float64))
     return method, x

@@ -19,8 +19,8 @@ EVERYTHING = ("codes", "covariance", "outputs", "density", "error")
 
 def make(name, likelihood=None):
     torch.manual_seed(0)
-    config = MethodConfig(method=name, members=4)
-    method = build(name, lambda: mlp(SHAPE, 2, hidden=(9,)).double(), likelihood or Gaussian(0.5), config, 50)
+    config = MethodConfig.taking(name, members=4)
+    method = build(config, lambda: mlp(SHAPE, 2, hidden=(9,)).double(), likelihood or Gaussian(0.5), 50)
     for value in getattr(method, "rho", method).parameters():
         if name == "bbb":
             value.data.fill_(-2.0)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.testing import assert_close
 
-from lapae.config import MethodConfig
+from lapae.config.methods import PostHocOptions
 from lapae.curvature import Residual, Sum, record
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.posthoc import PostHoc
@@ -73,7 +73,7 @@ def method_of(encoder: nn.Module, decoder: nn.Module, variance: float, shape: tu
     """A posterior whose weights have variances around `variance`."""
     torch.manual_seed(0)
     network = Autoencoder(encoder, decoder)
-    method = PostHoc(lambda: network, Gaussian(0.5), MethodConfig(prior_precision=0.5 / variance), 9).double().eval()
+    method = PostHoc(lambda: network, Gaussian(0.5), PostHocOptions(prior_precision=0.5 / variance), 9).double().eval()
     method.posterior.set_prior(0.5 / variance)
     method.posterior.h.uniform_(0.0, 1.0 / variance, generator=seeded(4))
     x = torch.randn(6, *shape, dtype=torch.float64, generator=seeded(5))
@@ -141,6 +141,6 @@ def test_reshaping_layers_alone_have_no_variance():
 @pytest.mark.parametrize("hessian", ["block", "kfac"])
 def test_it_needs_a_diagonal_posterior(hessian):
     network = Autoencoder(nn.Linear(5, 2), nn.Linear(2, 5))
-    method = PostHoc(lambda: network, Gaussian(), MethodConfig(hessian=hessian), 9)
+    method = PostHoc(lambda: network, Gaussian(), PostHocOptions(hessian=hessian), 9)
     with pytest.raises(ValueError, match=r"needs a diagonal posterior .*; use mc"):
         moments(method, torch.zeros(1, 5))

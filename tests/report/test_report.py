@@ -44,7 +44,7 @@ def images(n: int = 90) -> Data:
 def trained(data: Data, tmp_path, method: str = "online", latent_dim: int = 2):
     config = Config(
         model=ModelConfig(hidden=(8,), latent_dim=latent_dim),
-        method=MethodConfig(method=method, members=2),
+        method=MethodConfig.taking(method, members=2),
         train=TrainConfig(epochs=2, verbose=False, device="cpu"),
     )
     run = Run.create(tmp_path / "run")

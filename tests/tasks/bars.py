@@ -39,6 +39,6 @@ def train(method, x, steps=300, lr=5e-3):
 def trained(name, latent_dim=3):
     torch.manual_seed(0)
     x, _ = images(512)
-    config = MethodConfig(method=name, members=4, dropout=0.1)
+    config = MethodConfig.taking(name, members=4, dropout=0.1)
     factory = functools.partial(mlp, SHAPE, latent_dim, hidden=(32,))
-    return train(build(name, factory, Gaussian(0.1), config, len(x)), x)
+    return train(build(config, factory, Gaussian(0.1), len(x)), x)

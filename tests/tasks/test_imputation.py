@@ -114,7 +114,7 @@ def test_nan_marks_missing_values_in_tables():
     from lapae.methods import build
     from lapae.models import mlp
 
-    method = build("bbb", lambda: mlp((5,), 2, hidden=(4,)), Gaussian(), MethodConfig(), 6)
+    method = build(MethodConfig("bbb"), lambda: mlp((5,), 2, hidden=(4,)), Gaussian(), 6)
     found = impute(method, x)
     assert found.mean.isfinite().all()
     assert torch.equal(found.samples[:, ~x.isnan()], x[~x.isnan()].expand(5, -1))

@@ -129,7 +129,7 @@ def test_a_method_of_ones_own():
     try:
         torch.manual_seed(0)
         x = images(256)[0]
-        method = build("jitter", lambda: mlp(SHAPE, 3, hidden=(32,)), Gaussian(0.1), MethodConfig(), len(x))
+        method = build(MethodConfig("jitter"), lambda: mlp(SHAPE, 3, hidden=(32,)), Gaussian(0.1), len(x))
         train(method, x)
         assert predict(method, x[:20], n_samples=10).x_var.min() > 0
         found = ood.run(method, images(40, 1)[0], {"inverted": 1 - images(40, 2)[0]}, x, n_samples=10, n_bootstrap=10)

@@ -159,7 +159,7 @@ def test_the_seed_decides_everything(name, table, tmp_path):
 
 
 def test_posterior_tensors_have_their_own_file(table, tmp_path, monkeypatch):
-    class WithPosterior(METHODS["ae"]):
+    class WithPosterior(AE):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             self.posterior = torch.nn.Module()

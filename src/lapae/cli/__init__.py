@@ -1,6 +1,6 @@
-"""The command line. One file a command, imported when it is called, so that help is instant.
+"""The command line. One file for each command, imported when it is called, so that help is instant.
 
-A command is a module with `main(arguments) -> exit code`, and an entry in `registry`.
+A command is a module with `main(arguments) -> exit code`, and an entry in `registry.COMMANDS`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from threading import current_thread, main_thread
 from types import FrameType
 
 from lapae._version import __version__
-from lapae.cli.registry import commands
-from lapae.errors import ElsewhereError, LapaeError
+from lapae.cli.registry import COMMANDS
+from lapae.errors import ConfigError, ElsewhereError, LapaeError
+from lapae.registry import listing
 from lapae.train.launch import await_end, launched, place, tell_launcher
 
 FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
@@ -23,9 +24,6 @@ FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 
 def usage() -> str:
     """What `lapae --help` prints."""
-    known = commands()
-    width = max(map(len, known))
-    lines = [f"  {name:<{width}}  {command.title}" for name, command in known.items()]
     return "\n".join(
         [
             "usage: lapae COMMAND ...",
@@ -33,7 +31,7 @@ def usage() -> str:
             "Autoencoders that know what they do not know.",
             "",
             "commands (lapae COMMAND --help explains each):",
-            *lines,
+            listing(COMMANDS.titles()),
             "",
             "options:",
             "  --help     this text",
@@ -51,9 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[0] == "--version":
         print(f"lapae {__version__}")
         return 0
-    if given[0] not in commands():
-        return _fail(f"unknown command {given[0]!r}: expected one of {', '.join(commands())}")
-    command = commands()[given[0]]
+    try:
+        command = COMMANDS.find(given[0])
+    except ConfigError as error:
+        return _fail(str(error))
     if launched() > 1 and not command.several:
         name = f"lapae {given[0]}"
         return _fail(f"{name} is the work of one process and torchrun started {launched()}: start it without torchrun")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import tyro
 
 from lapae.cli.new_data import UNNAMED
-from lapae.config import Config
+from lapae.config import METHODS, Config, DataConfig, MethodConfig, MethodOptions, ModelConfig, TrainConfig
+from lapae.config.fields import OneOf
+from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
 from lapae.errors import ConfigError
+from lapae.registry import listing
 from lapae.train.launch import end_with_launcher, in_job, may_restart, start_processes
 
 if TYPE_CHECKING:
@@ -23,33 +27,54 @@ if TYPE_CHECKING:
     from lapae.runs import Run
 
 
+M = TypeVar("M", bound=MethodOptions)
+
+
 @dataclass(frozen=True)
-class TrainCommand:
+class Options(Generic[M]):
+    """A `Config` whose method has been chosen: flags for its options and not for those of others."""
+
+    data: DataConfig
+    model: ModelConfig
+    method: M
+    train: TrainConfig
+
+
+@dataclass(frozen=True)
+class TrainCommand(Generic[M]):
     """Train a method on data, into a run folder.
 
-    A TOML file gives the options, flags go on top of it. Stopped at any moment (Ctrl-C, kill -9), a run goes on with
-    --resume and ends at the same weights. Under torchrun, or with --devices and --num-nodes, several processes share
-    every batch; a job that torchrun starts again (--max-restarts) goes on with the run in --out.
+    A TOML file gives the options, flags go on top of it. A run that was stopped at any moment (Ctrl-C, kill -9) is
+    continued with --resume and ends at the same weights. Under torchrun, or with --devices and --num-nodes, several
+    processes share every batch; a job that torchrun starts again (--max-restarts) continues the run in --out.
     """
 
-    options: tyro.conf.OmitArgPrefixes[Annotated[Config, UNNAMED]] = field(default_factory=Config)
+    options: tyro.conf.OmitArgPrefixes[Annotated[Options[M], UNNAMED]]
+    name: Annotated[str, tyro.conf.arg(name="method"), OneOf(METHODS)] = "online"
+    """What is trained; --method NAME --help shows the options of another."""
     config: Path | None = None
     """TOML file of options, such as the config.toml of a run."""
     out: Path | None = None
     """Folder of the run; runs/SOURCE-METHOD-N where not given."""
     resume: Path | None = None
-    """Go on with this run."""
+    """Continue this run."""
     resume_if_exists: bool = False
-    """Go on with the run in --out where there is one, with the same options: for jobs that a cluster starts again."""
+    """Continue the run in --out where there is one, with the same options: for jobs that a cluster starts again."""
     json: bool = False
     """Print one JSON object to stdout."""
+
+    @property
+    def configuration(self) -> Config:
+        """As the other layers know it."""
+        options = self.options
+        return Config(options.data, options.model, MethodConfig(self.name, options.method), options.train)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, train, print."""
     end_with_launcher()
     command = parse(arguments)
-    config = command.options.resolved()
+    config = command.configuration.resolved()
     if not in_job() and config.train.devices * config.train.num_nodes > 1:
         return start_processes(["train", *arguments], config.train.devices, config.train.num_nodes)
     # Heavy imports from here on: the help has been answered.
@@ -68,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
-    """The run folder, and whether to go on with what is in it."""
+    """The run folder, and whether to continue what is in it."""
     from lapae.runs import CHECKPOINT, CONFIG, Run
     from lapae.train.distributed import has_begun
     from lapae.train.fit import check_resumable, saved_config
@@ -87,27 +112,49 @@ def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
 def parse(arguments: Sequence[str]) -> TrainCommand:
     """The command with its options: those of the file (or of the run to resume), the flags on top."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config", type=Path)
-    first.add_argument("--resume", type=Path)
+    flags = ("--config", "--resume", "--method")
+    for flag in flags:
+        first.add_argument(flag)
     # A flag without its value is left for tyro to complain about.
-    dangling = bool(arguments) and arguments[-1] in ("--config", "--resume")
-    files, _ = first.parse_known_args(arguments[:-1] if dangling else arguments)
-    options = Config()
-    if files.resume is not None:
+    dangling = bool(arguments) and arguments[-1] in flags
+    given, _ = first.parse_known_args(arguments[:-1] if dangling else arguments)
+    config = Config()
+    if given.resume is not None:
         from lapae.runs import Run
         from lapae.train.fit import saved_config
 
-        if files.config is not None:
+        if given.config is not None:
             raise ConfigError("--resume takes the options of the run, so there is no --config with it")
-        options = saved_config(Run.open(files.resume))
-    elif files.config is not None:
+        config = saved_config(Run.open(given.resume))
+    elif given.config is not None:
         from lapae.runs.toml import read_config
 
-        options = read_config(files.config)
-    command = tyro.cli(TrainCommand, args=list(arguments), default=TrainCommand(options), prog="lapae train")
+        config = read_config(given.config)
+    if given.method is not None:
+        config = replace(config, method=MethodConfig(given.method, config.method.options))
+    name, options = config.method.method, config.method.options
+    check_flags(arguments, name)
+    command: TrainCommand = tyro.cli(
+        TrainCommand[type(options)],
+        args=list(arguments),
+        default=TrainCommand(Options(config.data, config.model, options, config.train), name),
+        prog="lapae train",
+        description=f"{inspect.getdoc(TrainCommand)}\n\nmethods:\n{listing(METHODS.titles())}",
+    )
     if command.out is None and command.resume is None and (command.resume_if_exists or may_restart()):
         raise ConfigError("a job that is started again must find its run: --out says where it is")
     return command
+
+
+def check_flags(arguments: Sequence[str], method: str) -> None:
+    """ConfigError where a flag is an option of another method than the one chosen."""
+    others = {name for kind in (DataConfig, ModelConfig, TrainConfig) for name in option_names(kind)}
+    own = {*option_names(options_of(method)), *others}
+    for word in arguments:
+        name = word.removeprefix("--").partition("=")[0].replace("-", "_")
+        name = name if name in own else name.removeprefix("no_")
+        if word.startswith("--") and name not in own and belongs_to(name):
+            raise ConfigError(unknown_option(method, name))
 
 
 def absolute(source: str) -> str:
@@ -139,7 +186,7 @@ def train_in(run: Run, config: Config, data=None, *, resume: bool = False) -> Tr
             return fit(config, data, run=run, resume=resume, observers=observers)
     except KeyboardInterrupt:
         if rank() == 0 and (run / "config.toml").exists():
-            print(f"\nlapae: stopped; go on with: lapae train --resume {run.path}", file=sys.stderr)
+            print(f"\nlapae: stopped; continue with: lapae train --resume {run.path}", file=sys.stderr)
         raise
 
 

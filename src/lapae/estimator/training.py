@@ -85,8 +85,8 @@ def configuration(estimator: LaplacianAutoencoder, x: np.ndarray) -> Config:
             likelihood=likelihood,
             sigma=getattr(estimator.likelihood, "sigma", 1.0),
         ),
-        method=MethodConfig(
-            method=estimator.method,
+        method=MethodConfig.taking(
+            estimator.method,
             hessian=estimator.hessian,
             update=estimator.update,
             forgetting=estimator.forgetting,

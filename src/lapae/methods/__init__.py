@@ -1,8 +1,9 @@
 """Every way to train an autoencoder, behind one protocol (`base.Method`)."""
 
+from lapae.config import METHODS
 from lapae.methods.ae import AE
 from lapae.methods.ae_var import AEVar
-from lapae.methods.base import METHODS, Draws, Method, Output, Point, build, register
+from lapae.methods.base import Draws, Method, Output, Point, build, register
 from lapae.methods.bbb import BBB
 from lapae.methods.dropout import Dropout
 from lapae.methods.ensemble import Ensemble

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lapae.config import MethodConfig
+from lapae.config.methods import MethodOptions
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.base import Draws, Method, NetworkFactory, Point, register
+from lapae.methods.base import Draws, Method, NetworkFactory, Point
 
 
-@register("ae")
 class AE(Method):
     """min over θ of -log p(x | f_θ(x))."""
 
     stochastic = False
 
-    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: MethodOptions, n_data: int) -> None:
         super().__init__(likelihood)
         self.network = network()
 

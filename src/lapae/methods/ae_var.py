@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lapae.config import MethodConfig
+from lapae.config.methods import MethodOptions
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.base import Draws, Method, NetworkFactory, Output, register
+from lapae.methods.base import Draws, Method, NetworkFactory, Output
 from lapae.methods.density import gaussian, log_prob, variance
 from lapae.models import Autoencoder
 
 
-@register("ae-var")
 class AEVar(Method):
     """min over θ of ½ Σ ((x - μ)² / σ² + log 2πσ²): the Gaussian negative log-likelihood."""
 
     stochastic = False
+    learns_variance = True
 
-    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: MethodOptions, n_data: int) -> None:
         super().__init__(gaussian(likelihood, "ae-var"))
         self.network = network()
         self.log_variance: nn.Module = network().get_submodule("decoder")

@@ -1,11 +1,18 @@
 """The protocol of a method: how it makes its loss, what it does after a step, and how it draws networks.
 
-Training, prediction, tasks and reports know nothing else about a method. A new one is a file with a subclass of
-`Method` under `@register("name")`:
+Training, prediction, tasks and reports know nothing else about a method. A new one is a subclass of `Method`:
+
+    @dataclass(frozen=True)
+    class MineOptions(MethodOptions):                      # from lapae.config
+        strength: float = 1.0
+        '''What it does: the help of --strength.'''
 
     @register("mine")
     class Mine(Method):
-        def __init__(self, network, likelihood, config, n_data):
+        title = "my own autoencoder"
+        options = MineOptions
+
+        def __init__(self, network, likelihood, options, n_data):
             super().__init__(likelihood)
             self.network = network()                       # call it again for a second, independent network
 
@@ -15,18 +22,24 @@ Training, prediction, tasks and reports know nothing else about a method. A new 
         def draw(self, seeds):
             return Point(self.network)
 
+`register` makes it known in this process. In an installed package, an entry point does so for every command:
+
+    [project.entry-points."lapae.methods"]
+    mine = "my_package:Mine"
+
 Shapes: S draws, B data, K latent dimensions; x is (B, *shape), codes (S, B, K), outputs (S, B, *shape).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from lapae.config import MethodConfig
+from lapae.config import METHODS, MethodConfig, MethodOptions
+from lapae.config.fields import check
 from lapae.curvature.likelihoods import Likelihood
 from lapae.models import Autoencoder
 
@@ -61,9 +74,17 @@ class Draws(Protocol):
 class Method(nn.Module):
     """A way to train an autoencoder. Its parameters are what the optimiser trains, its buffers the rest of its state.
 
-    The constructor of a registered method takes `(network, likelihood, config, n_data)`: a function that makes a new
-    network, the likelihood, the method's options and the number of training data.
+    The constructor of a method takes `(network, likelihood, options, n_data)`: a function that makes a new network, the
+    likelihood, the method's options and the number of training data.
     """
+
+    title: ClassVar[str] = ""
+    """The name that a reader sees, where a method is registered as a class; those of the library have it in
+    `lapae.config.methods`."""
+    options: ClassVar[type[MethodOptions]] = MethodOptions
+    """Its options, where a method is registered as a class."""
+    learns_variance = False
+    """Whether the deviation that it reports is, or contains, a noise of the data that it has learned."""
 
     stochastic = True
     """Whether draws differ: False means that one draw says it all."""
@@ -82,6 +103,10 @@ class Method(nn.Module):
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Training loss of a batch: a scalar, the mean over data (so that DDP averages it)."""
+        raise NotImplementedError
+
+    def start_from(self, source: Method) -> None:
+        """Take over what another, trained method has learned: that of the run that `options.starts_from` names."""
         raise NotImplementedError
 
     def after_forward(self) -> None:
@@ -130,7 +155,6 @@ class Point:
         return Output(self.network.decode(z.flatten(0, 1)).unflatten(0, z.shape[:2]))
 
 
-METHODS: dict[str, type[Method]] = {}
 M = TypeVar("M", bound=Method)
 
 
@@ -144,8 +168,14 @@ def register(name: str) -> Callable[[type[M]], type[M]]:
     return add
 
 
-def build(name: str, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> Method:
-    """Construct the method registered under `name`."""
-    if name not in METHODS:
-        raise ValueError(f"unknown method {name!r}: expected one of {', '.join(sorted(METHODS))}")
-    return METHODS[name](network, likelihood, config, n_data)  # pyright: ignore[reportCallIssue,reportArgumentType]
+def build(config: MethodConfig, network: NetworkFactory, likelihood: Likelihood, n_data: int) -> Method:
+    """A fresh method.
+
+    Args:
+        config: the method's name and options.
+        network: makes a new network, each time with new initial weights.
+        likelihood: of the data given the output of the network.
+        n_data: number of training data, which the curvature of a batch is scaled to.
+    """
+    check(config.options)
+    return METHODS.find(config.method).load()(network, likelihood, config.options, n_data)

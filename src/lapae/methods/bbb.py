@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from lapae.config import MethodConfig
+from lapae.config.methods import BBBOptions
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.base import Draws, Method, NetworkFactory, Point, register
+from lapae.methods.base import Draws, Method, NetworkFactory, Point
 from lapae.methods.weights import WeightDraws, normal_draws
 from lapae.models import Autoencoder
 
@@ -26,23 +26,20 @@ INITIAL_DEVIATION = 0.01
 autoencoder's does."""
 
 
-@register("bbb")
 class BBB(Method):
     """`network` holds the means μ, `rho` the parameters ρ of the deviations under the same names."""
 
     network: Autoencoder
     rho: Autoencoder
 
-    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: BBBOptions, n_data: int) -> None:
         super().__init__(likelihood)
-        if not config.prior_precision > 0:
-            raise ValueError(f"prior_precision={config.prior_precision}: expected a number above 0")
         self.network = network()
         self.rho = copy.deepcopy(self.network)
         with torch.no_grad():
             for rho in self.rho.parameters():
                 rho.fill_(math.log(math.expm1(INITIAL_DEVIATION)))
-        self.prior_precision = config.prior_precision
+        self.prior_precision = options.prior_precision
         self.n_data = n_data
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from lapae.config import Config, ModelConfig
+from lapae.config import ACTIVATIONS, LIKELIHOODS, Config, ModelConfig
 from lapae.curvature.likelihoods import Gaussian, Likelihood
-from lapae.curvature.likelihoods import likelihood as likelihood_by_name
 from lapae.errors import ConfigError
-from lapae.methods import METHODS, Method
-from lapae.methods import build as build_registered
+from lapae.methods.base import Method, build
 from lapae.methods.seeds import seed_all
 from lapae.models import Autoencoder
 from lapae.models import build as build_network
@@ -26,25 +24,11 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 Modules = tuple[nn.Module, nn.Module]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "elu": nn.ELU,
-    "leaky_relu": nn.LeakyReLU,
-    "softplus": nn.Softplus,
-    "sigmoid": nn.Sigmoid,
-}
-
 
 def build_method(
     config: Config, space: Space, *, network: Modules | None = None, likelihood: Likelihood | None = None
 ) -> Method:
     """A fresh method, its initial weights given by the seed (it seeds torch's global generator)."""
-    name = config.method.method
-    if name not in METHODS:
-        raise ConfigError(f"unknown method {name!r}: expected one of {', '.join(sorted(METHODS))}")
     seed_all(config.train.seed, "init")
     if network is not None:
         _check_fits(network, space.model_shape)
@@ -55,7 +39,7 @@ def build_method(
             factory, likelihood = filling(factory), likelihood.for_missing()
         except ValueError as error:
             raise ConfigError(str(error)) from error
-    return build_registered(name, factory, likelihood, config.method, space.n_data)
+    return build(config.method, factory, likelihood, space.n_data)
 
 
 def _check_fits(network: Modules, shape: Shape) -> None:
@@ -77,12 +61,8 @@ def _check_fits(network: Modules, shape: Shape) -> None:
 
 def make_likelihood(config: ModelConfig) -> Likelihood:
     """The likelihood that the configuration names."""
-    if config.likelihood.lower() == "gaussian":
-        return Gaussian(config.sigma)
-    try:
-        return likelihood_by_name(config.likelihood)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    kind = LIKELIHOODS.find(config.likelihood.lower()).load()
+    return kind(config.sigma) if kind is Gaussian else kind()
 
 
 @dataclass(frozen=True)
@@ -98,9 +78,7 @@ class Named:
         names = ("hidden", "channels", "kernel_size", "activation")
         options: dict[str, Any] = {n: getattr(config, n) for n in names if getattr(config, n) is not None}
         if config.activation is not None:
-            if config.activation not in ACTIVATIONS:
-                raise ConfigError(f"unknown activation {config.activation!r}: expected one of {', '.join(ACTIVATIONS)}")
-            options["activation"] = ACTIVATIONS[config.activation]
+            options["activation"] = ACTIVATIONS.find(config.activation).load()
         try:
             return build_network(config.network, self.shape, config.latent_dim, **options)
         except (TypeError, ValueError) as error:

@@ -13,22 +13,19 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from lapae.config import MethodConfig
+from lapae.config.methods import DropoutOptions
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point, register
+from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
 from lapae.models import Autoencoder
 from lapae.models.missing import LAYER, FillMissing
 
 
-@register("dropout")
 class Dropout(Method):
     """The loss of the plain autoencoder, under a random mask."""
 
-    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: DropoutOptions, n_data: int) -> None:
         super().__init__(likelihood)
-        if not 0 < config.dropout < 1:
-            raise ValueError(f"dropout={config.dropout}: expected a probability between 0 and 1, neither included")
-        self.masks = Masks(config.dropout)
+        self.masks = Masks(options.dropout)
         plain = network()
         self.network = Autoencoder(
             *(with_dropout(plain.get_submodule(half), self.masks) for half in ("encoder", "decoder"))

@@ -11,22 +11,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lapae.config import MethodConfig
+from lapae.config.methods import EnsembleOptions
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.base import Draws, Method, NetworkFactory, register
+from lapae.methods.base import Draws, Method, NetworkFactory
 from lapae.methods.weights import WeightDraws
 
 
-@register("ensemble")
 class Ensemble(Method):
     """The sum of the members' losses: the gradient of a member is the one it would have alone."""
 
-    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: EnsembleOptions, n_data: int) -> None:
         super().__init__(likelihood)
-        if config.members < 1:
-            raise ValueError(f"members={config.members}: an ensemble needs at least 1")
-        self.members = self.distinct_draws = config.members
-        networks = [network() for _ in range(config.members)]
+        self.members = self.distinct_draws = options.members
+        networks = [network() for _ in range(options.members)]
         self.network = networks[0]
         for name, _ in list(self.network.named_parameters()):
             stack = torch.stack([member.get_parameter(name).detach() for member in networks])

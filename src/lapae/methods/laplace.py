@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from lapae import curvature
-from lapae.config import MethodConfig
+from lapae.config import HESSIANS
+from lapae.config.fields import check
+from lapae.config.methods import LaplaceOptions
 from lapae.curvature import Tape, record
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.curvature.likelihoods import Likelihood
@@ -20,8 +22,6 @@ from lapae.models import Autoencoder
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
 from lapae.posterior.noise import fill_normal, normal
 
-DIAGONAL_HESSIANS = ("approx", "exact", "mixed", "mc", "bottleneck")
-HESSIANS = (*DIAGONAL_HESSIANS, "block", "kfac")
 KNOWN = {"all": (), "encoder": ("decoder.",), "decoder": ("encoder.",)}
 """By what is uncertain: the parts whose weights are known."""
 
@@ -32,18 +32,16 @@ class Laplace(Method):
     network: Autoencoder
     posterior: Precision
 
-    def __init__(self, network: Autoencoder, likelihood: Likelihood, config: MethodConfig) -> None:
+    def __init__(self, network: Autoencoder, likelihood: Likelihood, options: LaplaceOptions) -> None:
         super().__init__(likelihood)
-        if config.hessian not in HESSIANS:
-            raise ConfigError(f"unknown hessian {config.hessian!r}: expected one of {', '.join(HESSIANS)}")
+        check(options)
         self.network = network
-        self.hessian = config.hessian
-        self.posterior = make_precision(network, config.hessian, config.prior_precision, config.temperature)
-        if config.uncertain not in KNOWN:
-            raise ConfigError(f"uncertain={config.uncertain!r}: expected one of {', '.join(KNOWN)}")
-        self.uncertain = config.uncertain
-        if config.uncertain != "all" and config.hessian not in DIAGONAL_HESSIANS:
-            raise ConfigError(f"uncertain={config.uncertain!r} needs a diagonal hessian, got {config.hessian!r}")
+        self.hessian = options.hessian
+        self.form = HESSIANS[options.hessian].form
+        self.posterior = make_precision(network, options.hessian, options.prior_precision, options.temperature)
+        self.uncertain = options.uncertain
+        if options.uncertain != "all" and self.form != "diagonal":
+            raise ConfigError(f"uncertain={options.uncertain!r} needs a diagonal hessian, got {options.hessian!r}")
 
     def pin(self) -> None:
         """Take the weights that are not uncertain as known."""
@@ -59,9 +57,9 @@ class Laplace(Method):
         likelihood, budget = self.likelihood, int(MEMORY_BUDGET * share)
         if likelihood.missing:
             likelihood = likelihood.observed(~tape.x.isnan())
-        if self.hessian == "kfac":
+        if self.form == "kron":
             return curvature.kfac(tape, likelihood, n_samples=1, generator=generator, memory_budget=budget)
-        if self.hessian == "block":
+        if self.form == "block":
             return curvature.blocks(tape, likelihood, memory_budget=budget)
         h = curvature.diagonal(
             tape,
@@ -117,7 +115,8 @@ class Laplace(Method):
 def make_precision(network: nn.Module, hessian: str, prior_precision: float, temperature: float) -> Precision:
     """An empty precision over the parameters of `network` in the form that `hessian` yields."""
     shapes = {name: p.shape for name, p in network.named_parameters()}
-    if hessian == "kfac":
+    form = HESSIANS.find(hessian).form
+    if form == "kron":
         transposed = frozenset(
             f"{name}.weight".removeprefix(".")
             for name, layer in network.named_modules()
@@ -129,5 +128,5 @@ def make_precision(network: nn.Module, hessian: str, prior_precision: float, tem
             if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd)
         }
         return KronPrecision(shapes, prior_precision, temperature, transposed, frozenset(shapes) - matrices)
-    form = BlockPrecision if hessian == "block" else DiagonalPrecision
-    return form(shapes, prior_precision, temperature)
+    kind = BlockPrecision if form == "block" else DiagonalPrecision
+    return kind(shapes, prior_precision, temperature)

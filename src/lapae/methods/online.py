@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from lapae.config import MethodConfig
+from lapae.config.methods import OnlineOptions
 from lapae.curvature import Tape, record
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
-from lapae.methods.base import NetworkFactory, register
+from lapae.methods.base import NetworkFactory
 from lapae.methods.laplace import Laplace
 from lapae.posterior import update_rule
 from lapae.train.distributed import Sum, world_size
@@ -30,33 +30,28 @@ from lapae.train.distributed import Sum, world_size
 DEFAULT_FORGETTING = 1e-3
 
 
-@register("online")
 class Online(Laplace):
     """Mean by the optimiser, precision by the update rule, one weight sample a step."""
 
     steps: Tensor
 
-    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
-        super().__init__(network(), likelihood, config)
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: OnlineOptions, n_data: int) -> None:
+        super().__init__(network(), likelihood, options)
         frozen = [name for name, p in self.network.named_parameters() if not p.requires_grad]
         if frozen:
             raise ConfigError(f"the online posterior learns every weight, but {', '.join(frozen[:3])} … do not train")
-        self.own_samples = config.samples_per_step == "ranks"
-        self.samples_per_step = 1 if config.samples_per_step == "ranks" else config.samples_per_step
-        if self.samples_per_step < 1:
-            raise ConfigError(f"samples_per_step={config.samples_per_step}: expected at least 1")
-        initial = {"prior": config.prior_precision, "data": float(n_data)}
-        if config.initial_precision not in initial:
-            raise ConfigError(f"initial_precision={config.initial_precision!r}: expected prior or data")
-        self.posterior.reset(initial[config.initial_precision])
+        self.own_samples = options.samples_per_step == "ranks"
+        self.samples_per_step = 1 if options.samples_per_step == "ranks" else options.samples_per_step
+        initial = {"prior": options.prior_precision, "data": float(n_data)}
+        self.posterior.reset(initial[options.initial_precision])
         self.pin()
         self.n_data = n_data
-        self.hessian_every = config.hessian_every
-        forgetting = DEFAULT_FORGETTING if config.forgetting is None else config.forgetting
-        self.rule = update_rule(config.update, forgetting).every(config.hessian_every)
-        if self.rule.keep == 0 and config.uncertain != "all":
-            raise ConfigError(f"update={config.update!r} keeps nothing of the precision, known weights included")
-        self.capturable = config.hessian_every == 1 and config.hessian not in ("kfac", "block")
+        self.hessian_every = options.hessian_every
+        forgetting = DEFAULT_FORGETTING if options.forgetting is None else options.forgetting
+        self.rule = update_rule(options.update, forgetting).every(options.hessian_every)
+        if self.rule.keep == 0 and options.uncertain != "all":
+            raise ConfigError(f"update={options.update!r} keeps nothing of the precision, known weights included")
+        self.capturable = options.hessian_every == 1 and self.form == "diagonal"
         if self.hessian_every > 1:  # part of the state: an epoch may have fewer steps than that
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._steps: int | None = 0

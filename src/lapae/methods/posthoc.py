@@ -7,46 +7,39 @@ with δ by maximising the marginal likelihood (paper, section 1.1 and appendix A
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from lapae.config import MethodConfig
+from lapae.config.methods import PostHocOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
-from lapae.methods.base import BatchFactory, NetworkFactory, register
+from lapae.methods.base import BatchFactory, Method, NetworkFactory
 from lapae.methods.laplace import Laplace
 from lapae.posterior import log_marginal_likelihood, maximise
 from lapae.train.distributed import total
 
-PRIOR_CHOICES = ("scalar", "layer", "none")
 
-
-@register("posthoc")
 class PostHoc(Laplace):
     """Trains as a plain autoencoder; `finish` fits the posterior."""
 
-    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
-        super().__init__(network(), likelihood, config)
-        if config.optimize_prior not in PRIOR_CHOICES:
-            raise ConfigError(f"optimize_prior={config.optimize_prior!r}: expected one of {', '.join(PRIOR_CHOICES)}")
-        self.optimize_prior = config.optimize_prior
-        if config.pretrained is not None:
-            self._take(config.pretrained)
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: PostHocOptions, n_data: int) -> None:
+        super().__init__(network(), likelihood, options)
+        self.optimize_prior: Literal["scalar", "layer", "none"] = options.optimize_prior
+        if options.pretrained is not None:
+            self.network.requires_grad_(False)
 
-    def _take(self, run: str) -> None:
-        """Weights of a trained run; they are not trained further."""
-        from lapae.model import load_run
-
-        source = load_run(run).method
+    def start_from(self, source: Method) -> None:
+        """Take over the weights of a trained autoencoder."""
         network = getattr(source, "network", None)
         if network is None:
-            raise ConfigError(f"pretrained={run!r}: a run of method ae has one network to take, this one has not")
+            raise ConfigError("a run of method ae has one network to take, this one has not")
         try:
             self.network.load_state_dict(network.state_dict())
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
-            raise ConfigError(f"pretrained={run!r}: its network is another than this run's: {reason}") from None
-        self.network.requires_grad_(False)
+            raise ConfigError(f"its network is another than this run's: {reason}") from None
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Mean negative log-likelihood, as a plain autoencoder's."""
@@ -69,7 +62,7 @@ class PostHoc(Laplace):
             log_likelihood = float(total(self.posterior.prior.new_tensor(log_likelihood, dtype=torch.float64)))
         mean = dict(self.network.named_parameters())
         if self.optimize_prior != "none":
-            maximise(mean, self.posterior, self.optimize_prior)  # pyright: ignore[reportArgumentType]
+            maximise(mean, self.posterior, self.optimize_prior)
         report = {"log_likelihood": log_likelihood, "prior_precision": float(self.posterior.prior.mean())}
         if self.posterior.temperature == 1:
             report["log_marginal_likelihood"] = log_marginal_likelihood(log_likelihood, mean, self.posterior)

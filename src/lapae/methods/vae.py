@@ -11,15 +11,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lapae.config import MethodConfig
+from lapae.config.methods import VAEOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.ae_var import PointWithVariance
-from lapae.methods.base import Draws, Method, NetworkFactory, Output, register
+from lapae.methods.base import Draws, Method, NetworkFactory, Output
 from lapae.methods.density import log_prob, variance
 from lapae.models import Autoencoder
 
 
-@register("vae")
 class VAE(Method):
     """q(z|x) = N(μ(x), σ²(x)), one sample of the code a datum and step.
 
@@ -28,14 +27,14 @@ class VAE(Method):
 
     latent_prior = True
 
-    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: VAEOptions, n_data: int) -> None:
         super().__init__(likelihood)
         self.network: Autoencoder = network()
         twin = network()
         self.code_log_variance: nn.Module = twin.get_submodule("encoder")
-        learned = config.learned_variance and likelihood.free_variance
-        self.log_variance: nn.Module | None = twin.get_submodule("decoder") if learned else None
-        self.kl_weight = config.kl_weight
+        self.learns_variance = options.learned_variance and likelihood.free_variance
+        self.log_variance: nn.Module | None = twin.get_submodule("decoder") if self.learns_variance else None
+        self.kl_weight = options.kl_weight
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Negative evidence lower bound, a mean over data."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
+
+from lapae.config import NETWORKS
 
 Shape = tuple[int, ...]
 LARGEST_PLAIN = 64
@@ -120,21 +122,10 @@ def paper_celeba(shape: Shape = (3, 64, 64), latent_dim: int = 64) -> Autoencode
     return conv(shape, latent_dim, channels=(128,) * 5, hidden=(), kernel_size=5)
 
 
-NETWORKS: dict[str, Callable[..., Autoencoder]] = {
-    "mlp": mlp,
-    "conv": conv,
-    "paper-mnist": paper_mnist,
-    "paper-fashion": paper_fashion,
-    "paper-celeba": paper_celeba,
-}
-
-
 def build(network: str | tuple[nn.Module, nn.Module], shape: Shape, latent_dim: int, **options) -> Autoencoder:
     """Build a network by name, or take a pair (encoder, decoder) as it is."""
     if isinstance(network, str):
-        if network not in NETWORKS:
-            raise ValueError(f"unknown network {network!r}: expected one of {', '.join(NETWORKS)}, or two modules")
-        return NETWORKS[network](tuple(shape), latent_dim, **options)
+        return NETWORKS.find(network).load()(tuple(shape), latent_dim, **options)
     if not (isinstance(network, tuple | list) and len(network) == 2 and all(isinstance(m, nn.Module) for m in network)):
         raise TypeError(f"expected the name of a network or a pair (encoder, decoder) of modules, got {network!r}")
     return Autoencoder(*network)

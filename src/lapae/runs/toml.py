@@ -7,7 +7,6 @@ An unknown key or a value of the wrong type is an error that names the file, the
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import platform
 import tomllib
@@ -17,8 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lapae.config import Config
+from lapae.config import Config, MethodConfig
+from lapae.config.fields import NAMES
+from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
 from lapae.errors import ConfigError
+from lapae.registry import nearest
 
 IGNORED = "versions"
 
@@ -55,8 +57,12 @@ def versions() -> dict[str, str]:
 
 
 def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
-    """Plain nested dictionaries, one a table."""
-    return dataclasses.asdict(config)
+    """Plain nested dictionaries, one for each table."""
+    sections = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {
+        name: section.to_dict() if isinstance(section, MethodConfig) else dataclasses.asdict(section)
+        for name, section in sections.items()
+    }
 
 
 def config_from_dict(tables: Any, origin: str) -> Config:
@@ -69,12 +75,13 @@ def config_from_dict(tables: Any, origin: str) -> Config:
         if name == IGNORED:
             continue
         if name not in sections:
-            owners = [s for s, cls in sections.items() if name in _field_names(cls)]
-            hint = f"it belongs into the table [{owners[0]}]" if owners else _nearest(name, [*sections])
+            owner = next((s for s, cls in sections.items() if name in option_names(cls)), None)
+            owner = owner or ("method" if belongs_to(name) else None)
+            hint = f"it belongs into the table [{owner}]" if owner else nearest(name, sections)
             raise ConfigError(f"{origin}: unknown key {name!r}: {hint}")
         if not isinstance(table, Mapping):
             raise ConfigError(f"{origin}: {name} must be a table [{name}], got {_describe(table)}")
-        built[name] = _section(sections[name], table, name, origin)
+        built[name] = _method(table, origin) if name == "method" else _section(sections[name], table, name, origin)
     return Config(**built)
 
 
@@ -88,12 +95,26 @@ def dumps(tables: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _method(table: Mapping[str, Any], origin: str) -> MethodConfig:
+    """A flat table: the method's name, and options of its own."""
+    given = dict(table)
+    name = _convert(given.pop("method", MethodConfig().method), str, f"{origin}: method.method")
+    try:
+        options = options_of(name)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from error
+    for key in given:
+        if key not in option_names(options):
+            raise ConfigError(f"{origin}: {unknown_option(name, key)}")
+    return MethodConfig(name, _section(options, given, "method", origin))
+
+
 def _section(cls: type, table: Mapping[str, Any], section: str, origin: str) -> Any:
     hints = get_type_hints(cls)
     values = {}
     for key, value in table.items():
         if key not in hints:
-            raise ConfigError(f"{origin}: unknown key {section}.{key}: {_nearest(key, _field_names(cls))}")
+            raise ConfigError(f"{origin}: unknown key {section}.{key}: {nearest(key, option_names(cls))}")
         values[key] = _convert(value, hints[key], f"{origin}: {section}.{key}")
     return cls(**values)
 
@@ -128,15 +149,6 @@ def _to_float(value: int | float, where: str) -> float:
         raise ConfigError(f"{where}: the number is too large") from error
 
 
-def _field_names(cls: type) -> list[str]:
-    return [f.name for f in dataclasses.fields(cls)]
-
-
-def _nearest(name: str, valid: list[str]) -> str:
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(valid)}"
-
-
 def _name(kind: Any) -> str:
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(_name(option) for option in get_args(kind) if option is not type(None))
@@ -144,7 +156,7 @@ def _name(kind: Any) -> str:
         return "one of " + ", ".join(repr(option) for option in get_args(kind))
     if get_origin(kind) is tuple:
         return f"a list of {_name(get_args(kind)[0])}"
-    return {str: "a string", int: "an integer", float: "a number", bool: "true or false"}[kind]
+    return NAMES[kind]
 
 
 def _describe(value: Any) -> str:

@@ -15,6 +15,7 @@ from lapae.config import Config, DataConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
+from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood
 from lapae.model import TrainedModel, load_run
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
@@ -124,14 +125,16 @@ def fit(
         method = build_method(config, data.space, network=network, likelihood=likelihood)
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
+        checkpoint = take_up_together(run) if run is not None and resume else None
+        if checkpoint is not None:
+            check_same_data(checkpoint, data.space)
+        elif config.method.options.starts_from is not None:
+            start(method, config.method.options.starts_from)
         if run is not None and rank() == 0:  # now that the configuration is known to work
             write_whole(run / CONFIG, write_config(config).encode())
             (run / METRICS).unlink(missing_ok=True)
             if options.tensorboard:
                 observers = [*observers, TensorBoard(run / "tensorboard")]
-        checkpoint = take_up_together(run) if run is not None and resume else None
-        if checkpoint is not None:
-            check_same_data(checkpoint, data.space)
         result = train(
             method,
             batches,
@@ -159,6 +162,14 @@ def fit(
     if run is not None and rank() == 0:
         model.save(run)
     return model
+
+
+def start(method: Method, run: str) -> None:
+    """Have a method start from the trained one of a run."""
+    try:
+        method.start_from(load_run(run).method)
+    except ConfigError as error:
+        raise ConfigError(f"cannot start from {run!r}: {error}") from error
 
 
 def saved_config(run: Run) -> Config:
@@ -207,7 +218,7 @@ def check_resumable(saved: Config, wanted: Config) -> None:
     for section, before in config_to_dict(saved.resolved()).items():
         after = config_to_dict(wanted.resolved())[section]
         for name, value in before.items():
-            if after[name] != value and name not in MAY_CHANGE[section]:
+            if after.get(name) != value and name not in MAY_CHANGE[section]:
                 raise ConfigError(
-                    f"a resumed run cannot change {name} (from {value!r} to {after[name]!r}): start a new one"
+                    f"a resumed run cannot change {name} (from {value!r} to {after.get(name)!r}): start a new one"
                 )

@@ -9,16 +9,6 @@ import numpy as np
 from lapae.data import Data, Split
 from lapae.model import TrainedModel
 
-METHODS = {
-    "online": "online Laplacian autoencoder",
-    "posthoc": "post-hoc Laplacian autoencoder",
-    "ae": "autoencoder",
-    "ae-var": "autoencoder with a learned variance",
-    "vae": "variational autoencoder",
-    "dropout": "autoencoder with dropout",
-    "ensemble": "ensemble of autoencoders",
-    "bbb": "autoencoder with Bayes by backprop",
-}
 TASKS = {
     "ood": (
         "Out-of-distribution detection",

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lapae.config import MethodConfig, TrainConfig
+from lapae.config import NETWORKS, MethodConfig, TrainConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.models import NETWORKS
 from lapae.train.distributed import take_place
 from lapae.train.precision import matrix_products
 from lapae.train.step import LossSum, make_optimizer, make_step
@@ -78,12 +77,12 @@ def _run(options: TrainBench) -> list[dict[str, Any]]:
 def make(name: str, options: TrainBench) -> Callable[[], object]:
     """A function that takes one training step of a method on a fixed batch."""
     method_name, _, hessian = name.partition(":")
-    config = MethodConfig(method=method_name, hessian=hessian or "approx", forgetting=1e-3)
+    config = MethodConfig.taking(method_name, hessian=hessian or "approx", forgetting=1e-3)
     shape = SHAPES[options.network]
     train = TrainConfig(batch_size=options.batch_size, device=options.device, precision=options.precision)  # pyright: ignore
     device = take_place(train)
     torch.manual_seed(0)
-    method = build(method_name, lambda: NETWORKS[options.network](shape), Gaussian(), config, N_DATA)
+    method = build(config, lambda: NETWORKS[options.network].load()(shape), Gaussian(), N_DATA)
     method.to(device).train()
     optimizer = make_optimizer(method, 1e-3, device)
     step = make_step(
@@ -107,7 +106,7 @@ def make_ivon(options: TrainBench) -> Callable[[], Tensor] | None:
 
     shape = SHAPES[options.network]
     device = take_place(replace_device(options))
-    network = NETWORKS[options.network](shape).to(device)
+    network = NETWORKS[options.network].load()(shape).to(device)
     optimizer = ivon.IVON(network.parameters(), lr=1e-3, ess=N_DATA)
     x = torch.rand(options.batch_size, *shape, device=device)
 

@@ -52,8 +52,6 @@ class Trial:
     config: Config
     start: Trial | None = None
     """The trained autoencoder that a post-hoc posterior is fitted to."""
-    variant: str | None = None
-    """What of `lapae_paper.experiments.variants` is done to the network of the configuration."""
 
 
 @dataclass(frozen=True)

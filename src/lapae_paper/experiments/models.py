@@ -48,9 +48,9 @@ def digits(size: Size) -> str:
 def trial(data: DataConfig, model: ModelConfig, train: TrainConfig, method: str, **options: Any) -> Trial:
     """A method on data. A post-hoc posterior is fitted to the plain autoencoder of the same seed, trained once."""
     defaults: dict[str, Any] = {"forgetting": 1e-3} if method in ("online", "noisy-adam") else {}
-    config = MethodConfig(method=method, **defaults | options)
+    config = MethodConfig(method, **defaults | options)
     whole = Config(data, model, config, train)
     if method != "posthoc":
         return Trial(whole)
-    start = Trial(replace(whole, method=MethodConfig(method="ae")))
+    start = Trial(replace(whole, method=MethodConfig("ae")))
     return Trial(whole, start=start)

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from lapae.methods.bbb import BBB
 from lapae.methods.laplace import Laplace
-from lapae_paper.experiments import noisy_adam  # noqa: F401  makes the method known
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, experiment, spread
 from lapae_paper.experiments.models import dense, digits
 from lapae_paper.experiments.pictures import squared_errors

@@ -67,14 +67,14 @@ class Lab:
         from lapae.model import load_run
 
         self.fit(trial)
-        folder, network = self.folder(trial), self._network(trial)
+        folder = self.folder(trial)
         try:
-            return load_run(folder, network=network, device=device)
+            return load_run(folder, device=device)
         except RunError as error:
             warnings.warn(f"{error}; made anew", stacklevel=2)
         (folder / METRICS).unlink(missing_ok=True)  # its presence says that there is nothing to do
         self.fit(trial)
-        return load_run(folder, network=self._network(trial), device=device)
+        return load_run(folder, device=device)
 
     def measured(self, name: str, measure: Callable[[TrainedModel], Any]) -> Any:
         """What `measure`, plain JSON, finds of the model of a name; kept until the experiment is done.
@@ -127,7 +127,7 @@ class Lab:
             try:
                 with run.lock():
                     if not run.finished:  # by the process that held the lock
-                        fit(config, run=run, resume=True, network=self._network(trial))
+                        fit(config, run=run, resume=True)
                 return
             except RunError as error:
                 if "is in use" not in str(error):
@@ -169,20 +169,13 @@ class Lab:
     def _placed(self, trial: Trial) -> Config:
         """The configuration of a trial here: where its data are, its device, its pretrained run."""
         config = trial.config
-        start = None if trial.start is None else str(self.folder(trial.start))
+        start = {} if trial.start is None else {"pretrained": str(self.folder(trial.start))}
         return replace(
             config,
             data=self._found(config.data),
-            method=replace(config.method, pretrained=start),
+            method=replace(config.method, **start),
             train=replace(config.train, device=self.device, verbose=False),
         )
-
-    def _network(self, trial: Trial) -> Any:
-        if trial.variant is None:
-            return None
-        from lapae_paper.experiments.variants import build
-
-        return build(trial.variant, trial.config, self.data(trial.config.data).shape)
 
 
 def key(trial: Trial) -> str:
@@ -192,14 +185,13 @@ def key(trial: Trial) -> str:
     values = config_to_dict(trial.config.resolved())
     for section, names in NOT_IDENTITY.items():
         for name in names:
-            values[section].pop(name)
+            values[section].pop(name, None)
     start = None if trial.start is None else key(trial.start)
-    identity = {"config": values, "start": start, "variant": trial.variant, "lapae": __version__}
+    identity = {"config": values, "start": start, "lapae": __version__}
     digest = _digest(identity)[:10]
     config = trial.config
     parts = [config.data.source, config.model.network, config.method.method]
-    parts += [config.method.hessian] if config.method.method in ("online", "posthoc") else []
-    parts += [trial.variant] if trial.variant else []
+    parts += [config.method.hessian] if hasattr(config.method, "hessian") else []
     return "-".join([*parts, f"seed{config.train.seed}", digest])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lapae._version import __version__
-from lapae.view.describe import METHODS, labelings, summary
+from lapae.view.describe import labelings, summary
 from lapae.view.display import in_units, short, shorts
 from lapae.view.explore.explorer import Explorer
 from lapae.view.pictures import palette
@@ -17,13 +17,12 @@ from lapae.view.pictures import palette
 def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str, Any]:
     """The run, its map, and what there is to pick from; `no_data` says why there are no data."""
     model, data, space = explorer.model, explorer.data, explorer.space
-    method = model.config.method.method
     image = explorer.display.kind == "image"
     return {
         "version": __version__,
         "name": name,
         "data": model.space.name,
-        "method": METHODS.get(method, method),
+        "method": model.config.method.title,
         "summary": summary(model, data) if data is not None else "",
         "no_data": no_data,
         "uncertainty": _uncertainty(explorer),
@@ -61,7 +60,6 @@ def _named(explorer: Explorer) -> list[dict[str, Any]]:
 
 def _uncertainty(explorer: Explorer) -> str:
     """What the deviation is, for this method."""
-    method = explorer.model.config.method.method
     if explorer.method.distinct_draws is not None:
         n = min(explorer.n_samples, explorer.method.distinct_draws)
         return (
@@ -71,7 +69,7 @@ def _uncertainty(explorer: Explorer) -> str:
     if not explorer.spread:
         return "This method says one thing at a code: there is no deviation to show."
     unit = "pixels from 0 to 1" if explorer.display.kind == "image" else "standardised values"
-    if method in ("vae", "ae-var"):
+    if explorer.method.learns_variance:
         return f"The deviation is the noise of the data as this method learned it; sums are over {unit}."
     return (
         f"The deviation is how much {explorer.n_samples} sampled networks disagree, one standard deviation; "

@@ -23,7 +23,7 @@ from lapae.runs.files import write_whole
 from lapae.runs.numbers import number
 from lapae.runs.results import FIGURES, Record, load_results
 from lapae.tasks.base import subset, tensor
-from lapae.view.describe import METHODS, TASKS, labelings, summary
+from lapae.view.describe import TASKS, labelings, summary
 from lapae.view.display import Display, choose_display, shorts, tiles
 from lapae.view.latent_map import LatentSpace, latent_space, plane
 from lapae.view.report.examples import examples, test_data
@@ -81,7 +81,7 @@ def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
     figures, left_out = _figures(run, records := load_results(run))
     return _template().render(
         name=run.path.resolve().name,
-        method=METHODS.get(model.config.method.method, model.config.method.method),
+        method=model.config.method.title,
         data=data.name,
         version=__version__,
         summary=summary(model, data),
@@ -93,7 +93,7 @@ def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
         channels=len(display.channels),
         n_channels=model.shape[-1],
         spread=latent["spread"],
-        learned=model.config.method.method in ("ae-var", "vae"),
+        learned=model.method.learns_variance,
         ensemble=model.method.distinct_draws is not None,
         latent=latent,
         axes=space.names,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
+from lapae.config import MethodConfig, MethodOptions
 from lapae.data import Data
 from lapae.model import TrainedModel
 from lapae.runs import HISTORY, Run
 from lapae.runs.numbers import number
-from lapae.view.describe import METHODS
 from lapae.view.report.chart import Chart, line_chart
 
 
@@ -18,7 +19,6 @@ def facts(model: TrainedModel, data: Data) -> list[tuple[str, str]]:
     config, metrics = model.config, model.metrics
     n_weights = sum(p.numel() for p in model.method.parameters())
     shape = " × ".join(map(str, model.shape))
-    method = config.method
     out = [
         (
             "Data",
@@ -27,11 +27,10 @@ def facts(model: TrainedModel, data: Data) -> list[tuple[str, str]]:
         ("A datum", f"{shape} {'pixels' if data.kind == 'image' else 'values'}"),
         ("Network", f"{config.model.network}, code of {config.model.latent_dim}, {n_weights:,} weights"),
         ("Likelihood", config.model.likelihood),
-        ("Method", METHODS.get(method.method, method.method)),
+        ("Method", config.method.title),
     ]
-    if method.method in ("online", "posthoc"):
-        rule = f", update {method.update}, forgetting {number(method.forgetting)}" if method.method == "online" else ""
-        out.append(("Posterior", f"{method.hessian} Hessian, prior precision {method.prior_precision:g}{rule}"))
+    if options := own_options(config.method):
+        out.append(("Its options", ", ".join(f"{name.replace('_', ' ')} {number(v)}" for name, v in options.items())))
     train = config.train
     out.append(("Training", f"batches of {train.batch_size}, Adam {train.learning_rate:g}, seed {train.seed}"))
     if metrics:
@@ -40,6 +39,12 @@ def facts(model: TrainedModel, data: Data) -> list[tuple[str, str]]:
     else:
         out.append(("Ended after", "not finished: the best weights so far"))
     return out
+
+
+def own_options(method: MethodConfig) -> dict[str, Any]:
+    """What the method has beside the options that all methods have, where it is given."""
+    shared = {field.name for field in fields(MethodOptions)}
+    return {name: value for name, value in vars(method.options).items() if name not in shared and value is not None}
 
 
 def headline(model: TrainedModel) -> list[tuple[str, str, str]]:

@@ -17,23 +17,25 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.base import NetworkFactory, register
+from lapae.errors import ConfigError
+from lapae.methods.base import NetworkFactory
 from lapae.methods.laplace import Laplace
 from lapae.posterior import DiagonalPrecision, update_rule
+from lapae_paper.variants import NoisyAdamOptions
 
 
-@register("noisy-adam")
 class NoisyAdam(Laplace):
     """Mean by the optimiser, precision by squared gradients, one weight sample a step."""
 
     posterior: DiagonalPrecision
 
-    def __init__(self, network: NetworkFactory, likelihood: Likelihood, config: MethodConfig, n_data: int) -> None:
-        super().__init__(network(), likelihood, config)
+    def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: NoisyAdamOptions, n_data: int) -> None:
+        super().__init__(network(), likelihood, options)
+        if self.form != "diagonal":
+            raise ConfigError(f"squared gradients make a diagonal precision, hessian {options.hessian!r} does not")
         self.posterior.reset(float(n_data))
-        self.rule, self.n_data = update_rule("nng", config.forgetting or 1e-3), n_data
+        self.rule, self.n_data = update_rule("nng", options.forgetting), n_data
         for name, parameter in self.network.named_parameters():
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))
 

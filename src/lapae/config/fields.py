@@ -1,0 +1,97 @@
+"""What an option's value may be, said once in its type: checked in a configuration, shown by `--help`.
+
+    n_samples: Count = 100
+    hessian: Annotated[str, OneOf(HESSIANS)] = "approx"
+
+Whether a value is an integer or a string is checked where a file or a flag is read; `check` is for what such a type
+does not say, and for values that Python code has set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from tyro.constructors import PrimitiveConstructorSpec
+
+from lapae.errors import ConfigError
+from lapae.registry import Registry
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A condition on a value, and how to say it."""
+
+    holds: Callable[[Any], bool]
+    says: str
+
+
+Count = Annotated[int, Bound(lambda n: n >= 1, "at least 1")]
+Whole = Annotated[int, Bound(lambda n: n >= 0, "0 or more")]
+Positive = Annotated[float, Bound(lambda value: 0 < value < math.inf, "a finite number above 0")]
+Share = Annotated[float, Bound(lambda value: 0 < value <= 1, "a number above 0 and at most 1")]
+Probability = Annotated[float, Bound(lambda p: 0 < p < 1, "a probability between 0 and 1, neither included")]
+Widths = Annotated[tuple[int, ...], Bound(lambda widths: min(widths, default=1) >= 1, "widths of at least 1")]
+
+
+class OneOf(PrimitiveConstructorSpec[str]):
+    """A name of a registry. The help lists the names; another one is refused with the nearest."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        super().__init__(
+            nargs=1,
+            metavar="{" + ",".join(registry) + "}",
+            instance_from_str=lambda words: words[0],
+            is_instance=lambda value: isinstance(value, str),
+            str_from_instance=lambda name: [name],
+        )
+        self.__dict__["registry"] = registry  # the base is frozen
+
+    registry: Registry[Any]
+
+
+def check(options: Any) -> None:
+    """ConfigError where a dataclass of options has a value that the type of its field does not admit."""
+    hints = get_type_hints(type(options), include_extras=True)
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if isinstance(value, int) and abs(value) >= 2**63:  # config.toml could not say it
+            raise ConfigError(f"{field.name} = {value}: the number is too large")
+        wrong = _wrong(value, hints[field.name])
+        if wrong is not None:
+            shown = list(value) if isinstance(value, tuple) else value
+            raise ConfigError(f"{field.name} = {shown}: expected {wrong}")
+
+
+def _wrong(value: Any, kind: Any) -> str | None:
+    """What was expected instead of a value, None where it is admitted."""
+    if get_origin(kind) in (Union, types.UnionType):
+        expected = [_wrong(value, option) for option in get_args(kind)]
+        return None if None in expected else " or ".join(filter(None, expected))
+    if get_origin(kind) is Literal:
+        return None if value in get_args(kind) else f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is Annotated:
+        if (wrong := _wrong(value, kind.__origin__)) is not None:
+            return wrong
+        for condition in kind.__metadata__:
+            if isinstance(condition, OneOf):
+                condition.registry.find(value)
+            elif isinstance(condition, Bound) and not condition.holds(value):
+                return condition.says
+        return None
+    return None if _is_a(value, get_origin(kind) or kind) else NAMES.get(kind, "another type")
+
+
+NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    """Whether a value is of a plain type. An integer is a number, a list serves as a tuple; true is no number."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, {int: Integral, float: Real, tuple: (tuple, list)}.get(kind, kind))

@@ -1,0 +1,234 @@
+"""The methods: name, title and options of each. The classes are in `lapae.methods`, one file each.
+
+Titles and options stand here, and not beside the classes, because `lapae train --help` shows them and does not wait
+for torch. A method of another package (entry point `lapae.methods`) may have all three in one file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from lapae.config.fields import Count, OneOf, Positive, Probability, Share
+from lapae.config.names import HESSIANS
+from lapae.errors import ConfigError
+from lapae.registry import Entry, Registry, as_entry, nearest
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from lapae.config.sections import TrainConfig
+
+Predictive = Literal["mc", "linearized", "moments"]
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """What every method has: how it predicts."""
+
+    predictive: Predictive = "mc"
+    """Codes and reconstructions with uncertainty by mc (sampled networks), linearized or moments."""
+    n_samples: Count = 100
+    """Networks drawn for a prediction by mc."""
+
+    @property
+    def starts_from(self) -> str | None:
+        """Run folder whose trained method this one starts from."""
+        return None
+
+    def resolved(self, train: TrainConfig) -> Self:
+        """With the defaults filled in that depend on the options of training."""
+        return self
+
+
+@dataclass(frozen=True)
+class LaplaceOptions(MethodOptions):
+    """What the online and the post-hoc posterior have in common."""
+
+    hessian: Annotated[str, OneOf(HESSIANS)] = "approx"
+    """Curvature of the posterior."""
+    prior_precision: Positive = 1.0
+    """Precision of the Gaussian prior over the weights."""
+    temperature: Positive = 1.0
+    """Divides the posterior precision: above 1 is a wider posterior."""
+    uncertain: Literal["all", "encoder", "decoder"] = "all"
+    """Weights that the posterior is over; the others are taken as known."""
+
+
+@dataclass(frozen=True)
+class OnlineOptions(LaplaceOptions):
+    """Trains mean and precision of the weights together: the paper's method."""
+
+    update: Literal["laplacian", "redux", "van", "nng"] = "laplacian"
+    """Update of the precision (paper, appendix C)."""
+    forgetting: Share | None = None
+    """The α of the update; the learning rate, at most 1, where not given."""
+    initial_precision: Literal["data", "prior"] = "data"
+    """H_0: "data" for the number of training data, which keeps the first sampled networks sane (the authors' code),
+    or "prior" for the prior precision (the paper's text)."""
+    hessian_every: Count = 1
+    """Refresh the curvature every so many steps."""
+    samples_per_step: Count | Literal["ranks"] = 1
+    """Networks drawn in a training step, the same ones on all processes; "ranks": each process draws its own (a
+    gradient of lower variance)."""
+
+    def resolved(self, train: TrainConfig) -> Self:
+        """The forgetting is the learning rate where it was not given."""
+        if self.forgetting is not None:
+            return self
+        return replace(self, forgetting=min(train.learning_rate, 1.0))
+
+
+@dataclass(frozen=True)
+class PostHocOptions(LaplaceOptions):
+    """Trains an autoencoder, then measures the curvature at its optimum once."""
+
+    optimize_prior: Literal["scalar", "layer", "none"] = "scalar"
+    """Prior precision by marginal likelihood: one number, one for each layer, or as given."""
+    pretrained: str | None = None
+    """Run folder of a trained autoencoder to start from; its weights are not trained further."""
+
+    @property
+    def starts_from(self) -> str | None:
+        """The trained autoencoder."""
+        return self.pretrained
+
+
+@dataclass(frozen=True)
+class VAEOptions(MethodOptions):
+    """Twin encoders for mean and variance of the code."""
+
+    kl_weight: float = 0.001
+    """Weight of the KL term."""
+    learned_variance: bool = True
+    """Whether the variance of the output is learned too (False: constant)."""
+
+
+@dataclass(frozen=True)
+class DropoutOptions(MethodOptions):
+    """Dropout in training and in prediction."""
+
+    dropout: Probability = 0.2
+    """Dropout probability."""
+
+
+@dataclass(frozen=True)
+class EnsembleOptions(MethodOptions):
+    """Several autoencoders that differ in their initial weights."""
+
+    members: Count = 5
+    """How many."""
+
+
+@dataclass(frozen=True)
+class BBBOptions(MethodOptions):
+    """A Gaussian over the weights, fitted by gradient descent."""
+
+    prior_precision: Positive = 1.0
+    """Precision of the Gaussian prior over the weights."""
+
+
+def _method(title: str, place: str, options: type[MethodOptions] = MethodOptions) -> Entry:
+    return Entry(title, f"lapae.methods.{place}", options)
+
+
+def _as_method(found: Any) -> Entry:
+    entry = as_entry(found)
+    options = entry.options or MethodOptions
+    if not issubclass(options, MethodOptions):
+        raise TypeError(f"the options of a method derive from lapae.config.MethodOptions, {options.__name__} does not")
+    return replace(entry, options=options)
+
+
+METHODS: Registry[Entry] = Registry(
+    "method",
+    {
+        "online": _method("online Laplacian autoencoder", "online:Online", OnlineOptions),
+        "posthoc": _method("post-hoc Laplacian autoencoder", "posthoc:PostHoc", PostHocOptions),
+        "ae": _method("autoencoder", "ae:AE"),
+        "ae-var": _method("autoencoder with a learned variance", "ae_var:AEVar"),
+        "vae": _method("variational autoencoder", "vae:VAE", VAEOptions),
+        "dropout": _method("autoencoder with dropout", "dropout:Dropout", DropoutOptions),
+        "ensemble": _method("ensemble of autoencoders", "ensemble:Ensemble", EnsembleOptions),
+        "bbb": _method("autoencoder with Bayes by Backprop", "bbb:BBB", BBBOptions),
+    },
+    group="lapae.methods",
+    adapt=_as_method,
+)
+
+
+def options_of(method: str) -> type[MethodOptions]:
+    """The dataclass of a method's options."""
+    return METHODS.find(method).options  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True, init=False)
+class MethodConfig:
+    """A method by name, with its options: `MethodConfig("online", hessian="mc").hessian`."""
+
+    method: str
+    options: Any
+    """Of the class that the registry has for the method; its fields are attributes of this object too."""
+
+    def __init__(self, method: str = "online", options: MethodOptions | None = None, **given: Any) -> None:
+        """Choose a method.
+
+        Args:
+            method: a name of `METHODS`.
+            options: where to start from instead of the defaults; of those of another method, what both have is taken.
+            given: options by name. One that the method does not have is a ConfigError.
+        """
+        kind = options_of(method)
+        known = option_names(kind)
+        for name in given:
+            if name not in known:
+                raise ConfigError(unknown_option(method, name))
+        before = {name: value for name, value in vars(options).items() if name in known} if options else {}
+        object.__setattr__(self, "method", method)
+        object.__setattr__(self, "options", kind(**before | given))
+
+    @classmethod
+    def taking(cls, method: str, **given: Any) -> MethodConfig:
+        """With those of the options given that the method has; the others are left out."""
+        known = option_names(options_of(method))
+        return cls(method, **{name: value for name, value in given.items() if name in known})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "options":  # copies ask before there is anything
+            raise AttributeError(name)
+        try:
+            return getattr(self.options, name)
+        except AttributeError:
+            raise AttributeError(unknown_option(self.method, name)) from None
+
+    @property
+    def title(self) -> str:
+        """The method's name for a reader."""
+        return METHODS[self.method].title
+
+    def to_dict(self) -> dict[str, Any]:
+        """A flat table: the method's name and its options."""
+        return {"method": self.method, **dataclasses.asdict(self.options)}
+
+
+def option_names(options: type) -> list[str]:
+    """The options of a dataclass of them."""
+    return [field.name for field in dataclasses.fields(options)]
+
+
+def belongs_to(option: str) -> list[str]:
+    """The methods that have an option."""
+    owners = []
+    for method in METHODS:
+        with suppress(ConfigError):  # a package that cannot be loaded says so elsewhere
+            owners += [method] if option in option_names(options_of(method)) else []
+    return owners
+
+
+def unknown_option(method: str, option: str) -> str:
+    """What to say of an option that a method does not have."""
+    owners = belongs_to(option)
+    hint = f"it belongs to {', '.join(owners)}" if owners else nearest(option, option_names(options_of(method)))
+    return f"the method {method!r} has no option {option!r}: {hint}"

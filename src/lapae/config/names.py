@@ -1,0 +1,74 @@
+"""The registries of what a model is made of: networks, activations, likelihoods, Hessians.
+
+What can be named in a configuration is listed here and nowhere else. Methods have a file of their own beside this one,
+tasks and commands are listed in their folders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lapae.registry import Entry, Registry
+
+NETWORKS: Registry[Entry] = Registry(
+    "network",
+    {
+        "mlp": Entry("dense layers", "lapae.models.networks:mlp"),
+        "conv": Entry("convolutions for images, then dense layers", "lapae.models.networks:conv"),
+        "paper-mnist": Entry("the paper's dense network for MNIST", "lapae.models.networks:paper_mnist"),
+        "paper-fashion": Entry(
+            "the paper's convolutional network for FashionMNIST", "lapae.models.networks:paper_fashion"
+        ),
+        "paper-celeba": Entry("the paper's convolutional network for CelebA", "lapae.models.networks:paper_celeba"),
+    },
+    group="lapae.networks",
+)
+"""An entry leads to a function `(shape, latent_dim, **options) -> Autoencoder`."""
+
+ACTIVATIONS: Registry[Entry] = Registry(
+    "activation",
+    {
+        "tanh": Entry("hyperbolic tangent, as in the paper", "torch.nn:Tanh"),
+        "relu": Entry("rectified linear unit", "torch.nn:ReLU"),
+        "gelu": Entry("Gaussian error linear unit", "torch.nn:GELU"),
+        "silu": Entry("sigmoid linear unit", "torch.nn:SiLU"),
+        "elu": Entry("exponential linear unit", "torch.nn:ELU"),
+        "leaky_relu": Entry("rectified linear unit with a slope below zero", "torch.nn:LeakyReLU"),
+        "softplus": Entry("smooth rectified linear unit", "torch.nn:Softplus"),
+        "sigmoid": Entry("logistic function", "torch.nn:Sigmoid"),
+    },
+)
+
+LIKELIHOODS: Registry[Entry] = Registry(
+    "likelihood",
+    {
+        "gaussian": Entry("real numbers, with normal noise", "lapae.curvature.likelihoods:Gaussian"),
+        "student": Entry("real numbers with outliers, by heavy tails", "lapae.curvature.likelihoods:StudentT"),
+        "bernoulli": Entry("zeros and ones, or intensities from 0 to 1", "lapae.curvature.likelihoods:Bernoulli"),
+        "categorical": Entry("one-hot classes along the first axis", "lapae.curvature.likelihoods:Categorical"),
+    },
+)
+
+
+@dataclass(frozen=True)
+class Hessian:
+    """A curvature of the Laplace posteriors."""
+
+    title: str
+    form: Literal["diagonal", "block", "kron"]
+    """Of the precision that it yields (`lapae.posterior`)."""
+
+
+HESSIANS: Registry[Hessian] = Registry(
+    "hessian",
+    {
+        "approx": Hessian("the paper's diagonal, at linear cost", "diagonal"),
+        "exact": Hessian("the exact diagonal, quadratic in the features", "diagonal"),
+        "mixed": Hessian("approx where feature maps are large, exact near the code", "diagonal"),
+        "mc": Hessian("an unbiased estimate of the exact diagonal by sampled vectors", "diagonal"),
+        "bottleneck": Hessian("exact in the encoder at linear cost, approx in the decoder", "diagonal"),
+        "block": Hessian("a full block for each layer", "block"),
+        "kfac": Hessian("Kronecker factors for each layer", "kron"),
+    },
+)

@@ -1,0 +1,118 @@
+"""The sections of a configuration: one frozen dataclass for each table of the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import tyro
+
+from lapae.config.fields import Count, OneOf, Positive, Whole, Widths, check
+from lapae.config.methods import MethodConfig
+from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What to learn from."""
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")] = "digits"
+    """digits, mnist, fashion_mnist, celeba; a .npy, .npz or .csv file; or a folder of images."""
+    data_dir: str | None = None
+    """Folder of the named data sets; $LAPAE_DATA where not given."""
+    validation_fraction: float | None = None
+    """Part of the training data held out to steer training; a number of data where 1 or more. Chosen by the size of
+    the data where not given."""
+    calibration_fraction: float | None = None
+    """Part of the training data held out to calibrate what is reported (p-values, intervals); a number of data where 1
+    or more. Chosen by the size of the data where not given."""
+    test_fraction: float | None = None
+    """Part of the data held out for testing, where the source has no test split of its own."""
+    split_seed: Whole = 0
+    """Seed of the splits. Not that of training: runs of several seeds are tested on the same data."""
+    label_column: str | None = None
+    """Column of a .csv file that holds the labels."""
+    image_size: int | None = None
+    """Side to which the images of a folder are resized."""
+    allow_nan: bool = False
+    """Take missing values (NaN) as they are."""
+    skip_bad: bool = False
+    """Leave out images of a folder that cannot be read, instead of stopping at the first."""
+    limit: int | None = None
+    """Use so many data at most."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The autoencoder and the likelihood of its output."""
+
+    network: Annotated[str, OneOf(NETWORKS)] = "mlp"
+    """Encoder and decoder."""
+    latent_dim: Count = 2
+    """Size K of the code."""
+    hidden: Widths | None = None
+    """Widths of the hidden dense layers of the encoder (mlp, conv); the network's own where not given."""
+    channels: Widths | None = None
+    """Channels of the convolutions of the encoder (conv); the network's own where not given."""
+    kernel_size: int | None = None
+    """Side of the convolution kernels (conv); the network's own where not given."""
+    activation: Annotated[str, OneOf(ACTIVATIONS)] | None = None
+    """Between layers (mlp, conv); tanh where not given."""
+    likelihood: Annotated[str, OneOf(LIKELIHOODS)] = "gaussian"
+    """Of the data given the output of the network."""
+    sigma: Positive = 1.0
+    """Standard deviation of the noise of the gaussian likelihood."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The training loop."""
+
+    epochs: Whole = 100
+    """Passes over the training data at most; early stopping ends sooner."""
+    batch_size: Count = 64
+    """Data in a step, those of all processes together."""
+    learning_rate: Positive = 1e-3
+    """Of Adam, at the start."""
+    schedule: Literal["plateau", "cosine"] = "plateau"
+    """plateau: the learning rate is halved after 5 epochs without a better validation loss (the paper's); cosine: it
+    falls to 0 over all epochs."""
+    patience: Count = 8
+    """Epochs without a better validation loss after which training stops."""
+    seed: Whole = 0
+    """Of the initial weights, the order of the batches and the noise."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+    devices: Count = 1
+    """Processes on each machine, one per GPU (or per part of the CPU cores). torchrun's number counts where it
+    started the job."""
+    num_nodes: Count = 1
+    """Machines; the command is started on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK set."""
+    precision: Literal["32", "tf32", "bf16"] = "32"
+    """bf16: forward and backward passes in bfloat16, weights and curvature in float32; tf32: all in float32, but matrix
+    products of a GPU round their factors to 10 bits (its convolutions do so in any case)."""
+    capture: Literal["auto", "never"] = "auto"
+    """auto: replay the training step as a CUDA graph where that works."""
+    checkpoint_every: Count | None = None
+    """Epochs between checkpoints; where not given, so many that checkpointing takes at most 5 % of the time."""
+    tensorboard: bool = False
+    """Write TensorBoard events into the run (needs the extra lapae[tensorboard])."""
+    verbose: bool = True
+    """Show the progress of training."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run needs."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def resolved(self) -> Config:
+        """With the defaults filled in that depend on other options; raises ConfigError where a value is impossible."""
+        for section in (self.data, self.model, self.method.options, self.train):
+            check(section)
+        options = self.method.options.resolved(self.train)
+        return replace(self, method=MethodConfig(self.method.method, options))

@@ -1,0 +1,148 @@
+"""Names that a user may write, each with its title and the place of what it names; other packages may add to them.
+
+A registry is the only list of its kind: configuration, `--help`, estimator, report and explorer read it. It holds
+places instead of classes, so that showing the names imports nothing heavy:
+
+    NETWORKS = Registry("network", {"mlp": Entry("dense layers", "lapae.models.networks:mlp")}, group="lapae.networks")
+    NETWORKS["mlp"].load()                     # the function, imported now
+    NETWORKS["mine"] = Entry("my own", my_network)
+
+Another package adds a name through an entry point of the group. It leads to an `Entry`, best in a module that imports
+nothing heavy, or to the thing itself, which then says its `title` (and its `options`) as attributes:
+
+    [project.entry-points."lapae.networks"]
+    mine = "my_package.networks:mine"
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Generic, Protocol, TypeVar
+
+from lapae.errors import ConfigError
+
+
+class Titled(Protocol):
+    """What every entry has."""
+
+    @property
+    def title(self) -> str:
+        """One line for a reader: what `--help` and the report show."""
+        ...
+
+
+E = TypeVar("E", bound=Titled)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name's title, and the place of what it names."""
+
+    title: str
+    target: Any
+    """`"module:name"`, `"module"`, or the thing itself."""
+    options: type | None = None
+    """Frozen dataclass of its options, a default for every field; the fields' docstrings are the help."""
+
+    def load(self) -> Any:
+        """What is named; imported where the target is a place."""
+        if not isinstance(self.target, str):
+            return self.target
+        module, _, name = self.target.partition(":")
+        found = import_module(module)
+        return getattr(found, name) if name else found
+
+
+def as_entry(found: Any) -> Entry:
+    """An entry as it is; anything else (a class, a function) by its own `title` and `options`."""
+    if isinstance(found, Entry):
+        return found
+    title = getattr(found, "title", None) or (found.__doc__ or found.__name__).strip().splitlines()[0]
+    return Entry(title, found, getattr(found, "options", None))
+
+
+class Registry(MutableMapping[str, E], Generic[E]):
+    """A dictionary from names to entries. Those of entry points are loaded when they are asked for."""
+
+    def __init__(
+        self,
+        kind: str,
+        own: Mapping[str, E],
+        *,
+        group: str | None = None,
+        adapt: Callable[[Any], Any] = as_entry,
+    ) -> None:
+        """Start with the library's own entries.
+
+        Args:
+            kind: what the names are names of, for error messages ("method").
+            own: the library's entries; an entry point cannot replace one of these.
+            group: the entry point group through which other packages add names.
+            adapt: makes an entry of what an entry point leads to.
+        """
+        self.kind, self._entries, self._group, self._adapt = kind, dict(own), group, adapt
+
+    @cached_property
+    def _points(self) -> dict[str, Any]:
+        if self._group is None:
+            return {}
+        from importlib.metadata import entry_points
+
+        return {point.name: point for point in entry_points(group=self._group)}
+
+    def __getitem__(self, name: str) -> E:
+        if name not in self._entries:
+            point = self._points[name]
+            try:
+                self._entries[name] = self._adapt(point.load())
+            except Exception as error:
+                raise ConfigError(f"the {self.kind} {name!r} of {point.value} cannot be loaded: {error!r}") from error
+        return self._entries[name]
+
+    def __setitem__(self, name: str, entry: Any) -> None:
+        self._entries[name] = self._adapt(entry)
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys([*self._entries, *self._points])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self._points
+
+    def find(self, name: str) -> E:
+        """The entry of a name; ConfigError with the nearest names where there is none."""
+        if name not in self:
+            raise ConfigError(f"unknown {self.kind} {name!r}: {nearest(name, self)}")
+        return self[name]
+
+    def titles(self) -> dict[str, str]:
+        """Title of every name. One that cannot be loaded says so: the help of the others is not lost with it."""
+        found = {}
+        for name in self:
+            try:
+                found[name] = self[name].title
+            except ConfigError as error:
+                found[name] = f"({error})"
+        return found
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """What was probably meant, and what there is to choose from."""
+    names = list(valid)
+    close = difflib.get_close_matches(name, names, n=1)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"expected one of {', '.join(names)}"
+
+
+def listing(titles: Mapping[str, str], indent: str = "  ") -> str:
+    """Names and titles in two columns."""
+    width = max(map(len, titles), default=0)
+    return "\n".join(f"{indent}{name:<{width}}  {title}" for name, title in titles.items())

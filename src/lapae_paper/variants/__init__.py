@@ -1,0 +1,30 @@
+"""Methods and networks that the experiments compare with, made known to `lapae` through entry points.
+
+Nothing heavy is imported here: `lapae train --help` lists them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lapae.config import Entry
+from lapae.config.fields import Share
+from lapae.config.methods import LaplaceOptions
+
+
+@dataclass(frozen=True)
+class NoisyAdamOptions(LaplaceOptions):
+    """Precision by squared gradients; --hessian only says its form, which must be diagonal."""
+
+    forgetting: Share = 1e-3
+    """The α of the update."""
+
+
+noisy_adam = Entry("Noisy Adam, to compare with", "lapae_paper.variants.noisy_adam:NoisyAdam", NoisyAdamOptions)
+faulty_conv = Entry(
+    "conv with the fault of the authors' code, to compare with", "lapae_paper.variants.faulty_upsampling:faulty_conv"
+)
+faulty_paper_fashion = Entry(
+    "paper-fashion with the fault of the authors' code, to compare with",
+    "lapae_paper.variants.faulty_upsampling:faulty_paper_fashion",
+)
