@@ -70,7 +70,7 @@ class MethodConfig:
     method: str = "online"
     """online, posthoc, ae, ae-var, vae, dropout, ensemble or bbb."""
     hessian: str = "approx"
-    """Curvature of the online and post-hoc posteriors: approx, exact, mixed, mc, bottleneck; also block, kfac."""
+    """Curvature of the online and post-hoc posteriors: approx, exact, mixed, mc, sketch, bottleneck, block or kfac."""
     update: str = "laplacian"
     """Update of the online precision: laplacian, redux, van or nng (paper, appendix C)."""
     forgetting: float | None = None
