@@ -22,7 +22,7 @@ CONVOLUTIONAL = nn.Sequential(
 )
 
 
-@pytest.mark.parametrize("method", ["approx", "exact", "mixed", "mc", "bottleneck"])
+@pytest.mark.parametrize("method", ["approx", "exact", "mixed", "mc", "sketch", "bottleneck"])
 @pytest.mark.parametrize("network", [DENSE, CONVOLUTIONAL])
 def test_curvature_of_a_forward_pass_in_bfloat16(network, method):
     x = torch.rand(5, 1, 8, 8)

@@ -78,7 +78,7 @@ def test_every_method_with_missing_values(method):
     assert np.isfinite(model.sample(2)).all()
 
 
-@pytest.mark.parametrize("hessian", ["approx", "exact", "mixed", "mc", "bottleneck", "block", "kfac"])
+@pytest.mark.parametrize("hessian", ["approx", "exact", "mixed", "mc", "sketch", "bottleneck", "block", "kfac"])
 def test_every_hessian_takes_missing_values(hessian):
     x = curve(40)
     x[::3, 2] = np.nan

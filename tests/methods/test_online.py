@@ -93,6 +93,26 @@ def test_a_step_by_hand(temperature):
     assert_close(method.posterior.h, 0.9 * before + N_DATA / len(x) * ggn)
 
 
+def test_a_sketch_goes_back_through_the_graph_of_the_loss():
+    """The same loss and gradient as without; one vector per datum, from the generator after the weights."""
+    method, x = make(hessian="sketch"), batch()
+    before, generator = method.posterior.h.clone(), seeded()
+    params = sampled(method, generator)
+    output = functional_call(method.network, params, (x,))
+    eps = torch.randn(1, *output.shape, dtype=output.dtype, generator=generator)[0]
+    squares = [g.square() for g in torch.autograd.grad(output, list(params.values()), eps, retain_graph=True)]
+    expected = -Gaussian().log_prob(output, x).mean()
+    gradients = torch.autograd.grad(expected, list(params.values()))
+
+    loss = step(method, x, seeded())
+    loss.backward()
+    assert_close(loss, expected)
+    for parameter, gradient in zip(method.network.parameters(), gradients, strict=True):
+        assert_close(parameter.grad, gradient)
+    ggn = torch.cat([square.reshape(-1) for square in squares])
+    assert_close(method.posterior.h, 0.9 * before + N_DATA / len(x) * ggn)
+
+
 class OneBatch:
     """The data as the loop takes them, in float64."""
 

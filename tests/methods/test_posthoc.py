@@ -61,6 +61,19 @@ def test_the_sum_is_that_of_the_definition():
         assert_close(found[name], value)
 
 
+def test_a_sketch_is_the_sum_over_batches():
+    method, _ = finished(hessian="sketch")
+    torch.manual_seed(3)
+    report = method.finish(lambda: data().split(5), 23)
+    torch.manual_seed(3)
+    parts = [ggn_diagonal(method.network, x, method="sketch") for x in data().split(5)]
+    found = method.posterior.split(method.posterior.h)
+    for name in found:
+        assert_close(found[name], sum(part[name] for part in parts))
+    assert all(p.grad is None for p in method.network.parameters())
+    assert report["log_likelihood"] == pytest.approx(Gaussian().log_prob(network()(data()), data()).sum().item())
+
+
 def test_blocks():
     method, _ = finished(hessian="block")
     assert isinstance(method.posterior, BlockPrecision)

@@ -86,13 +86,16 @@ CASES = {
     **{name: config(name) for name in ("ae", "ae-var", "bbb", "dropout", "ensemble", "vae")},
     # noise of data in the curvature: one weight sample all the same
     "online mc": config("online", hessian="mc"),
+    "online sketch": config("online", hessian="sketch"),
     "online kfac": config("online", hessian="kfac"),
     "posthoc kfac": config("posthoc", hessian="kfac"),
     "online, own samples": config("online", samples_per_step="ranks"),
     "online bf16": config("online", precision="bf16"),
 }
 EXACT = [
-    name for name in CASES if not any(noisy in name for noisy in (*NOISE_OF_DATA, "mc", "kfac", "own samples", "bf16"))
+    name
+    for name in CASES
+    if not any(noisy in name for noisy in (*NOISE_OF_DATA, "mc", "sketch", "kfac", "own samples", "bf16"))
 ]
 
 

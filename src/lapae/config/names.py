@@ -67,6 +67,7 @@ HESSIANS: Registry[Hessian] = Registry(
         "exact": Hessian("the exact diagonal, quadratic in the features", "diagonal"),
         "mixed": Hessian("approx where feature maps are large, exact near the code", "diagonal"),
         "mc": Hessian("an unbiased estimate of the exact diagonal by sampled vectors", "diagonal"),
+        "sketch": Hessian("an unbiased estimate for any module, by one more backward pass", "diagonal"),
         "bottleneck": Hessian("exact in the encoder at linear cost, approx in the decoder", "diagonal"),
         "block": Hessian("a full block for each layer", "block"),
         "kfac": Hessian("Kronecker factors for each layer", "kron"),

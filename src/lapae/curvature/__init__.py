@@ -4,12 +4,14 @@ Stands on its own: depends on torch and on the likelihoods only.
 """
 
 from lapae.curvature import reference
+from lapae.curvature.call import Call, call
 from lapae.curvature.extract import Kronecker
 from lapae.curvature.forward import Residual, Sum, Tape, record
 from lapae.curvature.ggn import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac
 from lapae.curvature.rules import Elementwise, Leaf, LinearMap, Params, Rule, UnknownLayerError, register
 
 __all__ = [
+    "Call",
     "Elementwise",
     "Kronecker",
     "Leaf",
@@ -21,6 +23,7 @@ __all__ = [
     "Tape",
     "UnknownLayerError",
     "blocks",
+    "call",
     "diagonal",
     "ggn_blocks",
     "ggn_diagonal",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from lapae.curvature.call import Call, call, check_batch, check_values
 from lapae.curvature.rules import Leaf, find, hollow
 
 
@@ -69,12 +70,24 @@ class Tape:
     """A recorded forward pass, in the order of the layers."""
 
     nodes: list[Node]
+    module: nn.Module
+    values: Mapping[str, Tensor] | None
+    """Weights that stood in for the module's own."""
     x: Tensor
     output: Tensor
 
     def part(self, data: slice) -> Tape:
         """The same for some of the data."""
-        return Tape([n.part(data) for n in self.nodes], self.x[data], self.output[data])
+        nodes = [n.part(data) for n in self.nodes]
+        return replace(self, nodes=nodes, x=self.x[data], output=self.output[data])
+
+    def call(self) -> Call:
+        """The same as a call with the graph of its output, run again where there is none."""
+        if not self.output.requires_grad:
+            return call(self.module, self.x, self.values)
+        values = dict(self.module.named_parameters()) if self.values is None else self.values
+        params = {name: values[name] for name, p in self.module.named_parameters() if p.requires_grad}
+        return Call(self.module, self.values, self.x, self.output, params)
 
     def __len__(self) -> int:
         return len(self.output)
@@ -88,7 +101,7 @@ class Tape:
         dtype = next((p.dtype for leaf in leaves(self.nodes) for p in leaf.params.values()), self.output.dtype)
         if all(t.dtype == dtype for leaf in leaves(self.nodes) for t in (leaf.x, leaf.y)):
             return self
-        return Tape([_promote(node, dtype) for node in self.nodes], self.x, self.output.to(dtype))
+        return replace(self, nodes=[_promote(node, dtype) for node in self.nodes], output=self.output.to(dtype))
 
     @property
     def first_trainable(self) -> int:
@@ -128,15 +141,12 @@ def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = N
     The output carries a gradient where gradients are on, so that one forward pass serves the loss and the curvature.
     A `lean` tape keeps the values that derivatives look at, as a backward pass would, and of all others the shape.
     """
-    if x.ndim < 2 or len(x) == 0:
-        raise ValueError(f"expected a batch of at least one datum, (B, features…), got shape {tuple(x.shape)}")
+    check_batch(x)
     own = dict(module.named_parameters())
-    if params is not None and own.keys() - params.keys():
-        missing = sorted(own.keys() - params.keys())
-        raise ValueError(f"params lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}")
+    check_values(own, params)
     nodes: list[Node] = []
     output = _record(module, "", x, own if params is None else params, nodes, {}, lean)
-    return Tape(nodes, x, output)
+    return Tape(nodes, module, params, x, output)
 
 
 def _record(

@@ -8,6 +8,7 @@ All functions sum over the batch and leave the module as it was. `method` of `gg
 | approx     | its diagonal                              | the paper's diagonal           | a backward pass       |
 | mixed      | its diagonal, all from `switch` features on | between the two              | linear                |
 | mc         | `n_samples` vectors with covariance H_out | an unbiased estimate of exact  | a backward pass each  |
+| sketch     | one such vector, summed over the batch    | likewise, noisier; any module  | a backward pass each  |
 | bottleneck | decoder: its diagonal; encoder: K rows    | exact encoder, approx decoder  | about K more passes   |
 """
 
@@ -20,19 +21,21 @@ import torch
 from torch import Tensor, nn
 
 from lapae.curvature.backward import Reader, approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
+from lapae.curvature.call import Call, call
 from lapae.curvature.extract import BlockReader, DiagonalReader, Kronecker, KroneckerReader, full_name
 from lapae.curvature.forms import Dense, Diagonal, Message, Rows, seed
 from lapae.curvature.forward import Tape, leaves, n_features, record
 from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.curvature.memory import within_memory
 from lapae.curvature.rules import Params, identity_rows
+from lapae.curvature.sketch import sketch
 
-DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "bottleneck"]
+DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "sketch", "bottleneck"]
 MEMORY_BUDGET = 1 << 30
 """Bytes that exact methods may use for M and the gradients of its rows; they work in chunks under it."""
 ADVICE = "hessian approx, whose memory is linear, a smaller batch or a smaller network"
 S = TypeVar("S", Tensor, Kronecker)
-X = TypeVar("X", Tensor, Tape)
+X = TypeVar("X", bound=Tensor | Tape | Call)
 
 
 def ggn_diagonal(
@@ -56,13 +59,20 @@ def ggn_diagonal(
         likelihood: gives the Hessian at the output; `Gaussian()` by default.
         method: see the table above.
         params: weights to evaluate at instead of the module's, by the names of `named_parameters()`.
-        n_samples: vectors drawn by "mc".
-        generator: source of randomness of "mc".
+        n_samples: vectors drawn by "mc" and "sketch".
+        generator: source of randomness of "mc" and "sketch".
         bottleneck: name of the layer (or container) whose output is the code, where it is not the narrowest.
         switch: number of features from which on "mixed" carries all of M.
         memory_budget: bytes for "exact" and "mixed".
     """
     likelihood = likelihood or Gaussian()
+    if method == "sketch":
+        check_samples(n_samples)
+        return summed(
+            lambda part, _: sketch(call(module, part, params), likelihood, n_samples, generator, keep_graph=False),
+            x,
+            "the sketch of the curvature",
+        )
 
     @torch.no_grad()
     def of(part: Tensor, share: float) -> Params:
@@ -83,7 +93,7 @@ def ggn_diagonal(
 
 @torch.no_grad()
 def diagonal(
-    tape: Tape,
+    tape: Tape | Call,
     likelihood: Likelihood,
     method: DiagonalMethod = "approx",
     *,
@@ -98,6 +108,10 @@ def diagonal(
 
     With `forget`, the tape is used up where that saves memory: it may not be used again.
     """
+    if method == "sketch":
+        check_samples(n_samples)
+        return sketch(tape if isinstance(tape, Call) else tape.call(), likelihood, n_samples, generator)
+    assert isinstance(tape, Tape), "all but the sketch go layer by layer: use record"
     read, tape = DiagonalReader(), tape.promoted()
     names, stop = _names(tape), tape.first_trainable
     output = tape.output.detach()
@@ -234,8 +248,7 @@ def _sampled(
     tape: Tape, likelihood: Likelihood, read: Reader, n_samples: int, generator: torch.Generator | None, budget: int
 ) -> None:
     """Pull back vectors v ~ N(0, H_out / n_samples), some at a time: E Σ v vᵀ = H_out."""
-    if n_samples < 1:
-        raise ValueError(f"n_samples={n_samples}: expected at least 1")
+    check_samples(n_samples)
     output, stop = tape.output.detach(), tape.first_trainable
     floats = max(leaf.rule.row_floats(leaf) for leaf in leaves(tape.nodes)) * len(output)
     size = max(1, min(n_samples, budget // floats))
@@ -245,6 +258,12 @@ def _sampled(
         rows = Rows(likelihood.hessian_factor(output, eps * n_samples**-0.5))
         for k in range(len(tape.nodes) - 1, stop - 1, -1):
             rows = pull_rows(tape.nodes[k], rows, read, need_input=k > stop)
+
+
+def check_samples(n_samples: int) -> None:
+    """ValueError for none."""
+    if n_samples < 1:
+        raise ValueError(f"n_samples={n_samples}: expected at least 1")
 
 
 def _latent_curvature(tape: Tape, k: int, likelihood: Likelihood) -> Tensor:

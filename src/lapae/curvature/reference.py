@@ -6,12 +6,13 @@ by automatic differentiation. Public, so that anyone can check a layer of their 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev, vmap
 
+from lapae.curvature.call import tensor_of
 from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.curvature.rules import Params
 
@@ -30,17 +31,39 @@ def output_hessian(likelihood: Likelihood, output: Tensor) -> Tensor:
     return vmap(hessian(negative_log_prob))(flat, likelihood.mean(output))
 
 
+def outputs(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The module's outputs (B, *out), at its own weights or at `params`."""
+    values = dict(module.named_parameters()) if params is None else params
+    return tensor_of(functional_call(module, {k: v.detach() for k, v in values.items()}, (x,)))
+
+
 def jacobians(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Params:
-    """∂ output / ∂ parameter for each datum: {name: (B, D, *parameter shape)}, parameters that require a gradient."""
+    """∂ output / ∂ parameter for each datum: {name: (B, D, *parameter shape)}, parameters that require a gradient.
+
+    By `torch.func` for the whole batch; where a module does not let itself be mapped, one number at a time.
+    """
     own = dict(module.named_parameters())
     values = own if params is None else dict(params)
     wanted = {k: values[k].detach() for k, p in own.items() if p.requires_grad}
     fixed = {k: values[k].detach() for k, p in own.items() if not p.requires_grad}
 
-    def outputs(wanted: Params, x: Tensor) -> Tensor:
-        return functional_call(module, {**fixed, **wanted}, (x[None],))[0].flatten()
+    def output(wanted: Params, x: Tensor) -> Tensor:
+        return tensor_of(functional_call(module, {**fixed, **wanted}, (x[None],)))[0].flatten()
 
-    return vmap(jacrev(outputs), in_dims=(None, 0))(wanted, x)
+    try:
+        return vmap(jacrev(output), in_dims=(None, 0))(wanted, x)
+    except (RuntimeError, ValueError):
+        rows = [_rows(output, wanted, datum) for datum in x]
+    return {name: torch.stack([row[name] for row in rows]) for name in wanted}
+
+
+def _rows(output: Callable[[Params, Tensor], Tensor], wanted: Params, x: Tensor) -> Params:
+    """The Jacobian of one datum, {name: (D, *parameter shape)}, by one backward pass per output."""
+    leaves = {name: value.clone().requires_grad_() for name, value in wanted.items()}
+    with torch.enable_grad():
+        y = output(leaves, x)
+        rows = [torch.autograd.grad(f, list(leaves.values()), retain_graph=True, materialize_grads=True) for f in y]
+    return {name: torch.stack([row[i] for row in rows]) for i, name in enumerate(leaves)}
 
 
 def ggn_blocks(
@@ -74,6 +97,4 @@ def ggn_diagonal(
 
 def _seed(module: nn.Module, x: Tensor, likelihood: Likelihood | None, params: Mapping[str, Tensor] | None) -> Tensor:
     """The Hessian at the outputs of x, (B, D, D)."""
-    values = dict(module.named_parameters()) if params is None else dict(params)
-    output = functional_call(module, {k: v.detach() for k, v in values.items()}, (x,))
-    return output_hessian(likelihood or Gaussian(), output)
+    return output_hessian(likelihood or Gaussian(), outputs(module, x, params))

@@ -32,7 +32,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         latent_dim: size K of the code.
         network: "mlp", "conv", a network of the paper by name, or a pair (encoder, decoder) of `torch.nn.Module`s.
         method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble or bbb.
-        hessian: curvature of the posterior: approx, exact, mixed, mc, bottleneck, block or kfac.
+        hessian: curvature of the posterior: approx, exact, mixed, mc, sketch, bottleneck, block or kfac.
         likelihood: "gaussian", "bernoulli", "categorical", or an object such as `Gaussian(sigma=0.5)`.
         update: of the online precision: laplacian, redux, van or nng.
         forgetting: the α of the online update; the learning rate where None.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from lapae import curvature
 from lapae.config import HESSIANS
 from lapae.config.fields import check
 from lapae.config.methods import LaplaceOptions
-from lapae.curvature import Tape, record
+from lapae.curvature import Call, Tape, call, record
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
@@ -48,11 +49,13 @@ class Laplace(Method):
         for prefix in KNOWN[self.uncertain]:
             self.posterior.pin(prefix)  # pyright: ignore[reportCallIssue]
 
-    def curvature(self, tape: Tape, generator: torch.Generator | None = None) -> Any:
+    def curvature(self, tape: Tape | Call, generator: torch.Generator | None = None) -> Any:
         """The GGN of a recorded batch, summed over it, in the form that `posterior` takes."""
+        if self.hessian == "sketch":  # parts of the batch would take as much memory as all of it: the graph is one
+            return self._curvature(tape, generator, 1.0)
         return summed(lambda part, share: self._curvature(part, generator, share), tape, f"hessian {self.hessian}")
 
-    def _curvature(self, tape: Tape, generator: torch.Generator | None, share: float) -> Any:
+    def _curvature(self, tape: Any, generator: torch.Generator | None, share: float) -> Any:
         """That of some data, in a share of the memory budget."""
         likelihood, budget = self.likelihood, int(MEMORY_BUDGET * share)
         if likelihood.missing:
@@ -73,12 +76,26 @@ class Laplace(Method):
             h = {name: value.clamp_min(0) for name, value in h.items()}
         return h
 
-    def record(self, x: Tensor) -> Tape:
+    def run(self, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Tape | Call:
+        """The forward pass as the curvature needs it: its layers, or for a sketch the graph alone."""
+        return call(self.network, x, params) if self.hessian == "sketch" else record(self.network, x, params)
+
+    def run_at_mean(self, x: Tensor) -> Tape | Call:
         """The forward pass at the mean, for the curvature of every weight: the posterior is over frozen ones too."""
+        with self._unfrozen():
+            return self.run(x)
+
+    def record(self, x: Tensor) -> Tape:
+        """The layers of the forward pass at the mean, of frozen weights too."""
+        with self._unfrozen():
+            return record(self.network, x)
+
+    @contextmanager
+    def _unfrozen(self) -> Iterator[None]:
         trains = [p.requires_grad for p in self.network.parameters()]
         self.network.requires_grad_(True)
         try:
-            return record(self.network, x)
+            yield
         finally:
             for parameter, flag in zip(self.network.parameters(), trains, strict=True):
                 parameter.requires_grad_(flag)

@@ -11,6 +11,7 @@ several processes train, the sum over b goes over all of them, by one all-reduce
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from lapae.config.methods import OnlineOptions
-from lapae.curvature import Tape, record
+from lapae.curvature import Call, Tape
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import NetworkFactory
@@ -55,7 +56,7 @@ class Online(Laplace):
         if self.hessian_every > 1:  # part of the state: an epoch may have fewer steps than that
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._steps: int | None = 0
-        self._tapes: list[Tape] = []
+        self._tapes: Sequence[Tape | Call] = []
         self._generator: torch.Generator | None = None
         self._sum: Sum | None = None
 
@@ -80,9 +81,10 @@ class Online(Laplace):
         """Mean negative log-likelihood at sampled weights; keeps the forward pass for the curvature."""
         noise = self.noise_of_data(generator)
         weights = noise if self.own_samples else generator
-        tapes = [record(self.network, x, self.sample_params(weights)) for _ in range(self.samples_per_step)]
+        tapes = [self.run(x, self.sample_params(weights)) for _ in range(self.samples_per_step)]
         losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in tapes]
-        self._tapes = [replace(tape, output=tape.output.detach()) for tape in tapes]  # not the graph of the gradient
+        # a sketch goes back through the graph of the loss, the others do without it
+        self._tapes = tapes if self.hessian == "sketch" else [replace(t, output=t.output.detach()) for t in tapes]
         self._generator = noise
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 

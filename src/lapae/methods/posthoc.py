@@ -53,7 +53,7 @@ class PostHoc(Laplace):
         for x in batches():
             if not len(x):  # this process's part of a short batch
                 continue
-            tape = self.record(x)
+            tape = self.run_at_mean(x)
             log_likelihood += float(self.likelihood.log_prob(tape.output, x).sum())
             self.posterior.update(1.0, 1.0, self.curvature(tape))
         whole = self.posterior.start_sum()

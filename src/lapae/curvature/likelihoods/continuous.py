@@ -82,7 +82,7 @@ class Gaussian(Location):
 
     sigma: Any = 1.0
     """Standard deviation of the observation noise: a number, or one per feature."""
-    missing: bool = False
+    missing: bool = field(default=False, repr=False)
     _copies: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     free_variance = True

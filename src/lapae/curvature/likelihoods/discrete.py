@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from lapae.curvature.likelihoods.base import Likelihood, Skipping, first_feature
 class Bernoulli(Skipping):
     """Bernoulli(sigmoid(output)), for binary data or intensities in [0, 1]."""
 
-    missing: bool = False
+    missing: bool = field(default=False, repr=False)
 
     @property
     def support(self) -> tuple[float, float]:

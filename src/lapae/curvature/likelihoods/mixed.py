@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ class Mixed(Likelihood):
 
     parts: Any = ()
     """(likelihood or its name, start, stop) for each span."""
-    missing: bool = False
+    missing: bool = field(default=False, repr=False)
 
     takes_missing = True
 

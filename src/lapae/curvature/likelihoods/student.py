@@ -26,7 +26,7 @@ class StudentT(Location):
     """Degrees of freedom: small is heavy-tailed; at most 2 has no variance."""
     sigma: Any = 1.0
     """Scale, a number or one per feature; the variance is sigma² df / (df - 2)."""
-    missing: bool = False
+    missing: bool = field(default=False, repr=False)
     _copies: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     exponential = False

@@ -1,0 +1,110 @@
+"""One call of any module, with the graph of its output: what methods work on that know nothing about layers.
+
+All that is asked of a module is that it treats data independently: output b depends on input b alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lapae.curvature.rules import Params
+
+
+@dataclass(frozen=True)
+class Call:
+    """A module at work on a batch."""
+
+    module: nn.Module
+    values: Mapping[str, Tensor] | None
+    """Weights that stood in for the module's own, by the names of `named_parameters()`; None: its own."""
+    x: Tensor
+    """(B, *in)"""
+    output: Tensor
+    """(B, *out), with its graph"""
+    params: Params
+    """The parameters that the curvature is wanted of, as they stand in that graph."""
+
+    def __len__(self) -> int:
+        return len(self.output)
+
+    def part(self, data: slice) -> Call:
+        """The same for some of the data."""
+        return replace(self, x=self.x[data], output=self.output[data])
+
+    def split(self, size: int) -> Iterator[Call]:
+        """The same in parts of `size` data."""
+        return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
+
+
+def call(module: nn.Module, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Call:
+    """Run any module on x (B, *in), at its own weights or at `values`, and keep the graph of the output.
+
+    Weights that require a gradient keep their place in a larger graph, so that the output may serve a loss as well.
+    """
+    check_batch(x)
+    check_independent(module)
+    own = dict(module.named_parameters())
+    check_values(own, values)
+    wanted = [name for name, p in own.items() if p.requires_grad]
+    if not wanted:
+        raise ValueError("the module has no parameter that requires a gradient: there is no curvature to compute")
+    with torch.enable_grad():
+        if values is None:
+            return Call(module, None, x, tensor_of(module(x)), {name: own[name] for name in wanted})
+        params = {name: _in_graph(values[name]) for name in wanted}
+        output = tensor_of(functional_call(module, {**values, **params}, (x,)))
+    return Call(module, values, x, output, params)
+
+
+def _in_graph(value: Tensor) -> Tensor:
+    return value if value.requires_grad else value.detach().requires_grad_()
+
+
+def tensor_of(output: Any) -> Tensor:
+    """The tensor that a module means: itself, the first of several, or that of an output object or dictionary."""
+    if isinstance(output, Tensor):
+        return output
+    for name in ("sample", "reconstruction", "logits", "last_hidden_state"):
+        value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+        if isinstance(value, Tensor):
+            return value
+    if isinstance(output, tuple | list) and output:
+        return tensor_of(output[0])
+    raise TypeError(f"expected a module that gives a tensor, or a tuple that begins with one, got {type(output)}")
+
+
+def check_batch(x: Tensor) -> None:
+    """ValueError where x is no batch."""
+    if x.ndim < 2 or len(x) == 0:
+        raise ValueError(f"expected a batch of at least one datum, (B, features…), got shape {tuple(x.shape)}")
+
+
+def check_values(own: Mapping[str, Tensor], values: Mapping[str, Tensor] | None) -> None:
+    """ValueError where `values` lack a parameter."""
+    missing = sorted(own.keys() - values.keys()) if values is not None else []
+    if missing:
+        raise ValueError(f"params lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}")
+
+
+def check_independent(module: nn.Module) -> None:
+    """ValueError where a layer couples the data, or is random, in the mode that it is in."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
+            reason = "batch statistics couple the data; call .eval() on a layer that tracks running statistics"
+        elif layer.training and _drops(layer):
+            reason = "dropout is on; the curvature is that of one network: call .eval() first"
+        else:
+            continue
+        raise ValueError(f"layer {name!r}, {layer}: {reason}")
+
+
+def _drops(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p > 0
+    return isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and layer.dropout > 0

@@ -1,0 +1,59 @@
+"""The sketch: one random vector per datum, one ordinary backward pass for the whole batch.
+
+With independent v_b ~ N(0, H_b), H_b the Hessian at output b,
+
+    E (Σ_b J_bᵀ v_b)² = Σ_b diag(J_bᵀ H_b J_b)
+
+as the terms between two data vanish in the mean. So the square of the gradient of Σ_b v_b · f(x_b) is an unbiased
+estimate of the diagonal: of any module, without rules and without gradients per datum. A single sample is noisy (each
+entry is a χ² of one degree of freedom, of relative deviation √2); sums over batches and the online update average it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from lapae.curvature.call import Call
+from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.rules import Params
+
+
+def sketch(
+    run: Call,
+    likelihood: Likelihood,
+    n_samples: int = 1,
+    generator: torch.Generator | None = None,
+    *,
+    keep_graph: bool = True,
+) -> Params:
+    """An unbiased estimate of the diagonal for a recorded batch, the mean of `n_samples`: {parameter name: tensor}.
+
+    The graph stays for another backward pass (that of a loss on the same output) where `keep_graph`.
+    """
+    params = list(run.params.values())
+    output = run.output.detach().to(params[0].dtype)  # mixed precision has it in a lower one
+    total: list[torch.Tensor] = []
+    for i in range(n_samples):
+        eps = torch.randn(1, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
+        v = likelihood.hessian_factor(output, eps)[0].to(run.output.dtype)
+        gradients = torch.autograd.grad(
+            run.output, params, v, retain_graph=keep_graph or i < n_samples - 1, materialize_grads=True
+        )
+        _hold(gradients)
+        with torch.no_grad():
+            squares = torch._foreach_mul(gradients, gradients)  # pyright: ignore[reportPrivateImportUsage]
+            if total:
+                torch._foreach_add_(total, squares)  # pyright: ignore[reportPrivateImportUsage]
+            else:
+                total = list(squares)
+    if n_samples > 1:
+        torch._foreach_div_(total, float(n_samples))  # pyright: ignore[reportPrivateImportUsage]
+    return dict(zip(run.params, total, strict=True))
+
+
+def _hold(gradients: tuple[torch.Tensor, ...]) -> None:
+    """A backward pass runs on the stream of its forward pass, which may give the memory of its results away while
+    another stream, the one that asked for them, still reads them."""
+    for gradient in gradients:
+        if gradient.is_cuda:
+            gradient.record_stream(torch.cuda.current_stream(gradient.device))
