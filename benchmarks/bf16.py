@@ -28,7 +28,7 @@ def main() -> None:
                 train = TrainConfig(epochs=epochs, seed=seed, precision=precision, verbose=False)
                 method = fit(Config(where, model, MethodConfig(method="online"), train), data).method
                 device = next(method.parameters()).device
-                x = torch.as_tensor(data.scaling.apply(data.test.x[:2000]), dtype=torch.float32, device=device)
+                x = torch.as_tensor(data.space.convert(data.test.x[:2000]), dtype=torch.float32, device=device)
                 found = predict(method, x, n_samples=20, want=("outputs", "error"))
                 cells = [found.squared_error, found.squared_error_of_mean, found.x_var.sqrt()]
                 print(f"| {name} | {seed} | {precision} |", " | ".join(f"{float(c.mean()):.4g}" for c in cells), "|")

@@ -25,8 +25,7 @@ with atheris.instrument_imports(
     from fuzz.driver import NAMES
     from fuzz.targets import find
 
-    from lapae.data.errors import DataError
-    from lapae.errors import LapaeError
+    from lapae.errors import DataError, LapaeError
 
 
 def main() -> None:

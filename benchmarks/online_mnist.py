@@ -30,7 +30,7 @@ def errors(method: Method, data: Data) -> dict[str, dict[str, float]]:
     device = next(method.parameters()).device
     found = {}
     for name, split in (("valid", data.valid), ("test", data.test)):
-        batches = Batches(split.x, data.scaling, 5000, device=device)
+        batches = Batches(split.x, data.space, 5000, device=device)
         p = predict(method, batches, n_samples=100, want=("outputs", "error"))
         found[name] = {
             "-log p": float(p.squared_error.mean()),
@@ -54,7 +54,7 @@ def models(seed: int, args: argparse.Namespace, data: Data):
         yield f"online {hessian}", model.method, model.metrics["epochs"]
     plain = fit(Config(method=MethodConfig(method="ae"), **parts), data)
     device = next(plain.method.parameters()).device
-    batches = Batches(data.train.x, data.scaling, 500, device=device)
+    batches = Batches(data.train.x, data.space, 500, device=device)
     for hessian in POSTHOC:
         options = MethodConfig(method="posthoc", hessian=hessian)
         method = build("posthoc", lambda: copy.deepcopy(plain.method.network), Gaussian(), options, batches.n_data)

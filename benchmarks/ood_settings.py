@@ -96,7 +96,7 @@ def main() -> None:
         method = train(setting, data)
         device = next(method.parameters()).device
         sets = [
-            torch.as_tensor(d.scaling.apply(d.test.x[:2000]), dtype=torch.float32, device=device) for d in (data, other)
+            torch.as_tensor(d.space.convert(d.test.x[:2000]), dtype=torch.float32, device=device) for d in (data, other)
         ]
         row = {"setting": setting, "parts": parts(method, sets)}
         for temperature in TEMPERATURES:

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
-from lapae.data import Batches, Data, DataError, Scaling, Split, load
+from lapae.data import Batches, Data, DataError, load
 from lapae.methods.building import build_method
-from lapae.model import DataInfo
 from lapae.runs import Run
 from lapae.train.distributed import take_place
 from lapae.train.loop import train
@@ -34,9 +33,7 @@ def mnist(limit: int | None) -> Data:
     except DataError as error:
         print(f"noise instead of MNIST: {error}")
         x = np.random.default_rng(0).integers(0, 256, SHAPE, dtype=np.uint8)[:limit]
-        return Data(
-            "noise", "image", *(Split(part, None) for part in (x, x[:0], x[:0])), Scaling(0.0, 255.0), None, None
-        )
+        return Data.of(x, name="noise", validation=0, calibration=0)
 
 
 def bare_epoch(network: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: Batches, epoch: int) -> float:
@@ -98,8 +95,8 @@ def main() -> None:
     ).resolved()
     data = mnist(arguments.limit)
     device = take_place(options)
-    batches = Batches(data.train.x, data.scaling, options.batch_size, device=device, shuffle=True)
-    ours, bare = (build_method(config, DataInfo.of(data)).to(device) for _ in range(2))
+    batches = Batches(data.train.x, data.space, options.batch_size, device=device, shuffle=True)
+    ours, bare = (build_method(config, data.space).to(device) for _ in range(2))
     optimizer = torch.optim.Adam(bare.parameters(), options.learning_rate)
     watch, bare_seconds, bare_losses = Stopwatch(), [], []
 

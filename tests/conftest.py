@@ -9,8 +9,10 @@ os.environ["OMP_NUM_THREADS"] = "1"  # child processes too
 import numpy as np
 import pytest
 import torch
+from trained import in_splits
 
-from lapae.data import Data, Scaling, Split
+from lapae.data import Data, Split
+from lapae.space import Space
 
 torch.set_num_threads(1)
 
@@ -23,4 +25,4 @@ def table() -> Data:
     x = np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**2, t**3, np.ones_like(t)], 1)
     x = (x + 0.05 * generator.standard_normal(x.shape)).astype(np.float32)
     parts = (Split(x[:96], None), Split(x[96:120], None), Split(x[120:], None))
-    return Data("curve", "table", *parts, Scaling(), None, None)
+    return in_splits(Space("table", (6,), name="curve"), *parts)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.data import Data, Split
 from lapae.runs import HISTORY, MODEL, POSTERIOR, read_tensor_file
+from lapae.space import Space
 
 CURVE = Config(
     model=ModelConfig(hidden=(8,)),
@@ -16,6 +19,12 @@ CURVE = Config(
     train=TrainConfig(epochs=6, device="cpu", checkpoint_every=1),
 ).resolved()
 """Trains in moments, on the fixture `table`."""
+
+
+def in_splits(space: Space, train: Split, valid: Split, test: Split) -> Data:
+    """Data without a calibration split."""
+    nothing = Split(train.x[:0], None if train.y is None else train.y[:0])
+    return Data(replace(space, n_data=len(train)), train, valid, nothing, test)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

@@ -49,7 +49,7 @@ def draw(run: Path, out: Path, n_samples: int) -> None:
     model = load_run(run)
     test = load_data(model.config.data).test
     index = np.sort(np.random.default_rng(0).permutation(len(test))[:2000])
-    x = torch.from_numpy(model.scaling.apply(np.asarray(test.x[index])))
+    x = torch.from_numpy(model.space.to_model(np.asarray(test.x[index])))
     assert test.y is not None
     labels = test.y[index]
     first = x[np.unique(labels, return_index=True)[1]]  # one image of each class

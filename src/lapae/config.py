@@ -25,6 +25,9 @@ class DataConfig:
     validation_fraction: float | None = None
     """Part of the training data held out to steer training; a number of data where 1 or more. Chosen by the size of
     the data where not given."""
+    calibration_fraction: float | None = None
+    """Part of the training data held out to calibrate what is reported (p-values, intervals); a number of data where 1
+    or more. Chosen by the size of the data where not given."""
     test_fraction: float | None = None
     """Part of the data held out for testing, where the source has no test split of its own."""
     split_seed: int = 0

@@ -3,6 +3,11 @@
 The command line prints these as one line without a traceback.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class LapaeError(Exception):
     """Base of the errors that a user can mend."""
@@ -10,6 +15,10 @@ class LapaeError(Exception):
 
 class ConfigError(LapaeError, ValueError):
     """An option, or a configuration file, that is not valid."""
+
+
+class DataError(LapaeError, ValueError):
+    """Data that cannot be used. The message names the file, and the row or column where there is one."""
 
 
 class RunError(LapaeError):
@@ -22,3 +31,9 @@ class DivergedError(LapaeError):
 
 class ElsewhereError(LapaeError):
     """Another process of the same job has failed, and says why: this one only ends."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The text " (did you mean 'mnist'?)", or nothing where no known name is near."""
+    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""

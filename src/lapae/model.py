@@ -5,69 +5,26 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
 import torch
 
 from lapae.config import Config
 from lapae.curvature.likelihoods import Likelihood
-from lapae.data.scaling import Scaling
-from lapae.data.source import Kind
 from lapae.errors import LapaeError, RunError
 from lapae.methods import Method
 from lapae.methods.building import Modules, Shape, build_method
 from lapae.runs import CHECKPOINT, METRICS, MODEL, POSTERIOR, Run, digest, read_tensor_file, tensor_file
 from lapae.runs.files import write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict
+from lapae.space import Space
 from lapae.train.checkpoint import load_checkpoint, load_state
 
-FORMAT = "lapae model 1"
+FORMAT = "lapae model 2"
 PATIENCE = 3
 """Times that a model is read whose two files are not of one training."""
-
-
-@dataclass(frozen=True)
-class DataInfo:
-    """What a model remembers of the data it was trained on."""
-
-    name: str
-    kind: str
-    shape: Shape
-    """Of one datum."""
-    n_data: int
-    """Number of training data."""
-    scaling: Scaling = field(default_factory=Scaling)
-    label_names: tuple[str, ...] | None = None
-    feature_names: tuple[str, ...] | None = None
-
-    @classmethod
-    def of(cls, data: Any) -> DataInfo:
-        """Of a `lapae.data.Data`."""
-        names = data.label_names, data.feature_names
-        return cls(data.name, data.kind, tuple(data.shape), len(data.train.x), data.scaling, *names)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return {**asdict(replace(self, scaling=Scaling())), "scaling": self.scaling.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> DataInfo:
-        """Inverse of `to_dict`; a ValueError, TypeError or KeyError where the values are not of that kind."""
-        tuples = {
-            key: tuple(map(str, values[key])) if values[key] is not None else None
-            for key in ("label_names", "feature_names")
-        }
-        shape, scaling = tuple(values["shape"]), Scaling.from_dict(values["scaling"])
-        if not shape or not all(type(n) is int and n > 0 for n in (*shape, values["n_data"])):
-            raise ValueError(f"shape {shape} and n_data {values['n_data']!r} must be whole numbers above 0")
-        if np.ndim(scaling.offset) and np.shape(scaling.offset) != shape:
-            raise ValueError(f"a scaling of shape {np.shape(scaling.offset)} for data of shape {shape}")
-        if values["kind"] not in get_args(Kind):
-            raise ValueError(f"kind {values['kind']!r}: expected one of {', '.join(get_args(Kind))}")
-        return cls(**{**values, **tuples, "shape": shape, "scaling": scaling, "name": str(values["name"])})
 
 
 @dataclass
@@ -76,7 +33,8 @@ class TrainedModel:
 
     method: Method
     config: Config
-    data: DataInfo
+    space: Space
+    """What its data are."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """The final numbers of training."""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -86,13 +44,8 @@ class TrainedModel:
 
     @property
     def shape(self) -> Shape:
-        """Of one datum."""
-        return self.data.shape
-
-    @property
-    def scaling(self) -> Scaling:
-        """From storage to model space."""
-        return self.data.scaling
+        """Of one datum in the model."""
+        return self.space.model_shape
 
     @property
     def likelihood(self) -> Likelihood:
@@ -105,7 +58,7 @@ class TrainedModel:
         prefixes = ("posterior.", *getattr(self.method, "posterior_keys", ()))
         posterior = {name: tensor for name, tensor in state.items() if name.startswith(prefixes)}
         weights = {name: tensor for name, tensor in state.items() if name not in posterior}
-        metadata = {"format": FORMAT, "config": config_to_dict(self.config), "data": self.data.to_dict()}
+        metadata = {"format": FORMAT, "config": config_to_dict(self.config), "space": self.space.to_dict()}
         (run / METRICS).unlink(missing_ok=True)
         if posterior:
             write_whole(run / POSTERIOR, tensor_file(posterior, {"format": FORMAT}))
@@ -152,7 +105,7 @@ def load_run(
         warnings.warn(f"{run.path} is not finished: these are its best weights so far, of epoch {epoch}", stacklevel=2)
         state, metadata, origin = checkpoint.best, checkpoint.about, checkpoint.path
     try:
-        config, info = config_from_dict(metadata["config"], origin).resolved(), DataInfo.from_dict(metadata["data"])
+        config, space = config_from_dict(metadata["config"], origin).resolved(), Space.from_dict(metadata["space"])
     except LapaeError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -165,8 +118,8 @@ def load_run(
     )
     with torch.random.fork_rng(devices=[]):
         if network is None:
-            _check_size(bare, info, likelihood, state, origin)
-        method = build_method(bare, info, network=network, likelihood=likelihood)
+            _check_size(bare, space, likelihood, state, origin)
+        method = build_method(bare, space, network=network, likelihood=likelihood)
     try:
         load_state(method, state, origin)
     except RunError as error:
@@ -174,7 +127,7 @@ def load_run(
             raise
         raise RunError(f"{error}; {OWN_MODULES}") from error
     method.to(device).eval()
-    return TrainedModel(method, config, info, run.read_metrics() or {}, path=run.path)
+    return TrainedModel(method, config, space, run.read_metrics() or {}, path=run.path)
 
 
 def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -194,12 +147,12 @@ def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def _check_size(
-    config: Config, data: DataInfo, likelihood: Likelihood | None, state: Mapping[str, torch.Tensor], origin: str
+    config: Config, space: Space, likelihood: Likelihood | None, state: Mapping[str, torch.Tensor], origin: str
 ) -> None:
     """RunError where the model would be larger than what the file holds: a file that lies takes no memory."""
     try:
         with torch.device("meta"):  # shapes without numbers
-            planned = build_method(config, data, likelihood=likelihood).state_dict()
+            planned = build_method(config, space, likelihood=likelihood).state_dict()
     except (RuntimeError, OverflowError, TypeError, ValueError) as error:
         if isinstance(error, LapaeError):
             raise

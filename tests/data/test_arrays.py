@@ -22,7 +22,7 @@ def save(path, array):
 
 
 def whole(data):
-    return np.concatenate([np.asarray(split.x) for split in (data.train, data.valid, data.test)])
+    return np.concatenate([np.asarray(split.x) for split in (data.train, data.valid, data.calib, data.test)])
 
 
 @pytest.mark.parametrize(
@@ -47,18 +47,20 @@ def whole(data):
 def test_what_an_array_is(tmp_path, array, kind, shape):
     data = load(save(tmp_path / "a.npy", array))
     assert (data.kind, data.shape, data.name) == (kind, shape, "a")
-    z = data.scaling.apply(np.asarray(data.train.x))
+    z = data.space.convert(np.asarray(data.train.x))
     if kind == "image" or (array.dtype == np.uint8 and array.ndim > 2):
         assert z.min() >= 0
         assert 0.9 < z.max() <= 1
     else:
-        np.testing.assert_allclose(z.mean(0), 0, atol=1e-5)
-        np.testing.assert_allclose(z.std(0), 1, atol=1e-5)
+        axes = tuple(range(z.ndim - 1))  # per column, per channel
+        np.testing.assert_allclose(z.mean(axes), 0, atol=1e-5)
+        np.testing.assert_allclose(z.std(axes), 1, atol=1e-5)
 
 
 def test_channels_last_become_first(tmp_path):
-    data = load(save(tmp_path / "a.npy", BYTES), validation=0, test=0)
-    np.testing.assert_array_equal(np.asarray(data.train.x), BYTES.transpose(0, 3, 1, 2))
+    data = load(save(tmp_path / "a.npy", BYTES), validation=0, calibration=0, test=0)
+    np.testing.assert_array_equal(np.asarray(data.train.x), BYTES)
+    np.testing.assert_array_equal(255 * data.space.to_model(data.train.x), BYTES.transpose(0, 3, 1, 2))
 
 
 def test_npy_is_mapped_and_not_loaded(tmp_path):
@@ -71,14 +73,14 @@ def test_npy_is_mapped_and_not_loaded(tmp_path):
 
 def test_scaling_is_of_the_training_split(tmp_path):
     data = load(save(tmp_path / "a.npy", rng.normal(size=(50, 3))))
-    np.testing.assert_allclose(data.scaling.offset, np.asarray(data.train.x).mean(0))
-    np.testing.assert_allclose(data.scaling.scale, np.asarray(data.train.x).std(0))
+    np.testing.assert_allclose(data.space.offset, np.asarray(data.train.x).mean(0))
+    np.testing.assert_allclose(data.space.scale, np.asarray(data.train.x).std(0))
 
 
 def test_npz_with_labels(tmp_path):
     x, y = rng.normal(size=(30, 2)), np.repeat([7, 3], 15)
     np.savez_compressed(tmp_path / "a.npz", x=x, y=y, other=np.zeros(3))
-    data = load(tmp_path / "a.npz", validation=0, test=0)
+    data = load(tmp_path / "a.npz", validation=0, calibration=0, test=0)
     np.testing.assert_array_equal(data.train.x, x)
     np.testing.assert_array_equal(data.train.y, y == 7)
     assert data.label_names == ("3", "7")
@@ -97,7 +99,7 @@ def test_npz_kinds_of_labels(tmp_path, y, names):
     np.savez(tmp_path / "a.npz", x=np.ones((30, 2)), y=y)
     data = load(tmp_path / "a.npz")
     assert data.label_names == names
-    assert data.train.y.shape == ((24, 4) if names is None else (24,))
+    assert data.train.y.shape == ((18, 4) if names is None else (18,))
 
 
 def test_npz_only_array(tmp_path):

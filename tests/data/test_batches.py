@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapae.data import Batches, DataError, Scaling
+from lapae.data import Batches, DataError
 from lapae.data.source import Lazy
+from lapae.space import Space
 
 X = np.arange(23, dtype=np.float64)[:, None]
 
@@ -72,16 +73,17 @@ def test_drop_last():
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float16, np.float32, np.float64, ">f4"])
 def test_model_space(dtype, budget):
     x = (np.arange(40).reshape(10, 4) % 17).astype(dtype)
-    for scaling in (None, Scaling(1.0, 3.0), Scaling(np.arange(4.0), np.arange(1.0, 5.0))):
-        batches = torch.cat(list(Batches(x, scaling, 3, budget=budget).epoch()))
+    for offset, scale in ((0.0, 1.0), (1.0, 3.0), (np.arange(4.0), np.arange(1.0, 5.0))):
+        space = Space("table", (4,), offset=offset, scale=scale)
+        batches = torch.cat(list(Batches(x, space, 3, budget=budget).epoch()))
         assert batches.dtype == torch.float32
-        expected = (scaling or Scaling()).apply(x.astype(np.float64))
+        expected = (x.astype(np.float64) - offset) / scale
         np.testing.assert_allclose(batches.numpy(), expected, rtol=1e-6)
 
 
 def test_tensors():
     x = torch.arange(10, dtype=torch.float64)[:, None]
-    assert values(Batches(x, Scaling(0.0, 2.0), 4)) == [[0, 0.5, 1, 1.5], [2, 2.5, 3, 3.5], [4, 4.5]]
+    assert values(Batches(x, Space("table", (1,), scale=2.0), 4)) == [[0, 0.5, 1, 1.5], [2, 2.5, 3, 3.5], [4, 4.5]]
     assert next(iter(Batches(x, None, 4).epoch())).dtype == torch.float32
 
 
@@ -98,8 +100,8 @@ def test_writing_into_a_batch_leaves_the_data_alone(shuffle):
 def test_memory_map(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(60, dtype=np.uint8).reshape(20, 3))
     x = np.load(tmp_path / "a.npy", mmap_mode="r")
-    streamed = Batches(x, Scaling(0.0, 255.0), 6, shuffle=True, budget=239)
-    held = Batches(x, Scaling(0.0, 255.0), 6, shuffle=True, budget=240)
+    streamed = Batches(x, Space("table", (3,), scale=255.0), 6, shuffle=True, budget=239)
+    held = Batches(x, Space("table", (3,), scale=255.0), 6, shuffle=True, budget=240)
     assert streamed._resident is None
     assert held._resident is not None
     for a, b in zip(streamed.epoch(1), held.epoch(1), strict=True):
@@ -111,7 +113,7 @@ def test_memory_map(tmp_path):
 @pytest.mark.parametrize("budget", [None, 0])
 def test_cuda_batches_are_those_of_the_cpu(dtype, budget):
     x = (np.arange(400).reshape(100, 4) % 251).astype(dtype)
-    options = {"scaling": Scaling(0.0, 255.0), "batch_size": 32, "shuffle": True, "budget": budget}
+    options = {"space": Space("table", (4,), scale=255.0), "batch_size": 32, "shuffle": True, "budget": budget}
     for here, there in zip(Batches(x, **options).epoch(1), Batches(x, device="cuda", **options).epoch(1), strict=True):
         assert there.device.type == "cuda"
         torch.testing.assert_close(there.cpu(), here)

@@ -11,8 +11,8 @@ from lapae.data import DataError, data_sets, fetch, load
 def test_digits():
     data = load("digits")
     assert (data.name, data.kind, data.shape) == ("digits", "image", (1, 8, 8))
-    assert (len(data.train), len(data.valid), len(data.test)) == (1437, 180, 180)
-    z = data.scaling.apply(data.train.x)
+    assert (len(data.train), len(data.valid), len(data.calib), len(data.test)) == (1237, 180, 200, 180)
+    z = data.space.convert(data.train.x)
     assert (z.min(), z.max(), z.dtype) == (0, 1, np.float32)
     assert set(data.train.y) == set(range(10))
 
@@ -76,7 +76,7 @@ def test_fetch_of_what_is_not_fetched(tmp_path):
 
 @pytest.mark.parametrize(("name", "train_mean"), [("mnist", 0.1307), ("fashion_mnist", 0.2860)])
 def test_real_mnist(real_data, name, train_mean):
-    data = load(name, data_dir=real_data)
+    data = load(name, data_dir=real_data, calibration=0)
     assert (len(data.train), len(data.valid), len(data.test)) == (55000, 5000, 10000)
     assert data.shape == (1, 28, 28)
     whole = (data.train.x.sum(dtype=np.int64) + data.valid.x.sum(dtype=np.int64)) / 255 / 60000 / 784

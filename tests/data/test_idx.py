@@ -27,7 +27,7 @@ def test_reads_what_was_written(tmp_path, write_idx):
 
 def test_mnist_splits(small_mnist):
     data = load("mnist", data_dir=small_mnist)
-    assert (len(data.train), len(data.valid), len(data.test)) == (36, 4, 10)
+    assert (len(data.train), len(data.valid), len(data.calib), len(data.test)) == (28, 4, 8, 10)
     assert data.shape == (1, 4, 5)
     assert data.kind == "image"
     assert data.train.x.dtype == np.uint8
@@ -35,7 +35,7 @@ def test_mnist_splits(small_mnist):
     assert data.label_names == tuple("0123456789")
     official = read_idx(small_mnist / "mnist" / "t10k-images-idx3-ubyte.gz", ndim=3)
     np.testing.assert_array_equal(data.test.x[:, 0], official)
-    assert data.scaling.apply(data.train.x).max() <= 1
+    assert data.space.convert(data.train.x).max() <= 1
 
 
 def test_truncated_gzip(small_mnist):

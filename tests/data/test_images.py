@@ -104,8 +104,8 @@ def test_streams(tmp_path):
     for i in range(10):
         save(tmp_path / f"{i}.png", value=i * 20)
     data = load(tmp_path, validation=0, test=0)
-    held = Batches(data.train.x, data.scaling, 3, shuffle=True)
-    streamed = Batches(data.train.x, data.scaling, 3, shuffle=True, budget=0)
+    held = Batches(data.train.x, data.space, 3, shuffle=True)
+    streamed = Batches(data.train.x, data.space, 3, shuffle=True, budget=0)
     for a, b in zip(held.epoch(2), streamed.epoch(2), strict=True):
         assert a.equal(b)
 
@@ -138,7 +138,7 @@ def test_truncated_image_is_named_when_it_is_met(tmp_path):
         np.asarray(data.train.x)
     for budget in (0, None):
         with pytest.raises(DataError, match=r"2\.png"):
-            list(Batches(data.train.x, data.scaling, 2, budget=budget).epoch())
+            list(Batches(data.train.x, data.space, 2, budget=budget).epoch())
 
 
 def test_decompression_bomb(tmp_path, monkeypatch):

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from lapae.data import DataError
 from lapae.data.splits import partition
 
-shares = st.one_of(st.none(), st.floats(0, 0.45), st.integers(0, 5))
+shares = st.one_of(st.none(), st.floats(0, 0.25), st.integers(0, 3))
 
 
-@given(n=st.integers(12, 500), validation=shares, test=shares, seed=st.integers(0, 2**40))
-def test_parts_are_disjoint_and_whole(n, validation, test, seed):
-    parts = partition(n, validation=validation, test=test, seed=seed)
+@given(n=st.integers(12, 500), validation=shares, calibration=shares, test=shares, seed=st.integers(0, 2**40))
+def test_parts_are_disjoint_and_whole(n, **options):
+    parts = partition(n, **options)
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(n))
     assert len(parts[0]) > 0
     for part in parts:
         assert (np.diff(part) > 0).all()
-    for part, again in zip(parts, partition(n, validation=validation, test=test, seed=seed), strict=True):
+    for part, again in zip(parts, partition(n, **options), strict=True):
         np.testing.assert_array_equal(part, again)
 
 
@@ -29,14 +29,17 @@ def test_seeds_differ():
 @pytest.mark.parametrize(
     ("n", "arguments", "sizes"),
     [
-        (100, {}, (80, 10, 10)),
-        (3, {}, (1, 1, 1)),
-        (60000, {}, (49000, 5000, 6000)),
-        (100, {"validation": 7, "test": 0.2}, (73, 7, 20)),
-        (100, {"validation": 7.0, "test": 0}, (93, 7, 0)),
-        (100, {"validation": 0, "test": 0}, (100, 0, 0)),
-        (100, {"validation": 0.001, "test": 0.0}, (99, 1, 0)),
-        (100, {"limit": 9}, (9, 9, 9)),
+        (100, {}, (60, 10, 20, 10)),
+        (19, {}, (19, 0, 0, 0)),
+        (1000, {}, (600, 100, 200, 100)),
+        (1500, {}, (1000, 150, 200, 150)),
+        (4000, {}, (2800, 400, 400, 400)),
+        (90000, {}, (75000, 5000, 5000, 5000)),
+        (100, {"validation": 7, "calibration": 0, "test": 0.2}, (73, 7, 0, 20)),
+        (100, {"validation": 7.0, "calibration": 0, "test": 0}, (93, 7, 0, 0)),
+        (100, {"validation": 0, "calibration": 0, "test": 0}, (100, 0, 0, 0)),
+        (100, {"validation": 0.001, "calibration": 0.001, "test": 0.0}, (98, 1, 1, 0)),
+        (100, {"limit": 9}, (9, 9, 9, 9)),
     ],
 )
 def test_sizes(n, arguments, sizes):
@@ -45,22 +48,23 @@ def test_sizes(n, arguments, sizes):
 
 def test_own_partition():
     own = np.array([0] * 50 + [2] * 20)
-    train, valid, test = partition(70, own)
-    assert (len(train), len(valid)) == (45, 5)
-    assert train.max() < 50
-    assert valid.max() < 50
+    train, valid, calib, test = partition(70, own)
+    assert (len(train), len(valid), len(calib)) == (35, 5, 10)
+    assert max(part.max() for part in (train, valid, calib)) < 50
     np.testing.assert_array_equal(test, np.arange(50, 70))
     own[:10] = 1
-    for part, code in zip(partition(70, own, seed=5), (0, 1, 2), strict=True):
-        np.testing.assert_array_equal(part, np.flatnonzero(own == code))
+    train, valid, calib, test = partition(70, own, seed=5)
+    np.testing.assert_array_equal(np.sort(np.concatenate([train, calib])), np.arange(10, 50))
+    np.testing.assert_array_equal(valid, np.arange(10))
+    np.testing.assert_array_equal(test, np.arange(50, 70))
 
 
 @pytest.mark.parametrize(
     ("n", "own", "arguments", "match"),
     [
-        (2, None, {}, "at least 3"),
+        (0, None, {}, "none to train on"),
         (10, None, {"validation": 0.5, "test": 0.5}, "none to train on"),
-        (10, None, {"validation": 1.0}, "none to train on"),
+        (3, None, {"validation": 1.0, "test": 2}, "none to train on"),
         (10, None, {"validation": 1.5}, "validation=1.5"),
         (10, None, {"test": -0.1}, "test=-0.1"),
         (10, None, {"test": 10}, "test=10"),
@@ -74,7 +78,5 @@ def test_own_partition():
     ],
 )
 def test_impossible(n, own, arguments, match):
-    if arguments.get("validation") == 1.0:
-        arguments, n = {"validation": 1.0, "test": 2}, 3
     with pytest.raises(DataError, match=match):
         partition(n, own, **arguments)

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from trained import in_splits
 
-from lapae.cli.new_data import Device, open_model, value_range
+from lapae.cli.new_data import Device, open_model
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
-from lapae.data import Data, Scaling, Split
+from lapae.data import Data, Split
 from lapae.runs import Run
+from lapae.space import Column, Space
 from lapae.train.fit import fit
 from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.explore.opening import opening
@@ -33,7 +35,8 @@ def images(n: int = 120) -> Data:
         image[0, r : r + 4, c : c + 4] = 220
     y = np.arange(n) % 3
     cut = (slice(0, 80), slice(80, 95), slice(95, n))
-    return Data(HOSTILE, "image", *(Split(x[c], y[c]) for c in cut), Scaling(0.0, 255.0), ("a", "b", HOSTILE), None)
+    space = Space("image", x.shape[1:], scale=255.0, name=HOSTILE, label_names=("a", "b", HOSTILE))
+    return in_splits(space, *(Split(x[c], y[c]) for c in cut))
 
 
 def rows(n: int = 150) -> Data:
@@ -43,9 +46,9 @@ def rows(n: int = 150) -> Data:
     x = np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**2, t**3, 1 - t], 1)
     x = 100 + 10 * (x + 0.05 * generator.standard_normal(x.shape))
     cut = (slice(0, 100), slice(100, 120), slice(120, n))
-    scaling = Scaling(x[:100].mean(0), x[:100].std(0))
-    names = ("mass", "width", HOSTILE, "d", "e", "f")
-    return Data("curve", "table", *(Split(x[c], None) for c in cut), scaling, None, names)
+    columns = tuple(map(Column, ("mass", "width", HOSTILE, "d", "e", "f")))
+    space = Space.of(x[:100], columns=columns, name="curve")
+    return in_splits(space, *(Split(x[c], None) for c in cut))
 
 
 def explorer(
@@ -60,7 +63,7 @@ def explorer(
     run = Run.create(folder / "run")
     fit(config, data, run=run)
     model = open_model(run.path, Device("cpu"))
-    return Explorer(model, data if with_data else None, value_range=value_range(model), options=QUICK)
+    return Explorer(model, data if with_data else None, value_range=model.space.value_range, options=QUICK)
 
 
 @contextmanager

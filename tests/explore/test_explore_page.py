@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
 from serving import HOSTILE, explorer, rows, served
 from test_uploads import npy, png, square
+from trained import in_splits
 
-from lapae.data import Scaling, Split
+from lapae.data import Split
+from lapae.space import Space
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 READY = "document.body && document.body.dataset.moves > 1 && !document.getElementById('looked').hidden"
@@ -179,10 +180,9 @@ def test_rows_in_three_dimensions(row_page, tmp_path):
 def test_a_window_is_shown_and_hidden_a_channel_at_a_time(browser, tmp_path):
     table = rows()
     windows = [Split(np.repeat(np.asarray(part.x)[:, :, None], 2, 2), None) for part in (table.train, table.test)]
-    data = replace(
-        table, kind="array", train=windows[0], valid=windows[1], test=windows[1], scaling=Scaling(100.0, 10.0)
-    )
-    with served(explorer(replace(data, feature_names=None), tmp_path)) as server:  # 6 steps of 2 channels
+    space = Space("array", (6, 2), offset=100.0, scale=10.0)
+    data = in_splits(space, windows[0], windows[1], windows[1])
+    with served(explorer(data, tmp_path)) as server:  # 6 steps of 2 channels
         browser.events.clear()
         browser.open(server.url)
         browser.until(READY)

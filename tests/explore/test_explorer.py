@@ -100,7 +100,7 @@ def test_missing_values_are_compared_with_data_that_lack_them_too(of_rows):
     found = of_rows.look(stored)["unusual"]
     (rank,) = found["ranks"]
     assert rank["among"] == "test data (not trained on), without the same values"
-    x = torch.as_tensor(of_rows.model.scaling.apply(np.asarray(of_rows.data.test.x)))
+    x = torch.as_tensor(of_rows.model.space.convert(np.asarray(of_rows.data.test.x)))
     x = x[of_rows.comparison.references["held_out"].index]
     x[:, [1, 4]] = torch.nan
     scores = predict(of_rows.model.method, x, n_samples=6, want=("density",)).log_likelihood
@@ -171,7 +171,9 @@ def test_colours_through_convolutions(tmp_path):
     coloured = {
         name: Split(np.repeat(split.x, 3, 1) // [[[1]], [[2]], [[4]]], split.y) for name, split in splits.items()
     }
-    made = explorer(replace(gray, **coloured), tmp_path, network="conv", channels=(4,))
+    made = explorer(
+        replace(gray, space=replace(gray.space, shape=(3, 8, 8)), **coloured), tmp_path, network="conv", channels=(4,)
+    )
     assert made.place((0, 1), (0, 0), None)["mean"]["c"] == 3
     found = made.item("test", 0)
     stored = np.reshape(found["values"], (3, 8, 8))

@@ -85,8 +85,7 @@ def main(folder: Path, seed: int, seconds: float, counts: dict[str, int]) -> Non
 
 def fuzz(name: str, target: Any, folder: Path, seed: int, count: int, seconds: float) -> None:
     """All inputs of one target."""
-    from lapae.data.errors import DataError
-    from lapae.errors import LapaeError
+    from lapae.errors import DataError, LapaeError
 
     file = folder / target.name
     at_first, slowest = peak(), 0.0

@@ -88,7 +88,7 @@ def idx() -> Target:
         real = path.with_suffix(".gz") if packed else path
         if packed:
             shutil.copyfile(path, real)
-        from lapae.data.errors import DataError
+        from lapae.errors import DataError
 
         for ndim in (1, 3):
             try:
@@ -180,7 +180,7 @@ CSV_WORDS = tuple(
 def csv() -> Target:
     from lapae.data import load
     from lapae.data.inputs import CsvInput
-    from lapae.model import DataInfo
+    from lapae.space import Column, Space
 
     rows = [f"{i},{i * 0.5},{-i},{'ab'[i % 2]}" for i in range(12)]
     seeds = [
@@ -191,11 +191,11 @@ def csv() -> Target:
         b"1," * 2000 + b"1\n" + b"2," * 2000 + b"1\n" + b"3," * 2000 + b"1",
     ]
 
-    info = DataInfo("x", "table", (3,), 9, feature_names=("a", "b", "c"))
-    model = SimpleNamespace(shape=info.shape, data=info, scaling=info.scaling)
+    space = Space("table", (3,), columns=tuple(map(Column, "abc")))
+    model = SimpleNamespace(space=space)
 
     def read(path: Path) -> None:
-        from lapae.data.errors import DataError
+        from lapae.errors import DataError
 
         try:
             for _ in CsvInput(path, model).blocks(lambda n: None):  # pyright: ignore

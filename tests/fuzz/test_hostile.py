@@ -20,10 +20,11 @@ from lapae.data import DataError, load
 from lapae.data.celeba import read_celeba
 from lapae.data.inputs import CsvInput
 from lapae.errors import ConfigError, LapaeError, RunError
-from lapae.model import DataInfo, load_run
+from lapae.model import load_run
 from lapae.posterior import update_rule
 from lapae.runs import CHECKPOINT, MODEL, Run, read_tensor_file, tensor_file
 from lapae.runs.toml import read_config
+from lapae.space import Space
 from lapae.train.fit import fit, load_data, saved_config
 
 SOURCE = Path(lapae.__file__).parent
@@ -70,7 +71,7 @@ def test_archives_packed_otherwise_and_damaged(method, tmp_path):
         except DataError:
             n_refused += 1
         else:  # a byte that does not matter: the checksum agrees
-            assert len(data.train) + len(data.valid) + len(data.test) == 50
+            assert sum(map(len, (data.train, data.valid, data.calib, data.test))) == 50
     assert n_refused > 5
 
 
@@ -89,8 +90,7 @@ def test_an_honest_bomb_is_refused_before_it_is_unpacked(tmp_path):
 
 
 def test_undecodable_new_table(tmp_path):
-    info = DataInfo("x", "table", (2,), 9)
-    model = SimpleNamespace(shape=info.shape, data=info, scaling=info.scaling)
+    model = SimpleNamespace(space=Space("table", (2,)))
     (tmp_path / "x.csv").write_bytes(b"a,b\n1,\xff\n")
     with pytest.raises(DataError, match=r"cannot be read as \.csv"):
         CsvInput(tmp_path / "x.csv", model)  # pyright: ignore[reportArgumentType]
@@ -154,15 +154,15 @@ def trained(tmp_path_factory) -> Path:
         {"config": {"method": {"method": "posthoc", "hessian": "block"}, "model": {"hidden": [10**6]}}},
         {"config": {"model": {"hidden": [0]}}},
         {"config": 3},
-        {"data": {"shape": [2**40]}},
-        {"data": {"shape": [2**62, 2**62]}},
-        {"data": {"shape": [-1]}},
-        {"data": {"shape": "x"}},
-        {"data": {"kind": "x"}},
-        {"data": {"n_data": None}},
-        {"data": {"scaling": {"offset": [0.0], "scale": [1.0]}}},
-        {"data": {"label_names": 3}},
-        {"data": []},
+        {"space": {"shape": [2**40]}},
+        {"space": {"shape": [2**62, 2**62]}},
+        {"space": {"shape": [-1]}},
+        {"space": {"shape": "x"}},
+        {"space": {"kind": "x"}},
+        {"space": {"n_data": None}},
+        {"space": {"offset": [0.0, 0.0, 0.0]}},
+        {"space": {"label_names": 3}},
+        {"space": []},
     ],
     ids=json.dumps,
 )

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
+from trained import in_splits
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac, reference
 from lapae.curvature.likelihoods import Bernoulli, Gaussian
-from lapae.data import Data, Scaling, Split
+from lapae.data import Split
 from lapae.errors import ConfigError
 from lapae.methods.posthoc import PostHoc
 from lapae.model import load_run
@@ -22,6 +23,7 @@ from lapae.models import Autoencoder
 from lapae.posterior import BlockPrecision, KronPrecision, log_marginal_likelihood
 from lapae.predict import predict
 from lapae.runs import Run
+from lapae.space import Space
 from lapae.train.fit import fit
 
 
@@ -224,7 +226,7 @@ def test_it_trains_as_an_autoencoder_first():
     """Same weights as the plain autoencoder of the same seed."""
     x = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
     parts = (Split(x[:30], None), Split(x[30:35], None), Split(x[35:], None))
-    table = Data("noise", "table", *parts, Scaling(), None, None)
+    table = in_splits(Space("table", (6,), name="noise"), *parts)
     plain, posthoc = (
         fit(Config(model=MODEL, method=MethodConfig(method=name), train=TRAIN), table).method.network.state_dict()
         for name in ("ae", "posthoc")

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from ranks import on_processes
+from trained import in_splits
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
-from lapae.data import Data, Scaling, Split
+from lapae.data import Data, Split
 from lapae.methods import METHODS
 from lapae.runs import Run
+from lapae.space import Space
 from lapae.train.fit import fit
 
 BATCH = 6
@@ -28,7 +30,7 @@ def curve(n: int = N_TRAIN, n_valid: int = 11, n_test: int = 7) -> Data:
     x = np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**2, t**3], 1)
     x = (x + 0.05 * generator.standard_normal(x.shape)).astype(np.float32)
     parts = np.split(x, [n, n + n_valid])
-    return Data("curve", "table", *(Split(part, None) for part in parts), Scaling(), None, None)
+    return in_splits(Space("table", x.shape[1:], name="curve"), *(Split(part, None) for part in parts))
 
 
 def config(method: str, epochs: int = 2, **options) -> Config:

@@ -42,7 +42,8 @@ setTimeout(() => {
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_moving_over_the_map_changes_the_picture(tmp_path):
-    data = replace(images(), name=HOSTILE)  # a file's name, and above a class's
+    data = images()
+    data = replace(data, space=replace(data.space, name=HOSTILE))  # a file's name, and above a class's
     run, model = trained(data, tmp_path)
     write_report(run, model, data, QUICK)
     page = tmp_path / "page.html"

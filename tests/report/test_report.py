@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from trained import in_splits
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
-from lapae.data import Data, Scaling, Split
+from lapae.data import Data, Split
 from lapae.errors import ConfigError, RunError
 from lapae.predict.decode import decode, encode_mean
 from lapae.runs import Run
 from lapae.runs.numbers import number
 from lapae.runs.results import Result, Table, file_name, load_results, save_result
+from lapae.space import Column, Space
 from lapae.tasks.base import tensor
 from lapae.train.fit import fit
 from lapae.view.display import choose_display
@@ -35,7 +37,8 @@ def images(n: int = 90) -> Data:
     x = np.random.default_rng(0).random((n, 1, 8, 8)).astype(np.float32)
     y = np.arange(n) % 3
     cut = (slice(0, 60), slice(60, 75), slice(75, n))
-    return Data("squares", "image", *(Split(x[c], y[c]) for c in cut), Scaling(), ("a", "b", HOSTILE), None)
+    space = Space("image", (1, 8, 8), name="squares", label_names=("a", "b", HOSTILE))
+    return in_splits(space, *(Split(x[c], y[c]) for c in cut))
 
 
 def trained(data: Data, tmp_path, method: str = "online", latent_dim: int = 2):
@@ -55,7 +58,8 @@ def payload(page: str) -> dict:
 
 
 def test_page_stands_alone_and_escapes_names(tmp_path):
-    data = replace(images(), name=HOSTILE)
+    data = images()
+    data = replace(data, space=replace(data.space, name=HOSTILE))
     run, model = trained(data, tmp_path)
     size = write_report(run, model, data, QUICK)
     page = (run / REPORT).read_text()
@@ -90,7 +94,9 @@ def test_other_methods(tmp_path, method):
 
 
 def test_table_shows_bars_in_the_units_of_the_data(tmp_path, table):
-    data = replace(table, scaling=Scaling(np.full(6, 100.0), np.full(6, 10.0)), feature_names=(HOSTILE, *"bcdef"))
+    columns = tuple(map(Column, (HOSTILE, *"bcdef")))
+    space = replace(table.space, offset=np.full(6, 100.0), scale=np.full(6, 10.0), columns=columns)
+    data = replace(table, space=space)
     parts = (replace(split, x=np.asarray(split.x) * 10 + 100) for split in (data.train, data.valid, data.test))
     data = replace(data, **dict(zip(("train", "valid", "test"), parts, strict=True)))
     run, model = trained(data, tmp_path)
@@ -106,13 +112,12 @@ def test_table_shows_bars_in_the_units_of_the_data(tmp_path, table):
 
 def test_missing_values_and_long_arrays(tmp_path, table):
     x = np.tile(np.asarray(table.train.x), (1, 10))
-    run, model = trained(
-        replace(table, kind="array", train=Split(x, None), valid=Split(x, None), test=Split(x, None)), tmp_path
-    )
+    data = in_splits(Space("array", x.shape[1:]), *[Split(x, None)] * 3)
+    run, model = trained(data, tmp_path)
     holes = x.copy()
     holes[:, 3] = np.nan
     split = Split(holes, None)
-    write_report(run, model, replace(table, kind="array", train=split, valid=split, test=split), QUICK)
+    write_report(run, model, replace(data, train=split, valid=split, test=split), QUICK)
     assert payload((run / REPORT).read_text())["view"]["kind"] == "lines"
 
 
@@ -123,10 +128,10 @@ def test_a_window_is_shown_a_strip_a_channel(tmp_path, n_channels, shown):
     one = steps[:, None] + 1000 * np.arange(n_channels)
     x = one + np.random.default_rng(0).random((40, 1, 1))
     split = Split(x.astype(np.float32), None)
-    scaling = Scaling(1000.0, 1000.0)
-    data = Data("windows", "array", split, split, split, scaling, None, None)
+    space = Space("array", x.shape[1:], offset=1000.0, scale=1000.0, name="windows")
+    data = in_splits(space, split, split, split)
     run, model = trained(data, tmp_path)
-    display = choose_display(model, torch.from_numpy(scaling.apply(x.astype(np.float32))))
+    display = choose_display(model, torch.from_numpy(space.convert(x.astype(np.float32))))
     assert (display.kind, display.channels) == ("lines", tuple(range(shown)))
     flat = one.reshape(-1)[display.features].reshape(shown, -1)
     np.testing.assert_array_equal(flat, one.T[:shown])

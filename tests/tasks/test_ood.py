@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from lapae.data import Split
 from lapae.predict import predict
+from lapae.space import Space
 from lapae.tasks import ood
 
 
@@ -79,10 +80,10 @@ def test_nan_data_are_an_error_and_not_a_number():
 def test_what_never_varies_is_left_out_of_the_last_score():
     x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     x[:, 1] = 2.0
-    varying = ood.varying_features(Split(x, None))
+    varying = ood.varying_features(Split(x, None), Space.of(x))
     assert varying is not None
     assert varying.tolist() == [True, False, True]
-    assert ood.varying_features(Split(x[:, [0, 2]], None)) is None
+    assert ood.varying_features(Split(x[:, [0, 2]], None), Space.of(x[:, [0, 2]])) is None
     method, data = trained("dropout"), images(20, 1)[0]
     mask = torch.ones(data.shape[1:], dtype=torch.bool)
     mask[0, 0] = False

@@ -1,29 +1,33 @@
 """The table of tasks, on a trained model and data; and a method defined here, through prediction and a task."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from bars import SHAPE, images, train, trained
+from trained import in_splits
 
 from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Gaussian
-from lapae.data import Data, Scaling, Split
+from lapae.data import Split
 from lapae.errors import ConfigError
 from lapae.methods import METHODS, Method, Point, WeightDraws, build, register
 from lapae.methods.weights import normal_draws
 from lapae.models import mlp
 from lapae.predict import predict
+from lapae.space import Space
 from lapae.tasks import TASKS, ood, run_task
+
+SPACE = Space("image", SHAPE, scale=255.0, name="bars")
 
 
 @dataclass
 class Model:
     method: Method
-    scaling: Scaling = field(default_factory=lambda: Scaling(0.0, 255.0))
+    space: Space = field(default_factory=lambda: SPACE)
     shape: tuple[int, ...] = SHAPE
     path: Path | None = None
 
@@ -40,7 +44,7 @@ def split(n, seed, attributes=False):
 
 def data(**options):
     parts = [split(n, seed, **options) for n, seed in ((200, 1), (80, 2), (60, 3))]
-    return Data("bars", "image", *parts, Scaling(0.0, 255.0), None, None)
+    return in_splits(SPACE, *parts)
 
 
 OPTIONS = {
@@ -75,7 +79,7 @@ def test_options_have_defaults_for_the_command_line():
 
 def test_the_scaling_is_that_of_the_model():
     seen = run_task("calibration", Model(trained("ae")), data(), OPTIONS["calibration"])
-    wrong = run_task("calibration", Model(trained("ae"), Scaling()), data(), OPTIONS["calibration"])
+    wrong = run_task("calibration", Model(trained("ae"), replace(SPACE, scale=1.0)), data(), OPTIONS["calibration"])
     assert seen.bins["output"].error.max() < 1 < wrong.bins["output"].error.max()
 
 
@@ -89,7 +93,7 @@ def test_errors_of_the_table():
         run_task("imputation", Model(trained("ae"), shape=(1, 9, 9)), data())
     with pytest.raises(ConfigError, match="at least one"):
         run_task("ood", model, data())
-    unlabelled = Data("x", "image", *(Split(s.x, None) for s in (data().train,) * 3), Scaling(), None, None)
+    unlabelled = in_splits(SPACE, *(Split(s.x, None) for s in (data().train,) * 3))
     with pytest.raises(ConfigError, match="no labels"):
         run_task("semi-supervised", model, unlabelled)
     with pytest.raises(ConfigError, match="one class a datum"):

@@ -119,7 +119,7 @@ def _cleaning_up() -> Iterator[None]:
 
 
 def _is_data_error(error: ValueError) -> bool:
-    from lapae.data.errors import DataError
+    from lapae.errors import DataError
 
     return isinstance(error, DataError)
 

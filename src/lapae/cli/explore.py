@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from lapae.cli.new_data import Device, Run, open_model, value_range
+from lapae.cli.new_data import Device, Run, open_model
 from lapae.errors import ConfigError, LapaeError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def prepare(command: ExploreCommand) -> Server:
     if reason is not None:
         print(f"lapae: warning: {reason}", file=sys.stderr)
     options = Options(command.n_samples, command.points, seed=command.seed)
-    explorer = Explorer(model, data, value_range=value_range(model), options=options)
+    explorer = Explorer(model, data, value_range=model.space.value_range, options=options)
     name = command.run.resolve().name
     return Server(Routes(explorer, opening(explorer, name, reason)), command.host, command.port)
 

@@ -22,7 +22,6 @@ from lapae.cli.new_data import (
     open_source,
     seed_of,
     to_model,
-    value_range,
 )
 from lapae.errors import ConfigError
 
@@ -88,9 +87,9 @@ def filled(model: TrainedModel, source: Input, options: Device) -> Iterator[tupl
             rows = missing.reshape(len(x), -1).any(1)
             if rows.any():
                 part = to_model(model, type(block)(x[rows]), source.path)
-                found = guess(model.method, part, seed=seed_of(model, options), value_range=value_range(model))
+                found = guess(model.method, part, seed=seed_of(model, options), value_range=model.space.value_range)
                 x = x.copy()
-                x[rows] = np.where(missing[rows], model.scaling.invert(found.numpy()), x[rows])
+                x[rows] = np.where(missing[rows], model.space.to_user(found.numpy()), x[rows])
             yield block, x, missing
 
 
@@ -121,7 +120,10 @@ def write_array(source: Any, out: Path, blocks: Iterator[Any]) -> tuple[int, int
     shape = source.raw.shape[1:]
 
     def as_given(x: np.ndarray) -> np.ndarray:
-        moved = np.moveaxis(x, 1, -1) if x.shape[1:] != shape and x.ndim == 4 and len(shape) == 3 else x
+        moved = x
+        if x.shape[1:] != shape and len(shape) == 3:  # the channels lie elsewhere than in training
+            pixels = source.space.arrange(x)
+            moved = pixels if pixels.shape[1:] == shape else np.moveaxis(pixels, 1, -1)
         return moved.reshape(len(x), *shape).astype(source.raw.dtype, copy=False)
 
     parts = []
@@ -142,16 +144,15 @@ def _collect(parts: list) -> Any:
 
 def write_images(out: Path, blocks: Iterator[Any], *, single: bool, model: TrainedModel) -> tuple[int, int]:
     """A .png for each image, under its name."""
-    import numpy as np
 
     from lapae.runs.files import whole, whole_folder
     from lapae.runs.outputs import image_bytes, save_image
 
-    most = float(np.max(model.scaling.scale))
+    space = model.space
     n = holes = 0
     with (whole if single else whole_folder)(out) as place:
         for block, x, missing in blocks:
-            for file, pixels in zip(block.files, image_bytes(x, most), strict=True):
+            for file, pixels in zip(block.files, image_bytes(space.arrange(x), space.most), strict=True):
                 target = place if single else (place / file).with_suffix(".png")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not single and target.exists():

@@ -27,7 +27,6 @@ Source = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
 Out = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 UNNAMED = tyro.conf.arg(name="")
 """A group of options without a name of its own, in the flags (`--options.seed`) and in the help ("options options")."""
-STANDARD_RANGE = (-3.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,6 @@ def seed_of(model: TrainedModel, options: Device) -> int:
     return model.config.train.seed if options.seed is None else options.seed
 
 
-def value_range(model: TrainedModel) -> tuple[float, float]:
-    """Where data lie in the model's space."""
-    return (0.0, 1.0) if model.data.kind == "image" else STANDARD_RANGE
-
-
 def to_model(model: TrainedModel, block: Block, path: Path) -> Tensor:
     """A block in the model's space."""
     import numpy as np
@@ -128,7 +122,7 @@ def to_model(model: TrainedModel, block: Block, path: Path) -> Tensor:
 
     if not model.likelihood.missing and block.x.dtype.kind == "f" and np.isnan(block.x).any():
         raise DataError(f"{path}: has missing values, which the {model.config.model.likelihood} likelihood cannot take")
-    return torch.from_numpy(np.ascontiguousarray(model.scaling.apply(np.ascontiguousarray(block.x))))
+    return torch.from_numpy(np.ascontiguousarray(model.space.convert(block.x)))
 
 
 def predicted(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from lapae.cli.new_data import UNNAMED, Device, Out, Run, open_model, seed_of, value_range
+from lapae.cli.new_data import UNNAMED, Device, Out, Run, open_model, seed_of
 from lapae.errors import ConfigError
 
 
@@ -34,7 +34,6 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"{command.out}: expected an output that ends in .npz, .npy, .csv or .png, or a folder")
     if command.n < 1:
         raise ConfigError(f"n = {command.n}: expected at least 1")
-    import numpy as np
 
     from lapae.estimator.prediction import generate
     from lapae.runs.files import check_place, whole, whole_folder
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         check_place(command.out)
     model = open_model(command.run, command.options)
     picture = suffix in (".png", "")
-    if picture and (model.data.kind != "image" or model.shape[0] not in (1, 3)):
+    if picture and (model.space.kind != "image" or model.shape[0] not in (1, 3)):
         raise ConfigError(f"{command.out}: pictures are for images, the model makes data of shape {model.shape}")
     made = generate(
         model.method,
@@ -52,13 +51,13 @@ def main(arguments: Sequence[str]) -> int:
         model.config.model.latent_dim,
         command.n,
         seed=seed_of(model, command.options),
-        value_range=value_range(model),
+        value_range=model.space.value_range,
     )
-    x = model.scaling.invert(made)
-    pixels = image_bytes(x, float(np.max(model.scaling.scale))) if picture else None
+    x = model.space.to_user(made)
+    pixels = image_bytes(model.space.arrange(x), model.space.most) if picture else None
     if suffix == ".csv":
         flat = x.reshape(len(x), -1)
-        names = model.data.feature_names or tuple(f"x{i}" for i in range(flat.shape[1]))
+        names = model.space.feature_names or tuple(f"x{i}" for i in range(flat.shape[1]))
         with csv_rows(command.out, names) as write:
             write([f"{value:.8g}" for value in row] for row in flat.tolist())
     elif suffix in (".npz", ".npy"):

@@ -1,9 +1,9 @@
-"""Data: named sets, arrays, tables and folders of images, in three splits; and the batches that are drawn from them."""
+"""Data: named sets, arrays, tables and folders of images, in four splits; and the batches that are drawn from them."""
 
 from lapae.data.batches import Batches
 from lapae.data.catalog import DataSet, data_sets, fetch, load
-from lapae.data.errors import DataError
-from lapae.data.scaling import Scaling
-from lapae.data.source import Data, Source, Split
+from lapae.data.data import Data
+from lapae.data.source import Source, Split
+from lapae.errors import DataError
 
-__all__ = ["Batches", "Data", "DataError", "DataSet", "Scaling", "Source", "Split", "data_sets", "fetch", "load"]
+__all__ = ["Batches", "Data", "DataError", "DataSet", "Source", "Split", "data_sets", "fetch", "load"]

@@ -9,20 +9,19 @@ from typing import IO, Any
 
 import numpy as np
 
-from lapae.data.errors import DataError
 from lapae.data.labels import as_classes
-from lapae.data.scaling import Scaling
-from lapae.data.source import Records, chunks
+from lapae.data.source import Records
+from lapae.errors import DataError
+from lapae.space import chunks
 
 MAX_MEMBER_BYTES = 4 * 2**30
-CHANNELS = (1, 3, 4)
 MAX_AXES = 32
 """NumPy has 64 at most; some are added on the way."""
 
 
 def read_npy(path: Path, *, allow_nan: bool = False) -> Records:
     """The data of a .npy file (N, ...), as a memory map."""
-    return interpret(path, open_npy(path), allow_nan=allow_nan)
+    return examine(path.stem, path, open_npy(path), allow_nan=allow_nan)
 
 
 def read_npz(path: Path, *, allow_nan: bool = False) -> Records:
@@ -42,52 +41,39 @@ def read_npz(path: Path, *, allow_nan: bool = False) -> Records:
         raise
     except Exception as error:  # zipfile and its decompressors raise errors of many kinds on damaged files
         raise DataError(f"{path}: not a sound .npz file ({error})") from error
-    return interpret(path, x, y, allow_nan=allow_nan)
+    classes, label_names = as_classes(path, y, len(x)) if y is not None and x.ndim else (None, None)
+    return examine(path.stem, path, x, allow_nan=allow_nan, y=classes, label_names=label_names)
 
 
-def interpret(path: Path, x: np.ndarray, y: np.ndarray | None = None, *, allow_nan: bool = False) -> Records:
-    """Decide what an array is.
-
-    With three axes or more, uint8 is images from 0 to 255, and booleans and floats within [0, 1] are images as they
-    are; all else is standardised. Images become (N, C, H, W), from (N, H, W) and (N, H, W, 1, 3 or 4).
-    """
+def examine(name: str, where: str | Path, x: np.ndarray, *, allow_nan: bool = False, **about: Any) -> Records:
+    """An array as records, once its values are known to be numbers; `where` begins messages."""
     if x.dtype.kind not in "biuf":
-        raise DataError(f"{path}: holds values of type {x.dtype}, expected numbers")
+        raise DataError(f"{where}: holds values of type {x.dtype}, expected numbers")
     if x.ndim == 0 or x.size == 0:
-        raise DataError(f"{path}: holds no data, its shape is {x.shape}")
-    most = 255.0 if x.dtype == np.uint8 else 1.0
+        raise DataError(f"{where}: holds no data, its shape is {x.shape}")
+    most = 1.0 if x.dtype == np.bool_ else None
     x = x.view(np.uint8) if x.dtype == np.bool_ else x
     x = x[:, None] if x.ndim == 1 else x
-    low, high = bounds(path, x, allow_nan=allow_nan) if x.dtype.kind == "f" else (-np.inf, np.inf)
-    in_range = x.dtype == np.uint8 or (low >= 0 and high <= 1)
-    scaling = Scaling(0.0, most) if x.ndim >= 3 and in_range else None
-    image = scaling is not None and x.ndim in (3, 4)
-    classes, label_names = as_classes(path, y, len(x)) if y is not None else (None, None)
-    return Records(
-        name=path.stem,
-        kind="image" if image else "table" if x.ndim == 2 else "array",
-        x=channels_first(x) if image else x,
-        y=classes,
-        scaling=scaling,
-        label_names=label_names,
-    )
+    low, high, missing = bounds(where, x, allow_nan=allow_nan) if x.dtype.kind == "f" else (0.0, 0.0, False)
+    return Records(name, x, most=most, within=(low, high), missing=missing, **about)
 
 
-def bounds(path: Path, x: np.ndarray, *, allow_nan: bool) -> tuple[float, float]:
-    """Least and greatest of floats x; infinity, and NaN unless allowed, is an error that names its place."""
-    low, high = math.inf, -math.inf
+def bounds(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> tuple[float, float, bool]:
+    """Least and greatest of floats x, and whether there is NaN; infinity, and NaN unless allowed, is an error."""
+    low, high, missing = math.inf, -math.inf, False
     for start, part in chunks(x):
         bad = np.isinf(part) if allow_nan else ~np.isfinite(part)
         if bad.any():
             row, *rest = (int(i) for i in np.argwhere(bad)[0])
-            where = f"row {start + row}" + (f", column {rest[0]}" if len(rest) == 1 else f", position {tuple(rest)}")
+            place = f"row {start + row}" + (f", column {rest[0]}" if len(rest) == 1 else f", position {tuple(rest)}")
             value = part[(row, *rest)]
             hint = "; allow_nan, --allow-nan, takes NaN as missing" if np.isnan(value) else ""
-            raise DataError(f"{path}, {where} (from 0): the value is {value}{hint}")
-        part = part[~np.isnan(part)] if allow_nan else part
-        if part.size:
-            low, high = min(low, float(part.min())), max(high, float(part.max()))
-    return low, high
+            raise DataError(f"{where}, {place} (from 0): the value is {value}{hint}")
+        known = part[~np.isnan(part)] if allow_nan else part
+        missing = missing or known.size < part.size
+        if known.size:
+            low, high = min(low, float(known.min())), max(high, float(known.max()))
+    return low, high, missing
 
 
 def open_npy(path: Path) -> np.ndarray:
@@ -157,10 +143,3 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
     if claimed == 0:
         return _nothing(member, shape, dtype)
     return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if fortran else "C")
-
-
-def channels_first(x: np.ndarray) -> np.ndarray:
-    """Images (N, H, W), (N, C, H, W) or (N, H, W, C) as (N, C, H, W), without a copy."""
-    if x.ndim == 3:
-        return x[:, None]
-    return np.moveaxis(x, -1, 1) if x.shape[1] not in CHANNELS and x.shape[-1] in CHANNELS else x

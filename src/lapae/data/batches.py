@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.data.scaling import Scaling
-from lapae.data.source import Source, chunks
+from lapae.data.source import Source
+from lapae.space import Space, chunks
 
 CPU_BUDGET = 2 * 2**30
 """Data that need no more bytes than this as float32 are held in memory as one tensor."""
@@ -34,7 +34,7 @@ class Batches:
     def __init__(
         self,
         x: Source | Tensor,
-        scaling: Scaling | None,
+        space: Space | None,
         batch_size: int,
         *,
         device: str | torch.device = "cpu",
@@ -55,13 +55,13 @@ class Batches:
         self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.device = torch.device(device)
-        self._scaling = scaling or Scaling()
+        self._space = space or Space("array", tuple(x.shape[1:]))
         self._resident: Tensor | None = None
         self._source: Source | None = None
         if drop_last and self.n_data < batch_size:
             raise ValueError(f"drop_last leaves no batch: {self.n_data} data, {batch_size} in a batch")
         if isinstance(x, Tensor):
-            self._resident = self._scaling.apply(x.to(self.device)).to(torch.float32)
+            self._resident = self._space.convert(x.to(self.device)).to(torch.float32)
         elif 4 * int(np.prod(x.shape)) <= (_budget(self.device) if budget is None else budget):
             self._resident = self._load(x)
         else:
@@ -121,7 +121,7 @@ class Batches:
 
     def _load(self, x: Source) -> Tensor:
         """The whole source as one tensor on the device, a chunk at a time so that nothing is held twice."""
-        tensor = torch.empty(x.shape, dtype=torch.float32, device=self.device)
+        tensor = torch.empty((len(x), *self._space.model_shape), dtype=torch.float32, device=self.device)
         for start, part in chunks(x):
             tensor[start : start + len(part)] = self._place(self._storage(part))
         return tensor
@@ -130,11 +130,11 @@ class Batches:
         """What travels to the device: bytes as they are, a quarter of their floats; all else scaled, in 64 bits."""
         if part.dtype == np.uint8:
             return torch.from_numpy(np.array(part, order="C"))
-        return torch.from_numpy(np.ascontiguousarray(self._scaling.apply(part)))
+        return torch.from_numpy(np.ascontiguousarray(self._space.convert(part)))
 
     def _place(self, batch: Tensor) -> Tensor:
         batch = batch.to(self.device, non_blocking=True)
-        return self._scaling.apply(batch) if batch.dtype == torch.uint8 else batch
+        return self._space.convert(batch) if batch.dtype == torch.uint8 else batch
 
 
 def _budget(device: torch.device) -> int:

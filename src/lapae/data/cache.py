@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lapae.data.errors import DataError
 from lapae.data.places import CACHE_VARIABLE
-from lapae.errors import RunError
+from lapae.errors import DataError, RunError
 from lapae.runs.files import npy_rows
 
 

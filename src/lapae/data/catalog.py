@@ -1,4 +1,4 @@
-"""One function that returns data: a name, a file or a folder in, three splits out."""
+"""One function that returns data: a name, a file or a folder in, four splits out."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from pathlib import Path
 
 from lapae.data.arrays import read_npy, read_npz
 from lapae.data.celeba import HOW_TO_GET, missing_celeba, read_celeba
+from lapae.data.data import Data
 from lapae.data.digits import read_digits
 from lapae.data.download import fetch_files, missing
-from lapae.data.errors import DataError, did_you_mean
 from lapae.data.images import read_images
 from lapae.data.mnist import DOWNLOADS, read_mnist
 from lapae.data.places import data_folder
-from lapae.data.scaling import standardise
-from lapae.data.source import Data, Records, Split, take
-from lapae.data.splits import partition
+from lapae.data.source import Records
 from lapae.data.table import read_csv
+from lapae.errors import DataError, did_you_mean
 
 DESCRIPTIONS = {
     "digits": "1,797 handwritten digits, 8x8 gray, 10 classes; comes with scikit-learn",
@@ -33,6 +32,7 @@ def load(
     *,
     data_dir: str | Path | None = None,
     validation: float | int | None = None,
+    calibration: float | int | None = None,
     test: float | int | None = None,
     seed: int = 0,
     label_column: str | int | None = None,
@@ -46,7 +46,7 @@ def load(
     source: a name (digits, mnist, fashion_mnist, celeba), a .npy, .npz or .csv file, or a folder of images. A `Path`
         is never a name.
     data_dir: where the named sets lie, or are downloaded to; else `$LAPAE_DATA`, else `~/.cache/lapae/data`.
-    validation, test: fractions, or counts; a tenth each where not given, of the validation data at most 5,000. Sets
+    validation, calibration, test: fractions, or counts; where not given by the rules of `lapae.data.splits`. Sets
         with splits of their own keep them.
     seed: of the splits.
     label_column: the column of a .csv that holds the classes, by name or by number from 0.
@@ -56,24 +56,11 @@ def load(
     limit: use at most this many data of each split.
     """
     records = _read(source, data_folder(data_dir), label_column, image_size, allow_nan, skip_bad)
+    options = {"validation": validation, "calibration": calibration, "test": test, "seed": seed, "limit": limit}
     try:
-        parts = partition(len(records.x), records.partition, validation=validation, test=test, seed=seed, limit=limit)
-        train, valid, held_out = (
-            Split(take(records.x, index), None if records.y is None else records.y[index]) for index in parts
-        )
-        scaling = records.scaling or standardise(train.x, records.feature_names)
+        return Data.divide(records, **options)
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
-    return Data(
-        name=records.name,
-        kind=records.kind,
-        train=train,
-        valid=valid,
-        test=held_out,
-        scaling=scaling,
-        label_names=records.label_names,
-        feature_names=records.feature_names,
-    )
 
 
 def _read(

@@ -15,11 +15,10 @@ from PIL import Image
 from lapae.data.arrays import open_npy
 from lapae.data.cache import write_npy
 from lapae.data.decode import in_threads, opened
-from lapae.data.errors import DataError
 from lapae.data.places import cache_folder
 from lapae.data.progress import progress
-from lapae.data.scaling import Scaling
 from lapae.data.source import Records
+from lapae.errors import DataError
 
 IMAGES, ATTRIBUTES, PARTITION = "img_align_celeba", "list_attr_celeba.txt", "list_eval_partition.txt"
 WIDTH, HEIGHT, CROP = 178, 218, 148
@@ -47,11 +46,9 @@ def read_celeba(folder: Path, image_size: int | None = None) -> Records:
     attribute_names, attributes = _read_attributes(folder / ATTRIBUTES, names)
     return Records(
         name="celeba",
-        kind="image",
         x=_faces(folder / IMAGES, names, image_size or SIZE),
         y=attributes,
         partition=codes,
-        scaling=Scaling(0.0, 255.0),
         label_names=attribute_names,
     )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from PIL import Image, ImageOps
 
-from lapae.data.errors import DataError
+from lapae.errors import DataError
 
 # A closed list: Pillow also opens formats that run other programs (EPS).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")

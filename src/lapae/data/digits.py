@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from lapae.data.scaling import Scaling
 from lapae.data.source import Records
 
 
@@ -15,9 +14,8 @@ def read_digits() -> Records:
     pixels, classes = load_digits(return_X_y=True)
     return Records(
         name="digits",
-        kind="image",
         x=np.asarray(pixels).astype(np.uint8).reshape(-1, 1, 8, 8),
         y=np.asarray(classes, dtype=np.int64),
-        scaling=Scaling(0.0, 16.0),
+        most=16.0,
         label_names=tuple("0123456789"),
     )

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapae.data.errors import DataError
 from lapae.data.progress import progress
+from lapae.errors import DataError
 
 TIMEOUT_SECONDS = 30
 BLOCK_BYTES = 2**16

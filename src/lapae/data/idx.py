@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from lapae.data.errors import DataError
+from lapae.errors import DataError
 
 UNSIGNED_BYTE = 0x08
 MAX_BYTES = 4 * 2**30

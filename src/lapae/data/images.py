@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from lapae.data.decode import SUFFIXES, Header, decode, in_threads, read_header
-from lapae.data.errors import DataError
 from lapae.data.progress import progress
-from lapae.data.scaling import Scaling
 from lapae.data.source import Lazy, Records
+from lapae.errors import DataError
 
 DEFAULT_SIZE = 64
 LARGEST_COMMON_SIZE = 128
@@ -66,10 +65,8 @@ def read_images(folder: Path, image_size: int | None = None, *, skip_bad: bool =
     number = {name: i for i, name in enumerate(names)}
     return Records(
         name=folder.resolve().name,
-        kind="image",
         x=ImageFiles(paths, size, gray=all(header.gray for header in headers)),
         y=np.array([number[c] for c in classes], dtype=np.int64) if names else None,
-        scaling=Scaling(0.0, 255.0),
         label_names=names or None,
     )
 

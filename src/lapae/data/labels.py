@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lapae.data.errors import DataError
+from lapae.errors import DataError
 
 
-def as_classes(path: Path, y: np.ndarray, n_data: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
+def as_classes(path: str | Path, y: np.ndarray, n_data: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels of an array file: (N,) whole numbers or text to classes from 0 with names; (N, A) 0/1 stay attributes."""
     if y.ndim == 0 or len(y) != n_data:
         raise DataError(f"{path}: labels y of shape {y.shape} for {n_data:,} data")

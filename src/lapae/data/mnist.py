@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from lapae.data.download import Download
-from lapae.data.errors import DataError
 from lapae.data.idx import read_idx
-from lapae.data.scaling import Scaling
 from lapae.data.source import Records
+from lapae.errors import DataError
 
 LABELS = {
     "mnist": tuple("0123456789"),
@@ -57,11 +56,9 @@ def read_mnist(folder: Path, name: str) -> Records:
         )
     return Records(
         name=name,
-        kind="image",
         x=np.concatenate([train, test])[:, None],
         y=np.concatenate([train_labels, test_labels]).astype(np.int64),
         partition=np.repeat([0, 2], [len(train), len(test)]),
-        scaling=Scaling(0.0, 255.0),
         label_names=LABELS[name],
     )
 

@@ -1,4 +1,4 @@
-"""What data are: sources that are read by index, splits of them, and the set as a whole.
+"""Sources, which are read by index, and what a reader hands on of them.
 
 A source holds N data in storage units: uint8 from 0 to 255, or floats. Arrays and memory maps are sources as they are;
 `Lazy` is for everything that is read or decoded on access.
@@ -7,16 +7,13 @@ A source holds N data in storage units: uint8 from 0 to 255, or floats. Arrays a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from lapae.data.scaling import Scaling
-
-Kind: TypeAlias = Literal["image", "table", "array"]
-CHUNK_BYTES = 32 * 2**20
+from lapae.space import Column
 
 
 class Lazy(ABC):
@@ -63,13 +60,6 @@ def take(source: Source, index: np.ndarray) -> Source:
     return Subset(source, index) if isinstance(source, np.memmap) else source[index]
 
 
-def chunks(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, np.ndarray]]:
-    """Read a source in order, a bounded number of bytes at a time: pairs of the first index and the data (n, ...)."""
-    step = max(1, chunk_bytes // max(1, int(np.prod(source.shape[1:])) * source.dtype.itemsize))
-    for start in range(0, len(source), step):
-        yield start, np.asarray(source[start : start + step])
-
-
 @dataclass(frozen=True)
 class Split:
     """N data and their labels."""
@@ -84,37 +74,23 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Data:
-    """A data set in three splits, with the scaling from storage to model space."""
-
-    name: str
-    kind: Kind
-    train: Split
-    valid: Split
-    test: Split
-    scaling: Scaling
-    label_names: tuple[str, ...] | None = None
-    """Names of the classes, or of the attributes."""
-    feature_names: tuple[str, ...] | None = None
-    """Names of the columns of a table."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one datum: (C, H, W) of an image, (F,) of a table."""
-        return self.train.x.shape[1:]
-
-
-@dataclass(frozen=True)
 class Records:
     """What a reader hands on: all data of a set, not yet split."""
 
     name: str
-    kind: Kind
     x: Source
     y: np.ndarray | None = None
     partition: np.ndarray | None = None
     """(N,) the set's own splits, 0 train, 1 validation, 2 test, as in CelebA's file; None where it has none."""
-    scaling: Scaling | None = None
-    """None: to be standardised with the training split."""
+    most: float | None = None
+    """The greatest value that images of this set can have, where that is known."""
     label_names: tuple[str, ...] | None = None
-    feature_names: tuple[str, ...] | None = None
+    columns: tuple[Column, ...] | None = None
+    within: tuple[float, float] | None = None
+    """Least and greatest value, where they are known."""
+    missing: bool = False
+
+
+def named(names: Iterable[str] | None) -> tuple[Column, ...] | None:
+    """Columns of numbers by their names."""
+    return None if names is None else tuple(Column(name) for name in names)

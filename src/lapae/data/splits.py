@@ -1,16 +1,20 @@
-"""Training, validation and test splits: seeded, disjoint, and the set's own where it has some."""
+"""Training, validation, calibration and test splits: seeded, disjoint, and the set's own where it has some."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from lapae.data.errors import DataError
+from lapae.errors import DataError
 
 DEFAULT_SHARE = 0.1
-MOST_VALIDATION = 5000
+MOST_HELD_OUT = 5000
 """Validation data are a tenth by default, and never more than this: 5,000 of MNIST's 60,000."""
+LEAST_TO_SPLIT = 20
+"""Of fewer data nothing is held out unless asked for: a validation set of one datum steers nothing."""
+CALIBRATION_SHARE, CALIBRATION_DATA = 0.2, 200
+"""A fifth calibrates up to this many data, from there on at least so many and a tenth."""
 
-Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def partition(
@@ -18,52 +22,64 @@ def partition(
     own: np.ndarray | None = None,
     *,
     validation: float | int | None = None,
+    calibration: float | int | None = None,
     test: float | int | None = None,
     seed: int = 0,
     limit: int | None = None,
 ) -> Parts:
-    """Increasing indices of the training, validation and test data of n.
+    """Increasing indices of the training, validation, calibration and test data of n.
 
-    `own` (n,) is the set's own partition: 0 train, 1 validation, 2 test. Where it holds no validation data they are
-    drawn from its training data. Shares below 1 are fractions, whole numbers are counts. `limit` bounds each part.
+    Args:
+        n: number of data.
+        own: (n,) the set's own partition: 0 train, 1 validation, 2 test. What it lacks of validation data is drawn from
+            its training data, as calibration data always are.
+        validation, calibration, test: fractions below 1, or whole numbers; None is the default.
+        seed: of the draw.
+        limit: at most so many in each part.
     """
     rng = np.random.default_rng(_checked_seed(seed))
     if own is None:
-        if n < 3:
-            raise DataError(f"{n} data cannot be split into training, validation and test data: at least 3 are needed")
-        n_test = _count(DEFAULT_SHARE if test is None else test, n, "test")
-        n_valid = _count(_default_validation(n) if validation is None else validation, n, "validation")
-        if n_valid + n_test >= n:
-            raise DataError(f"{n_valid} validation and {n_test} test data of {n} leave none to train on")
-        order = rng.permutation(n)
-        parts = order[n_test + n_valid :], order[n_test : n_test + n_valid], order[:n_test]
+        rest, held_out = np.arange(n), None
     else:
         if test is not None:
             raise DataError(f"test={test} cannot be chosen: this data set has a test split of its own")
-        train, valid, held_out = (np.flatnonzero(own == code) for code in (0, 1, 2))
-        if len(valid) and validation is not None:
-            raise DataError(
-                f"validation={validation} cannot be chosen: this data set has a validation split of its own"
-            )
-        if not len(valid):
-            n_valid = _count(
-                _default_validation(len(train)) if validation is None else validation, len(train), "validation"
-            )
-            order = rng.permutation(train)
-            train, valid = order[n_valid:], order[:n_valid]
-        if not len(train):
+        rest, held_out = np.flatnonzero(own == 0), np.flatnonzero(own == 2)
+        if not len(rest):
             raise DataError("this data set's own partition has no training data")
-        parts = train, valid, held_out
+    n_test = 0 if held_out is not None else _count(_default(n) if test is None else test, n, "test")
+    valid = np.flatnonzero(own == 1) if own is not None else np.empty(0, int)
+    if len(valid) and validation is not None:
+        raise DataError(f"validation={validation} cannot be chosen: this data set has a validation split of its own")
+    n_rest = len(rest)
+    n_valid = 0 if len(valid) else _count(_default(n_rest) if validation is None else validation, n_rest, "validation")
+    n_calib = _count(_default_calibration(n_rest) if calibration is None else calibration, n_rest, "calibration")
+    if n_rest == 0 or n_valid + n_calib + n_test >= n_rest:
+        raise DataError(
+            f"{n_valid} validation, {n_calib} calibration and {n_test} test data of {n_rest} leave none to train on"
+        )
+    order = rng.permutation(rest)
+    drawn = np.split(order, np.cumsum([n_test, n_valid, n_calib]))
+    parts = (
+        drawn[3],
+        valid if len(valid) else drawn[1],
+        drawn[2],
+        held_out if held_out is not None else drawn[0],
+    )
     if limit is not None:
         if limit < 1:
             raise DataError(f"limit must be at least 1, got {limit}")
         parts = tuple(rng.permutation(part)[:limit] for part in parts)
-    train, valid, held_out = (np.sort(part) for part in parts)
-    return train, valid, held_out
+    train, valid, calib, held_out = (np.sort(part) for part in parts)
+    return train, valid, calib, held_out
 
 
-def _default_validation(n: int) -> int:
-    return max(1, min(round(DEFAULT_SHARE * n), MOST_VALIDATION))
+def _default(n: int) -> int:
+    return 0 if n < LEAST_TO_SPLIT else min(round(DEFAULT_SHARE * n), MOST_HELD_OUT)
+
+
+def _default_calibration(n: int) -> int:
+    few = min(round(CALIBRATION_SHARE * n), CALIBRATION_DATA)
+    return 0 if n < LEAST_TO_SPLIT else max(few, _default(n))
 
 
 def _count(share: float | int, n: int, what: str) -> int:

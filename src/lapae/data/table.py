@@ -14,9 +14,9 @@ from typing import NamedTuple, TextIO
 
 import numpy as np
 
-from lapae.data.errors import DataError, did_you_mean
 from lapae.data.labels import parse_classes
-from lapae.data.source import Records
+from lapae.data.source import Records, named
+from lapae.errors import DataError, did_you_mean
 
 MISSING = frozenset(("", "nan", "na", "n/a", "null"))
 DELIMITERS = (",", ";", "\t")
@@ -41,7 +41,7 @@ def read_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bo
     """The numbers of a .csv file (N, F), to be standardised; classes from `label_column`, a name or a number from 0."""
     table = parse_csv(path, label_column=label_column, allow_nan=allow_nan)
     y, label_names = parse_classes(path, table.labels, table.rows) if table.labels is not None else (None, None)
-    return Records(path.stem, "table", table.x, y, label_names=label_names, feature_names=table.feature_names)
+    return Records(path.stem, table.x, y, label_names=label_names, columns=named(table.feature_names))
 
 
 def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bool = False) -> Table:

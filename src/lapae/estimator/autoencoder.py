@@ -13,8 +13,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from lapae.estimator.space import Space
-
 if TYPE_CHECKING:
     from lapae.methods import Method
     from lapae.predict import Prediction
@@ -113,13 +111,13 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if empty.any():
             column = int(empty.argmax())
             raise ValueError(f"X has no value at all in feature {column} (from 0): there is nothing to learn of it")
-        self.space_ = Space.of(x)
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.model_, held_out = train(self, x)
+        self.space_ = self.model_.space
         self.history_ = self.model_.history
         self.n_iter_ = max(1, len(self.history_))
         self.latent_dim_ = self._n_features_out = self._code_size(x[:1])
-        self.hidden_noise_ = typical_gap(self, x[held_out] if held_out.any() else x)
+        self.hidden_noise_ = typical_gap(self, held_out if len(held_out) else x)
         self.offset_ = float(np.percentile(self.score_samples(X), 100 * self.contamination))
         return self
 
@@ -147,7 +145,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if not return_std:
             return x
         var = _numpy(found.x_var) + (_numpy(found.x_noise) if found.x_learned else 0.0)
-        return x, self.space_.to_user(np.sqrt(var), scale_only=True)
+        return x, self.space_.to_user(np.sqrt(var), deviation=True)
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Log-likelihood (n,) of each datum under its reconstruction, in the model's space; higher is more normal.
@@ -207,10 +205,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     def to_model(self, x: np.ndarray) -> Tensor:
         """Validated data (n, ...) in the model's space, (n, *model shape) in the precision of its weights."""
-        self.space_.check(x)
-        # apply works in 64 bits for tables and gives 32, as in training
-        scaled = self.space_.scaling.apply(np.ascontiguousarray(x)).reshape(x.shape)
-        return torch.from_numpy(np.ascontiguousarray(self.space_.arrange(scaled)))
+        return torch.from_numpy(self.space_.to_model(x))
 
     @property
     def _method(self) -> Method:

@@ -17,7 +17,6 @@ import torch
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.data import DataError
 from lapae.errors import RunError
-from lapae.estimator.space import Space
 from lapae.estimator.training import settle
 from lapae.model import load_run
 from lapae.runs import ABOUT, CHECKPOINT, CONFIG, HISTORY, TENSORS, Run, read_tensor_file, tensor_file
@@ -63,11 +62,10 @@ def load(cls: type[LaplacianAutoencoder], path: str | Path, *, network: Any, lik
             raise RunError(f"{run / ABOUT} is not an estimator of lapae: expected format {FORMAT!r}")
         estimator = cls(**_params(run, dict(about["params"]), network, likelihood))
         fitted = dict(about["fitted"])
-        names, space = fitted.pop("feature_names_in_"), fitted.pop("space")
+        names = fitted.pop("feature_names_in_")
         for name, kind in FITTED.items():  # these and no others: a file cannot put something in a method's place
             if name in fitted or name != "n_features_in_":
                 setattr(estimator, name, _number(fitted.pop(name), kind))
-        kind, shape, layout = space["kind"], tuple(space["shape"]), space["layout"]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RunError(f"{run / ABOUT} is damaged: {error!r}") from error
     if fitted:
@@ -76,7 +74,7 @@ def load(cls: type[LaplacianAutoencoder], path: str | Path, *, network: Any, lik
     own_likelihood = None if isinstance(estimator.likelihood, str) else estimator.likelihood
     estimator.model_ = load_run(run.path, network=own, likelihood=own_likelihood, device=_device(estimator.device))
     settle(estimator.model_)
-    estimator.space_ = Space(kind, shape, estimator.model_.scaling, layout)
+    estimator.space_ = estimator.model_.space
     if names is not None:
         setattr(estimator, "feature_names_in_", np.asarray(names, dtype=object))  # noqa: B010
     estimator._n_features_out = estimator.latent_dim_
@@ -173,7 +171,6 @@ def _about(estimator: LaplacianAutoencoder) -> dict[str, Any]:
         "fitted": {
             **fitted,
             "feature_names_in_": None if names is None else [str(name) for name in names],
-            "space": estimator.space_.to_dict(),
         },
     }
 

@@ -13,16 +13,13 @@ import torch
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.likelihoods import likelihood as by_name
-from lapae.data import Data, Split
-from lapae.data.source import take
-from lapae.data.splits import MOST_VALIDATION
+from lapae.data import Data
+from lapae.data.splits import LEAST_TO_SPLIT, MOST_HELD_OUT
 from lapae.model import TrainedModel
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder
 
-LEAST_TO_SPLIT = 20
-"""Fewer data are all trained on: a validation set of one datum steers nothing."""
 SMALL = 40
 """Steps an epoch below which an epoch says too little for a plateau: the learning rate falls along a cosine."""
 STEPS = 1500
@@ -36,21 +33,15 @@ HIDDEN = 0.2
 
 
 def train(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[TrainedModel, np.ndarray]:
-    """Train on x (n, *shape) of the estimator's space; also the mask (n,) of what was held out."""
-    space, seed = estimator.space_, estimator.seed_
-    config = configuration(estimator, x)
-    held_out = _held_out(len(x), estimator.validation_fraction, seed)
-    arranged = space.arrange(x)
+    """Train on x (n, *shape); also what was held out to steer training."""
+    fraction, n = estimator.validation_fraction, len(x)
+    if not 0 <= fraction < 1:
+        raise ValueError(f"validation_fraction={fraction}: expected a number from 0 to below 1")
+    held_out = min(round(fraction * n), MOST_HELD_OUT) if n >= LEAST_TO_SPLIT else 0
     names = getattr(estimator, "feature_names_in_", None)
-    data = Data(
-        "X",
-        space.kind,  # pyright: ignore[reportArgumentType]
-        Split(take(arranged, np.flatnonzero(~held_out)), None),
-        Split(take(arranged, np.flatnonzero(held_out)), None),
-        Split(arranged[:0], None),
-        space.scaling,
-        feature_names=None if names is None else tuple(map(str, names)),
-    )
+    columns = None if names is None else tuple(map(str, names))
+    data = Data.of(x, seed=estimator.seed_, validation=held_out, columns=columns)
+    config = configuration(estimator, x)
     from lapae.train.progress import make_progress
 
     observers = [make_progress(sys.stderr)] if estimator.verbose else []
@@ -58,13 +49,13 @@ def train(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[TrainedModel,
 
     model = fit(config, data, network=own_network(estimator), likelihood=own_likelihood(estimator), observers=observers)
     settle(model)
-    return model, held_out
+    return model, np.asarray(data.valid.x)
 
 
 def settle(model: TrainedModel) -> None:
     """Ready to predict: tables in 64 bits on a CPU, so that a datum's score does not depend on its batch."""
     model.method.eval().requires_grad_(False)
-    if model.data.kind == "table" and next(model.method.parameters()).device.type == "cpu":
+    if model.space.kind == "table" and next(model.method.parameters()).device.type == "cpu":
         model.method.double()
 
 
@@ -156,13 +147,3 @@ def _rms(gaps: np.ndarray) -> np.ndarray:
         warnings.simplefilter("ignore", RuntimeWarning)  # elements without any
         rms = np.sqrt(np.nanmean(np.square(gaps.astype(np.float64)), 0))
         return np.where(np.isnan(rms), np.nan_to_num(np.nanmean(rms)), rms)
-
-
-def _held_out(n: int, fraction: float, seed: int) -> np.ndarray:
-    if not 0 <= fraction < 1:
-        raise ValueError(f"validation_fraction={fraction}: expected a number from 0 to below 1")
-    mask = np.zeros(n, bool)
-    if n >= LEAST_TO_SPLIT:
-        count = min(round(fraction * n), MOST_VALIDATION)
-        mask[np.random.default_rng(seed).permutation(n)[:count]] = True
-    return mask

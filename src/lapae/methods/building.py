@@ -21,7 +21,7 @@ from lapae.models import build as build_network
 from lapae.models.missing import filling
 
 if TYPE_CHECKING:
-    from lapae.model import DataInfo
+    from lapae.space import Space
 
 Shape = tuple[int, ...]
 Modules = tuple[nn.Module, nn.Module]
@@ -39,7 +39,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def build_method(
-    config: Config, data: DataInfo, *, network: Modules | None = None, likelihood: Likelihood | None = None
+    config: Config, space: Space, *, network: Modules | None = None, likelihood: Likelihood | None = None
 ) -> Method:
     """A fresh method, its initial weights given by the seed (it seeds torch's global generator)."""
     name = config.method.method
@@ -47,15 +47,15 @@ def build_method(
         raise ConfigError(f"unknown method {name!r}: expected one of {', '.join(sorted(METHODS))}")
     seed_all(config.train.seed, "init")
     if network is not None:
-        _check_fits(network, data.shape)
-    factory = _Copies(network) if network is not None else Named(config.model, data.shape)
+        _check_fits(network, space.model_shape)
+    factory = _Copies(network) if network is not None else Named(config.model, space.model_shape)
     likelihood = likelihood or make_likelihood(config.model)
     if config.data.allow_nan:
         try:
             factory, likelihood = filling(factory), likelihood.for_missing()
         except ValueError as error:
             raise ConfigError(str(error)) from error
-    return build_registered(name, factory, likelihood, config.method, data.n_data)
+    return build_registered(name, factory, likelihood, config.method, space.n_data)
 
 
 def _check_fits(network: Modules, shape: Shape) -> None:

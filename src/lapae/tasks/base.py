@@ -24,7 +24,8 @@ from lapae.methods.base import Method
 from lapae.runs.results import Result
 
 if TYPE_CHECKING:
-    from lapae.data import Batches, Data, Scaling, Split
+    from lapae.data import Batches, Data, Split
+    from lapae.space import Space
 
 
 class TrainedModel(Protocol):
@@ -36,8 +37,8 @@ class TrainedModel(Protocol):
         ...
 
     @property
-    def scaling(self) -> Scaling:
-        """The way of its training data into model space."""
+    def space(self) -> Space:
+        """What its data are."""
         ...
 
     @property
@@ -102,20 +103,25 @@ def subset(split: Split, limit: int | None, seed: int = 0) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))
 
 
-def tensor(model: TrainedModel, split: Split, index: np.ndarray) -> Tensor:
-    """The data `index` of a split in the model's space: (n, *shape) on the CPU."""
-    return torch.as_tensor(np.asarray(model.scaling.apply(np.asarray(split.x[index]))), dtype=torch.float32)
+def tensor(model: TrainedModel, split: Split, index: np.ndarray, space: Space | None = None) -> Tensor:
+    """The data `index` of a split, of the model's `space` or another, in the model: (n, *shape) on the CPU."""
+    return torch.from_numpy(np.ascontiguousarray((space or model.space).convert(np.asarray(split.x[index]))))
 
 
 def batches(
-    model: TrainedModel, split: Split, limit: int | None, seed: int = 0, batch_size: int = 512
+    model: TrainedModel,
+    split: Split,
+    limit: int | None,
+    seed: int = 0,
+    batch_size: int = 512,
+    space: Space | None = None,
 ) -> Batches | Tensor:
-    """The data of a split, or at most `limit` of them, in the model's space."""
+    """The data of a split, of the model's `space` or another, or at most `limit` of them, in the model."""
     from lapae.data import Batches
 
     if limit is not None and limit < len(split.x):
-        return tensor(model, split, subset(split, limit, seed))
-    return Batches(split.x, model.scaling, batch_size, device=device(model))
+        return tensor(model, split, subset(split, limit, seed), space)
+    return Batches(split.x, space or model.space, batch_size, device=device(model))
 
 
 def labels(split: Split, what: str) -> np.ndarray:

@@ -25,13 +25,13 @@ import tyro
 from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
-from lapae.data.source import chunks
 from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.predict import predict_blocks
 from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import Inputs, Progress
 from lapae.runs.results import Table
+from lapae.space import Space, chunks
 from lapae.tasks.base import TrainedModel, batches, size, task
 from lapae.tasks.metrics import Detection, detection
 
@@ -168,12 +168,12 @@ def run(
     return OodResult(detections, found_inside, found_outside, typical, name)
 
 
-def varying_features(split: Split) -> Tensor | None:
-    """Which features of a datum vary, (*shape) boolean; None where all do."""
+def varying_features(split: Split, space: Space) -> Tensor | None:
+    """Which features of a datum vary, (*model shape) boolean; None where all do."""
     low, high = np.array(split.x[0]), np.array(split.x[0])
     for _, part in chunks(split.x):
         low, high = np.fmin(low, part.min(0)), np.fmax(high, part.max(0))
-    varying = torch.as_tensor(low != high)
+    varying = torch.as_tensor(space.arrange((low != high)[None]))[0]
     return None if bool(varying.all()) else varying
 
 
@@ -212,7 +212,12 @@ def _task(model: TrainedModel, data: Data, options: OodOptions) -> OodResult:
                 f"the model takes data of shape {tuple(model.shape)}, those of {name!r} are {other.shape}"
             )
     inside = batches(model, data.test, options.limit, options.seed)
-    outside = {name: batches(model, other.test, options.limit, options.seed) for name, other in sets.items()}
+    # images of any set lie in [0, 1] by their own scaling; columns of a table have the units of the training data
+    spaces = {name: other.space if data.kind == other.kind == "image" else model.space for name, other in sets.items()}
+    outside = {
+        name: batches(model, other.test, options.limit, options.seed, space=spaces[name])
+        for name, other in sets.items()
+    }
     train = batches(model, data.train, options.train_limit, options.seed)
     passes = n_distinct(model.method, options.n_samples) if options.predictive == "mc" else 1
     total = sum(size(x) for x in (inside, train, *outside.values())) * passes
@@ -227,7 +232,7 @@ def _task(model: TrainedModel, data: Data, options: OodOptions) -> OodResult:
             seed=options.seed,
             n_bootstrap=options.bootstrap,
             name=data.name,
-            varying=varying_features(data.train),
+            varying=varying_features(data.train, data.space),
             progress=advance,
         )
 

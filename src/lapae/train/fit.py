@@ -16,10 +16,11 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
 from lapae.methods.building import Modules, build_method, make_likelihood
-from lapae.model import DataInfo, TrainedModel, load_run
+from lapae.model import TrainedModel, load_run
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, read_config, write_config
+from lapae.space import Space
 from lapae.train.checkpoint import Checkpoint, load_checkpoint, take_up_together
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.evaluate import evaluate
@@ -52,6 +53,7 @@ def load_data(config: DataConfig) -> Data:
         config.source,
         data_dir=config.data_dir,
         validation=int(held_out) if held_out is not None and float(held_out).is_integer() else held_out,
+        calibration=config.calibration_fraction,
         test=config.test_fraction,
         seed=config.split_seed,
         label_column=config.label_column,
@@ -67,7 +69,7 @@ def check_values(data: Data, likelihood: Likelihood) -> None:
     least, most = (np.asarray(bound) for bound in likelihood.support)
     if np.isinf(least).all() and np.isinf(most).all():
         return
-    x = data.scaling.apply(np.asarray(data.train.x[:CHECKED]))
+    x = data.space.convert(np.asarray(data.train.x[:CHECKED]))
     if not ((x >= least) & (x <= most) | np.isnan(x)).all():
         low, high = np.nanmin(x), np.nanmax(x)
         scaled = "" if data.kind == "image" else " (all but images are standardised)"
@@ -118,11 +120,10 @@ def fit(
     share: dict[str, Any] = {"device": device, "seed": options.seed, "rank": rank(), "world_size": world_size()}
     generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with generators, matrix_products(options):
-        info = DataInfo.of(data)
         check_values(data, make_likelihood(config.model) if likelihood is None else likelihood)
-        method = build_method(config, info, network=network, likelihood=likelihood)
-        batches = Batches(data.train.x, data.scaling, options.batch_size, shuffle=True, **share)
-        valid = Batches(data.valid.x, data.scaling, max(options.batch_size, VALIDATION_BATCH), **share)
+        method = build_method(config, data.space, network=network, likelihood=likelihood)
+        batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
+        valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
         if run is not None and rank() == 0:  # now that the configuration is known to work
             write_whole(run / CONFIG, write_config(config).encode())
             (run / METRICS).unlink(missing_ok=True)
@@ -130,14 +131,14 @@ def fit(
                 observers = [*observers, TensorBoard(run / "tensorboard")]
         checkpoint = take_up_together(run) if run is not None and resume else None
         if checkpoint is not None:
-            check_same_data(checkpoint, info)
+            check_same_data(checkpoint, data.space)
         result = train(
             method,
             batches,
             valid,
             options,
             run=run,
-            about={"config": config_to_dict(config), "data": info.to_dict()},
+            about={"config": config_to_dict(config), "space": data.space.to_dict()},
             device=device,
             resume=checkpoint,
             observers=observers,
@@ -153,8 +154,8 @@ def fit(
         **result.finish,
     }
     if len(data.test.x):
-        metrics["test"] = evaluate(method, Batches(data.test.x, data.scaling, VALIDATION_BATCH, **share))
-    model = TrainedModel(method, config, info, metrics, result.history)
+        metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
+    model = TrainedModel(method, config, data.space, metrics, result.history)
     if run is not None and rank() == 0:
         model.save(run)
     return model
@@ -183,10 +184,10 @@ def _says(path: Path, config: Config) -> bool:
         return False
 
 
-def check_same_data(checkpoint: Checkpoint, now: DataInfo) -> None:
+def check_same_data(checkpoint: Checkpoint, now: Space) -> None:
     """RunError where the data are of another kind, or where what is standardised has other values than before."""
     try:
-        before = DataInfo.from_dict(checkpoint.about["data"])
+        before = Space.from_dict(checkpoint.about["space"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{checkpoint.path} is damaged: what it says of its data is not valid ({error!r})") from error
     if before.n_data != now.n_data:
@@ -196,8 +197,8 @@ def check_same_data(checkpoint: Checkpoint, now: DataInfo) -> None:
         if was != found:
             raise RunError(f"{checkpoint.path} is of other data: their {name} was {was}, and is {found} now")
     for name in ("offset", "scale"):  # up to rounding: another machine may sum in another order
-        was, found = getattr(before.scaling, name), getattr(now.scaling, name)
-        if not np.allclose(was, found, rtol=1e-5, atol=1e-5 * float(np.max(before.scaling.scale))):
+        was, found = getattr(before, name), getattr(now, name)
+        if not np.allclose(was, found, rtol=1e-5, atol=1e-5 * float(np.max(before.scale))):
             raise RunError(f"{checkpoint.path} is of other data: the values to train on have changed since")
 
 

@@ -47,7 +47,7 @@ def choose_display(model: TrainedModel, x: Tensor) -> Display:
 
     x (N, *shape) are data.
     """
-    if model.data.kind == "image" and is_image(model.shape):
+    if model.space.kind == "image" and is_image(model.shape):
         return Display("image", np.zeros(0, dtype=int))
     flat = in_units(model, x)
     n = flat.shape[1]
@@ -57,7 +57,7 @@ def choose_display(model: TrainedModel, x: Tensor) -> Display:
         channels = tuple(range(min(stride, MOST_STRIPS)))
         along = _evenly(steps, MOST_POINTS // len(channels))
         kind, index = "lines", np.concatenate([along * stride + channel for channel in channels])
-    elif n <= MOST_BARS or model.data.feature_names is not None:
+    elif n <= MOST_BARS or model.space.feature_names is not None:
         kind, index = "bars", np.arange(n)
         if n > MOST_BARS:  # in model space, where features have one unit
             spread = np.nanvar(x.flatten(1).numpy(), axis=0)
@@ -67,7 +67,7 @@ def choose_display(model: TrainedModel, x: Tensor) -> Display:
     shown = flat[:, index]
     shown = np.where(np.isnan(shown).all(0), 0.0, shown)  # a feature without any value has no range
     low, high = np.nanpercentile(shown, [0.5, 99.5], axis=0)
-    names = model.data.feature_names or tuple(str(i) for i in range(n))
+    names = model.space.feature_names or tuple(str(i) for i in range(n))
     ranges = tuple(zip(low.tolist(), high.tolist(), strict=True))
     if channels:  # one range a strip, so that its shape is seen
         ranges = tuple((low[part].min(), high[part].max()) for part in _strips(len(index), channels) for _ in low[part])
@@ -87,12 +87,12 @@ def _strips(n: int, channels: tuple[int, ...]) -> list[slice]:
 
 def in_units(model: TrainedModel, x: Tensor) -> np.ndarray:
     """Data (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
-    return model.scaling.invert(x.double().numpy()).reshape(len(x), -1)
+    return model.space.to_user(x.double().numpy()).reshape(len(x), -1)
 
 
 def deviation_in_units(model: TrainedModel, deviation: Tensor) -> np.ndarray:
     """Deviations (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
-    return (deviation.double().numpy() * np.asarray(model.scaling.scale)).reshape(len(deviation), -1)
+    return model.space.to_user(deviation.double().numpy(), deviation=True).reshape(len(deviation), -1)
 
 
 def tiles(model: TrainedModel, display: Display, decoded: Decoded, side: int) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def print_list(*, as_json: bool = False) -> None:
 
 def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     """Run experiments one after another; models that several need are trained once."""
-    from lapae.data.errors import DataError
+    from lapae.errors import DataError
     from lapae.runs.files import make_folder
     from lapae_paper.experiments import Lab, Size
     from lapae_paper.experiments.training import fit_all

@@ -181,7 +181,7 @@ def _detect(lab: Lab, model: TrainedModel, other: str, way: str) -> OodResult:
         predictive=way,
         n_samples=lab.size(100, 10),
         n_bootstrap=2,
-        varying=varying_features(inside.train),
+        varying=varying_features(inside.train, inside.space),
     )
 
 

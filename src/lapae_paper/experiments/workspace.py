@@ -142,6 +142,7 @@ class Lab:
 
     def _found(self, config: DataConfig) -> DataConfig:
         """With the place of its files."""
+        config = replace(config, calibration_fraction=0.0)  # the paper trains on all but the validation data
         if not self.size.quick:
             return replace(config, data_dir=self.data_dir)
         from lapae_paper.experiments.quick_data import place

@@ -44,7 +44,8 @@ class Input(ABC):
     def __init__(self, path: Path, model: TrainedModel) -> None:
         self.path = path
         self._stamp = self._look()
-        self.shape = tuple(model.shape)
+        self.space = model.space
+        self.shape = self.space.shape
         self.block_size = max(1, min(BLOCK_ROWS, BLOCK_ELEMENTS // max(1, int(np.prod(self.shape)))))
         self.skipped: list[str] = []
         """Files that could not be read and were left out."""

@@ -24,7 +24,8 @@ class ImageInput(Input):
         self, path: Path, model: TrainedModel, *, resize: bool, skip_bad: bool, alpha: bool, any_colour: bool
     ) -> None:
         super().__init__(path, model)
-        if model.data.kind != "image" or len(self.shape) != 3 or self.shape[0] not in (1, 3):
+        self.pixels = self.space.model_shape
+        if self.space.kind != "image" or self.pixels[0] not in (1, 3):
             raise DataError(f"{path}: images, the model takes data of shape {self.shape}")
         self.folder = path if path.is_dir() else path.parent
         paths = list_images(path) if path.is_dir() else [path]
@@ -32,7 +33,7 @@ class ImageInput(Input):
         self.size = len(self.files)
         self.resize = resize or model.config.data.image_size is not None
         self.skip_bad, self.alpha, self.any_colour = skip_bad, alpha, any_colour
-        self.scale = float(np.max(model.scaling.scale)) / 255  # a model of floats in [0, 1] has a scale of 1
+        self.scale = self.space.most / 255  # a model of floats in [0, 1] has a scale of 1
 
     def _read(self, progress: Progress) -> Iterator[Block]:
         """Images in the order of their names."""
@@ -52,10 +53,10 @@ class ImageInput(Input):
                     self.skipped.append(str(error))
                 progress(1)
             if images:
-                yield Block(np.stack(images), files=files, index=index)
+                yield Block(self.space.as_given(np.stack(images)), files=files, index=index)
 
     def _pixels(self, path: Path) -> np.ndarray:
-        channels, height, width = self.shape
+        channels, height, width = self.pixels
         header = read_header(path)
         if channels == 1 and not header.gray and not self.any_colour:
             raise DataError(f"{path}: a colour image, the model takes gray ones")

@@ -11,7 +11,6 @@ import numpy as np
 from lapae.data import DataError
 from lapae.data.inputs.base import Block, Input, Progress
 from lapae.data.table import INDEX_NAMES, delimiter_of, is_header, numbers_of, rows_of
-from lapae.data.value_range import judge
 
 if TYPE_CHECKING:
     from lapae.model import TrainedModel
@@ -22,7 +21,7 @@ class CsvInput(Input):
 
     def __init__(self, path: Path, model: TrainedModel, *, any_range: bool = False) -> None:
         super().__init__(path, model)
-        self.judge = None if any_range else judge(model)
+        self.any_range = any_range
         if len(self.shape) != 1:
             raise DataError(f"{path}: a table of rows, the model takes data of shape {self.shape}")
         self.size = path.stat().st_size
@@ -31,7 +30,7 @@ class CsvInput(Input):
         if first is None:
             raise DataError(f"{path}: is empty")
         cells = first[1]
-        names = model.data.feature_names
+        names = self.space.feature_names
         known = names is not None and set(names) <= set(cells)
         index = cells[0].lower() in INDEX_NAMES
         self.header = cells if known or is_header(cells[1:] if index else cells, None) else None
@@ -89,6 +88,6 @@ class CsvInput(Input):
 
     def _block(self, cells: list[list[str]], numbers: list[list[float]], index: int) -> Block:
         x = np.array(numbers)
-        if self.judge is not None and index == 0:  # the first block tells
-            self.judge(self.path, x)
+        if not self.any_range and index == 0:  # the first block tells
+            self.space.check_units(x, str(self.path))
         return Block(x, cells, index=index)

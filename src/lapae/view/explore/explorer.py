@@ -125,7 +125,7 @@ class Explorer:
         """A datum of the data set."""
         assert self.data is not None
         source = self.splits()[split]
-        stored = np.asarray(source.x[np.array([index])])[0]
+        stored = self.model.space.arrange(np.asarray(source.x[np.array([index])]))[0]
         return self.look(stored, split=split, index=index) | {"label": label(self.data, source, index)}
 
     def look(self, stored: np.ndarray, *, split: str | None = None, index: int | None = None) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class Explorer:
 
     def _tensor(self, stored: np.ndarray) -> Tensor:
         """(1, *shape) in the model's space."""
-        return torch.as_tensor(np.asarray(self.model.scaling.apply(np.ascontiguousarray(stored)[None])))
+        return torch.from_numpy(np.ascontiguousarray(self.model.space.convert(self.model.space.as_given(stored[None]))))
 
     def _shown_of(self, name: str, x: Tensor) -> dict[str, Any]:
         return {name: packed(x) if self.display.kind == "image" else shorts(in_units(self.model, x[None])[0])}

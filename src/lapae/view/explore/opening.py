@@ -22,7 +22,7 @@ def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[s
     return {
         "version": __version__,
         "name": name,
-        "data": model.data.name,
+        "data": model.space.name,
         "method": METHODS.get(method, method),
         "summary": summary(model, data) if data is not None else "",
         "no_data": no_data,
@@ -42,7 +42,7 @@ def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[s
         "labelings": labelings(data, explorer.index) if data is not None else [],
         "view": explorer.display.to_dict(),
         "named": None if image else _named(explorer),
-        "most": float(np.max(model.scaling.scale)) if image else None,
+        "most": model.space.most if image else None,
         "side": explorer.side,
         "top": short(explorer.top),
         "palette": base64.b64encode(palette()).decode(),
@@ -55,7 +55,7 @@ def _named(explorer: Explorer) -> list[dict[str, Any]]:
     flat = in_units(explorer.model, explorer.shown)
     flat = np.where(np.isnan(flat).all(0), 0.0, flat)
     low, high = np.nanpercentile(flat, [0.5, 99.5], axis=0)
-    names = explorer.model.data.feature_names or [str(i) for i in range(flat.shape[1])]
+    names = explorer.model.space.feature_names or [str(i) for i in range(flat.shape[1])]
     return [{"name": name, "low": short(a), "high": short(b)} for name, a, b in zip(names, low, high, strict=True)]
 
 

@@ -34,7 +34,7 @@ class Routes:
         self.heats: OrderedDict[Any, list[float]] = OrderedDict()
         self.heating = threading.Lock()
         image = explorer.display.kind == "image"
-        self.most = float(np.max(explorer.model.scaling.scale)) if image else None
+        self.most = explorer.model.space.most if image else None
         self.most_json = min(MOST_BYTES, 2**16 + 32 * explorer.n_values)
         """Bytes of a question: a datum and some room."""
         self.questions: dict[str, Callable[[bytes], dict[str, Any]]] = {
@@ -126,7 +126,8 @@ class Routes:
             likelihood = self.explorer.model.config.model.likelihood
             raise BadRequest(f"missing values, which the {likelihood} likelihood cannot take")
         with np.errstate(over="ignore"):
-            scaled = np.abs(np.asarray(self.explorer.model.scaling.apply(stored.astype(np.float64)[None])))
+            space = self.explorer.model.space
+            scaled = np.abs(space.convert(space.as_given(stored.astype(np.float64)[None])))
         if np.isinf(scaled).any() or np.nanmax(scaled, initial=0.0) > FARTHEST:
             raise BadRequest(f"a value is more than {FARTHEST:,.0f} deviations away from the data")
 

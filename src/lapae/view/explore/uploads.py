@@ -107,7 +107,7 @@ def _pick(source: Input, row: int, note: str) -> Upload:
     if row >= n:
         raise BadRequest(f"row {row}: the file has {n} data, counted from 0")
     x = np.concatenate(parts)[row]
-    return Upload(x, row, min(n, MOST_ROWS), note)
+    return Upload(source.space.arrange(x[None])[0], row, min(n, MOST_ROWS), note)
 
 
 def _image_note(path: Path, model: TrainedModel) -> str:
