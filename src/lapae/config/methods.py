@@ -28,10 +28,11 @@ Predictive = Literal["mc", "linearized", "moments"]
 class MethodOptions:
     """What every method has: how it predicts."""
 
-    predictive: Predictive = "mc"
-    """Codes and reconstructions with uncertainty by mc (sampled networks), linearized or moments."""
-    n_samples: Count = 100
-    """Networks drawn for a prediction by mc."""
+    predictive: Predictive | None = None
+    """Codes and reconstructions with uncertainty by moments (one pass), mc (sampled networks) or linearized; moments
+    where the method and the network allow it."""
+    n_samples: Count | None = None
+    """Networks drawn for a prediction by mc; 20 where not given."""
 
     @property
     def starts_from(self) -> str | None:
@@ -47,10 +48,13 @@ class MethodOptions:
 class LaplaceOptions(MethodOptions):
     """What the online and the post-hoc posterior have in common."""
 
-    hessian: Annotated[str, OneOf(HESSIANS)] = "approx"
-    """Curvature of the posterior."""
+    hessian: Annotated[str, OneOf(HESSIANS)] | None = None
+    """Curvature of the posterior; sketch where not given."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior over the weights."""
+    prior_scale: Literal["flat", "fan-in"] | None = None
+    """fan-in: the precision of a weight, that of the prior and the one it starts with, is times the number of inputs of
+    its unit, so that the outputs of units vary alike however wide the layer; flat: the same for all (the paper's)."""
     temperature: Positive = 1.0
     """Divides the posterior precision: above 1 is a wider posterior."""
     uncertain: Literal["all", "encoder", "decoder"] = "all"
@@ -76,7 +80,7 @@ class OnlineOptions(LaplaceOptions):
 
     def resolved(self, train: TrainConfig) -> Self:
         """The forgetting is the learning rate where it was not given."""
-        if self.forgetting is not None:
+        if self.forgetting is not None or train.learning_rate is None:
             return self
         return replace(self, forgetting=min(train.learning_rate, 1.0))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from lapae.config.fields import Count, OneOf, Positive, Whole, Widths, check
+from lapae.config.fields import Count, OneOf, Positive, Probability, Whole, Widths, check
 from lapae.config.methods import MethodConfig
 from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
 
@@ -46,9 +46,9 @@ class DataConfig:
 class ModelConfig:
     """The autoencoder and the likelihood of its output."""
 
-    network: Annotated[str, OneOf(NETWORKS)] = "mlp"
-    """Encoder and decoder."""
-    latent_dim: Count = 2
+    network: Annotated[str, OneOf(NETWORKS)] | None = None
+    """Encoder and decoder. What is not given here and below is chosen by the data (`lapae.train.choose`)."""
+    latent_dim: Count | None = None
     """Size K of the code."""
     hidden: Widths | None = None
     """Widths of the hidden dense layers of the encoder (mlp, conv); the network's own where not given."""
@@ -57,27 +57,33 @@ class ModelConfig:
     kernel_size: int | None = None
     """Side of the convolution kernels (conv); the network's own where not given."""
     activation: Annotated[str, OneOf(ACTIVATIONS)] | None = None
-    """Between layers (mlp, conv); tanh where not given."""
+    """Between layers (mlp, conv)."""
+    linear: bool | None = None
+    """A linear path beside the network (mlp, conv), which starts from the principal components of the data."""
+    hide: Probability | None = None
+    """Share of the values of a table that training hides from the network (mlp) at most, which also gets to know what
+    is missing: then it fills in missing values well."""
     likelihood: Annotated[str, OneOf(LIKELIHOODS)] = "gaussian"
     """Of the data given the output of the network."""
-    sigma: Positive = 1.0
-    """Standard deviation of the noise of the gaussian likelihood."""
+    sigma: Positive | None = None
+    """Standard deviation of the noise of the gaussian likelihood; learned from held-out data where not given."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """The training loop."""
 
-    epochs: Whole = 100
-    """Passes over the training data at most; early stopping ends sooner."""
-    batch_size: Count = 64
+    epochs: Whole | None = None
+    """Passes over the training data at most; early stopping ends sooner. Chosen by the data where not given, as are
+    the other numbers below."""
+    batch_size: Count | None = None
     """Data in a step, those of all processes together."""
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive | None = None
     """Of Adam, at the start."""
-    schedule: Literal["plateau", "cosine"] = "plateau"
+    schedule: Literal["plateau", "cosine"] | None = None
     """plateau: the learning rate is halved after 5 epochs without a better validation loss (the paper's); cosine: it
     falls to 0 over all epochs."""
-    patience: Count = 8
+    patience: Count | None = None
     """Epochs without a better validation loss after which training stops."""
     seed: Whole = 0
     """Of the initial weights, the order of the batches and the noise."""

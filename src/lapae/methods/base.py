@@ -97,9 +97,22 @@ class Method(nn.Module):
     own_noise: torch.Generator | None = None
     """Where several processes train: noise that differs between them. The generator of `forward` is then the same."""
 
+    sigma: Tensor | None
+    """Scale of the noise where it is learned: of the model's shape, or of ones where all features share it."""
+
     def __init__(self, likelihood: Likelihood) -> None:
         super().__init__()
-        self.likelihood = likelihood
+        self._likelihood = likelihood
+        self.register_buffer("sigma", None)
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Of the data given the decoder's output; with the noise learned so far, where it is learned."""
+        return self._likelihood if self.sigma is None else self._likelihood.with_noise(self.sigma)
+
+    def learn_noise(self, shape: tuple[int, ...]) -> None:
+        """From now on the scale of the noise is a state of the method, `sigma` (*shape), which training sets."""
+        self.sigma = torch.ones(shape)
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Training loss of a batch: a scalar, the mean over data (so that DDP averages it)."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lapae.config import ACTIVATIONS, LIKELIHOODS, Config, ModelConfig
-from lapae.curvature.likelihoods import Gaussian, Likelihood
+from lapae.curvature.likelihoods import Gaussian, Likelihood, Mixed
 from lapae.errors import ConfigError
 from lapae.methods.base import Method, build
 from lapae.methods.seeds import seed_all
 from lapae.models import Autoencoder
 from lapae.models import build as build_network
-from lapae.models.missing import filling
+from lapae.models.missing import FillMissing, Observe, filling
+from lapae.models.principal import start_at_principal_components
 
 if TYPE_CHECKING:
     from lapae.space import Space
@@ -26,20 +29,40 @@ Modules = tuple[nn.Module, nn.Module]
 
 
 def build_method(
-    config: Config, space: Space, *, network: Modules | None = None, likelihood: Likelihood | None = None
+    config: Config,
+    space: Space,
+    *,
+    network: Modules | None = None,
+    likelihood: Likelihood | None = None,
+    start: Tensor | None = None,
 ) -> Method:
-    """A fresh method, its initial weights given by the seed (it seeds torch's global generator)."""
+    """A fresh method, its initial weights given by the seed (it seeds torch's global generator).
+
+    Args:
+        config: resolved, with everything chosen (`lapae.train.choose`).
+        space: what the training data are.
+        network, likelihood: in place of those that the configuration names.
+        start: data (n, *model_shape) whose principal components the linear path of a network starts from.
+    """
     seed_all(config.train.seed, "init")
     if network is not None:
         _check_fits(network, space.model_shape)
     factory = _Copies(network) if network is not None else Named(config.model, space.model_shape)
-    likelihood = likelihood or make_likelihood(config.model)
+    if start is not None and config.model.linear:
+        factory = _started(factory, start)
+    learned = likelihood is None and config.model.sigma is None
+    likelihood = likelihood or make_likelihood(config.model, space)
     if config.data.allow_nan:
+        head = FillMissing if config.model.hide is None else partial(Observe, config.model.hide)
         try:
-            factory, likelihood = filling(factory), likelihood.for_missing()
+            factory, likelihood = filling(factory, head), likelihood.for_missing()
         except ValueError as error:
             raise ConfigError(str(error)) from error
-    return build(config.method, factory, likelihood, space.n_data)
+    method = build(config.method, factory, likelihood, space.n_data)
+    if learned and likelihood.noisy and not method.learns_variance:
+        by_feature = space.kind in ("table", "series")
+        method.learn_noise(space.model_shape if by_feature else (1,) * len(space.model_shape))
+    return method
 
 
 def _check_fits(network: Modules, shape: Shape) -> None:
@@ -59,10 +82,24 @@ def _check_fits(network: Modules, shape: Shape) -> None:
         raise ConfigError(f"the decoder gives {out} for 2 data, expected data of the shape that came, {tuple(x.shape)}")
 
 
-def make_likelihood(config: ModelConfig) -> Likelihood:
-    """The likelihood that the configuration names."""
-    kind = LIKELIHOODS.find(config.likelihood.lower()).load()
-    return kind(config.sigma) if kind is Gaussian else kind()
+def _started(factory: Callable[[], Autoencoder], x: Tensor) -> Callable[[], Autoencoder]:
+    """Networks whose linear path is at the principal components of x."""
+
+    def build() -> Autoencoder:
+        network = factory()
+        start_at_principal_components(network, x)
+        return network
+
+    return build
+
+
+def make_likelihood(config: ModelConfig, space: Space) -> Likelihood:
+    """The likelihood that the configuration names; of columns of several kinds one for each kind."""
+    name = config.likelihood.lower()
+    kind = LIKELIHOODS.find(name).load()
+    if any(part != "gaussian" for part, _, _ in space.parts):
+        return Mixed(tuple((name if part == "gaussian" else part, a, b) for part, a, b in space.parts))
+    return kind(config.sigma or 1.0) if kind is Gaussian else kind()
 
 
 @dataclass(frozen=True)
@@ -75,8 +112,10 @@ class Named:
     def __call__(self) -> Autoencoder:
         """One of them."""
         config = self.config
-        names = ("hidden", "channels", "kernel_size", "activation")
+        names = ("hidden", "channels", "kernel_size", "activation", "linear")
         options: dict[str, Any] = {n: getattr(config, n) for n in names if getattr(config, n) is not None}
+        if config.hide is not None:
+            options["mask"] = True
         if config.activation is not None:
             options["activation"] = ACTIVATIONS.find(config.activation).load()
         try:

@@ -17,7 +17,7 @@ from lapae.config.methods import DropoutOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
 from lapae.models import Autoencoder
-from lapae.models.missing import LAYER, FillMissing
+from lapae.models.missing import LAYER, FillMissing, Observe
 
 
 class Dropout(Method):
@@ -129,7 +129,7 @@ def with_dropout(half: nn.Module, masks: Masks) -> nn.Sequential:
         out.append(layer)
     # The layer that fills in missing values has its name and not a number, as in networks without dropout: weights
     # trained without it fit the network with it.
-    filled = [LAYER] if out and isinstance(out[0], FillMissing) else []
+    filled = [LAYER] if out and isinstance(out[0], FillMissing | Observe) else []
     names = [*filled, *map(str, range(len(out) - len(filled)))]
     return nn.Sequential(OrderedDict(zip(names, out, strict=True)))
 

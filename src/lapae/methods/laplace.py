@@ -40,6 +40,8 @@ class Laplace(Method):
         self.hessian = options.hessian
         self.form = HESSIANS[options.hessian].form
         self.posterior = make_precision(network, options.hessian, options.prior_precision, options.temperature)
+        self.scales = prior_scales(network, options.prior_scale)
+        self.posterior.set_prior(options.prior_precision * torch.tensor(self.scales))
         self.uncertain = options.uncertain
         if options.uncertain != "all" and self.form != "diagonal":
             raise ConfigError(f"uncertain={options.uncertain!r} needs a diagonal hessian, got {options.hessian!r}")
@@ -127,6 +129,11 @@ class Laplace(Method):
     def weight_posterior(self) -> WeightPosterior:
         """The posterior as a thing of its own, to sample, save or take elsewhere."""
         return WeightPosterior(dict(self.network.named_parameters()), self.posterior)
+
+
+def prior_scales(network: nn.Module, scale: str) -> list[float]:
+    """Factor of the precision of each parameter of `network`: 1, or for "fan-in" the number of inputs of a unit."""
+    return [float(p[0].numel()) if scale == "fan-in" and p.ndim > 1 else 1.0 for p in network.parameters()]
 
 
 def make_precision(network: nn.Module, hessian: str, prior_precision: float, temperature: float) -> Precision:

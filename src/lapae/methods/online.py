@@ -44,7 +44,7 @@ class Online(Laplace):
         self.own_samples = options.samples_per_step == "ranks"
         self.samples_per_step = 1 if options.samples_per_step == "ranks" else options.samples_per_step
         initial = {"prior": options.prior_precision, "data": float(n_data)}
-        self.posterior.reset(initial[options.initial_precision])
+        self.posterior.reset([initial[options.initial_precision] * scale for scale in self.scales])
         self.pin()
         self.n_data = n_data
         self.hessian_every = options.hessian_every

@@ -3,6 +3,9 @@
 A missing value enters the network as zero, which is the mean of a standardised feature, and is left out of the
 likelihood and of the curvature: the model is that of the observed values alone. One layer at the head of the encoder
 does the first, the form of a likelihood for missing values (`Likelihood.for_missing`) the second.
+
+The layer of a masked autoencoder also tells the network what is missing, by a second input, and hides values in
+training: the network learns to say what they are from the others.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature import Elementwise, register
+from lapae.curvature import Elementwise, Rule, register
 from lapae.models import Autoencoder
 
 LAYER = "missing"
@@ -28,6 +31,33 @@ class FillMissing(nn.Module):
         return torch.where(x.isnan(), torch.zeros((), dtype=x.dtype, device=x.device), x)
 
 
+class Observe(nn.Module):
+    """Zero in place of NaN, and beside it what is missing: the head of a masked autoencoder of tables.
+
+    In training it hides values, so that the network learns to say what they are from the others: a datum in two keeps all
+    of its values, the others lose each with a probability of their own, from 0 to `hide`.
+    """
+
+    def __init__(self, hide: float = 0.0) -> None:
+        super().__init__()
+        self.hide = hide
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, D) -> (B, 2 D)."""
+        missing = x.isnan()
+        if self.training and self.hide > 0:
+            rate = self.hide * torch.rand(len(x), 1, dtype=x.dtype, device=x.device)
+            rate = rate * (torch.rand(len(x), 1, dtype=x.dtype, device=x.device) < 0.5)
+            missing = missing | (torch.rand(x.shape, dtype=x.dtype, device=x.device) < rate)
+        return torch.cat([torch.where(missing, 0.0, x), missing.to(x.dtype)], 1)
+
+    def extra_repr(self) -> str:
+        return f"hide={self.hide:g}"
+
+
+register(Observe)(Rule)
+
+
 @register(FillMissing)
 class _Fill(Elementwise):
     """1 where there is a value. The input is kept: it says what is observed."""
@@ -39,7 +69,7 @@ class _Fill(Elementwise):
         return (~x.isnan()).to(x.dtype)
 
 
-def filling(network: Callable[[], Autoencoder]) -> Callable[[], Autoencoder]:
+def filling(network: Callable[[], Autoencoder], head: Callable[[], nn.Module] = FillMissing) -> Callable[[], Autoencoder]:
     """Networks whose encoder takes missing values. Names of parameters stay as they are in a `Sequential`."""
 
     def build() -> Autoencoder:
@@ -47,7 +77,7 @@ def filling(network: Callable[[], Autoencoder]) -> Callable[[], Autoencoder]:
         encoder = plain.get_submodule("encoder")
         # not named_children, which leaves out a layer's second place
         rest = encoder._modules.items() if type(encoder) is nn.Sequential else [("network", encoder)]
-        layers: OrderedDict[str, nn.Module] = OrderedDict([(LAYER, FillMissing()), *rest])
+        layers: OrderedDict[str, nn.Module] = OrderedDict([(LAYER, head()), *rest])
         return Autoencoder(nn.Sequential(layers), plain.get_submodule("decoder"))
 
     return build

@@ -12,7 +12,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
+
+from lapae.curvature import Sum
 
 from lapae.config import NETWORKS
 
@@ -45,11 +48,25 @@ def mlp(
     *,
     hidden: Sequence[int] = (512, 256),
     activation: type[nn.Module] = nn.Tanh,
+    linear: bool = False,
+    mask: bool = False,
 ) -> Autoencoder:
-    """Dense autoencoder: D - hidden - K - reversed hidden - D."""
-    sizes = (math.prod(shape), *hidden, latent_dim)
-    encoder = _dense(sizes, activation)
-    decoder = _dense(sizes[::-1], activation)
+    """Dense autoencoder: D - hidden - K - reversed hidden - D.
+
+    Args:
+        shape: of one datum.
+        latent_dim: size K of the code.
+        hidden: widths of the encoder's hidden layers.
+        activation: between layers.
+        linear: with a linear path beside encoder and decoder, which may start from principal components
+            (`lapae.models.principal`); the nonlinear ones then start at zero.
+        mask: the encoder takes the mask of missing values as a second input (`lapae.models.missing.Observe`).
+    """
+    d = math.prod(shape)
+    encoder = _dense(((1 + mask) * d, *hidden, latent_dim), activation)
+    decoder = _dense((latent_dim, *hidden[::-1], d), activation)
+    if linear:
+        encoder, decoder = _beside(encoder, nn.Linear((1 + mask) * d, latent_dim)), _beside(decoder, nn.Linear(latent_dim, d))
     if len(shape) != 1:
         encoder.insert(0, nn.Flatten())
         decoder.append(nn.Unflatten(1, shape))
@@ -64,13 +81,14 @@ def conv(
     hidden: Sequence[int] = (128,),
     kernel_size: int = 3,
     activation: type[nn.Module] = nn.Tanh,
+    linear: bool = False,
 ) -> Autoencoder:
     """Convolutional autoencoder for images (C, H, W).
 
     Encoder: for each of `channels` a convolution, the activation and a 2x2 max-pool; then dense layers of `hidden`.
     The decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels. `channels`
     are (32, 64) where not given, with one more of half as many before them for each doubling above 64 pixels, so that
-    neither the first feature maps nor the first dense layer of large images fill the memory.
+    neither the first feature maps nor the first dense layer of large images fill the memory. `linear`: as in `mlp`.
     """
     if len(shape) != 3:
         raise ValueError(f"a convolutional network needs images of shape (C, H, W), got data of shape {shape}")
@@ -104,6 +122,10 @@ def conv(
 
     encoder = nn.Sequential(*down, nn.Flatten(), *_dense(dense, activation))
     decoder = nn.Sequential(*_dense(dense[::-1], activation), *up)
+    if linear:
+        d = math.prod(shape)
+        encoder = _beside(encoder, nn.Sequential(nn.Flatten(), nn.Linear(d, latent_dim)))
+        decoder = _beside(decoder, nn.Sequential(nn.Linear(latent_dim, d), nn.Unflatten(1, shape)))
     return Autoencoder(encoder, decoder)
 
 
@@ -136,3 +158,13 @@ def _dense(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
     for n_in, n_out in pairwise(sizes):
         layers += [nn.Linear(n_in, n_out), activation()]
     return nn.Sequential(*layers[:-1])
+
+
+def _beside(way: nn.Sequential, path: nn.Module) -> nn.Sequential:
+    """A linear path and a nonlinear way, added; the way ends in a layer of zeros, so that the path is the start."""
+    last = [layer for layer in way.modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        if last.bias is not None:
+            last.bias.zero_()
+    return nn.Sequential(Sum(path, way))

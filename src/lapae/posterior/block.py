@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -29,10 +29,11 @@ class BlockPrecision(Precision):
         """H of the i-th layer."""
         return self.get_buffer(f"h{i}")
 
-    def reset(self, value: float) -> None:
-        """H = value I."""
-        for i in range(len(self.layer_sizes)):
-            self.block(i).zero_().diagonal().fill_(value)
+    def reset(self, value: float | Sequence[float]) -> None:
+        numbers = dict(zip(self.shapes, self._each(value), strict=True))
+        for i, names in enumerate(self.layers.values()):
+            diagonal = [self.prior.new_full((self.shapes[name].numel(),), numbers[name]) for name in names]
+            self.block(i).zero_().diagonal().copy_(torch.cat(diagonal))
         self._forget()
 
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:

@@ -6,7 +6,7 @@ g_i a_j / n + δ: exact, without damping heuristics (Ritter et al. 2018; Daxberg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -51,9 +51,8 @@ class KronPrecision(Precision):
         out = shape[1] if name in self.transposed else shape[0]
         return out, shape.numel() // out
 
-    def reset(self, value: float) -> None:
-        """H = value I."""
-        for i, name in enumerate(self.shapes):
+    def reset(self, values: float | Sequence[float]) -> None:
+        for i, (name, value) in enumerate(zip(self.shapes, self._each(values), strict=True)):
             self.get_buffer(f"g{i}").zero_().diagonal().fill_(value)
             if self._is_matrix(name):
                 self.get_buffer(f"a{i}").zero_().diagonal().fill_(1.0 if value else 0.0)

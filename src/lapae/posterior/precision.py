@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -98,8 +98,12 @@ class Precision(nn.Module):
         return torch.cat([params[name].detach().reshape(-1) for name in self.shapes])
 
     @abstractmethod
-    def reset(self, value: float) -> None:
-        """H = value I."""
+    def reset(self, value: float | Sequence[float]) -> None:
+        """H = value I; with one value for each parameter tensor where several are given."""
+
+    def _each(self, value: float | Sequence[float]) -> list[float]:
+        """One value for each parameter tensor."""
+        return list(value) if isinstance(value, Sequence) else [value] * len(self.shapes)
 
     @abstractmethod
     def update(self, keep: float, gain: float | Tensor, curvature: Any) -> None:
@@ -149,9 +153,9 @@ class DiagonalPrecision(Precision):
         super().__init__(shapes, prior_precision, temperature)
         self.register_buffer("h", torch.zeros(self.n_weights))
 
-    def reset(self, value: float) -> None:
-        """H = value I."""
-        self.h.fill_(value)
+    def reset(self, value: float | Sequence[float]) -> None:
+        for part, number in zip(self.split(self.h).values(), self._each(value), strict=True):
+            part.fill_(number)
 
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
         """Element by element, in place."""

@@ -12,6 +12,7 @@ Images are uint8, boolean, or floats within [0, 1]. Missing values are NaN every
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
@@ -112,6 +113,16 @@ class Space:
     def feature_names(self) -> tuple[str, ...] | None:
         """Names of the model's features, of a table whose columns have names."""
         return None if self.columns is None else tuple(column.name for column in self.columns)
+
+    @property
+    def parts(self) -> tuple[tuple[str, int, int], ...]:
+        """The likelihood of each span of the model's features: (name, start, stop)."""
+        return (("gaussian", 0, math.prod(self.model_shape)),)
+
+    @property
+    def maskable(self) -> bool:
+        """Whether values can be hidden one by one: of more than one feature."""
+        return len(self.model_shape) == 1 and self.model_shape[0] > 1
 
     def code(self, X: Any, where: str = "X") -> np.ndarray:
         """What a user hands over (an array, a tensor, nested lists) as numbers (n, *shape); `where` begins messages.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, read_config, write_config
 from lapae.space import Space
+from lapae.train.choose import choose
 from lapae.train.checkpoint import Checkpoint, load_checkpoint, take_up_together
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.evaluate import evaluate
@@ -31,6 +33,9 @@ from lapae.train.progress import Observer, TensorBoard
 
 VALIDATION_BATCH = 256
 """At least so many data in a validation batch: no gradient, so more of them fit."""
+
+STARTED_FROM = 4000
+"""Training data whose principal components a network starts from, at most."""
 
 CHECKED = 1000
 """Data that tell whether the likelihood suits them."""
@@ -117,12 +122,18 @@ def fit(
         if from_first(finished):
             return done[0] if done else load_run(run.path, network=network, likelihood=likelihood)
     data = node_first(lambda: load_data(config.data)) if data is None else data
+    config = choose(config, data.space, own=network is not None)
+    options = config.train
     began = time.monotonic()
     share: dict[str, Any] = {"device": device, "seed": options.seed, "rank": rank(), "world_size": world_size()}
     generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with generators, matrix_products(options):
-        check_values(data, make_likelihood(config.model) if likelihood is None else likelihood)
-        method = build_method(config, data.space, network=network, likelihood=likelihood)
+        named = make_likelihood(config.model, data.space) if likelihood is None else likelihood
+        check_values(data, named)
+        if named.takes_missing and not config.data.allow_nan:  # later data may have holes where these have none
+            config = replace(config, data=replace(config.data, allow_nan=True))
+        first = torch.from_numpy(data.space.convert(np.asarray(data.train.x[:STARTED_FROM])))
+        method = build_method(config, data.space, network=network, likelihood=likelihood, start=first)
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
         checkpoint = take_up_together(run) if run is not None and resume else None

@@ -32,6 +32,8 @@ class Likelihood(ABC):
     data. Otherwise the expected Hessian (the Fisher information) stands for it."""
     free_variance: ClassVar[bool] = False
     """Whether the variance is a parameter beside the mean, which a network may learn: see `with_variance`."""
+    noisy: bool = False
+    """Whether there is noise around the mean whose scale may be learned: see `with_noise`."""
     takes_missing: ClassVar[bool] = False
     """Whether there is a form for missing values: see `for_missing`."""
     missing: bool = False
@@ -61,6 +63,10 @@ class Likelihood(ABC):
     @abstractmethod
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Data drawn from `output`, (B, *features)."""
+
+    def with_noise(self, sigma: Tensor) -> Likelihood:
+        """The same with noise of scale `sigma` (*features), which may change in place; itself where it has none."""
+        return self
 
     @abstractmethod
     def hessian_diag(self, output: Tensor) -> Tensor:

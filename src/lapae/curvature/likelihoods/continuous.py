@@ -23,6 +23,7 @@ class Location(Skipping):
     """What the Gaussian and Student's t share: data scatter around the output with the deviation `sigma`, a scale."""
 
     sigma: Any
+    noisy = True
 
     def _check_scale(self) -> None:
         """A number stays one, anything else becomes a tensor; both are checked."""
@@ -59,6 +60,13 @@ class Location(Skipping):
         """A scale as (1, *features) of an output (B, *features)."""
         shape = (1, *output.shape[1:])
         return value.expand(shape) if isinstance(value, Tensor) else output.new_full(shape, value)
+
+    def with_noise(self, sigma: Tensor) -> Location:
+        """The same with another scale, which is looked at when it is used: it may be learned in place."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        vars(other).update(sigma=sigma, _copies={})
+        return other
 
     def mean(self, output: Tensor) -> Tensor:
         """The output itself."""

@@ -101,6 +101,18 @@ class Mixed(Likelihood):
         """Part by part."""
         return self._each("variance_of_mean", output, variance)
 
+    @property
+    def noisy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether a part is."""
+        return any(which.noisy for which, _, _ in self.parts)
+
+    def with_noise(self, sigma: Tensor) -> Mixed:
+        """Part by part, sigma being (D,)."""
+        other = object.__new__(Mixed)
+        parts = tuple((which.with_noise(sigma[..., a:b]), a, b) for which, a, b in self.parts)
+        vars(other).update(vars(self) | {"parts": parts})
+        return other
+
     def for_missing(self) -> Mixed:
         """The same, each part leaving out NaN targets."""
         # a categorical one does so as it is: the axis of its classes is its span

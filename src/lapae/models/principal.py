@@ -1,0 +1,92 @@
+"""Principal components, and networks that start from them.
+
+A network with a linear path beside its nonlinear one (`lapae.curvature.Sum`) starts at principal component analysis: the
+linear paths of encoder and decoder are the projection onto the first K components, scaled to unit variance, and back; the
+nonlinear ones end in a layer of zeros. Training begins where PCA ends, and keeps that if nothing better is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lapae.curvature import Sum
+
+ENOUGH = 4000
+"""Data to take the components from, at most."""
+LEAST = 1e-4
+"""Variance of a component, at least, as a share of the largest: below, codes would be noise blown up."""
+
+
+@dataclass(frozen=True)
+class Components:
+    """The first K principal components of data of D features."""
+
+    mean: Tensor
+    """(D,)"""
+    vectors: Tensor
+    """(D, K), orthonormal."""
+    variances: Tensor
+    """(K,), decreasing."""
+
+    def error(self, x: Tensor) -> float:
+        """Mean squared error per datum, summed over features, of x (n, …) projected and back; missing values are 0."""
+        gap = x.flatten(1).to(self.mean.dtype).nan_to_num() - self.mean
+        return float((gap - gap @ self.vectors @ self.vectors.T).square().sum(1).mean())
+
+
+def principal_components(x: Tensor, k: int) -> Components:
+    """Of x (n, …), with missing values as 0, in 64 bits; a random sample of many data serves for all."""
+    if len(x) > ENOUGH:
+        x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:ENOUGH].sort().values]
+    flat = x.flatten(1).double().nan_to_num()
+    mean = flat.mean(0)
+    gap = flat - mean
+    n, d = gap.shape
+    k = min(k, d)
+    if n < d:  # the smaller of the two matrices has the same eigenvalues
+        values, rotation = torch.linalg.eigh(gap @ gap.T)
+        vectors = gap.T @ rotation / values.clamp_min(1e-12).sqrt()
+    else:
+        values, vectors = torch.linalg.eigh(gap.T @ gap)
+    values, vectors = values.flip(0)[:k] / n, vectors.flip(1)[:, :k]
+    if vectors.shape[1] < k:  # fewer data than components: the others say nothing
+        missing = k - vectors.shape[1]
+        vectors = torch.cat([vectors, vectors.new_zeros(d, missing)], 1)
+        values = torch.cat([values, values.new_zeros(missing)])
+    return Components(mean, vectors, values.clamp_min(0))
+
+
+@torch.no_grad()
+def start_at_principal_components(network: nn.Module, x: Tensor) -> Components | None:
+    """Give the linear paths of an autoencoder, where it has them, the principal components of x (n, …).
+
+    Inputs of the encoder beyond the features of x (a mask) get weights of 0.
+    """
+    paths = [_linear_path(network.get_submodule(half)) for half in ("encoder", "decoder")]
+    if paths[0] is None or paths[1] is None:
+        return None
+    down, up = paths[0], paths[1]
+    found = principal_components(x, down.out_features)
+    scale = found.variances.clamp_min(LEAST * float(found.variances.max()) + 1e-12).sqrt()
+    k, d = found.vectors.shape[1], len(found.mean)
+    inward, outward = (found.vectors / scale).T, found.vectors * scale
+    for layer in (down, up):
+        layer.weight.zero_()
+        layer.bias.zero_()
+    down.weight[:k, :d] = inward.to(down.weight.dtype)
+    down.bias[:k] = -(inward @ found.mean).to(down.bias.dtype)
+    up.weight[:, :k] = outward.to(up.weight.dtype)
+    up.bias.copy_(found.mean)
+    return found
+
+
+def _linear_path(half: nn.Module) -> nn.Linear | None:
+    """The linear layer beside a nonlinear way, of an encoder or a decoder that has one."""
+    for module in half.modules():
+        if isinstance(module, Sum):
+            layers = [layer for layer in module.first.modules() if isinstance(layer, nn.Linear)]
+            return layers[0] if len(layers) == 1 else None
+    return None
