@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lapae.config import ACTIVATIONS, LIKELIHOODS, Config, ModelConfig
-from lapae.curvature.likelihoods import Gaussian, Likelihood
+from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import Method, build
 from lapae.methods.seeds import seed_all
@@ -62,7 +62,7 @@ def _check_fits(network: Modules, shape: Shape) -> None:
 def make_likelihood(config: ModelConfig) -> Likelihood:
     """The likelihood that the configuration names."""
     kind = LIKELIHOODS.find(config.likelihood.lower()).load()
-    return kind(config.sigma) if kind is Gaussian else kind()
+    return kind(sigma=config.sigma) if hasattr(kind, "sigma") else kind()
 
 
 @dataclass(frozen=True)
