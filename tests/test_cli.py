@@ -126,7 +126,7 @@ def test_run_that_is_there_is_not_overwritten_but_resumed(tmp_path, capsys):
     assert main(["train", "digits", *QUICK, "--out", str(out)]) == 0
     before = (out / MODEL).read_bytes()
     assert main(["train", "digits", *QUICK, "--out", str(out)]) == 2
-    assert f"already holds a run: choose another --out, or go on with --resume {out}" in capsys.readouterr().err
+    assert f"already holds a run: choose another --out, or continue it with --resume {out}" in capsys.readouterr().err
     assert main(["train", "--resume", str(out), "--batch-size", "7"]) == 2
     assert "a resumed run cannot change batch_size (from 64 to 7)" in capsys.readouterr().err
     assert main(["train", "--resume", str(out)]) == 0

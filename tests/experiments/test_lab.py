@@ -20,7 +20,7 @@ QUICK = Size(quick=True)
 
 
 def plan(size: Size) -> dict[str, Trial]:
-    good, bad = dense(size, "online"), dense(size, "online", hessian="no such one")
+    good, bad = dense(size, "online"), dense(size, "online", update="redux", uncertain="encoder")
     return {"good": good, "bad": bad, "fitted": dense(size, "posthoc")}
 
 
@@ -39,7 +39,7 @@ def test_a_model_that_cannot_be_trained_fails_its_experiment_alone(mine, tmp_pat
     lab = Lab(mine, QUICK, tmp_path, device="cpu")
     failed = fit_all([lab], 1, lines.append)
     assert list(failed) == ["mine"]
-    assert "unknown hessian 'no such one'" in failed["mine"]
+    assert "keeps nothing of the precision" in failed["mine"]
     assert lines[0] == "3 models to train"  # two of the plan and what the third starts from
     assert sorted(
         path.name for path in (tmp_path / "runs").iterdir() if (path / "model.safetensors").exists()
@@ -51,7 +51,7 @@ def test_a_model_that_cannot_be_trained_fails_its_experiment_alone(mine, tmp_pat
 
 def test_the_command_says_what_was_not_done(mine, tmp_path, capsys):
     assert main(["reproduce", "mine", "--quick", "--device", "cpu", "--out", str(tmp_path)]) == 2
-    assert "not done: mine (bad: ConfigError: unknown hessian" in capsys.readouterr().err
+    assert "not done: mine (bad: ConfigError: update='redux' keeps nothing" in capsys.readouterr().err
     assert (tmp_path / "results.md").read_text().strip() == "# Results"
 
 

@@ -237,5 +237,5 @@ def test_it_trains_as_an_autoencoder_first():
 
 
 def test_unknown_choice_of_prior():
-    with pytest.raises(ConfigError, match="optimize_prior = weight: expected one of scalar, layer, none"):
+    with pytest.raises(ConfigError, match="optimize_prior = 'weight': expected one of scalar, layer, none"):
         finished(optimize_prior="weight")

@@ -212,7 +212,7 @@ def test_models_that_cannot_be_built(table, model, complaint):
 
 
 def test_unknown_method(table):
-    with pytest.raises(ConfigError, match="unknown method 'nope': expected one of ae"):
+    with pytest.raises(ConfigError, match="unknown method 'nope': expected one of online"):
         fit(config("nope"), table)
 
 

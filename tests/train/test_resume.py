@@ -58,7 +58,7 @@ def test_ctrl_c_leaves_a_resumable_run_and_a_clean_message(undisturbed, tmp_path
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"stopped; go on with: lapae train --resume {run}" in errors
+    assert f"stopped; continue with: lapae train --resume {run}" in errors
     assert "Traceback" not in errors
     assert not (run / MODEL).exists()
     with pytest.warns(UserWarning, match="not finished: these are its best weights so far"):

@@ -65,7 +65,7 @@ def check(options: Any) -> None:
         wrong = _wrong(value, hints[field.name])
         if wrong is not None:
             shown = list(value) if isinstance(value, tuple) else value
-            raise ConfigError(f"{field.name} = {shown}: expected {wrong}")
+            raise ConfigError(f"{field.name} = {shown!r}: expected {wrong}")
 
 
 def _wrong(value: Any, kind: Any) -> str | None:

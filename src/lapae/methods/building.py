@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.config import ACTIVATIONS, LIKELIHOODS, Config, ModelConfig
-from lapae.curvature.likelihoods import Gaussian, Likelihood, Mixed
+from lapae.curvature.likelihoods import Likelihood, Mixed
 from lapae.errors import ConfigError
 from lapae.methods.base import Method, build
 from lapae.methods.seeds import seed_all
@@ -99,7 +99,7 @@ def make_likelihood(config: ModelConfig, space: Space) -> Likelihood:
     kind = LIKELIHOODS.find(name).load()
     if any(part != "gaussian" for part, _, _ in space.parts):
         return Mixed(tuple((name if part == "gaussian" else part, a, b) for part, a, b in space.parts))
-    return kind(config.sigma or 1.0) if kind is Gaussian else kind()
+    return kind(sigma=config.sigma or 1.0) if hasattr(kind, "sigma") else kind()
 
 
 @dataclass(frozen=True)

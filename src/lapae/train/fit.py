@@ -156,6 +156,7 @@ def fit(
             device=device,
             resume=checkpoint,
             observers=observers,
+            keep_start=bool(config.model.linear),
         )
     metrics = {
         "epochs": len(result.history),

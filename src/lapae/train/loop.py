@@ -29,6 +29,7 @@ from lapae.runs.files import write_whole
 from lapae.train import distributed as processes
 from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
 from lapae.train.distributed import from_first, stand_in, take_place, together, total
+from lapae.train.noise import errors, is_better, set_noise
 from lapae.train.precision import autocast
 from lapae.train.progress import Observer
 from lapae.train.step import LossSum, anneal, make_optimizer, make_step
@@ -77,10 +78,13 @@ def train(
     device: torch.device | None = None,
     resume: Checkpoint | None = None,
     observers: Sequence[Observer] = (),
+    keep_start: bool = False,
 ) -> TrainResult:
     """Train `method` on `batches`; without `valid`, the training loss steers.
 
     `run` keeps the metrics and the checkpoints, with `about` (plain JSON: the configuration, the data) in them.
+    `keep_start` keeps the initial weights, which were chosen with care, unless training has made held-out errors smaller
+    beyond doubt.
     """
     device = take_place(options) if device is None else device
     method.to(device)
@@ -92,11 +96,15 @@ def train(
         optimizer = make_optimizer(method, options.learning_rate, device)
         # Any smaller loss is better, as for early stopping: a relative threshold means nothing for a log-density.
         schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=5, threshold=0.0)
+        held_out = valid if valid is not None and valid.n_data else batches
+        begun, first = copy_state(method), errors(method, lambda: held_out.epoch(0), device) if keep_start else None
         if resume is not None:
             resume.restore(method, optimizer, schedule)
             state = resume.state
             if state.n_data != batches.n_data:
                 raise RunError(f"{resume.path} is of {state.n_data} training data, there are {batches.n_data} now")
+        else:
+            set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
         best = {k: v.to(device) for k, v in resume.best.items()} if resume is not None else copy_state(method)
         generator = torch.Generator(device)
         context = together(generator)
@@ -134,6 +142,7 @@ def train(
                 loss, n_finite = losses.read()
                 record: dict[str, Any] = {"epoch": epoch, "loss": loss}
 
+                set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
                 if valid is not None and valid.n_data:
                     seed_all(options.seed, "valid", epoch, **noise)
                     record |= {
@@ -170,6 +179,11 @@ def train(
             for observer in observers:
                 observer.close()
         method.load_state_dict(best)
+        if first is not None and not is_better(errors(method, lambda: held_out.epoch(0), device), first):
+            kept = {name: value for name, value in begun.items() if name in dict(method.named_parameters())}
+            method.load_state_dict({**best, **kept})  # with the posterior that training has found
+            state.best_epoch = 0
+        set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
 
     method.eval()
     seed_all(options.seed, "finish", rank=rank)

@@ -1,0 +1,75 @@
+"""Held-out residuals in training: the noise of the likelihood, and whether training has led beyond where it began."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from lapae.methods import Method
+from lapae.train.distributed import stand_in, total
+
+SHRINK = 5.0
+"""Data that the noise of all features counts for in that of one."""
+LEAST = 1e-3
+"""Noise of a feature, at least, as a share of that of all."""
+
+Data = Callable[[], Iterable[Tensor]]
+
+
+@torch.no_grad()
+def residuals(method: Method, x: Tensor) -> Tensor:
+    """Of x (B, *shape) under the point estimate, NaN where missing."""
+    draws = method.draw_mean()
+    output = draws.decode(draws.encode(x[None])).loc[0]
+    return x - method.likelihood.mean(output)
+
+
+@torch.no_grad()
+def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: bool) -> None:
+    """Give the noise of `method` its maximum likelihood on held-out data, in closed form: the mean squared residual.
+
+    Args:
+        method: one that learns it; nothing is done otherwise.
+        data: batches of held-out data, this process's part of them.
+        device: where the method works.
+        per_feature: one number per feature, where `sigma` has room for that, or one for all.
+    """
+    if method.sigma is None:
+        return
+    method.eval()
+    sums: Tensor | None = None
+    for part in data():
+        x = stand_in(part).to(device)
+        square = residuals(method, x).square()
+        known = ~square.isnan() & bool(len(part))
+        both = torch.stack([torch.where(known, square, 0.0).sum(0), known.to(square.dtype).sum(0)]).double()
+        sums = both if sums is None else sums + both
+    if sums is None:
+        return
+    square, count = total(sums)
+    pooled = (square.sum() / count.sum().clamp_min(1)).clamp_min(1e-12)
+    variance = pooled.expand(method.sigma.shape)
+    if per_feature and method.sigma.shape == square.shape:
+        variance = ((square + SHRINK * pooled) / (count + SHRINK)).clamp_min(LEAST**2 * pooled)
+    method.sigma.copy_(variance.sqrt())
+
+
+@torch.no_grad()
+def errors(method: Method, data: Data, device: torch.device) -> Tensor:
+    """Squared error of each held-out datum of this process under the point estimate, (n,) in 64 bits."""
+    method.eval()
+    parts = [residuals(method, x.to(device)).square().flatten(1).nansum(1).double().cpu() for x in data() if len(x)]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+
+
+def is_better(after: Tensor, before: Tensor) -> bool:
+    """Whether errors (n,) have fallen by more than one standard error of the difference, datum by datum."""
+    if len(after) < 2:
+        return True
+    gain = before - after
+    sums = total(torch.stack([gain.sum(), gain.square().sum(), torch.tensor(float(len(gain)), dtype=gain.dtype)]))
+    mean = sums[0] / sums[2]
+    variance = (sums[1] / sums[2] - mean.square()).clamp_min(0)
+    return bool(mean > (variance / sums[2]).sqrt())
