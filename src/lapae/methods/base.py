@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from lapae.config import METHODS, MethodConfig, MethodOptions
