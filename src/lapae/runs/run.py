@@ -87,7 +87,9 @@ class Run:
     def check_free(self) -> None:
         """RunError where the folder holds a run already."""
         if (self / CONFIG).exists() or (self / CHECKPOINT).exists():
-            raise RunError(f"{self.path} already holds a run: choose another --out, or continue it with --resume {self.path}")
+            raise RunError(
+                f"{self.path} already holds a run: choose another --out, or continue it with --resume {self.path}"
+            )
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
