@@ -132,7 +132,8 @@ def fit(
         check_values(data, named)
         if named.takes_missing and not config.data.allow_nan:  # later data may have holes where these have none
             config = replace(config, data=replace(config.data, allow_nan=True))
-        first = torch.from_numpy(data.space.convert(np.asarray(data.train.x[:STARTED_FROM])))
+        parts = [np.asarray(split.x[:STARTED_FROM]) for split in (data.train, data.valid)]
+        first = torch.from_numpy(data.space.convert(np.concatenate(parts)))
         method = build_method(config, data.space, network=network, likelihood=likelihood, start=first)
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)

@@ -83,8 +83,8 @@ def train(
     """Train `method` on `batches`; without `valid`, the training loss steers.
 
     `run` keeps the metrics and the checkpoints, with `about` (plain JSON: the configuration, the data) in them.
-    `keep_start` keeps the initial weights, which were chosen with care, unless training has made held-out errors smaller
-    beyond doubt.
+    `keep_start` is for initial weights that were chosen with care: they are moved with care too, and kept unless training
+    has made held-out errors smaller beyond doubt.
     """
     device = take_place(options) if device is None else device
     method.to(device)
@@ -93,7 +93,7 @@ def train(
     run, observers = (run, observers) if rank == 0 else (None, ())  # one process writes, and speaks
 
     if any(parameter.requires_grad for parameter in method.parameters()):
-        optimizer = make_optimizer(method, options.learning_rate, device)
+        optimizer = make_optimizer(method, options.learning_rate, device, by_width=keep_start)
         # Any smaller loss is better, as for early stopping: a relative threshold means nothing for a log-density.
         schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=5, threshold=0.0)
         held_out = valid if valid is not None and valid.n_data else batches

@@ -46,12 +46,29 @@ class LossSum:
         return loss / max(n_data, 1.0), int(self.sums[2])
 
 
-def make_optimizer(method: nn.Module, learning_rate: float, device: torch.device) -> torch.optim.Adam:
-    """Adam over what is trainable: fused; on a GPU so that it can be captured, its learning rate in a tensor."""
-    parameters = [p for p in method.parameters() if p.requires_grad]
+WIDE = 256
+"""Inputs of a unit beyond which the learning rate of its weights falls, where `by_width`."""
+
+
+def make_optimizer(
+    method: nn.Module, learning_rate: float, device: torch.device, *, by_width: bool = False
+) -> torch.optim.Adam:
+    """Adam over what is trainable: fused; on a GPU so that it can be captured, its learning rate in a tensor.
+
+    A step of Adam changes all weights of a unit by as much, and so its sum by the more the more inputs it has: `by_width`
+    divides the rate of weights by the number of inputs, in units of `WIDE`.
+    """
+    groups: dict[float, list[nn.Parameter]] = {}
+    for parameter in method.parameters():
+        if parameter.requires_grad:
+            fan_in = parameter[0].numel() if by_width and parameter.ndim > 1 else 1
+            groups.setdefault(min(1.0, WIDE / fan_in), []).append(parameter)
+    rates = [{"params": members, "lr": learning_rate * share, "share": share} for share, members in groups.items()]
     if device.type != "cuda":
-        return torch.optim.Adam(parameters, learning_rate, fused=True)
-    return torch.optim.Adam(parameters, torch.tensor(learning_rate, device=device), fused=True, capturable=True)
+        return torch.optim.Adam(rates, fused=True)
+    for group in rates:
+        group["lr"] = torch.tensor(group["lr"], device=device)
+    return torch.optim.Adam(rates, fused=True, capturable=True)
 
 
 def anneal(optimizer: torch.optim.Optimizer, learning_rate: float, done: float) -> None:
@@ -59,9 +76,9 @@ def anneal(optimizer: torch.optim.Optimizer, learning_rate: float, done: float) 
     rate = 0.5 * learning_rate * (1 + math.cos(math.pi * done))
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):  # in place: a captured step reads it
-            group["lr"].fill_(rate)
+            group["lr"].fill_(rate * group["share"])
         else:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
 
 
 def averaging_gradients(method: nn.Module) -> nn.Module:
