@@ -28,7 +28,7 @@ PATIENCE = 3
 
 
 @dataclass
-class TrainedModel:
+class Model:
     """A method at its best weights, with its configuration and what it knows of its data."""
 
     method: Method
@@ -80,7 +80,7 @@ def load_run(
     likelihood: Likelihood | None = None,
     device: str | torch.device = "cpu",
     allow_nan: bool = False,
-) -> TrainedModel:
+) -> Model:
     """The trained model of a run folder, at its best weights.
 
     `network` and `likelihood` are needed where the model was trained with modules or a likelihood of one's own. A run
@@ -121,7 +121,7 @@ def load_run(
             raise
         raise RunError(f"{error}; {OWN_MODULES}") from error
     method.to(device).eval()
-    return TrainedModel(method, config, space, run.read_metrics() or {}, path=run.path)
+    return Model(method, config, space, run.read_metrics() or {}, path=run.path)
 
 
 def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

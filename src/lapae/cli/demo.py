@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lapae.data import Data
-    from lapae.model import TrainedModel
+    from lapae.model import Model
     from lapae.runs import Run
     from lapae.runs.results import Record
 
@@ -85,7 +85,7 @@ def split_digits(run: Run) -> Any:
     return x[y >= KNOWN]
 
 
-def evaluate(run: Run, model: TrainedModel, data: Data, unknown: Any, seed: int) -> list[Record]:
+def evaluate(run: Run, model: Model, data: Data, unknown: Any, seed: int) -> list[Record]:
     """Three tasks in quick settings, kept in the run."""
     import torch
 

@@ -16,7 +16,7 @@ from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
     from lapae.data import Data
-    from lapae.model import TrainedModel
+    from lapae.model import Model
     from lapae.runs import Run
 
 TASKS = {
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> tuple[Run, TrainedModel, Data]:
+def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> tuple[Run, Model, Data]:
     """A run, its model on a device, and its data."""
     from lapae.estimator.storage import check_data
     from lapae.model import load_run

@@ -14,7 +14,7 @@ from lapae.errors import ConfigError, LapaeError
 
 if TYPE_CHECKING:
     from lapae.data import Data
-    from lapae.model import TrainedModel
+    from lapae.model import Model
     from lapae.view.explore.server import Server
 
 
@@ -90,7 +90,7 @@ def prepare(command: ExploreCommand) -> Server:
     return Server(Routes(explorer, opening(explorer, name, reason)), command.host, command.port)
 
 
-def load(model: TrainedModel, data_dir: str | None) -> tuple[Data | None, str | None]:
+def load(model: Model, data_dir: str | None) -> tuple[Data | None, str | None]:
     """The data of a run, or why there are none: a model can be looked at without."""
     from lapae.data import DataError
     from lapae.estimator.storage import check_data

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from lapae.data.inputs import Block, CsvInput, Input
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     return finish(source, out, n, options, imputed=holes)
 
 
-def filled(model: TrainedModel, source: Input, options: Device) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
+def filled(model: Model, source: Input, options: Device) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
     """Blocks, their data (B, *shape) in storage units without a hole, and where the holes were."""
     import numpy as np
 
@@ -142,7 +142,7 @@ def _collect(parts: list) -> Any:
     return nullcontext(parts.append)
 
 
-def write_images(out: Path, blocks: Iterator[Any], *, single: bool, model: TrainedModel) -> tuple[int, int]:
+def write_images(out: Path, blocks: Iterator[Any], *, single: bool, model: Model) -> tuple[int, int]:
     """A .png for each image, under its name."""
 
     from lapae.runs.files import whole, whole_folder

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lapae.cli.shared import Rows
     from lapae.data.inputs import Block, Input
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Source = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
@@ -86,7 +86,7 @@ class PredictCommand:
         return source, predicted(model, source, self.options, want, what)
 
 
-def open_model(run: Path, options: Device) -> TrainedModel:
+def open_model(run: Path, options: Device) -> Model:
     """The model of a run, ready to predict, taking missing values where its likelihood can."""
     from lapae.estimator.training import settle
     from lapae.model import load_run
@@ -100,7 +100,7 @@ def open_model(run: Path, options: Device) -> TrainedModel:
     return model
 
 
-def open_source(path: Path, model: TrainedModel, options: Intake, *, alpha: bool = False) -> Input:
+def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = False) -> Input:
     """The input of a command, as its options have it."""
     from lapae.data.inputs import open_input
 
@@ -108,12 +108,12 @@ def open_source(path: Path, model: TrainedModel, options: Intake, *, alpha: bool
     return open_input(path, model, alpha=alpha, **how)
 
 
-def seed_of(model: TrainedModel, options: Device) -> int:
+def seed_of(model: Model, options: Device) -> int:
     """The seed of the networks drawn."""
     return model.config.train.seed if options.seed is None else options.seed
 
 
-def to_model(model: TrainedModel, block: Block, path: Path) -> Tensor:
+def to_model(model: Model, block: Block, path: Path) -> Tensor:
     """A block in the model's space."""
     import numpy as np
     import torch
@@ -126,7 +126,7 @@ def to_model(model: TrainedModel, block: Block, path: Path) -> Tensor:
 
 
 def predicted(
-    model: TrainedModel, source: Input, options: Predictive, want: tuple[str, ...], what: str
+    model: Model, source: Input, options: Predictive, want: tuple[str, ...], what: str
 ) -> Iterator[Rows]:
     """Predictions of `want` for the input, block by block, with a progress bar. Processes share the blocks."""
     from lapae.cli.shared import Rows, in_order

@@ -23,7 +23,7 @@ from lapae.registry import listing
 from lapae.train.launch import end_with_launcher, in_job, may_restart, start_processes
 
 if TYPE_CHECKING:
-    from lapae.model import TrainedModel
+    from lapae.model import Model
     from lapae.runs import Run
 
 
@@ -166,7 +166,7 @@ def absolute(source: str) -> str:
     return source if source in known or not path.exists() else str(path.resolve())
 
 
-def train_in(run: Run, config: Config, data=None, *, resume: bool = False) -> TrainedModel:
+def train_in(run: Run, config: Config, data=None, *, resume: bool = False) -> Model:
     """Train in a run folder that no other job writes, with progress on stderr."""
     from lapae.train.distributed import from_first, note_begun, rank
     from lapae.train.fit import fit
@@ -190,7 +190,7 @@ def train_in(run: Run, config: Config, data=None, *, resume: bool = False) -> Tr
         raise
 
 
-def report(model: TrainedModel, *, as_json: bool) -> int:
+def report(model: Model, *, as_json: bool) -> int:
     """Print where the run is and its final numbers."""
     from lapae.runs import plain
 

@@ -50,7 +50,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         verbose: whether to show the progress of training.
 
     Attributes:
-        model_: the trained `lapae.model.TrainedModel`.
+        model_: the trained `lapae.model.Model`.
         offset_: the threshold: `decision_function` is `score_samples` minus it.
         history_: one record an epoch.
         n_features_in_: number of features, of a table.

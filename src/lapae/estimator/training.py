@@ -15,7 +15,7 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.likelihoods import likelihood as by_name
 from lapae.data import Data
 from lapae.data.splits import LEAST_TO_SPLIT, MOST_HELD_OUT
-from lapae.model import TrainedModel
+from lapae.model import Model
 
 if TYPE_CHECKING:
     from lapae.estimator.autoencoder import LaplacianAutoencoder
@@ -32,7 +32,7 @@ HIDDEN = 0.2
 """Share of values hidden to measure the error of imputed ones."""
 
 
-def train(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[TrainedModel, np.ndarray]:
+def train(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[Model, np.ndarray]:
     """Train on x (n, *shape); also what was held out to steer training."""
     fraction, n = estimator.validation_fraction, len(x)
     if not 0 <= fraction < 1:
@@ -52,7 +52,7 @@ def train(estimator: LaplacianAutoencoder, x: np.ndarray) -> tuple[TrainedModel,
     return model, np.asarray(data.valid.x)
 
 
-def settle(model: TrainedModel) -> None:
+def settle(model: Model) -> None:
     """Ready to predict: tables in 64 bits on a CPU, so that a datum's score does not depend on its batch."""
     model.method.eval().requires_grad_(False)
     if model.space.kind == "table" and next(model.method.parameters()).device.type == "cpu":

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lapae.space import Space
 
 
-class TrainedModel(Protocol):
+class Model(Protocol):
     """What tasks ask of a trained model."""
 
     @property
@@ -76,7 +76,7 @@ def task(name: str, options: type) -> Callable:
     return add
 
 
-def run_task(name: str, model: TrainedModel, data: Data, options: Any = None) -> Result:
+def run_task(name: str, model: Model, data: Data, options: Any = None) -> Result:
     """Run the task `name` on a trained model and data; `options` is its dataclass, a mapping of fields, or None."""
     if name not in TASKS:
         raise ConfigError(f"unknown task {name!r}: expected one of {', '.join(TASKS)}")
@@ -90,7 +90,7 @@ def run_task(name: str, model: TrainedModel, data: Data, options: Any = None) ->
     return entry.run(model, data, options)
 
 
-def device(model: TrainedModel) -> torch.device:
+def device(model: Model) -> torch.device:
     """Where the model's weights are."""
     return next(model.method.parameters()).device
 
@@ -103,13 +103,13 @@ def subset(split: Split, limit: int | None, seed: int = 0) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))
 
 
-def tensor(model: TrainedModel, split: Split, index: np.ndarray, space: Space | None = None) -> Tensor:
+def tensor(model: Model, split: Split, index: np.ndarray, space: Space | None = None) -> Tensor:
     """The data `index` of a split, of the model's `space` or another, in the model: (n, *shape) on the CPU."""
     return torch.from_numpy(np.ascontiguousarray((space or model.space).convert(np.asarray(split.x[index]))))
 
 
 def batches(
-    model: TrainedModel,
+    model: Model,
     split: Split,
     limit: int | None,
     seed: int = 0,

@@ -25,7 +25,7 @@ from lapae.predict import predict
 from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import Progress
 from lapae.runs.results import Table
-from lapae.tasks.base import TrainedModel, subset, task, tensor
+from lapae.tasks.base import Model, subset, task, tensor
 from lapae.tasks.semi_supervised import embed
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class CalibrationOptions:
 
 
 @task("calibration", CalibrationOptions)
-def _task(model: TrainedModel, data: Data, options: CalibrationOptions) -> CalibrationResult:
+def _task(model: Model, data: Data, options: CalibrationOptions) -> CalibrationResult:
     x = tensor(model, data.test, subset(data.test, options.limit, options.seed))
     with progress_bar("calibration", len(x) * n_distinct(model.method, options.n_samples)) as advance:
         return run(

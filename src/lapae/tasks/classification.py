@@ -20,7 +20,7 @@ from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.predict.complete import noise_like
 from lapae.runs.results import Table
-from lapae.tasks.base import TrainedModel, device, labels, subset, task, tensor
+from lapae.tasks.base import Model, device, labels, subset, task, tensor
 from lapae.tasks.classifier import class_probabilities, train_classifier
 from lapae.tasks.imputation import ImputationOptions, ImputationResult, hidden_test_data, value_range
 from lapae.tasks.imputation import run as run_imputation
@@ -111,7 +111,7 @@ class ClassificationOptions(ImputationOptions):
 
 
 @task("classification", ClassificationOptions)
-def _task(model: TrainedModel, data: Data, options: ClassificationOptions) -> ClassificationResult:
+def _task(model: Model, data: Data, options: ClassificationOptions) -> ClassificationResult:
     y_train, y_test = (labels(split, "the task 'classification'") for split in (data.train, data.test))
     if y_train.ndim != 1:
         raise ConfigError(f"the task 'classification' needs one class a datum, got labels of shape {y_train.shape}")

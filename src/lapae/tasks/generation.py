@@ -20,7 +20,7 @@ from lapae.predict.generate import from_noise, from_prior, n_progress
 from lapae.predict.mc import evaluating
 from lapae.predict.prediction import Progress
 from lapae.runs.results import Table
-from lapae.tasks.base import TrainedModel, subset, task, tensor
+from lapae.tasks.base import Model, subset, task, tensor
 from lapae.tasks.imputation import value_range
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class GenerationOptions:
 
 
 @task("generation", GenerationOptions)
-def _task(model: TrainedModel, data: Data, options: GenerationOptions) -> GenerationResult:
+def _task(model: Model, data: Data, options: GenerationOptions) -> GenerationResult:
     if options.n < 2:
         raise ConfigError(f"n={options.n}: expected at least 2, as diversity is a distance between two")
     train = tensor(model, data.train, subset(data.train, options.train_limit, options.seed))

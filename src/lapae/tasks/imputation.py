@@ -14,7 +14,7 @@ from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.predict.complete import Imputation, impute
 from lapae.runs.results import Table
-from lapae.tasks.base import TrainedModel, subset, task, tensor
+from lapae.tasks.base import Model, subset, task, tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -169,7 +169,7 @@ class ImputationOptions:
         return {name: getattr(self, name) for name in names}
 
 
-def value_range(model: TrainedModel, data: Data, n: int = 1000) -> tuple[float, float]:
+def value_range(model: Model, data: Data, n: int = 1000) -> tuple[float, float]:
     """Range of the training data (of a part of them) in the model's space."""
     part = tensor(model, data.train, subset(data.train, n))
     known = part[~part.isnan()]
@@ -178,7 +178,7 @@ def value_range(model: TrainedModel, data: Data, n: int = 1000) -> tuple[float, 
     return float(known.min()), float(known.max())
 
 
-def hidden_test_data(model: TrainedModel, data: Data, options: Any) -> tuple[np.ndarray, Tensor, Tensor]:
+def hidden_test_data(model: Model, data: Data, options: Any) -> tuple[np.ndarray, Tensor, Tensor]:
     """Indices, truth and mask of the test data that a task hides a part of."""
     index = subset(data.test, options.limit, options.seed)
     x = tensor(model, data.test, index)
@@ -187,7 +187,7 @@ def hidden_test_data(model: TrainedModel, data: Data, options: Any) -> tuple[np.
 
 
 @task("imputation", ImputationOptions)
-def _task(model: TrainedModel, data: Data, options: ImputationOptions) -> ImputationResult:
+def _task(model: Model, data: Data, options: ImputationOptions) -> ImputationResult:
     _, x, observed = hidden_test_data(model, data, options)
     with progress_bar("imputation", len(x) * options.average) as advance:
         return run(

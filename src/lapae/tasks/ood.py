@@ -32,7 +32,7 @@ from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import Inputs, Progress
 from lapae.runs.results import Table
 from lapae.space import Space, chunks
-from lapae.tasks.base import TrainedModel, batches, size, task
+from lapae.tasks.base import Model, batches, size, task
 from lapae.tasks.metrics import Detection, detection
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class OodOptions:
 
 
 @task("ood", OodOptions)
-def _task(model: TrainedModel, data: Data, options: OodOptions) -> OodResult:
+def _task(model: Model, data: Data, options: OodOptions) -> OodResult:
     from lapae.data import load
 
     if not options.ood:

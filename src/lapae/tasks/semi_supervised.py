@@ -25,7 +25,7 @@ from lapae.predict import predict
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.prediction import Progress
 from lapae.runs.results import Table
-from lapae.tasks.base import TrainedModel, labels, subset, task, tensor
+from lapae.tasks.base import Model, labels, subset, task, tensor
 from lapae.tasks.knn import Voting, choose_k, together, votes
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class SemiSupervisedOptions:
 
 
 @task("semi-supervised", SemiSupervisedOptions)
-def _task(model: TrainedModel, data: Data, options: SemiSupervisedOptions) -> SemiSupervisedResult:
+def _task(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSupervisedResult:
     from lapae.errors import ConfigError
 
     if options.split not in ("train", "valid", "test"):

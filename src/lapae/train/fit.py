@@ -18,7 +18,7 @@ from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood
-from lapae.model import TrainedModel, load_run
+from lapae.model import Model, load_run
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, read_config, write_config
@@ -95,7 +95,7 @@ def fit(
     network: Modules | None = None,
     likelihood: Likelihood | None = None,
     observers: Sequence[Observer] = (),
-) -> TrainedModel:
+) -> Model:
     """Train what `config` says on `data` (those that it names, where not given), in `run` where there is one.
 
     `resume` goes on from the last checkpoint of `run`. `network` (encoder, decoder) and `likelihood` stand in for those
@@ -105,7 +105,7 @@ def fit(
     options = config.train
     device = take_place(options)
     if run is not None and resume:
-        done: list[TrainedModel] = []
+        done: list[Model] = []
 
         def finished() -> bool:
             """Whether there is nothing left to do."""
@@ -171,7 +171,7 @@ def fit(
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
-    model = TrainedModel(method, config, data.space, metrics, result.history)
+    model = Model(method, config, data.space, metrics, result.history)
     if run is not None and rank() == 0:
         model.save(run)
     return model

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lapae.data import Data, Split
-from lapae.model import TrainedModel
+from lapae.model import Model
 
 TASKS = {
     "ood": (
@@ -37,7 +37,7 @@ TASKS = {
 }
 
 
-def summary(model: TrainedModel, data: Data) -> str:
+def summary(model: Model, data: Data) -> str:
     """What was trained on what, in a line."""
     config = model.config
     what = "images" if data.kind == "image" else "rows" if data.kind == "table" else "arrays"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.model import TrainedModel
+from lapae.model import Model
 from lapae.predict.decode import Decoded
 from lapae.view.pictures import amounts, data_url, is_image, pixels, shrink, tiled
 
@@ -42,7 +42,7 @@ class Display:
         return {"kind": self.kind, "features": features, "channels": list(self.channels)}
 
 
-def choose_display(model: TrainedModel, x: Tensor) -> Display:
+def choose_display(model: Model, x: Tensor) -> Display:
     """Images as such; few features as bars, those that vary most; long arrays and windows as lines.
 
     x (N, *shape) are data.
@@ -85,17 +85,17 @@ def _strips(n: int, channels: tuple[int, ...]) -> list[slice]:
     return [slice(start, start + each) for start in range(0, n, each)]
 
 
-def in_units(model: TrainedModel, x: Tensor) -> np.ndarray:
+def in_units(model: Model, x: Tensor) -> np.ndarray:
     """Data (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
     return model.space.to_user(x.double().numpy()).reshape(len(x), -1)
 
 
-def deviation_in_units(model: TrainedModel, deviation: Tensor) -> np.ndarray:
+def deviation_in_units(model: Model, deviation: Tensor) -> np.ndarray:
     """Deviations (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
     return model.space.to_user(deviation.double().numpy(), deviation=True).reshape(len(deviation), -1)
 
 
-def tiles(model: TrainedModel, display: Display, decoded: Decoded, side: int) -> dict[str, Any]:
+def tiles(model: Model, display: Display, decoded: Decoded, side: int) -> dict[str, Any]:
     """What the page shows at each place of a map: two sprites, or the numbers of the features."""
     if display.kind == "image":
         mean, deviation = shrink(decoded.mean), shrink(decoded.deviation)
@@ -111,7 +111,7 @@ def tiles(model: TrainedModel, display: Display, decoded: Decoded, side: int) ->
     return {"mean": shorts(mean[:, display.features]), "deviation": shorts(deviation[:, display.features])}
 
 
-def cards(model: TrainedModel, display: Display, x: Tensor, mean: Tensor, deviation: Tensor) -> list[dict[str, Any]]:
+def cards(model: Model, display: Display, x: Tensor, mean: Tensor, deviation: Tensor) -> list[dict[str, Any]]:
     """Input, mean and deviation of each datum: images as URLs, features as numbers with their places in their range."""
     if display.kind == "image":
         x, mean, deviation = (shrink(images, 128) for images in (x, mean, deviation))

@@ -18,11 +18,11 @@ from lapae.view.latent_map import latent_space, plane
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from lapae.tasks.base import TrainedModel
+    from lapae.tasks.base import Model
 
 
 def latent_figure(
-    model: TrainedModel,
+    model: Model,
     x: Tensor,
     y: np.ndarray | None = None,
     *,
@@ -56,7 +56,7 @@ def _points(axes: Axes, points: np.ndarray, y: np.ndarray | None, names: Sequenc
         axes.figure.legend(loc="outside lower center", ncols=len(np.unique(y)), **style)
 
 
-def reconstruction_figure(model: TrainedModel, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
+def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
     """A column a datum of x (n, C, H, W): input, mean reconstruction, deviation."""
     found = predict(model.method, x, n_samples=n_samples, seed=seed, want=("outputs",))
     assert found.x_mean is not None
@@ -77,7 +77,7 @@ def reconstruction_figure(model: TrainedModel, x: Tensor, *, n_samples: int = 10
 
 
 def imputation_figure(
-    model: TrainedModel, x: Tensor, *, which: MaskName = "upper", modes: int = 6, seed: int = 0
+    model: Model, x: Tensor, *, which: MaskName = "upper", modes: int = 6, seed: int = 0
 ) -> Figure:
     """A row a datum of x (n, C, H, W): truth, what is left of it, samples of the missing half."""
     observed = mask(which, tuple(x.shape[1:]), n=len(x), seed=seed)

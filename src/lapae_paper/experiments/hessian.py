@@ -20,7 +20,7 @@ from lapae_paper.experiments.workspace import Lab
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 PAPER = {
     "post-hoc KFAC": ("9683.9 ± 2455.0", "121.6 ± 24.5"),
@@ -66,7 +66,7 @@ def run(lab: Lab) -> Outcome:
     found: dict[str, dict[str, list[float]]] = {}
     figures = {}
 
-    def errors(model: TrainedModel) -> dict[str, float]:
+    def errors(model: Model) -> dict[str, float]:
         return {
             f"{split} {key}": value
             for split, part in (("valid", data.valid), ("test", data.test))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lapae.data import Data
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 CLASSIFIER = "Classifier"
 METHODS = ("vae", "dropout", "ensemble", "posthoc", "online", WIDE)
@@ -144,7 +144,7 @@ def run(lab: Lab) -> Outcome:
     return Outcome(tables, figures, {"rows": found, "test images": len(index)}, notes)
 
 
-def clean_classifier(lab: Lab, model: TrainedModel, data: Data, seed: int) -> nn.Module:
+def clean_classifier(lab: Lab, model: Model, data: Data, seed: int) -> nn.Module:
     """A classifier of clean images; kept beside the runs."""
     chosen = subset(data.train, None)
     return train_classifier(
@@ -159,7 +159,7 @@ def clean_classifier(lab: Lab, model: TrainedModel, data: Data, seed: int) -> nn
 
 
 def measure(
-    model: TrainedModel, data: Data, index: np.ndarray, classifiers: Sequence[nn.Module], seed: int
+    model: Model, data: Data, index: np.ndarray, classifiers: Sequence[nn.Module], seed: int
 ) -> dict[str, dict[str, float]]:
     """Errors and calibration with the upper half hidden ("imputed"), and of the bare classifiers ("hidden")."""
     x = tensor(model, data.test, index)
@@ -237,32 +237,32 @@ def claim(found: Mapping[str, Mapping[str, list[float]]]) -> Table:
     return Table("Does imputation improve calibration over the bare classifier?", columns, rows)
 
 
-def shown(model: TrainedModel, data: Data) -> Tensor:
+def shown(model: Model, data: Data) -> Tensor:
     """The first test images of four classes whose lower halves are ambiguous: 5, 3, 7, 9."""
     y = np.asarray(data.test.y)
     return tensor(model, data.test, np.array([np.flatnonzero(y == digit)[0] for digit in (5, 3, 7, 9)]))
 
 
-def half_samples(model: TrainedModel, data: Data) -> Tensor:
+def half_samples(model: Model, data: Data) -> Tensor:
     """Completed images (4, modes, *shape) of the same four half images."""
     x = shown(model, data)
     observed = mask("upper", tuple(x.shape[1:]))
     return impute(model.method, x, observed, value_range=value_range(model, data)).samples.transpose(0, 1)
 
 
-def from_nothing(model: TrainedModel, data: Data, steps: int) -> Tensor:
+def from_nothing(model: Model, data: Data, steps: int) -> Tensor:
     """64 images (64, *shape) with nothing observed, after so many encodings and decodings."""
     return from_noise(model.method, tuple(data.shape), 64, steps=steps, value_range=value_range(model, data))
 
 
-def variety_row(name: str, model: TrainedModel, data: Data, sets: Iterable[Tensor]) -> tuple[str, ...]:
+def variety_row(name: str, model: Model, data: Data, sets: Iterable[Tensor]) -> tuple[str, ...]:
     """How far the images of each set (n, *shape) are from each other and from the training data."""
     train = tensor(model, data.train, subset(data.train, 20_000))
     about = [describe(samples, train) for samples in sets]
     return name, *(cell(number) for each in about for number in (each.diversity, each.nearest_distance))
 
 
-def half_figure(data: Data, model: TrainedModel, samples: Mapping[str, Tensor]) -> Figure:
+def half_figure(data: Data, model: Model, samples: Mapping[str, Tensor]) -> Figure:
     """Four half images, and what each method makes of them: a column a mode."""
     x = shown(model, data)
     seen = x.masked_fill(~mask("upper", tuple(x.shape[1:])), 0.5)

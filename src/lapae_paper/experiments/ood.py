@@ -30,7 +30,7 @@ from lapae_paper.experiments.models import trial
 from lapae_paper.experiments.workspace import Lab
 
 if TYPE_CHECKING:
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "AE": ("ae", {}),
@@ -155,7 +155,7 @@ def table(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
     return Table(f"AUROC, {title}", columns, cells)
 
 
-def measure(lab: Lab, other: str, ways: Iterable[str], drawn: Iterable[str], model: TrainedModel) -> dict[str, Any]:
+def measure(lab: Lab, other: str, ways: Iterable[str], drawn: Iterable[str], model: Model) -> dict[str, Any]:
     """AUROC by predictive and score, and the scores to draw, of sampled networks; `other` are the data outside."""
     found = {way: _detect(lab, model, other, way) for way in ways}
     sampled = found["mc"]
@@ -170,7 +170,7 @@ def _cell(values: list[float]) -> str:
     return "-" if not values or all(abs(value - 0.5) < 1e-9 for value in values) else spread(values, 3)
 
 
-def _detect(lab: Lab, model: TrainedModel, other: str, way: str) -> OodResult:
+def _detect(lab: Lab, model: Model, other: str, way: str) -> OodResult:
     """Test data inside and outside; a part of the training data for typicality."""
     inside, outside = lab.data(model.config.data.source), lab.data(other)
     limit, n_train = lab.size(None, 150), lab.size(10_000, 150)

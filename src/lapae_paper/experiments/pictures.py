@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from lapae.data import Data, Split
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 SHOWN = 2000
 """Codes in a map."""
 
 
-def squared_errors(model: TrainedModel, split: Split, *, n_samples: int = 100) -> dict[str, float]:
+def squared_errors(model: Model, split: Split, *, n_samples: int = 100) -> dict[str, float]:
     """Squared error a datum: of sampled networks ("-log p") and of their mean reconstruction ("MSE")."""
     x = batches(model, split, None)
     found = predict(model.method, x, n_samples=n_samples, want=("outputs", "error"))
@@ -32,7 +32,7 @@ def squared_errors(model: TrainedModel, split: Split, *, n_samples: int = 100) -
     return {"-log p": float(found.squared_error.mean()), "MSE": float(found.squared_error_of_mean.mean())}
 
 
-def latent_row(model: TrainedModel, data: Data, *, title: str, n_samples: int = 50) -> Figure:
+def latent_row(model: Model, data: Data, *, title: str, n_samples: int = 50) -> Figure:
     """The latent space with the decoder's deviation, and the mean and deviation of one reconstruction."""
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     space, mean, deviation = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
@@ -42,7 +42,7 @@ def latent_row(model: TrainedModel, data: Data, *, title: str, n_samples: int = 
     return figure
 
 
-def draw_reconstruction(mean: Axes, deviation: Axes, model: TrainedModel, data: Data, *, n_samples: int = 50) -> None:
+def draw_reconstruction(mean: Axes, deviation: Axes, model: Model, data: Data, *, n_samples: int = 50) -> None:
     """Mean and deviation of the reconstruction of one test datum: the first of the last class."""
     y = np.asarray(data.test.y)
     x = tensor(model, data.test, np.flatnonzero(y == y.max())[:1])
@@ -58,7 +58,7 @@ def draw_reconstruction(mean: Axes, deviation: Axes, model: TrainedModel, data: 
         axes.set_title(name, fontsize=9)
 
 
-def draw_latent(axes: Axes, model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 48) -> None:
+def draw_latent(axes: Axes, model: Model, data: Data, *, n_samples: int = 50, side: int = 48) -> None:
     """Codes of test data, coloured by class, over the summed deviation of the decoder (dark: large)."""
     index = subset(data.test, SHOWN)
     space = latent_space(model.method, tensor(model, data.test, index))
@@ -72,14 +72,14 @@ def draw_latent(axes: Axes, model: TrainedModel, data: Data, *, n_samples: int =
     axes.tick_params(labelsize=6)
 
 
-def growth(model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 32) -> float:
+def growth(model: Model, data: Data, *, n_samples: int = 50, side: int = 32) -> float:
     """How much larger the decoder's deviation is away from the data than on it: a ratio of means over a map."""
     on, away = on_and_away(model, data, n_samples=n_samples, side=side)
     return float(away.mean() / on.mean()) if len(away) else float("nan")
 
 
 def on_and_away(
-    model: TrainedModel, data: Data, *, n_samples: int = 50, side: int = 32
+    model: Model, data: Data, *, n_samples: int = 50, side: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
     """The decoder's summed deviation in the cells of a map that are on the data, and in those away from them.
 

@@ -27,7 +27,7 @@ from lapae_paper.experiments.workspace import Lab
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 METHODS = {**NAMES, "bbb": "Bayes by Backprop"}
 N_LABELS = (1, 2, 5, 10, 20, 50, 100)
@@ -65,7 +65,7 @@ def run(lab: Lab) -> Outcome:
     n_labels = tuple(n for n in N_LABELS if n < smallest)
     found: dict[str, list[np.ndarray]] = {}
 
-    def classify(model: TrainedModel) -> list[list[float]]:
+    def classify(model: Model) -> list[list[float]]:
         result = semi_supervised.run(
             model.method,
             tensor(model, data.valid, index),

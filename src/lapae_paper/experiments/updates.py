@@ -25,7 +25,7 @@ from lapae_paper.experiments.workspace import Lab
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 ROWS = {
     "laplacian: (1-α) H + GGN (the paper's)": ("online", {}),
@@ -59,7 +59,7 @@ def run(lab: Lab) -> Outcome:
     data = lab.data(digits(lab.size))
     found: dict[str, dict[str, list[float]]] = {}
 
-    def numbers(model: TrainedModel) -> dict[str, float]:
+    def numbers(model: Model) -> dict[str, float]:
         errors = squared_errors(model, data.test, n_samples=lab.size(100, 20))
         return errors | {"deviation": deviation(model), "epochs": float(model.metrics["epochs"])}
 
@@ -82,7 +82,7 @@ def run(lab: Lab) -> Outcome:
 
 
 @torch.no_grad()
-def deviation(model: TrainedModel) -> float:
+def deviation(model: Model) -> float:
     """Median over the weights of their posterior standard deviation."""
     method = model.method
     if isinstance(method, BBB):

@@ -29,7 +29,7 @@ from lapae_paper.experiments.base import Experiment, Size, Trial
 
 if TYPE_CHECKING:
     from lapae.data import Data
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 NOT_IDENTITY = {
     "data": ("data_dir",),
@@ -49,20 +49,20 @@ class Lab:
     """Holds `runs/`, `data/` and a folder for each experiment."""
     device: str = "auto"
     data_dir: str | None = None
-    _models: dict[str, TrainedModel] = field(default_factory=dict)
+    _models: dict[str, Model] = field(default_factory=dict)
 
     @cached_property
     def plan(self) -> Mapping[str, Trial]:
         """What to train, by name."""
         return self.experiment.plan(self.size)
 
-    def model(self, name: str) -> TrainedModel:
+    def model(self, name: str) -> Model:
         """The trained model of a name in the plan, on the device; trained now where it is not yet."""
         if name not in self._models:
             self._models = {name: self._load(self.plan[name], self.torch_device)}  # keeps one
         return self._models[name]
 
-    def _load(self, trial: Trial, device: str) -> TrainedModel:
+    def _load(self, trial: Trial, device: str) -> Model:
         """A trained model; one whose files are damaged is made anew, from its checkpoint where that is sound."""
         from lapae.model import load_run
 
@@ -76,7 +76,7 @@ class Lab:
         self.fit(trial)
         return load_run(folder, device=device)
 
-    def measured(self, name: str, measure: Callable[[TrainedModel], Any]) -> Any:
+    def measured(self, name: str, measure: Callable[[Model], Any]) -> Any:
         """What `measure`, plain JSON, finds of the model of a name; kept until the experiment is done.
 
         What another machine or device has found is measured again: a result is that of one.

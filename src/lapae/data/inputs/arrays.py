@@ -13,13 +13,13 @@ from lapae.data.arrays import open_npy, read_npz
 from lapae.data.inputs.base import Block, Input, Progress
 
 if TYPE_CHECKING:
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 
 class ArrayInput(Input):
     """A .npy file, or the array of an .npz file."""
 
-    def __init__(self, path: Path, model: TrainedModel, *, any_range: bool = False) -> None:
+    def __init__(self, path: Path, model: Model, *, any_range: bool = False) -> None:
         super().__init__(path, model)
         self.any_range = any_range
         if path.suffix.lower() == ".npy":

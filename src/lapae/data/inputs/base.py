@@ -14,7 +14,7 @@ from lapae.data import DataError
 from lapae.runs.files import stamp
 
 if TYPE_CHECKING:
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 BLOCK_ELEMENTS = 2**21
 BLOCK_ROWS = 8192
@@ -41,7 +41,7 @@ class Input(ABC):
     size: int
     """Of the whole, in the units that progress is reported in: bytes of a .csv, data otherwise."""
 
-    def __init__(self, path: Path, model: TrainedModel) -> None:
+    def __init__(self, path: Path, model: Model) -> None:
         self.path = path
         self._stamp = self._look()
         self.space = model.space

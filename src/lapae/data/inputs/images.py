@@ -14,14 +14,14 @@ from lapae.data.images import SKIP, list_images
 from lapae.data.inputs.base import Block, Input, Progress
 
 if TYPE_CHECKING:
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 
 class ImageInput(Input):
     """An image, or a folder of them."""
 
     def __init__(
-        self, path: Path, model: TrainedModel, *, resize: bool, skip_bad: bool, alpha: bool, any_colour: bool
+        self, path: Path, model: Model, *, resize: bool, skip_bad: bool, alpha: bool, any_colour: bool
     ) -> None:
         super().__init__(path, model)
         self.pixels = self.space.model_shape

@@ -13,12 +13,12 @@ from lapae.data.inputs.images import ImageInput
 from lapae.data.inputs.tables import CsvInput
 
 if TYPE_CHECKING:
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 
 def open_input(
     source: str | Path,
-    model: TrainedModel,
+    model: Model,
     *,
     resize: bool = False,
     skip_bad: bool = False,

@@ -13,13 +13,13 @@ from lapae.data.inputs.base import Block, Input, Progress
 from lapae.data.table import INDEX_NAMES, delimiter_of, is_header, numbers_of, rows_of
 
 if TYPE_CHECKING:
-    from lapae.model import TrainedModel
+    from lapae.model import Model
 
 
 class CsvInput(Input):
     """A table. Columns are found by name where the run knows names; those that it does not know are carried along."""
 
-    def __init__(self, path: Path, model: TrainedModel, *, any_range: bool = False) -> None:
+    def __init__(self, path: Path, model: Model, *, any_range: bool = False) -> None:
         super().__init__(path, model)
         self.any_range = any_range
         if len(self.shape) != 1:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapae.data import Split
-from lapae.model import TrainedModel
+from lapae.model import Model
 from lapae.tasks.base import subset, tensor
 from lapae.view.display import short
 
@@ -102,7 +102,7 @@ class Comparison:
 
     def __init__(
         self,
-        model: TrainedModel,
+        model: Model,
         splits: Mapping[str, Split],
         score: Callable[[Tensor], np.ndarray],
         *,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lapae.data import Data, Split
 from lapae.estimator.prediction import generate
-from lapae.model import TrainedModel
+from lapae.model import Model
 from lapae.predict import predict
 from lapae.predict.complete import impute
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
@@ -58,7 +58,7 @@ class Explorer:
 
     def __init__(
         self,
-        model: TrainedModel,
+        model: Model,
         data: Data | None,
         *,
         value_range: tuple[float, float] = (0.0, 1.0),

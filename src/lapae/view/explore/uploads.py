@@ -15,7 +15,7 @@ from lapae.data.arrays import open_npy
 from lapae.data.decode import read_header
 from lapae.data.images import SKIP
 from lapae.data.inputs import Input, open_input
-from lapae.model import TrainedModel
+from lapae.model import Model
 from lapae.view.explore.requests import BadRequest
 
 MOST_BYTES = 8 * 2**20
@@ -39,7 +39,7 @@ class Upload(NamedTuple):
     """What was done to make it fit."""
 
 
-def read_upload(body: bytes, model: TrainedModel, row: int = 0) -> Upload:
+def read_upload(body: bytes, model: Model, row: int = 0) -> Upload:
     """Datum `row` of a file: an image, a .csv table or a .npy array that fits the model."""
     if not body:
         raise BadRequest("the file is empty")
@@ -78,7 +78,7 @@ def _suffix(body: bytes) -> str:
     return ".csv" if text else ".png"
 
 
-def _open(path: Path, model: TrainedModel) -> Input:
+def _open(path: Path, model: Model) -> Input:
     """The file as an input; whatever its values, as how unusual they are is what is asked."""
     if path.suffix != ".npy":
         return open_input(path, model, resize=True, alpha=True, any_colour=True, any_range=True)
@@ -110,7 +110,7 @@ def _pick(source: Input, row: int, note: str) -> Upload:
     return Upload(source.space.arrange(x[None])[0], row, min(n, MOST_ROWS), note)
 
 
-def _image_note(path: Path, model: TrainedModel) -> str:
+def _image_note(path: Path, model: Model) -> str:
     """What is done to an image so that it fits."""
     header = read_header(path)
     height, width = header.size

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lapae.data import Data
-from lapae.model import TrainedModel
+from lapae.model import Model
 from lapae.predict import predict
 from lapae.runs.numbers import number
 from lapae.tasks.base import subset, tensor
@@ -16,14 +16,14 @@ from lapae.view.describe import label
 from lapae.view.display import Display, cards
 
 
-def test_data(data: Data, model: TrainedModel, n: int, seed: int) -> np.ndarray:
+def test_data(data: Data, model: Model, n: int, seed: int) -> np.ndarray:
     """Indices of test data to look for examples in: fewer where data are large."""
     most = max(n * 2, 2**19 // max(int(np.prod(model.shape)), 1))
     return subset(data.test, min(most, 512), seed)
 
 
 def examples(
-    model: TrainedModel, data: Data, display: Display, index: np.ndarray, *, n: int, n_samples: int, seed: int
+    model: Model, data: Data, display: Display, index: np.ndarray, *, n: int, n_samples: int, seed: int
 ) -> list[dict[str, Any]]:
     """Groups of reconstructions: some at random, and those of the largest deviation."""
     if not len(index):

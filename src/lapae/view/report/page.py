@@ -16,7 +16,7 @@ from lapae._version import __version__
 from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError, RunError
-from lapae.model import TrainedModel
+from lapae.model import Model
 from lapae.predict.decode import n_decoders
 from lapae.runs import Run
 from lapae.runs.files import write_whole
@@ -54,7 +54,7 @@ class Sizes:
     """Of subsets and draws."""
 
 
-def write_report(run: Run, model: TrainedModel, data: Data, sizes: Sizes | None = None) -> int:
+def write_report(run: Run, model: Model, data: Data, sizes: Sizes | None = None) -> int:
     """Write report.html of a run. Returns its size in bytes."""
     content = report_html(run, model, data, sizes or Sizes()).encode()
     if len(content) > MOST_BYTES:
@@ -63,7 +63,7 @@ def write_report(run: Run, model: TrainedModel, data: Data, sizes: Sizes | None 
     return len(content)
 
 
-def report_html(run: Run, model: TrainedModel, data: Data, sizes: Sizes) -> str:
+def report_html(run: Run, model: Model, data: Data, sizes: Sizes) -> str:
     """The page as text."""
     if tuple(data.shape) != tuple(model.shape):
         raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
@@ -114,7 +114,7 @@ def _template():
 
 
 def _latent(
-    model: TrainedModel,
+    model: Model,
     data: Data,
     space: LatentSpace,
     display: Display,

@@ -8,13 +8,13 @@ from typing import Any
 
 from lapae.config import MethodConfig, MethodOptions
 from lapae.data import Data
-from lapae.model import TrainedModel
+from lapae.model import Model
 from lapae.runs import HISTORY, Run
 from lapae.runs.numbers import number
 from lapae.view.report.chart import Chart, line_chart
 
 
-def facts(model: TrainedModel, data: Data) -> list[tuple[str, str]]:
+def facts(model: Model, data: Data) -> list[tuple[str, str]]:
     """What was trained on what."""
     config, metrics = model.config, model.metrics
     n_weights = sum(p.numel() for p in model.method.parameters())
@@ -47,7 +47,7 @@ def own_options(method: MethodConfig) -> dict[str, Any]:
     return {name: value for name, value in vars(method.options).items() if name not in shared and value is not None}
 
 
-def headline(model: TrainedModel) -> list[tuple[str, str, str]]:
+def headline(model: Model) -> list[tuple[str, str, str]]:
     """The final numbers: name, value, what it is."""
     test = model.metrics.get("test", {})
     told = {
@@ -78,7 +78,7 @@ def read_history(run: Run) -> list[dict[str, Any]]:
     return records
 
 
-def curves(model: TrainedModel, history: list[dict[str, Any]]) -> Chart | None:
+def curves(model: Model, history: list[dict[str, Any]]) -> Chart | None:
     """Training and validation loss."""
     if not history:
         return None

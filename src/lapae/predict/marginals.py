@@ -1,0 +1,57 @@
+"""The distribution of each feature on its own: how rare a value is, and its rank among the training data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+QUANTILES = 500
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """Histograms and quantiles of D features of the training data."""
+
+    low: Tensor
+    """(D,): where the histogram begins."""
+    width: Tensor
+    """(D,): of a bin."""
+    surprise: Tensor
+    """(D, bins + 1): -log of the share of training data in each bin; the last is that of values outside."""
+    ranks: Tensor
+    """(D, Q): quantiles, increasing."""
+
+    @classmethod
+    def of(cls, x: Tensor) -> Marginals:
+        """Of training data (n, D)."""
+        n, d = x.shape
+        bins = int(min(max(2 * n ** (1 / 3), 5), 50))
+        low, high = x.min(0).values, x.max(0).values
+        width = torch.where(high > low, (high - low) / bins, torch.ones_like(low))
+        place = ((x - low) / width).long().clamp(0, bins - 1)
+        counts = torch.zeros(d, bins + 1, dtype=x.dtype).scatter_add_(1, place.T, torch.ones(d, n, dtype=x.dtype))
+        ordered = x.sort(0).values
+        chosen = torch.linspace(0, n - 1, min(n, QUANTILES)).round().long()
+        return cls(low, width, -((counts + 0.5) / (n + 0.5 * bins)).log(), ordered[chosen].T.contiguous())
+
+    def rarity(self, x: Tensor) -> Tensor:
+        """-log of the share of training data near each value of x (B, D)."""
+        bins = self.surprise.shape[1] - 1
+        place = torch.floor((x - self.low) / self.width)
+        inside = (place >= 0) & (place <= bins)
+        index = torch.where(inside, place.clamp(0, bins - 1), float(bins)).long()
+        return self.surprise.T.gather(0, index)
+
+    def normal(self, x: Tensor) -> Tensor:
+        """Each value of x (B, D) by its rank among the training data, as a normal score."""
+        n = self.ranks.shape[1]
+        values = x.T.contiguous()
+        below, upto = torch.searchsorted(self.ranks, values), torch.searchsorted(self.ranks, values, right=True)
+        share = ((below + upto).to(x.dtype) / 2 + 0.5) / (n + 1)
+        return (math.sqrt(2) * torch.erfinv(2 * share - 1)).T.contiguous()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"low": self.low, "width": self.width, "surprise": self.surprise, "ranks": self.ranks}
