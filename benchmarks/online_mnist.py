@@ -20,6 +20,7 @@ from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainCon
 from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Batches, Data
 from lapae.methods import Method, build
+from lapae.methods.step import Step
 from lapae.predict import predict
 from lapae.train.fit import fit, load_data
 
@@ -58,7 +59,7 @@ def models(seed: int, args: argparse.Namespace, data: Data):
     for hessian in POSTHOC:
         options = MethodConfig(method="posthoc", hessian=hessian)
         method = build(options, lambda: copy.deepcopy(plain.method.network), Gaussian(), batches.n_data)
-        method.to(device).finish(lambda: batches.epoch(0), batches.n_data)
+        method.to(device).finish(lambda: batches.epoch(0), batches.n_data, Step())
         yield f"post-hoc {hessian}", method, plain.metrics["epochs"]
 
 

@@ -49,7 +49,7 @@ def worker(pipe: Any, place: dict[str, str]) -> None:
     from lapae.curvature.likelihoods import Gaussian
     from lapae.methods import build
     from lapae.models import paper_mnist
-    from lapae.train.distributed import take_place, world_size
+    from lapae.train.distributed import take_place, together, world_size
     from lapae.train.step import LossSum, make_optimizer, make_step
 
     torch.set_num_threads(1)
@@ -61,7 +61,7 @@ def worker(pipe: Any, place: dict[str, str]) -> None:
         torch.manual_seed(0)
         method = build(config, lambda: paper_mnist(shape), Gaussian(), 55_000)
         optimizer = make_optimizer(method.train(), 1e-3, device)
-        parts = (method, optimizer, torch.Generator().manual_seed(0), LossSum(device))
+        parts = (method, optimizer, together(torch.Generator().manual_seed(0)), LossSum(device))
         step = make_step(*parts, batch_size=rows, capture=False)
         x = torch.rand(rows // world_size(), *shape)
         return (lambda: step(x, rows)) if world_size() > 1 else (lambda: step(x))

@@ -55,8 +55,7 @@ class TrainedModel:
     def save(self, run: Run) -> None:
         """Write model.safetensors, posterior.safetensors where there is one, and metrics.json: the run is finished."""
         state = self.method.state_dict()
-        prefixes = ("posterior.", *getattr(self.method, "posterior_keys", ()))
-        posterior = {name: tensor for name, tensor in state.items() if name.startswith(prefixes)}
+        posterior = {name: tensor for name, tensor in state.items() if name.startswith("posterior.")}
         weights = {name: tensor for name, tensor in state.items() if name not in posterior}
         metadata = {"format": FORMAT, "config": config_to_dict(self.config), "space": self.space.to_dict()}
         (run / METRICS).unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from lapae.errors import ConfigError
 from lapae.methods import build
 from lapae.methods.laplace import HESSIANS
 from lapae.methods.posthoc import PostHoc
+from lapae.methods.step import Step
 from lapae.models import Autoencoder
 from lapae.posterior.noise import fill_normal
 from lapae.predict.moments import moments
@@ -35,7 +36,7 @@ def data() -> torch.Tensor:
 def finished(hessian: str = "approx") -> PostHoc:
     config = MethodConfig(method="posthoc", hessian=hessian, optimize_prior="none", prior_precision=5.0)
     method = PostHoc(network, Gaussian(), config.options, N_DATA).double().eval()
-    method.finish(lambda: data().double().split(4), N_DATA)
+    method.finish(lambda: data().double().split(4), N_DATA, Step())
     return method
 
 
@@ -105,9 +106,9 @@ def test_known_weights_stay_at_their_mean(method, uncertain):
     model = build(config, network, Gaussian(), N_DATA).double()
     generator = torch.Generator().manual_seed(0)
     for x in data().double().split(4):
-        model(x, generator)
-        model.after_forward()
-    model.eval().finish(lambda: data().double().split(4), N_DATA)
+        model(x, Step(generator))
+        model.after_forward(Step(generator))
+    model.eval().finish(lambda: data().double().split(4), N_DATA, Step())
     x = data().double()
     z = model.draw_mean().encode(x[None])
     draws = model.draw([1, 2])

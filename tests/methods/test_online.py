@@ -19,6 +19,7 @@ from lapae.errors import ConfigError, DivergedError
 from lapae.methods.laplace import HESSIANS
 from lapae.methods.online import Online
 from lapae.methods.seeds import seed_all
+from lapae.methods.step import Step
 from lapae.models import Autoencoder
 from lapae.models import build as build_network
 from lapae.posterior import RULES
@@ -53,8 +54,8 @@ def seeded(seed: int = 7) -> torch.Generator:
 
 
 def step(method: Online, x: Tensor, generator: torch.Generator) -> Tensor:
-    loss = method(x, generator)
-    method.after_forward()
+    loss = method(x, Step(generator))
+    method.after_forward(Step(generator))
     return loss
 
 
@@ -256,7 +257,7 @@ def test_validation_reports_a_sample_and_the_mean():
     method, x = make().eval(), batch()
     params = sampled(method, seeded())
     with torch.no_grad():
-        sums = method.validate(x, seeded())
+        sums = method.validate(x, Step(seeded()))
     assert sums.keys() == {"loss", "loss_of_mean"}
     assert_close(sums["loss"], -Gaussian().log_prob(functional_call(method.network, params, (x,)), x).sum().detach())
     assert_close(sums["loss_of_mean"], -Gaussian().log_prob(method.network(x), x).sum().detach())

@@ -18,6 +18,7 @@ from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.data import Split
 from lapae.errors import ConfigError
 from lapae.methods.posthoc import PostHoc
+from lapae.methods.step import Step
 from lapae.model import load_run
 from lapae.models import Autoencoder
 from lapae.posterior import BlockPrecision, KronPrecision, log_marginal_likelihood
@@ -40,7 +41,7 @@ def data() -> Tensor:
 def finished(likelihood=None, **options) -> tuple[PostHoc, dict[str, float]]:
     config = MethodConfig(**{"method": "posthoc", "optimize_prior": "none", **options})
     method = PostHoc(network, likelihood or Gaussian(), config.options, 23).double().eval()
-    return method, method.finish(lambda: data().split(5), 23)  # the last batch is short
+    return method, method.finish(lambda: data().split(5), 23, Step())  # the last batch is short
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(0.5), Bernoulli()])
@@ -64,7 +65,7 @@ def test_the_sum_is_that_of_the_definition():
 def test_a_sketch_is_the_sum_over_batches():
     method, _ = finished(hessian="sketch")
     torch.manual_seed(3)
-    report = method.finish(lambda: data().split(5), 23)
+    report = method.finish(lambda: data().split(5), 23, Step())
     torch.manual_seed(3)
     parts = [ggn_diagonal(method.network, x, method="sketch") for x in data().split(5)]
     found = method.posterior.split(method.posterior.h)
@@ -125,7 +126,7 @@ def test_at_a_temperature_there_is_no_marginal_likelihood():
 
 def test_finishing_twice_does_not_count_the_data_twice():
     method, report = finished(optimize_prior="scalar")
-    assert method.finish(lambda: data().split(5), 23) == report
+    assert method.finish(lambda: data().split(5), 23, Step()) == report
 
 
 # --- from a run, and with modules of one's own ---

@@ -139,9 +139,9 @@ def draws(options: Config) -> tuple[list, list, list]:
             weights.append(float(next(iter(params.values())).detach().sum()))
             return params
 
-        def after_backward(self):
-            super().after_backward()
-            data.append(float(torch.randn((), generator=self._generator)))
+        def after_backward(self, step):
+            super().after_backward(step)
+            data.append(float(torch.randn((), generator=step.noise_of_data)))
             precision.append(float(self.posterior.h.double().sum()))
 
     METHODS["watched"] = Watched

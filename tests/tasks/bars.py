@@ -7,6 +7,7 @@ import torch
 from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
+from lapae.methods.step import Step
 from lapae.models import mlp
 
 SHAPE = (1, 8, 8)
@@ -30,7 +31,7 @@ def train(method, x, steps=300, lr=5e-3):
         generator = torch.Generator().manual_seed(step)
         index = torch.randint(len(x), (64,), generator=generator)
         optimizer.zero_grad()
-        method(x[index], generator).backward()
+        method(x[index], Step(generator)).backward()
         optimizer.step()
     return method.eval()
 

@@ -115,7 +115,7 @@ def test_a_method_of_ones_own():
             super().__init__(likelihood)
             self.network = network()
 
-        def forward(self, x, generator):
+        def forward(self, x, step):
             return -self.likelihood.log_prob(self.network(x), x).mean()
 
         def draw(self, seeds):

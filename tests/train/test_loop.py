@@ -47,21 +47,21 @@ class Scripted(Method):
         self.losses, self.n_valid, self.train_loss = losses, 0, train_loss
         self.calls: list[str] = []
 
-    def forward(self, x, generator):
+    def forward(self, x, step):
         self.calls.append("forward")
         loss = -self.weight.sum()
         return loss if self.train_loss is None else loss * self.train_loss(len(self.calls))
 
-    def after_forward(self):
+    def after_forward(self, step):
         assert self.weight.grad is None  # before the backward pass
         self.calls.append("after_forward")
 
-    def validate(self, x, generator):
+    def validate(self, x, step):
         loss = self.losses[self.n_valid]
         self.n_valid += 1
         return {"loss": torch.tensor(float(loss)) * len(x), "other": torch.tensor(2.0) * len(x)}
 
-    def finish(self, batches, n_data):
+    def finish(self, batches, n_data, step):
         self.calls.append("finish")
         return {"seen": float(sum(len(x) for x in batches())), "weight": self.weight.item()}
 
@@ -94,7 +94,7 @@ def test_learning_rate_is_halved_after_five_epochs_without_a_better_loss():
 
 def test_training_loss_is_a_mean_over_data_with_a_ragged_last_batch():
     class MeanOfX(Scripted):
-        def forward(self, x, generator):
+        def forward(self, x, step):
             return x.mean() + 0 * self.weight.sum()
 
     x = torch.arange(7.0)[:, None]
@@ -165,7 +165,7 @@ def test_posterior_tensors_have_their_own_file(table, tmp_path, monkeypatch):
             self.posterior = torch.nn.Module()
             self.posterior.register_buffer("precision", torch.zeros(3))
 
-        def finish(self, batches, n_data):
+        def finish(self, batches, n_data, step):
             self.posterior.precision.fill_(n_data)
             return {}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from lapae.config.methods import MethodOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Point
+from lapae.methods.step import Step
 
 
 class AE(Method):
@@ -21,7 +21,7 @@ class AE(Method):
         super().__init__(likelihood)
         self.network = network()
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, x: Tensor, step: Step) -> Tensor:
         """Mean negative log-likelihood."""
         return -self.likelihood.log_prob(self.network(x), x).mean()
 

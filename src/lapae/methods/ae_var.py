@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from lapae.config.methods import MethodOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output
 from lapae.methods.density import gaussian, log_prob, variance
+from lapae.methods.step import Step
 from lapae.models import Autoencoder
 
 
@@ -25,7 +25,7 @@ class AEVar(Method):
         self.network = network()
         self.log_variance: nn.Module = network().get_submodule("decoder")
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, x: Tensor, step: Step) -> Tensor:
         """Mean negative log-likelihood."""
         draws = self.draw_mean()
         return -log_prob(self.likelihood, draws.decode(draws.encode(x[None])), x).mean()

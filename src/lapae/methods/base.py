@@ -16,7 +16,7 @@ Training, prediction, tasks and reports know nothing else about a method. A new 
             super().__init__(likelihood)
             self.network = network()                       # call it again for a second, independent network
 
-        def forward(self, x, generator):
+        def forward(self, x, step):
             return -self.likelihood.log_prob(self.network(x), x).mean()
 
         def draw(self, seeds):
@@ -35,12 +35,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from lapae.config import METHODS, MethodConfig, MethodOptions
 from lapae.config.fields import check
 from lapae.curvature.likelihoods import Likelihood
+from lapae.methods.step import Step
 from lapae.models import Autoencoder
 
 NetworkFactory = Callable[[], Autoencoder]
@@ -92,16 +92,15 @@ class Method(nn.Module):
     """How many draws differ where they are finitely many, as an ensemble's: those of consecutive seeds do."""
     latent_prior = False
     """Whether codes have a standard normal prior to generate from."""
-    share: float = 1.0
-    """Part of the step's batch that is in this process; below 1 where several train (`lapae.train.distributed`)."""
-    own_noise: torch.Generator | None = None
-    """Where several processes train: noise that differs between them. The generator of `forward` is then the same."""
+    capturable: bool = True
+    """Whether its step can be replayed as a CUDA graph: the same operations every time, on state that is kept in place,
+    without waiting for the device."""
 
     def __init__(self, likelihood: Likelihood) -> None:
         super().__init__()
         self.likelihood = likelihood
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, x: Tensor, step: Step) -> Tensor:
         """Training loss of a batch: a scalar, the mean over data (so that DDP averages it)."""
         raise NotImplementedError
 
@@ -109,26 +108,23 @@ class Method(nn.Module):
         """Take over what another, trained method has learned: that of the run that `options.starts_from` names."""
         raise NotImplementedError
 
-    def after_forward(self) -> None:
+    def after_forward(self, step: Step) -> None:
         """Called after every training forward pass (a posterior updates its precision here).
 
         On a GPU it runs beside the backward pass, on a stream of its own: it must not touch gradients or parameters,
         and what it uses of the forward pass must be kept until the next one.
         """
 
-    def after_backward(self) -> None:
+    def after_backward(self, step: Step) -> None:
         """Called after every backward pass, before the optimiser's step: ends what `after_forward` left under way."""
 
-    def noise_of_data(self, generator: torch.Generator) -> torch.Generator:
-        """Where noise comes from that each datum has of its own; that of weights is shared, and from `generator`."""
-        return generator if self.own_noise is None else self.own_noise
-
-    def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
         """Sums over the batch of what to report; "loss" steers the schedule, early stopping and the best weights."""
-        return {"loss": self(x, generator) * len(x)}
+        return {"loss": self(x, step) * len(x)}
 
-    def finish(self, batches: BatchFactory, n_data: int) -> dict[str, float]:
-        """After training, at the best weights: one more look at the training data. Returns numbers to report."""
+    def finish(self, batches: BatchFactory, n_data: int, step: Step) -> dict[str, float]:
+        """After training, at the best weights: one more look at the training data (this process's part of them, of
+        `n_data` in all). Returns numbers to report."""
         return {}
 
     def draw(self, seeds: Sequence[int]) -> Draws:

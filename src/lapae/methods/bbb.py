@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from lapae.config.methods import BBBOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Point
+from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws, normal_draws
 from lapae.models import Autoencoder
 
@@ -42,11 +43,11 @@ class BBB(Method):
         self.prior_precision = options.prior_precision
         self.n_data = n_data
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, x: Tensor, step: Step) -> Tensor:
         """Mean negative log-likelihood at one sample of the weights, plus the KL divergence over the number of data."""
         params = {}
         for name, (mean, std) in self._gaussians().items():
-            eps = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+            eps = torch.randn(mean.shape, generator=step.generator, dtype=mean.dtype, device=mean.device)
             params[name] = mean + std * eps
         output = functional_call(self.network, params, (x,))
         return -self.likelihood.log_prob(output, x).mean() + self.kl() / self.n_data

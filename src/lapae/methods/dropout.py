@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lapae.config.methods import DropoutOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
+from lapae.methods.step import Step
 from lapae.models import Autoencoder
 from lapae.models.missing import LAYER, FillMissing
 
@@ -33,9 +34,9 @@ class Dropout(Method):
         if not any(isinstance(layer, MaskLayer) for layer in self.network.modules()):
             raise ValueError("method 'dropout' needs two trainable layers or more in the encoder or in the decoder")
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, x: Tensor, step: Step) -> Tensor:
         """Mean negative log-likelihood with dropout on, in training and in validation."""
-        with self.masks.on([self.noise_of_data(generator)], len(x)):
+        with self.masks.on([step.noise_of_data], len(x)):
             return -self.likelihood.log_prob(self.network(x), x).mean()
 
     def draw(self, seeds: Sequence[int]) -> Draws:
@@ -52,11 +53,11 @@ class Masks:
 
     def __init__(self, p: float) -> None:
         self.p = p
-        self.generators: Sequence[torch.Generator] = ()
+        self.generators: Sequence[torch.Generator | None] = ()
         self.batch = 0
 
     @contextmanager
-    def on(self, generators: Sequence[torch.Generator], batch: int) -> Iterator[None]:
+    def on(self, generators: Sequence[torch.Generator | None], batch: int) -> Iterator[None]:
         """Turn dropout on for S generators and batches of `batch` data."""
         self.generators, self.batch = generators, batch
         try:

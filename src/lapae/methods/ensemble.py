@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lapae.config.methods import EnsembleOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory
+from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws
 
 
@@ -32,11 +33,11 @@ class Ensemble(Method):
             stack = torch.stack([member.get_buffer(name) for member in networks])
             _owner(self.network, name).register_buffer(name.rpartition(".")[2], stack)
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, x: Tensor, step: Step) -> Tensor:
         """Sum over members of the mean negative log-likelihood."""
         return self._losses(x).sum(0).mean()
 
-    def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
         """The mean member's loss, to compare with methods of one network."""
         return {"loss": self._losses(x).mean(0).sum()}
 

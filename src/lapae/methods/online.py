@@ -25,8 +25,8 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import NetworkFactory
 from lapae.methods.laplace import Laplace
+from lapae.methods.step import Step, Wait
 from lapae.posterior import update_rule
-from lapae.train.distributed import Sum, world_size
 
 DEFAULT_FORGETTING = 1e-3
 
@@ -57,8 +57,7 @@ class Online(Laplace):
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._steps: int | None = 0
         self._tapes: Sequence[Tape | Call] = []
-        self._generator: torch.Generator | None = None
-        self._sum: Sum | None = None
+        self._wait: Wait | None = None
 
     def train(self, mode: bool = True) -> Online:
         """Lets go of the last forward pass."""
@@ -77,38 +76,37 @@ class Online(Laplace):
         self.steps.add_(1)
         return self._steps % self.hessian_every == 0
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, x: Tensor, step: Step) -> Tensor:
         """Mean negative log-likelihood at sampled weights; keeps the forward pass for the curvature."""
-        noise = self.noise_of_data(generator)
-        weights = noise if self.own_samples else generator
+        weights = step.noise_of_data if self.own_samples else step.generator
         tapes = [self.run(x, self.sample_params(weights)) for _ in range(self.samples_per_step)]
         losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in tapes]
         # a sketch goes back through the graph of the loss, the others do without it
         self._tapes = tapes if self.hessian == "sketch" else [replace(t, output=t.output.detach()) for t in tapes]
-        self._generator = noise
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     @torch.no_grad()
-    def after_forward(self) -> None:
+    def after_forward(self, step: Step) -> None:
         """Let the curvature of the step into the precision."""
         if not self._refreshes():
             return
-        keep = self.rule.keep / world_size()  # every process holds H_t: what they sum is keep H_t and the curvature
+        keep = self.rule.keep / step.world_size  # every process holds H_t: what they sum is keep H_t and the curvature
         for tape in self._tapes:
-            gain = self.rule.gain * self.n_data * self.share / (len(tape.output) * len(self._tapes))
-            self.posterior.update(keep, gain, self.curvature(tape, self._generator))
+            gain = self.rule.gain * self.n_data * step.share / (len(tape.output) * len(self._tapes))
+            self.posterior.update(keep, gain, self.curvature(tape, step.noise_of_data))
             keep = 1.0
-        self._sum = self.posterior.start_sum()
+        if step.world_size > 1:
+            self._wait = step.start_sum(self.posterior.curvature_buffers())
 
-    def after_backward(self) -> None:
+    def after_backward(self, step: Step) -> None:
         """The precision is that of all processes from here on."""
-        if self._sum is not None:
-            self._sum.wait()
-            self._sum = None
+        if self._wait is not None:
+            self._wait()
+            self._wait = None
 
-    def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
         """The loss of a sampled network, as in training, and that of the mean."""
-        sampled = functional_call(self.network, self.sample_params(generator), (x,))
+        sampled = functional_call(self.network, self.sample_params(step.generator), (x,))
         return {
             "loss": -self.likelihood.log_prob(sampled, x).sum(),
             "loss_of_mean": -self.likelihood.log_prob(self.network(x), x).sum(),

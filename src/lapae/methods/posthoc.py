@@ -17,8 +17,8 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import BatchFactory, Method, NetworkFactory
 from lapae.methods.laplace import Laplace
+from lapae.methods.step import Step
 from lapae.posterior import log_marginal_likelihood, maximise
-from lapae.train.distributed import total
 
 
 class PostHoc(Laplace):
@@ -41,12 +41,12 @@ class PostHoc(Laplace):
             reason = str(error).splitlines()[-1].strip()
             raise ConfigError(f"its network is another than this run's: {reason}") from None
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, x: Tensor, step: Step) -> Tensor:
         """Mean negative log-likelihood, as a plain autoencoder's."""
         return -self.likelihood.log_prob(self.network(x), x).mean()
 
     @torch.no_grad()
-    def finish(self, batches: BatchFactory, n_data: int) -> dict[str, float]:
+    def finish(self, batches: BatchFactory, n_data: int, step: Step) -> dict[str, float]:
         """Sum the GGN over the training data once, then choose the prior precision."""
         self.posterior.reset(0.0)
         log_likelihood = 0.0
@@ -56,10 +56,11 @@ class PostHoc(Laplace):
             tape = self.run_at_mean(x)
             log_likelihood += float(self.likelihood.log_prob(tape.output, x).sum())
             self.posterior.update(1.0, 1.0, self.curvature(tape))
-        whole = self.posterior.start_sum()
-        if whole is not None:
-            whole.wait()
-            log_likelihood = float(total(self.posterior.prior.new_tensor(log_likelihood, dtype=torch.float64)))
+        if step.world_size > 1:
+            sums = self.posterior.prior.new_tensor([log_likelihood], dtype=torch.float64)
+            step.sum(self.posterior.curvature_buffers())
+            step.sum([sums])
+            log_likelihood = float(sums)
         mean = dict(self.network.named_parameters())
         if self.optimize_prior != "none":
             maximise(mean, self.posterior, self.optimize_prior)

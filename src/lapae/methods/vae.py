@@ -16,6 +16,7 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.ae_var import PointWithVariance
 from lapae.methods.base import Draws, Method, NetworkFactory, Output
 from lapae.methods.density import log_prob, variance
+from lapae.methods.step import Step
 from lapae.models import Autoencoder
 
 
@@ -36,25 +37,24 @@ class VAE(Method):
         self.log_variance: nn.Module | None = twin.get_submodule("decoder") if self.learns_variance else None
         self.kl_weight = options.kl_weight
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, x: Tensor, step: Step) -> Tensor:
         """Negative evidence lower bound, a mean over data."""
-        reconstruction, kl = self._terms(x, generator)
+        reconstruction, kl = self._terms(x, step)
         return (reconstruction + self.kl_weight * kl).mean()
 
-    def validate(self, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
         """The bound and its two terms, summed over the batch."""
-        reconstruction, kl = self._terms(x, generator)
+        reconstruction, kl = self._terms(x, step)
         return {
             "loss": (reconstruction + self.kl_weight * kl).sum(),
             "reconstruction": reconstruction.sum(),
             "kl": kl.sum(),
         }
 
-    def _terms(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _terms(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """-log p(x|z) at a sampled code, and the KL divergence: (B,) each."""
         mean, var = self.network.encode(x), variance(self.code_log_variance(x))
-        noise = self.noise_of_data(generator)
-        eps = torch.randn(mean.shape, generator=noise, dtype=mean.dtype, device=mean.device)
+        eps = torch.randn(mean.shape, generator=step.noise_of_data, dtype=mean.dtype, device=mean.device)
         output = self.draw_mean().decode((mean + var.sqrt() * eps)[None])
         kl = 0.5 * (mean.square() + var - var.log() - 1).sum(1)
         return -log_prob(self.likelihood, output, x)[0], kl

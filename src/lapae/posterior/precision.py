@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from lapae.errors import ConfigError
-from lapae.train.distributed import Sum, start_sum, world_size
 
 Shapes = dict[str, torch.Size]
 
@@ -105,11 +104,9 @@ class Precision(nn.Module):
     def update(self, keep: float, gain: float | Tensor, curvature: Any) -> None:
         """H = keep H + gain curvature, where curvature is what the curvature engine returns for this form."""
 
-    def start_sum(self) -> Sum | None:
-        """Begin to sum H over all processes, in place, by one all-reduce; None where there is one process."""
-        if world_size() == 1:
-            return None
-        return start_sum([buffer for name, buffer in self.named_buffers() if name != "prior"])
+    def curvature_buffers(self) -> list[Tensor]:
+        """The tensors that hold H, which is linear in them: where several processes share the data, they add up."""
+        return [buffer for name, buffer in self.named_buffers() if name != "prior"]
 
     @abstractmethod
     def scale_noise(self, eps: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
 from lapae.config import TrainConfig
 from lapae.errors import ConfigError, ElsewhereError
+from lapae.methods.step import Step, Wait, alone
 from lapae.train.devices import own_device
 from lapae.train.launch import in_job, launched, place, restarted
 
@@ -119,17 +120,21 @@ class Sum:
                 tensor.copy_(part.view_as(tensor))
 
 
-def start_sum(tensors: Sequence[Tensor]) -> Sum | None:
-    """Begin to sum `tensors` over all processes, in place; None where there is one process."""
-    return Sum(tensors) if world_size() > 1 else None
+def start_sum(tensors: Sequence[Tensor]) -> Wait:
+    """Begin to sum `tensors` over all processes, in place; the function that is returned waits for the sum."""
+    return Sum(tensors).wait if world_size() > 1 else alone(tensors)
 
 
 def total(tensor: Tensor) -> Tensor:
     """`tensor` summed over all processes, in place."""
-    under_way = start_sum([tensor])
-    if under_way is not None:
-        under_way.wait()
+    start_sum([tensor])()
     return tensor
+
+
+def together(generator: torch.Generator | None = None) -> Step:
+    """A step of all processes of this job; `own` is to be seeded."""
+    own = None if generator is None or world_size() == 1 else torch.Generator(generator.device)
+    return Step(generator, own, world_size=world_size(), start_sum=start_sum)
 
 
 def stand_in(x: Tensor) -> Tensor:

@@ -23,11 +23,12 @@ from lapae.config import TrainConfig
 from lapae.errors import DivergedError, ElsewhereError, RunError
 from lapae.methods import Method
 from lapae.methods.seeds import seed_all
+from lapae.methods.step import Step
 from lapae.runs import HISTORY, Run, plain
 from lapae.runs.files import write_whole
 from lapae.train import distributed as processes
 from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
-from lapae.train.distributed import from_first, stand_in, take_place, total
+from lapae.train.distributed import from_first, stand_in, take_place, together, total
 from lapae.train.precision import autocast
 from lapae.train.progress import Observer
 from lapae.train.step import LossSum, anneal, make_optimizer, make_step
@@ -98,13 +99,13 @@ def train(
                 raise RunError(f"{resume.path} is of {state.n_data} training data, there are {batches.n_data} now")
         best = {k: v.to(device) for k, v in resume.best.items()} if resume is not None else copy_state(method)
         generator = torch.Generator(device)
-        own = method.own_noise = torch.Generator(device) if world_size > 1 else None
-        noise: dict[str, Any] = {"generator": generator, "own": own, "rank": rank}
+        context = together(generator)
+        noise: dict[str, Any] = {"generator": generator, "own": context.own, "rank": rank}
         losses = LossSum(device)
         step = make_step(
             method,
             optimizer,
-            generator,
+            context,
             losses,
             batch_size=options.batch_size,
             precision=options.precision,
@@ -136,8 +137,7 @@ def train(
                 if valid is not None and valid.n_data:
                     seed_all(options.seed, "valid", epoch, **noise)
                     record |= {
-                        f"valid_{k}": v
-                        for k, v in validate(method, valid, generator, device, options.precision).items()
+                        f"valid_{k}": v for k, v in validate(method, valid, context, device, options.precision).items()
                     }
                 record = from_first(record.copy)  # what is decided by it is decided alike everywhere
                 loss, steering = record["loss"], record.get("valid_loss", record["loss"])
@@ -169,26 +169,23 @@ def train(
         finally:
             for observer in observers:
                 observer.close()
-            method.own_noise, method.share = None, 1.0
         method.load_state_dict(best)
 
     method.eval()
     seed_all(options.seed, "finish", rank=rank)
-    finish = method.finish(lambda: batches.epoch(0), batches.n_data)
+    finish = method.finish(lambda: batches.epoch(0), batches.n_data, together())
     stopped = state.stop_reason(options.epochs, options.patience) or "nothing to train"
     return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish)
 
 
 @torch.no_grad()
-def validate(
-    method: Method, valid: EpochBatches, generator: torch.Generator, device: torch.device, precision: str
-) -> dict[str, float]:
+def validate(method: Method, valid: EpochBatches, step: Step, device: torch.device, precision: str) -> dict[str, float]:
     """Means over the validation data of what `Method.validate` sums."""
     method.eval()
     sums: dict[str, Tensor] = {}
     for x in valid.epoch(0):
         with autocast(precision, device):
-            batch = method.validate(stand_in(x).to(device), generator)
+            batch = method.validate(stand_in(x).to(device), step)
         for name, value in batch.items():
             value = value.detach().double() * bool(len(x))
             sums[name] = sums[name] + value if name in sums else value

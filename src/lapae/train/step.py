@@ -6,6 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lapae.methods import Method
-from lapae.train.distributed import stand_in, total, world_size
+from lapae.methods.step import Step
+from lapae.train.distributed import stand_in, total
 from lapae.train.precision import autocast
 
-Step = Callable[..., Tensor]
+TakeStep = Callable[..., Tensor]
 """x (B, *shape) on the device, and where several processes share the batch the number of data in all of it -> the loss
 (a scalar on the device, not to be kept over steps)."""
 
@@ -63,9 +65,7 @@ def anneal(optimizer: torch.optim.Optimizer, learning_rate: float, done: float) 
 
 
 def averaging_gradients(method: nn.Module) -> nn.Module:
-    """`method` itself or, where several processes train, under DDP: its gradients are then means over processes."""
-    if world_size() == 1:
-        return method
+    """`method` under DDP: its gradients are means over the processes that train."""
     # The precision is a buffer, and the same everywhere already: not to be broadcast before every forward pass.
     known = inspect.signature(DistributedDataParallel).parameters
     option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name before 2.13
@@ -76,36 +76,44 @@ def averaging_gradients(method: nn.Module) -> nn.Module:
 def make_step(
     method: Method,
     optimizer: torch.optim.Optimizer,
-    generator: torch.Generator,
+    context: Step,
     losses: LossSum,
     *,
     batch_size: int,
     precision: str = "32",
     capture: bool = True,
-) -> Step:
-    """The step of `method`: loss, gradient, what the method does with it, update."""
+) -> TakeStep:
+    """The step of `method`: loss, gradient, what the method does with it, update.
 
-    module, n_processes, device = averaging_gradients(method), world_size(), generator.device
+    Args:
+        context: what the method is told about a step of which all data are in this process.
+        losses: the sum that each step's loss is added to.
+        batch_size: data in a full batch; only steps of that size are replayed as a CUDA graph.
+        precision: "32", "tf32" or "bf16".
+        capture: replay the step as a CUDA graph where that works.
+    """
+
+    generator, n_processes, device = context.generator, context.world_size, losses.sums.device
+    module = method if n_processes == 1 else averaging_gradients(method)
     beside = torch.cuda.Stream() if device.type == "cuda" else None
 
     def step(x: Tensor, n_batch: int | None = None) -> Tensor:
-        n_data = len(x)
+        n_data, here = len(x), context
         if n_batch is not None:
-            method.share = n_data / n_batch
-            x = stand_in(x)
+            here, x = replace(context, share=n_data / n_batch), stand_in(x)
         optimizer.zero_grad(set_to_none=True)
         with autocast(precision, device):
-            loss = module(x, generator)
+            loss = module(x, here)
         if beside is None:
-            method.after_forward()
+            method.after_forward(here)
         else:  # kernels this small leave most of a GPU idle: the curvature and the backward pass share it
             beside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(beside):
-                method.after_forward()
+                method.after_forward(here)
         # DDP takes the mean over processes, which is that over data where each loss weighs as its data do.
         loss = loss.float() if loss.dtype == torch.bfloat16 else loss
-        (loss if n_processes == 1 else loss * (n_processes * method.share)).backward()
-        method.after_backward()
+        (loss if n_processes == 1 else loss * (n_processes * here.share)).backward()
+        method.after_backward(here)
         optimizer.step()
         if beside is not None:
             torch.cuda.current_stream().wait_stream(beside)
@@ -113,7 +121,7 @@ def make_step(
         losses.add(loss, n_data)
         return loss
 
-    if capture and device.type == "cuda" and n_processes == 1 and getattr(method, "capturable", True):
+    if capture and generator is not None and device.type == "cuda" and n_processes == 1 and method.capturable:
         return CapturedStep(step, generator, batch_size)
     return step
 
@@ -129,7 +137,7 @@ class CapturedStep:
 
     WARM_UP = 3
 
-    def __init__(self, step: Step, generator: torch.Generator, batch_size: int) -> None:
+    def __init__(self, step: TakeStep, generator: torch.Generator, batch_size: int) -> None:
         self.step = step
         self.generator = generator
         self.batch_size = batch_size
