@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.fit import fit, load_data
 from lapae.predict import predict
-from lapae.train.fit import fit, load_data
 
 CASES = {
     "dense": ("mnist", 10_000, 10, ModelConfig(network="paper-mnist")),

@@ -19,10 +19,10 @@ import torch
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Batches, Data
+from lapae.fit import fit, load_data
 from lapae.methods import Method, build
 from lapae.methods.step import Step
 from lapae.predict import predict
-from lapae.train.fit import fit, load_data
 
 POSTHOC = ("approx", "exact", "kfac")
 

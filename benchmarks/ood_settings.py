@@ -17,9 +17,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.fit import fit, load_data
 from lapae.methods import Method
 from lapae.predict import predict
-from lapae.train.fit import fit, load_data
 
 DEFAULTS = {
     **{"network": "paper-fashion", "latent_dim": 2, "faulty": False, "hessian": "approx", "update": "laplacian"},

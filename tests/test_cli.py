@@ -37,7 +37,7 @@ def test_help_imports_nothing_heavy(command):
 
 def test_training_imports_neither_figures_nor_export():
     """Seconds at every start."""
-    code = "import sys, lapae.train.fit; sys.exit(bool({'matplotlib', 'torch.onnx', 'sklearn'} & set(sys.modules)))"
+    code = "import sys, lapae.fit; sys.exit(bool({'matplotlib', 'torch.onnx', 'sklearn'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from lapae.config import Config, DataConfig, TrainConfig
-from lapae.model import load_run
+from lapae.storage import load_run
 from lapae.runs import Run
-from lapae.train.fit import fit, load_data
+from lapae.fit import fit, load_data
 from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure
 
 HERE = Path(__file__).parent

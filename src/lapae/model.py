@@ -1,35 +1,45 @@
-"""A trained model: the method at its best weights and what one needs to use it. Saved into a run, loaded from one."""
+"""A trained model: the one object behind the estimator, the commands, the tasks, the report and the explorer.
+
+Its verbs take what a user has (arrays, tensors, frames) and give arrays in the user's units and layout; `space` leads into
+the model's space and back, and `calibration` makes the numbers hold on new data.
+"""
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from lapae.config import Config
 from lapae.curvature.likelihoods import Likelihood
-from lapae.errors import LapaeError, RunError
+from lapae.errors import RunError
 from lapae.methods import Method
-from lapae.methods.building import Modules, Shape, build_method
-from lapae.runs import CHECKPOINT, METRICS, MODEL, POSTERIOR, Run, digest, read_tensor_file, tensor_file
-from lapae.runs.files import write_whole
-from lapae.runs.toml import config_from_dict, config_to_dict
-from lapae.space import Space
-from lapae.train.checkpoint import load_checkpoint, load_state
+from lapae.predict import Prediction, evaluating, predict
+from lapae.predict.calibrate import MOST_ROWS, Calibration, calibrate
+from lapae.predict.conformal import threshold
+from lapae.predict.decode import decode
+from lapae.predict.fill import completions, guess
+from lapae.predict.generate import from_codes, from_prior
+from lapae.predict.prediction import Quantity
+from lapae.space import Source, Space
 
-FORMAT = "lapae model 2"
-PATIENCE = 3
-"""Times that a model is read whose two files are not of one training."""
+if TYPE_CHECKING:
+    from lapae.data import Data
+    from lapae.runs import Run
+
+NORMAL_90 = 1.6448536269514722
+"""Deviations to either side of the mean that hold 90 % of a normal distribution."""
+BOTH: tuple[Quantity, ...] = ("codes", "outputs")
 
 
 @dataclass
 class Model:
-    """A method at its best weights, with its configuration and what it knows of its data."""
+    """A method at its best weights, what its data are, and its calibration."""
 
     method: Method
     config: Config
@@ -38,120 +48,184 @@ class Model:
     metrics: dict[str, Any] = field(default_factory=dict)
     """The final numbers of training."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """One record an epoch; empty for a model that was loaded."""
+    """One record per epoch; empty for a model that was loaded."""
     path: Path | None = None
     """The run folder, where it is in one."""
+    calibration: Calibration | None = None
+
+    def encode(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Codes (n, *code) and their deviations over networks."""
+        found = self.predict(self.tensor(X), ("codes",))
+        return numpy(found.z_mean), np.sqrt(numpy(found.z_var))
+
+    def reconstruct(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Reconstructions (n, *shape) and the deviation of values from them: ± 1.64 of it holds 90 % of new values."""
+        x = self.tensor(X)
+        found = self.predict(x)
+        reach, deviation = self._calibrated().radius.at(0.9) / NORMAL_90, self._calibrated().spread.deviation(found, x)
+        return self.space.to_user(numpy(found.x_mean)), self.space.to_user(numpy(deviation) * reach, deviation=True)
+
+    def decode(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Data (n, *shape) at codes (n, *code), and their deviation over networks."""
+        n_samples = self.config.method.n_samples or 20
+        found = decode(self.method, torch.as_tensor(z), n_samples=n_samples, seed=self.seed)
+        return self.space.to_user(numpy(found.mean)), self.space.to_user(numpy(found.deviation), deviation=True)
+
+    def surprise(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """How unusual each datum is, and its conformal p-value: (n,) each. NaN, with a warning, for empty data."""
+        found, p = self._calibrated().compare(self.predict, self.tensor(X))
+        empty = np.flatnonzero(np.isnan(found))
+        if len(empty):
+            warnings.warn(f"{len(empty)} data without any value, row {empty[0]} first: they get no score", stacklevel=3)
+        return found, p
+
+    def threshold(self, rate: float) -> float:
+        """The surprise above which new normal data lie at `rate`."""
+        return threshold(numpy(self._calibrated().reference), rate)
+
+    def parts(self, X: Any) -> dict[str, np.ndarray]:
+        """What `surprise` is made of, and the paper's scores, by name: (n,) each, higher is more unusual."""
+        x = self.tensor(X)
+        found = self.predict(x, (*BOTH, "density"))
+        parts = {name: numpy(part) for name, part in self._calibrated().surprise.named(found, x).items()}
+        more = {
+            "log_likelihood": -numpy(found.log_likelihood),
+            "latent_deviation": numpy(found.z_var).reshape(len(x), -1).clip(0) ** 0.5,
+            "output_deviation": numpy(found.x_var).reshape(len(x), -1).clip(0) ** 0.5,
+        }
+        return parts | {name: value if value.ndim == 1 else value.sum(1) for name, value in more.items()}
+
+    def interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Where the values of new data of this kind lie, given their code: (low, high), each (n, *shape)."""
+        x, calibration = self.tensor(X), self._calibrated()
+        found = self.predict(x)
+        reach = numpy(calibration.spread.deviation(found, x)) * calibration.radius.at(level)
+        return self._around(numpy(found.x_mean), reach)
+
+    def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
+        """X with its missing values filled in: the best guess, or `n_samples` completions (n_samples, n, *shape)."""
+        coded = self.space.code(X)
+        x = self.tensor(coded)
+        how = {"seed": self.seed, "value_range": self.space.value_range}
+        if n_samples is None:
+            made = guess(self.method, self.predict, x, **how)
+        else:
+            made = completions(self.method, self._calibrated(), self.predict, x, n_samples, **how)
+        if self.space.kind == "image":
+            made = made.clamp(*self.space.value_range)
+        filled = self.space.to_user(numpy(made))
+        if coded.dtype.kind != "f":
+            return np.broadcast_to(coded, filled.shape).copy()
+        return np.where(np.isnan(coded), filled, coded)
+
+    def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Where missing values lie: (low, high), each (n, *shape); an observed value is its own interval."""
+        coded, calibration = self.space.code(X), self._calibrated()
+        x = self.tensor(coded)
+        missing = x.isnan()
+        if not missing.any():
+            return coded.copy(), coded.copy()
+        found = self.predict(x)
+        radius = calibration.hidden_radius(self.predict, missing)
+        reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level)
+        low, high = self._around(numpy(found.x_mean), reach)
+        known = ~np.isnan(coded)
+        return np.where(known, coded, low), np.where(known, coded, high)
+
+    def explain(self, X: Any) -> np.ndarray:
+        """Contribution of every value to how unusual its datum is: (n, *shape), at least 0, 0 where missing."""
+        x = self.tensor(X)
+        found = numpy(self._calibrated().surprise.explain(self.predict(x), x))
+        return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
+
+    def sample(self, n: int, seed: int | None = None) -> np.ndarray:
+        """New data (n, *shape)."""
+        seed = self.seed if seed is None else seed
+        spread = self._calibrated().spread
+        if self.method.latent_prior:
+            made = from_prior(self.method, spread.codes.shape[1], n, seed=seed)
+        else:
+            made = from_codes(self.method, (spread.codes * spread.width).unflatten(1, self.code_shape), n, seed=seed)
+        if self.space.kind == "image":
+            made = made.clamp(*self.space.value_range)
+        return self.space.to_user(numpy(made))
 
     @property
-    def shape(self) -> Shape:
+    def likelihood(self) -> Likelihood:
+        return self.method.likelihood
+
+    @property
+    def shape(self) -> tuple[int, ...]:
         """Of one datum in the model."""
         return self.space.model_shape
 
     @property
-    def likelihood(self) -> Likelihood:
-        """Of the decoder's output."""
-        return self.method.likelihood
+    def code_shape(self) -> tuple[int, ...]:
+        """Of one code."""
+        weight = next(self.method.parameters())
+        with evaluating(self.method):
+            one = torch.zeros(1, *self.shape, dtype=weight.dtype, device=weight.device)
+            return tuple(self.method.draw_mean().encode(one[None]).shape[2:])
+
+    @property
+    def seed(self) -> int:
+        return self.config.train.seed
+
+    def tensor(self, X: Any) -> Tensor:
+        """What a user hands over in the model's space: float32 (n, *model_shape) on the CPU."""
+        weight = next(self.method.parameters())
+        return torch.from_numpy(self.space.to_model(self.space.code(X))).to(weight.dtype)
+
+    def predict(self, x: Tensor, want: tuple[Quantity, ...] = BOTH) -> Prediction:
+        """What the networks say about data x (n, *model_shape) in the model's space, as the configuration asks."""
+        options = self.config.method.options
+        how = {"predictive": options.predictive or "mc", "n_samples": options.n_samples or 20}
+        return predict(self.method, x, seed=self.seed, want=want, **how)
+
+    def _calibrated(self) -> Calibration:
+        if self.calibration is None:
+            raise RunError("this model has no calibration: it was saved before its training was finished")
+        return self.calibration
+
+    def _around(self, mean: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        low, high = mean - reach, mean + reach
+        if self.space.kind == "image":
+            low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
+        return self.space.to_user(low), self.space.to_user(high)
+
+    def settle(self) -> Model:
+        """Ready to predict: tables in 64 bits on a CPU, so that a datum's score does not depend on its batch."""
+        self.method.eval().requires_grad_(False)
+        if self.space.kind == "table" and next(self.method.parameters()).device.type == "cpu":
+            self.method.double()
+        return self
+
+    def calibrate(self, data: Data) -> None:
+        """Fit what makes the numbers hold on new data, with data that training has not seen."""
+        weight = next(self.method.parameters())
+
+        def some(x: Source) -> Tensor:
+            """At most `MOST_ROWS` of them, evenly from all."""
+            index = np.unique(np.linspace(0, len(x) - 1, min(len(x), MOST_ROWS)).round().astype(int))
+            return torch.from_numpy(self.space.convert(np.asarray(x[index]))).to(weight.dtype)
+
+        parts = (some(split.x) for split in (data.train, data.valid, data.calib))
+        self.calibration = calibrate(self.predict, *parts, table=self.space.kind == "table")
 
     def save(self, run: Run) -> None:
-        """Write model.safetensors, posterior.safetensors where there is one, and metrics.json: the run is finished."""
-        state = self.method.state_dict()
-        posterior = {name: tensor for name, tensor in state.items() if name.startswith("posterior.")}
-        weights = {name: tensor for name, tensor in state.items() if name not in posterior}
-        metadata = {"format": FORMAT, "config": config_to_dict(self.config), "space": self.space.to_dict()}
-        (run / METRICS).unlink(missing_ok=True)
-        if posterior:
-            write_whole(run / POSTERIOR, tensor_file(posterior, {"format": FORMAT}))
-        else:
-            (run / POSTERIOR).unlink(missing_ok=True)
-        # Of two files: a kill between them leaves this posterior beside the weights of an earlier training.
-        metadata |= {"has_posterior": bool(posterior), "posterior": digest(posterior)}
-        write_whole(run / MODEL, tensor_file(weights, metadata))
-        run.write_json(METRICS, self.metrics)
-        self.path = run.path
+        """Write the model into a run folder: the run is finished then."""
+        from lapae.storage import save
+
+        save(self, run)
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Model:
+        """The model of a run folder; `options` are those of `lapae.storage.load_run`."""
+        from lapae.storage import load_run
+
+        return load_run(path, **options)
 
 
-OWN_MODULES = "if it was trained with modules of your own, give them again in Python: load_run(path, network=...)"
-
-
-def load_run(
-    path: str | Path,
-    *,
-    network: Modules | None = None,
-    likelihood: Likelihood | None = None,
-    device: str | torch.device = "cpu",
-    allow_nan: bool = False,
-) -> Model:
-    """The trained model of a run folder, at its best weights.
-
-    `network` and `likelihood` are needed where the model was trained with modules or a likelihood of one's own. A run
-    that is not finished gives its best weights so far, with a warning. `allow_nan` has the model take missing values
-    even where none were allowed in training.
-    """
-    run = Run.open(path)
-    if (run / MODEL).exists():
-        try:
-            state, metadata = _read_model(run)
-        except RunError as error:
-            if not (run / CHECKPOINT).exists():
-                raise
-            raise RunError(f"{error}; lapae train --resume {run.path} makes it anew from its checkpoint") from error
-        origin = str(run / MODEL)
-    else:
-        checkpoint = load_checkpoint(run)
-        if checkpoint is None:
-            raise RunError(f"{run.path} has no model yet: train it with lapae train --resume {run.path}")
-        epoch = checkpoint.state.best_epoch
-        warnings.warn(f"{run.path} is not finished: these are its best weights so far, of epoch {epoch}", stacklevel=2)
-        state, metadata, origin = checkpoint.best, checkpoint.about, checkpoint.path
-    try:
-        config, space = config_from_dict(metadata["config"], origin).resolved(), Space.from_dict(metadata["space"])
-    except LapaeError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{origin} is damaged: what it says of its data is not valid ({error!r})") from error
-    bare = replace(config, data=replace(config.data, allow_nan=config.data.allow_nan or allow_nan))
-    with torch.random.fork_rng(devices=[]):
-        if network is None:
-            _check_size(bare, space, likelihood, state, origin)
-        method = build_method(bare, space, network=network, likelihood=likelihood)
-    try:
-        load_state(method, state, origin)
-    except RunError as error:
-        if network is not None:
-            raise
-        raise RunError(f"{error}; {OWN_MODULES}") from error
-    method.to(device).eval()
-    return Model(method, config, space, run.read_metrics() or {}, path=run.path)
-
-
-def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Weights and posterior, and what is said of them."""
-    for attempt in range(PATIENCE):
-        weights, metadata = read_tensor_file(run / MODEL)
-        if metadata.get("format") != FORMAT:
-            raise RunError(f"{run / MODEL} is not a model of lapae: expected format {FORMAT!r}")
-        if not metadata.get("has_posterior"):
-            return weights, metadata
-        posterior = read_tensor_file(run / POSTERIOR)[0]
-        if metadata.get("posterior", digest(posterior)) == digest(posterior):
-            return weights | posterior, metadata
-        if attempt < PATIENCE - 1:
-            time.sleep(1)  # another process may be writing them
-    raise RunError(f"{run / POSTERIOR} is not that of {run / MODEL}: they are of two trainings")
-
-
-def _check_size(
-    config: Config, space: Space, likelihood: Likelihood | None, state: Mapping[str, torch.Tensor], origin: str
-) -> None:
-    """RunError where the model would be larger than what the file holds: a file that lies takes no memory."""
-    try:
-        with torch.device("meta"):  # shapes without numbers
-            planned = build_method(config, space, likelihood=likelihood).state_dict()
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:
-        if isinstance(error, LapaeError):
-            raise
-        raise RunError(f"{origin} is damaged: no model can be built from its configuration ({error})") from error
-    n_planned, n_held = (sum(tensor.numel() for tensor in tensors.values()) for tensors in (planned, state))
-    if n_planned > n_held:
-        counts = f"it holds {n_held:,} numbers of {n_planned:,}"
-        raise RunError(f"{origin} does not fit its own configuration: {counts}; {OWN_MODULES}")
+def numpy(x: Tensor | None) -> np.ndarray:
+    assert x is not None
+    return x.detach().cpu().numpy()

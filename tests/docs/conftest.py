@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+import lapae.fit
 import lapae.predict.mc
-import lapae.train.fit
 
 EPOCHS, NETWORKS = 3, 5
 """Passes over the data, and networks drawn for a prediction, in the blocks of the guide and in the examples: they are
@@ -17,11 +17,11 @@ run to see that they run. The README, whose commands people try first, runs as i
 @pytest.fixture
 def short(monkeypatch):
     """Training, by the estimator or by a command, ends after a few epochs, and predictions draw few networks."""
-    fit, n_distinct = lapae.train.fit.fit, lapae.predict.mc.n_distinct
+    fit, n_distinct = lapae.fit.fit, lapae.predict.mc.n_distinct
 
     def few(config, *arguments, **options):
         epochs = min(config.train.epochs, EPOCHS)
         return fit(replace(config, train=replace(config.train, epochs=epochs)), *arguments, **options)
 
-    monkeypatch.setattr(lapae.train.fit, "fit", few)
+    monkeypatch.setattr(lapae.fit, "fit", few)
     monkeypatch.setattr(lapae.predict.mc, "n_distinct", lambda method, n: min(NETWORKS, n_distinct(method, n)))

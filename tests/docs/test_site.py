@@ -14,7 +14,7 @@ PUBLIC = ("", ".curvature", ".posterior", ".methods", ".predict", ".tasks", ".da
 MEMBERS = {
     "lapae.LaplacianAutoencoder": ("fit", "transform", "reconstruct", "score_samples", "impute", "sample", "load"),
     "lapae.model": ("Model", "load_run"),
-    "lapae.train.fit": ("fit", "load_data"),
+    "lapae.fit": ("fit", "load_data"),
     "lapae.config": ("Config", "TrainConfig"),
     "lapae.errors": ("LapaeError",),
 }

@@ -15,9 +15,9 @@ from trained import in_splits
 from lapae.cli.new_data import Device, open_model
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Split
+from lapae.fit import fit
 from lapae.runs import Run
 from lapae.space import Column, Space
-from lapae.train.fit import fit
 from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.explore.opening import opening
 from lapae.view.explore.routes import Routes

@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-m", "lapae", "train"]
 def processes():
     """A server that has imported everything and forks: a process starts within milliseconds, and is a real one."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lapae.cli.train", "lapae.train.fit"])
+    context.set_forkserver_preload(["lapae.cli.train", "lapae.fit"])
     return context
 
 

@@ -7,9 +7,9 @@ import torch
 
 from lapae.cli import main
 from lapae.methods.online import Online
-from lapae.model import load_run
 from lapae.runs import CHECKPOINT, MODEL, Run, read_tensor_file
 from lapae.runs.toml import write_config
+from lapae.storage import load_run
 from lapae.train.checkpoint import load_checkpoint
 
 from .runs import assert_same, config, curve, train

@@ -405,9 +405,9 @@ def runs(folder: Path) -> dict[str, Target]:
     from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
     from lapae.data import load
     from lapae.estimator import LaplacianAutoencoder
-    from lapae.model import load_run
+    from lapae.fit import fit
     from lapae.runs import CHECKPOINT, CONFIG, METRICS, MODEL, Run, digest, read_tensor_file
-    from lapae.train.fit import fit
+    from lapae.storage import load_run
 
     source = folder / "table.npy"
     np.save(source, np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32))

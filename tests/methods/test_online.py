@@ -16,6 +16,7 @@ from lapae.config.methods import OnlineOptions
 from lapae.curvature import reference
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapae.errors import ConfigError, DivergedError
+from lapae.fit import fit
 from lapae.methods.laplace import HESSIANS
 from lapae.methods.online import Online
 from lapae.methods.seeds import seed_all
@@ -25,7 +26,6 @@ from lapae.models import build as build_network
 from lapae.posterior import RULES
 from lapae.posterior.noise import normal
 from lapae.runs import Run
-from lapae.train.fit import fit
 from lapae.train.loop import train
 
 N_DATA = 96

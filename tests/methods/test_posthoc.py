@@ -17,15 +17,15 @@ from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac, reference
 from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.data import Split
 from lapae.errors import ConfigError
+from lapae.fit import fit
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.step import Step
-from lapae.model import load_run
 from lapae.models import Autoencoder
 from lapae.posterior import BlockPrecision, KronPrecision, log_marginal_likelihood
 from lapae.predict import predict
 from lapae.runs import Run
 from lapae.space import Space
-from lapae.train.fit import fit
+from lapae.storage import load_run
 
 
 def network() -> Autoencoder:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["lapae.train.fit", "lapae.cli.score"])
+CONTEXT.set_forkserver_preload(["lapae.fit", "lapae.cli.score"])
 PATIENCE = 180
 """Seconds after which a test that waits for its processes fails: more than these wait for each other at the start."""
 PORTS = range(20_000, 32_000)

@@ -21,8 +21,8 @@ from trained import weights
 from lapae.cli import main
 from lapae.config import Config, TrainConfig
 from lapae.errors import ConfigError
+from lapae.fit import fit
 from lapae.runs import CHECKPOINT, HISTORY, MODEL, Run
-from lapae.train.fit import fit
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LAPAE = ["-m", "lapae"]

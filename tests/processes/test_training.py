@@ -12,10 +12,10 @@ from trained import in_splits
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Split
+from lapae.fit import fit
 from lapae.methods import METHODS
 from lapae.runs import Run
 from lapae.space import Space
-from lapae.train.fit import fit
 
 BATCH = 6
 N_TRAIN = 43
@@ -129,11 +129,14 @@ def test_where_noise_differs_training_works(name, alone, together):
 
 def draws(options: Config) -> tuple[list, list, list]:
     """What the processes draw for the weights and for data, and the precision, after each of three steps."""
+    from lapae.config.methods import OnlineOptions
     from lapae.methods.online import Online
 
     weights, data, precision = [], [], []
 
     class Watched(Online):
+        options = OnlineOptions
+
         def sample_params(self, generator):
             params = super().sample_params(generator)
             weights.append(float(next(iter(params.values())).detach().sum()))
@@ -145,7 +148,7 @@ def draws(options: Config) -> tuple[list, list, list]:
             precision.append(float(self.posterior.h.double().sum()))
 
     METHODS["watched"] = Watched
-    fit(dataclasses.replace(options, method=dataclasses.replace(options.method, method="watched")), curve(18, 0, 0))
+    fit(dataclasses.replace(options, method=MethodConfig("watched", options.method.options)), curve(18, 0, 0))
     return weights, data, precision
 
 

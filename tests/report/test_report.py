@@ -15,13 +15,13 @@ from trained import in_splits
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Split
 from lapae.errors import ConfigError, RunError
+from lapae.fit import fit
 from lapae.predict.decode import decode, encode_mean
 from lapae.runs import Run
 from lapae.runs.numbers import number
 from lapae.runs.results import Result, Table, file_name, load_results, save_result
 from lapae.space import Column, Space
 from lapae.tasks.base import tensor
-from lapae.train.fit import fit
 from lapae.view.display import choose_display
 from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure
 from lapae.view.latent_map import latent_space, plane

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from trained import CURVE
 
+from lapae.fit import fit
 from lapae.runs import Run
-from lapae.train.fit import fit
 
 
 @pytest.fixture

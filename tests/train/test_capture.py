@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.fit import fit
 from lapae.methods import METHODS
-from lapae.train.fit import fit
 from lapae.train.step import CapturedStep
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")

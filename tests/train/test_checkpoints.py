@@ -10,10 +10,10 @@ from observers import StopAfter
 from trained import CURVE, assert_same, losses
 
 from lapae.errors import RunError
+from lapae.fit import fit
 from lapae.runs import NEXT, PREVIOUS, Run
 from lapae.train import checkpoint
 from lapae.train.checkpoint import Checkpoints, load_checkpoint
-from lapae.train.fit import fit
 
 
 def test_checkpoints_now_and_then(table, tmp_path, whole):

@@ -13,11 +13,11 @@ from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainCon
 from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Batches
 from lapae.errors import ConfigError, DivergedError, RunError
+from lapae.fit import fit
 from lapae.methods import METHODS, Method
 from lapae.methods.ae import AE
-from lapae.model import load_run
 from lapae.runs import HISTORY, POSTERIOR, Run
-from lapae.train.fit import fit
+from lapae.storage import load_run
 from lapae.train.loop import train
 from lapae.train.progress import Bar, Lines
 

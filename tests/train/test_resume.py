@@ -20,11 +20,11 @@ from trained import CURVE, assert_equal, assert_same, weights
 from lapae.cli import main
 from lapae.config import MethodConfig, ModelConfig
 from lapae.errors import ConfigError, RunError
+from lapae.fit import check_resumable, fit, saved_config
 from lapae.methods import METHODS
-from lapae.model import load_run
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, NEXT, PREVIOUS, Run, read_tensor_file
+from lapae.storage import load_run
 from lapae.train.checkpoint import load_checkpoint
-from lapae.train.fit import check_resumable, fit, saved_config
 
 OPTIONS = ["--method", "vae", "--hidden", "16", "--device", "cpu", "--epochs", "25", "--batch-size", "32"]
 COMMAND = [sys.executable, "-m", "lapae", "train"]

@@ -8,8 +8,8 @@ import torch
 from observers import StopAfter
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.fit import fit
 from lapae.runs import Run
-from lapae.train.fit import fit
 
 CONFIG = Config(
     model=ModelConfig(hidden=(5,)),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
 
-from lapae._version import __version__
+from lapae import __version__
 from lapae.cli.registry import COMMANDS
 from lapae.errors import ConfigError, ElsewhereError, LapaeError
 from lapae.registry import listing

@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     """Train, evaluate, report, print."""
     command = tyro.cli(DemoCommand, args=list(arguments), prog="lapae demo")
     from lapae.cli.train import report, train_in
+    from lapae.fit import load_data
     from lapae.runs import Run, plain
-    from lapae.train.fit import load_data
     from lapae.view.report.page import REPORT, write_report
 
     run = Run.create(command.out, name="demo")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
+
+if TYPE_CHECKING:
+    from lapae.model import Model
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,12 @@ class EmbedCommand(PredictCommand):
     of the image file), the code z0, z1, … and its deviation z0_std, z1_std, …. An .npz has the arrays z and z_std, a
     .npy the codes alone.
     """
+
+
+def encoded(model: Model, x: Any) -> dict[str, Any]:
+    """Codes of data x, flat, and their deviations."""
+    z, z_std = model.encode(x)
+    return {"z": z.reshape(len(z), -1), "z_std": z_std.reshape(len(z), -1)}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,23 +41,23 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.train.distributed import rank
 
     options = command.options
-    source, blocks = command.predictions(("z_mean", "z_var"), "embedding")
+    _, source, blocks = command.predictions(encoded, "embedding")
     if rank() > 0:
         return hand_over(blocks)
     first = next(blocks, None)
     if first is None:
         raise DataError(f"{command.input}: there are no data to embed")
-    n, k = 0, first.found["z_mean"].shape[1]
+    n, k = 0, first.found["z"].shape[1]
     if suffix == ".csv":
         header = [*first.names, *(f"z{i}" for i in range(k)), *(f"z{i}_std" for i in range(k))]
         with csv_rows(command.out, header) as write:
             while first is not None:
-                codes = np.concatenate([first.found["z_mean"], np.sqrt(first.found["z_var"])], 1).tolist()
+                codes = np.concatenate([first.found["z"], first.found["z_std"]], 1).tolist()
                 write([*cell, *map(repr, code)] for cell, code in zip(first.cells, codes, strict=True))
                 n += len(codes)
                 first = next(blocks, None)
         return finish(source, command.out, n, options, latent_dim=k)
     parts = [first.found, *(rows.found for rows in blocks)]
-    z, var = (np.concatenate([part[name] for part in parts]) for name in ("z_mean", "z_var"))
-    write_arrays(command.out, {"z": z, "z_std": np.sqrt(var)})
+    z, z_std = (np.concatenate([part[name] for part in parts]) for name in ("z", "z_std"))
+    write_arrays(command.out, {"z": z, "z_std": z_std})
     return finish(source, command.out, len(z), options, latent_dim=k)

@@ -92,13 +92,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> tuple[Run, Model, Data]:
     """A run, its model on a device, and its data."""
-    from lapae.estimator.storage import check_data
-    from lapae.model import load_run
+    from lapae.data.catalog import check_data
+    from lapae.fit import load_data
     from lapae.runs import Run
+    from lapae.storage import load_run
     from lapae.train.devices import choose_device
-    from lapae.train.fit import load_data
 
-    check_data(path)
     model = load_run(path, device=choose_device(device))
+    check_data(model.config.data.source)
     source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
     return Run.open(path), model, load_data(source)

@@ -93,11 +93,11 @@ def prepare(command: ExploreCommand) -> Server:
 def load(model: Model, data_dir: str | None) -> tuple[Data | None, str | None]:
     """The data of a run, or why there are none: a model can be looked at without."""
     from lapae.data import DataError
-    from lapae.estimator.storage import check_data
-    from lapae.train.fit import load_data
+    from lapae.data.catalog import check_data
+    from lapae.fit import load_data
 
     try:
-        check_data(model.path)
+        check_data(model.config.data.source)
     except DataError as error:
         return None, str(error)
     source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)

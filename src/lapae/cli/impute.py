@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,17 +11,15 @@ import tyro
 
 from lapae.cli.new_data import (
     UNNAMED,
-    Device,
     Intake,
     Out,
     Run,
     Source,
+    check_missing,
     check_out,
     finish,
     open_model,
     open_source,
-    seed_of,
-    to_model,
 )
 from lapae.errors import ConfigError
 
@@ -62,8 +60,10 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.data.inputs import ArrayInput, CsvInput
 
     model = open_model(command.run, options)
+    if options.seed is not None:
+        model.config = replace(model.config, train=replace(model.config.train, seed=options.seed))
     source = open_source(command.input, model, options, alpha=True)
-    blocks = filled(model, source, options)
+    blocks = filled(model, source)
     if isinstance(source, CsvInput):
         n, holes = write_table(source, out, blocks)
     elif isinstance(source, ArrayInput):
@@ -73,23 +73,21 @@ def main(arguments: Sequence[str]) -> int:
     return finish(source, out, n, options, imputed=holes)
 
 
-def filled(model: Model, source: Input, options: Device) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
+def filled(model: Model, source: Input) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
     """Blocks, their data (B, *shape) in storage units without a hole, and where the holes were."""
     import numpy as np
 
     from lapae.data.progress import progress
-    from lapae.estimator.prediction import guess
 
     with progress("imputing", source.size) as advance:
         for block in source.blocks(advance):
-            missing = np.isnan(block.x) if block.x.dtype.kind == "f" else np.zeros(block.x.shape, bool)
+            check_missing(model, block, source.path)
             x = block.x
+            missing = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
             rows = missing.reshape(len(x), -1).any(1)
             if rows.any():
-                part = to_model(model, type(block)(x[rows]), source.path)
-                found = guess(model.method, part, seed=seed_of(model, options), value_range=model.space.value_range)
                 x = x.copy()
-                x[rows] = np.where(missing[rows], model.space.to_user(found.numpy()), x[rows])
+                x[rows] = model.impute(x[rows])
             yield block, x, missing
 
 

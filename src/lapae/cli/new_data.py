@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,9 +14,7 @@ from lapae.errors import ConfigError
 from lapae.train.devices import own_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
+    from collections.abc import Callable, Iterator
 
     from lapae.cli.shared import Rows
     from lapae.data.inputs import Block, Input
@@ -76,28 +74,39 @@ class PredictCommand:
     """.csv, .npz or .npy file to write."""
     options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
 
-    def predictions(self, want: tuple[str, ...], what: str) -> tuple[Input, Iterator[Rows]]:
-        """The input, and predictions of `want` for it; meets the other processes first, where there are some."""
+    def predictions(self, of: Callable[[Model, Any], dict[str, Any]], what: str) -> tuple[Model, Input, Iterator[Rows]]:
+        """Model and input, and what `of` makes of each block; meets the other processes first, where there are some."""
         from lapae.train.distributed import join
 
         join()
-        model = open_model(self.run, self.options)
+        model = with_options(open_model(self.run, self.options), self.options)
         source = open_source(self.input, model, self.options)
-        return source, predicted(model, source, self.options, want, what)
+        return model, source, predicted(model, source, of, what)
+
+
+def with_options(model: Model, options: Predictive) -> Model:
+    """The model, predicting as the options have it where they say so."""
+    from lapae.config import MethodConfig
+
+    if options.n_samples is not None and options.n_samples < 1:
+        raise ConfigError(f"n_samples = {options.n_samples}: expected at least 1")
+    method, train = model.config.method, model.config.train
+    given = {"predictive": options.predictive, "n_samples": options.n_samples}
+    chosen = MethodConfig(method.method, method.options, **{k: v for k, v in given.items() if v is not None})
+    train = train if options.seed is None else replace(train, seed=options.seed)
+    model.config = replace(model.config, method=chosen, train=train)
+    return model
 
 
 def open_model(run: Path, options: Device) -> Model:
     """The model of a run, ready to predict, taking missing values where its likelihood can."""
-    from lapae.estimator.training import settle
-    from lapae.model import load_run
+    from lapae.storage import load_run
 
     device = own_device(options.device)
     try:
-        model = load_run(run, device=device, allow_nan=True)
+        return load_run(run, device=device, allow_nan=True)
     except ConfigError:  # the likelihood does not take missing values: then NaN in the input is refused
-        model = load_run(run, device=device)
-    settle(model)
-    return model
+        return load_run(run, device=device)
 
 
 def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = False) -> Input:
@@ -108,50 +117,32 @@ def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = Fals
     return open_input(path, model, alpha=alpha, **how)
 
 
-def seed_of(model: Model, options: Device) -> int:
-    """The seed of the networks drawn."""
-    return model.config.train.seed if options.seed is None else options.seed
-
-
-def to_model(model: Model, block: Block, path: Path) -> Tensor:
-    """A block in the model's space."""
+def check_missing(model: Model, block: Block, path: Path) -> None:
+    """DataError where values are missing and the model cannot do without them."""
     import numpy as np
-    import torch
 
     from lapae.data import DataError
 
     if not model.likelihood.missing and block.x.dtype.kind == "f" and np.isnan(block.x).any():
         raise DataError(f"{path}: has missing values, which the {model.config.model.likelihood} likelihood cannot take")
-    return torch.from_numpy(np.ascontiguousarray(model.space.convert(block.x)))
 
 
-def predicted(
-    model: Model, source: Input, options: Predictive, want: tuple[str, ...], what: str
-) -> Iterator[Rows]:
-    """Predictions of `want` for the input, block by block, with a progress bar. Processes share the blocks."""
+def predicted(model: Model, source: Input, of: Callable[[Model, Any], dict[str, Any]], what: str) -> Iterator[Rows]:
+    """What `of` makes of the input, block by block, with a progress bar. Processes share the blocks."""
     from lapae.cli.shared import Rows, in_order
     from lapae.data.progress import progress
-    from lapae.predict import predict
-    from lapae.predict.predictive import FIELDS
     from lapae.train.distributed import rank, world_size
 
-    given: dict[str, Any] = {
-        "predictive": options.predictive or model.config.method.predictive,
-        "n_samples": options.n_samples or model.config.method.n_samples,
-        "seed": seed_of(model, options),
-        "want": [quantity for quantity, names in FIELDS.items() if set(names) & set(want)],
-    }
-    if options.n_samples is not None and options.n_samples < 1:
-        raise ConfigError(f"n_samples = {options.n_samples}: expected at least 1")
     source.turn = rank(), world_size()
 
     def mine(advance: Any) -> Iterator[Rows]:
         for block in source.blocks(advance):
+            check_missing(model, block, source.path)
             try:
-                found = predict(model.method, to_model(model, block, source.path), **given)
+                found = of(model, block.x)
             except ValueError as error:
                 raise ConfigError(str(error)) from error
-            yield Rows(block.index, *carried(source, block), {name: getattr(found, name).numpy() for name in want})
+            yield Rows(block.index, *carried(source, block), found)
 
     with progress(what, source.size if rank() == 0 else None) as advance:
         yield from in_order(mine(advance), source.skipped)

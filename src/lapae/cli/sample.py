@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from lapae.cli.new_data import UNNAMED, Device, Out, Run, open_model, seed_of
+from lapae.cli.new_data import UNNAMED, Device, Out, Run, open_model
 from lapae.errors import ConfigError
 
 
@@ -35,7 +35,6 @@ def main(arguments: Sequence[str]) -> int:
     if command.n < 1:
         raise ConfigError(f"n = {command.n}: expected at least 1")
 
-    from lapae.estimator.prediction import generate
     from lapae.runs.files import check_place, whole, whole_folder
     from lapae.runs.outputs import csv_rows, grid, image_bytes, save_image, write_arrays
 
@@ -45,15 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     picture = suffix in (".png", "")
     if picture and (model.space.kind != "image" or model.shape[0] not in (1, 3)):
         raise ConfigError(f"{command.out}: pictures are for images, the model makes data of shape {model.shape}")
-    made = generate(
-        model.method,
-        model.shape,
-        model.config.model.latent_dim,
-        command.n,
-        seed=seed_of(model, command.options),
-        value_range=model.space.value_range,
-    )
-    x = model.space.to_user(made)
+    x = model.sample(command.n, command.options.seed)
     pixels = image_bytes(model.space.arrange(x), model.space.most) if picture else None
     if suffix == ".csv":
         flat = x.reshape(len(x), -1)

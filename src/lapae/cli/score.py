@@ -4,50 +4,82 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
+from lapae.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lapae.model import Model
+
+COLUMNS = ("score", "p_value", "log_likelihood")
 
 
 @dataclass(frozen=True)
 class ScoreCommand(PredictCommand):
-    """Score new data: the log-likelihood of each datum under a trained run, higher is more normal.
+    """Score new data: how normal each datum is, its p-value among held-out normal data, and whether it is an outlier.
 
     The output has a row for each datum, in the order of the input, with the columns of a table that are no features
-    (an index, a label) or the name of the image file. A run of the estimator also says which data are outliers.
+    (an index, a label) or the name of the image file. The score is higher for more normal data. New normal data are
+    called outliers at the rate that --rate gives.
     """
+
+    rate: float = 0.05
+    """Rate at which new normal data are called outliers."""
+    explain: bool = False
+    """Also write the feature that contributes most to how unusual a datum is, and its share (tables)."""
+
+
+def scores(model: Model, x: Any) -> dict[str, Any]:
+    """The columns of the output for data x."""
+    surprise, p = model.surprise(x)
+    return {"score": -surprise, "p_value": p, "log_likelihood": -model.parts(x)["log_likelihood"]}
+
+
+def explained(model: Model, x: Any) -> dict[str, Any]:
+    """`scores`, and the feature that did it."""
+    part = model.explain(x).reshape(len(x), -1)
+    first = part.argmax(1)
+    share = part.max(1) / part.sum(1).clip(1e-12)
+    return {**scores(model, x), "feature": first, "share": share}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, score block by block, write."""
     command = tyro.cli(ScoreCommand, args=list(arguments), prog="lapae score")
     suffix = check_out(command.out, command.input, (".csv", ".npy", ".npz"))
+    if not 0 < command.rate < 1:
+        raise ConfigError(f"rate = {command.rate}: expected a number between 0 and 1")
     import numpy as np
 
-    from lapae.estimator.storage import threshold
     from lapae.runs.outputs import csv_rows, write_arrays
     from lapae.train.distributed import rank
 
-    options = command.options
-    source, blocks = command.predictions(("log_likelihood",), "scoring")
-    offset = threshold(command.run)
-    n = n_outliers = 0
+    model, source, blocks = command.predictions(explained if command.explain else scores, "scoring")
     if rank() > 0:
         return hand_over(blocks)
+    least = -model.threshold(command.rate)
+    columns = [*COLUMNS, *(("feature", "share") if command.explain else ())]
+    n = n_outliers = 0
     if suffix != ".csv":
-        parts = [rows.found["log_likelihood"] for rows in blocks]
-        scores = np.concatenate(parts) if parts else np.empty(0)
-        n, n_outliers = len(scores), int((~(scores >= offset)).sum()) if offset is not None else 0
-        write_arrays(command.out, {"log_likelihood": scores})
-    else:
-        first = next(blocks, None)
-        header = [*(first.names if first else []), "log_likelihood", *(["outlier"] if offset is not None else [])]
-        with csv_rows(command.out, header) as write:
-            while first is not None:
-                scores = first.found["log_likelihood"].astype(float).tolist()
-                marks = [[int(not score >= offset)] if offset is not None else [] for score in scores]
-                write([*cell, repr(score), *mark] for cell, score, mark in zip(first.cells, scores, marks, strict=True))
-                n, n_outliers = n + len(scores), n_outliers + sum(mark[0] for mark in marks if mark)
-                first = next(blocks, None)
-    return finish(source, command.out, n, options, **({"outliers": n_outliers} if offset is not None else {}))
+        parts = [rows.found for rows in blocks]
+        found = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in columns}
+        found["outlier"] = found["score"] < least
+        n, n_outliers = len(found["score"]), int(found["outlier"].sum())
+        write_arrays(command.out, found)
+        return finish(source, command.out, n, command.options, outliers=n_outliers)
+    names = model.space.feature_names
+    first = next(blocks, None)
+    with csv_rows(command.out, [*(first.names if first else []), *columns, "outlier"]) as write:
+        while first is not None:
+            marks = (first.found["score"] < least).astype(int)
+            cells = {name: list(map(repr, values.tolist())) for name, values in first.found.items()}
+            if command.explain and names is not None:
+                cells["feature"] = [names[i] for i in first.found["feature"]]
+            rows = zip(first.cells, *(cells[name] for name in columns), marks.tolist(), strict=True)
+            write([*cell, *values] for cell, *values in rows)
+            n, n_outliers = n + len(marks), n_outliers + int(marks.sum())
+            first = next(blocks, None)
+    return finish(source, command.out, n, command.options, outliers=n_outliers)

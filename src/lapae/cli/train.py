@@ -78,9 +78,9 @@ def main(arguments: Sequence[str]) -> int:
     if not in_job() and config.train.devices * config.train.num_nodes > 1:
         return start_processes(["train", *arguments], config.train.devices, config.train.num_nodes)
     # Heavy imports from here on: the help has been answered.
+    from lapae.fit import load_data
     from lapae.runs import Run
     from lapae.train.distributed import from_first, node_first, rank, take_place
-    from lapae.train.fit import load_data
 
     data = None
     take_place(config.train)  # from here on there are all processes
@@ -94,9 +94,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
     """The run folder, and whether to continue what is in it."""
+    from lapae.fit import check_resumable, saved_config
     from lapae.runs import CHECKPOINT, CONFIG, Run
     from lapae.train.distributed import has_begun
-    from lapae.train.fit import check_resumable, saved_config
 
     there = command.resume
     if there is None and command.out is not None and (command.resume_if_exists or has_begun()):
@@ -120,8 +120,8 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
     given, _ = first.parse_known_args(arguments[:-1] if dangling else arguments)
     config = Config()
     if given.resume is not None:
+        from lapae.fit import saved_config
         from lapae.runs import Run
-        from lapae.train.fit import saved_config
 
         if given.config is not None:
             raise ConfigError("--resume takes the options of the run, so there is no --config with it")
@@ -168,8 +168,8 @@ def absolute(source: str) -> str:
 
 def train_in(run: Run, config: Config, data=None, *, resume: bool = False) -> Model:
     """Train in a run folder that no other job writes, with progress on stderr."""
+    from lapae.fit import fit
     from lapae.train.distributed import from_first, note_begun, rank
-    from lapae.train.fit import fit
     from lapae.train.progress import make_progress
 
     observers = [make_progress(sys.stderr)] if config.train.verbose and rank() == 0 else []

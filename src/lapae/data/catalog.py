@@ -111,6 +111,14 @@ def _read_named(name: str, folder: Path, image_size: int | None) -> Records:
     return read_mnist(folder, name)
 
 
+def check_data(source: str) -> None:
+    """DataError where a run is one of the estimator: its data are not to be found."""
+    if source == "X":
+        raise DataError(
+            "this is a run of the estimator, which does not keep the data that it was fitted to: use --data"
+        )
+
+
 @dataclass(frozen=True)
 class DataSet:
     """A named data set, as `lapae data` lists it."""

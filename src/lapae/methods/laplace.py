@@ -41,7 +41,7 @@ class Laplace(Method):
         self.form = HESSIANS[options.hessian].form
         self.posterior = make_precision(network, options.hessian, options.prior_precision, options.temperature)
         self.scales = prior_scales(network, options.prior_scale)
-        self.posterior.set_prior(options.prior_precision * torch.tensor(self.scales))
+        self.posterior.set_prior([options.prior_precision * scale for scale in self.scales])
         self.uncertain = options.uncertain
         if options.uncertain != "all" and self.form != "diagonal":
             raise ConfigError(f"uncertain={options.uncertain!r} needs a diagonal hessian, got {options.hessian!r}")

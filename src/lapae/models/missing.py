@@ -69,7 +69,9 @@ class _Fill(Elementwise):
         return (~x.isnan()).to(x.dtype)
 
 
-def filling(network: Callable[[], Autoencoder], head: Callable[[], nn.Module] = FillMissing) -> Callable[[], Autoencoder]:
+def filling(
+    network: Callable[[], Autoencoder], head: Callable[[], nn.Module] = FillMissing
+) -> Callable[[], Autoencoder]:
     """Networks whose encoder takes missing values. Names of parameters stay as they are in a `Sequential`."""
 
     def build() -> Autoencoder:

@@ -15,9 +15,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature import Sum
-
 from lapae.config import NETWORKS
+from lapae.curvature import Sum
 
 Shape = tuple[int, ...]
 LARGEST_PLAIN = 64
@@ -66,7 +65,10 @@ def mlp(
     encoder = _dense(((1 + mask) * d, *hidden, latent_dim), activation)
     decoder = _dense((latent_dim, *hidden[::-1], d), activation)
     if linear:
-        encoder, decoder = _beside(encoder, nn.Linear((1 + mask) * d, latent_dim)), _beside(decoder, nn.Linear(latent_dim, d))
+        encoder, decoder = (
+            _beside(encoder, nn.Linear((1 + mask) * d, latent_dim)),
+            _beside(decoder, nn.Linear(latent_dim, d)),
+        )
     if len(shape) != 1:
         encoder.insert(0, nn.Flatten())
         decoder.append(nn.Unflatten(1, shape))

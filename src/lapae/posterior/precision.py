@@ -53,12 +53,12 @@ class Precision(nn.Module):
         """P."""
         return sum(self.sizes)
 
-    def set_prior(self, delta: float | Tensor) -> None:
-        """Change δ: one number for all, or (n parameters,)."""
-        new = torch.as_tensor(delta, dtype=self.prior.dtype)
-        if not bool(((new >= _TINY) & (new <= 1 / _TINY)).all()):
-            raise ConfigError(f"prior_precision={new.tolist()}: expected numbers between {_TINY:g} and {1 / _TINY:g}")
-        self.prior.copy_(new)
+    def set_prior(self, delta: float | Sequence[float] | Tensor) -> None:
+        """Change δ: one number for all, or one for each parameter tensor."""
+        numbers = self._each(delta.tolist() if isinstance(delta, Tensor) else delta)
+        if not all(_TINY <= number <= 1 / _TINY for number in numbers):
+            raise ConfigError(f"prior_precision={delta}: expected numbers between {_TINY:g} and {1 / _TINY:g}")
+        self.prior.copy_(torch.tensor(numbers, dtype=self.prior.dtype))
         self._forget()
 
     def uniform_prior(self) -> float | None:

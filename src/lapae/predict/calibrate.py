@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.predict.conformal import Radius, p_values
+from lapae.predict.conformal import LEVELS, Radius, p_values
 from lapae.predict.prediction import Prediction
 from lapae.predict.spread import Spread, fit_spread
-from lapae.predict.surprise import Surprise, fit_surprise
+from lapae.predict.surprise import Surprise, fit_surprise, from_tensors, to_tensors
 
 Predict = Callable[[Tensor], Prediction]
 """Data (B, *features) in the model's space -> their prediction, "codes" and "outputs"."""
@@ -32,6 +32,8 @@ MOST_ROWS = 2000
 MOST_PATTERNS = 32
 """Patterns of missing values in a call that are each compared on their own; more are grouped by how much is missing."""
 GROUPS = 8
+SHARED = 4096
+"""Features above which intervals share one radius."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,18 @@ class Calibration:
     reference: Tensor
     """(n,): their surprise."""
 
-    def p_value(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def compare(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Surprise (B,), made comparable where values are missing, and conformal p-value (B,) of x (B, *features).
 
         Both are NaN where nothing is observed.
         """
-        surprise = self.surprise(predict(x), x).double().numpy()
+        surprise = self.surprise(predict(x), x).double().numpy().copy()
         full = self.reference.double().numpy()
         missing = x.isnan().flatten(1).numpy()
         p = p_values(surprise, full)
         middle, width = full.mean(), full.std() + 1e-12
-        for members, masks in patterns(missing & ~self.rows.isnan().flatten(1).all(0).numpy()):
-            if not masks.any():
+        for members, masks in patterns(missing):
+            if not masks.any() or masks.all():
                 continue
             same = self.rows.clone()
             turns = np.resize(np.arange(len(masks)), len(same))
@@ -88,11 +90,7 @@ class Calibration:
         return Radius.of(ratio.numpy(), shared=ratio[0].numel() > SHARED)
 
 
-SHARED = 4096
-"""Features above which intervals share one radius."""
-
-
-def calibrate(predict: Predict, train: Tensor, valid: Tensor, rows: Tensor) -> Calibration:
+def calibrate(predict: Predict, train: Tensor, valid: Tensor, rows: Tensor, *, table: bool) -> Calibration:
     """Fit deviations and surprise, and take the held-out data in to compare with.
 
     Args:
@@ -100,6 +98,7 @@ def calibrate(predict: Predict, train: Tensor, valid: Tensor, rows: Tensor) -> C
         train: some training data (R, *features) in the model's space, whose codes are the neighbours to look for.
         valid: data that training has not seen to fit on; training data serve where there are none.
         rows: other such data to compare with; those of `valid` serve where there are none.
+        table: whether the data are a table.
     """
     valid = valid if len(valid) else train
     rows = (rows if len(rows) else valid)[:MOST_ROWS]
@@ -109,7 +108,7 @@ def calibrate(predict: Predict, train: Tensor, valid: Tensor, rows: Tensor) -> C
     found = predict(valid)
     spread = fit_spread(found, valid, valid, codes)
     hidden = fit_hidden(predict, valid, codes)
-    surprise = fit_surprise(known, train, found, valid, spread)
+    surprise = fit_surprise(train, found, valid, spread, table=table)
     of_rows = predict(rows)
     assert of_rows.x_mean is not None
     ratio = (rows - of_rows.x_mean).abs() / spread.deviation(of_rows, rows)
@@ -142,3 +141,24 @@ def patterns(missing: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     order = some[np.argsort(share[some], kind="stable")]
     groups = [(np.flatnonzero(share == 0), masks[:0])] if (share == 0).any() else []
     return groups + [(part, missing[part]) for part in np.array_split(order, GROUPS) if len(part)]
+
+
+def to_file(calibration: Calibration) -> dict[str, Tensor]:
+    """The tensors to save."""
+    out = {f"spread.{name}": value for name, value in calibration.spread.tensors().items()}
+    out |= {f"hidden.{name}": value for name, value in calibration.hidden.tensors().items()}
+    out |= {f"surprise.{name}": value for name, value in to_tensors(calibration.surprise).items()}
+    out |= {"rows": calibration.rows, "reference": calibration.reference}
+    return out | {"radius": torch.from_numpy(calibration.radius.table)}
+
+
+def from_file(tensors: dict[str, Tensor]) -> Calibration:
+    """Inverse of `to_file`; a KeyError or TypeError where they are not those of a calibration."""
+
+    def part(name: str) -> dict[str, Tensor]:
+        return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+
+    spread = Spread(**part("spread"))
+    radius = Radius(LEVELS, tensors["radius"].numpy())
+    surprise = from_tensors(spread, part("surprise"))
+    return Calibration(spread, Spread(**part("hidden")), surprise, radius, tensors["rows"], tensors["reference"])

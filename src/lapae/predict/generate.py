@@ -1,4 +1,5 @@
-"""New data: from noise, which is imputation with everything missing, or from the latent prior where a method has one.
+"""New data: decoded from the density of training codes, which is the default; from noise, which is imputation with
+everything missing (the paper's way); or from the latent prior where a method has one.
 
 Shapes: n generated data, (n, *shape), in the model's space.
 """
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from lapae.methods.base import Method
 from lapae.predict.complete import impute
+from lapae.predict.density import draw_codes
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.prediction import Progress
 from lapae.predict.statistics import expected
@@ -76,3 +78,22 @@ def from_prior(method: Method, latent_dim: int, n: int, *, seed: int = 0) -> Ten
     with evaluating(method):
         draws = method.draw(draw_seeds(seed, 1))
         return expected(method.likelihood, draws.decode(z[None]))[0].cpu()
+
+
+def from_codes(method: Method, codes: Tensor, n: int, *, seed: int = 0) -> Tensor:
+    """n data (n, *shape) decoded from the density of training codes (R, K), by up to `CHAINS` sampled networks."""
+    if n < 1:
+        raise ValueError(f"n={n}: expected at least 1")
+    weight = next(method.parameters())
+    z = draw_codes(codes, n, seed=seed).to(weight.device, weight.dtype)
+    if method.distinct_draws is not None:  # members have a latent space each: that of the first
+        with evaluating(method):
+            return expected(method.likelihood, method.draw_mean().decode(z[None]))[0].cpu()
+    seeds = draw_seeds(seed, _chains(method, n))
+    parts = z.tensor_split(len(seeds))
+    with evaluating(method):
+        made = [
+            expected(method.likelihood, method.draw([s]).decode(part[None]))[0]
+            for s, part in zip(seeds, parts, strict=True)
+        ]
+    return torch.cat(made).cpu()

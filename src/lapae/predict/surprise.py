@@ -80,7 +80,14 @@ class Surprise:
             return Parts(torch.stack(values, 1), torch.stack(shares, 1))
         energy = gap.square().sum(1) / n_seen + TINY
         knowledge = self.spread.knowledge(found, x)
-        values = [residual, energy.log(), roughness(gap.reshape(x.shape)), knowledge[:, 2], knowledge[:, 1], knowledge[:, 0]]
+        values = [
+            residual,
+            energy.log(),
+            roughness(gap.reshape(x.shape)),
+            knowledge[:, 2],
+            knowledge[:, 1],
+            knowledge[:, 0],
+        ]
         of_energy = _shares(gap.square())
         return Parts(torch.stack(values, 1), torch.stack([of_residual, *[of_energy] * 5], 1))
 
@@ -132,7 +139,9 @@ def fit_surprise(train: Tensor, found: Prediction, valid: Tensor, spread: Spread
         full = torch.where(train.isnan(), 0.0, train)
         marginals = Marginals.of(full)
         bank, ranks = Bank.of(full), Bank.of(marginals.normal(full))
-    start = Surprise(spread, directions, scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype), bank, ranks, marginals)
+    start = Surprise(
+        spread, directions, scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype), bank, ranks, marginals
+    )
     values = start.parts(found, valid).values
     mean = values.mean(0)
     if table:

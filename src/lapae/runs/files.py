@@ -43,6 +43,38 @@ def whole_folder(path: Path) -> Iterator[Path]:
             path.rmdir()
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder that takes the place of what is at `path` when the body ends well: a reader sees the old or the new."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    try:
+        temporary.mkdir()
+        yield temporary
+        sync_folder(temporary)
+        if path.exists():
+            _exchange(temporary, path)
+        else:
+            os.rename(temporary, path)
+        sync_folder(path.absolute().parent)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _exchange(a: Path, b: Path) -> None:
+    """Exchange two folders in one step where the system can (Linux), else in two."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2") and libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), 2) == 0:
+        return  # -100: AT_FDCWD, 2: RENAME_EXCHANGE
+    aside = b.with_name(f".{b.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    os.rename(b, aside)
+    os.rename(a, b)
+    os.rename(aside, a)
+
+
 def check_place(path: Path) -> None:
     """RunError where no file can be written at `path`: asked before long work, whose result would be lost."""
     if not path.parent.is_dir():

@@ -163,6 +163,25 @@ class Run:
         warnings.warn(f"{self / METRICS} is damaged, and left aside", stacklevel=2)
         return None
 
+    def read_json(self, name: str) -> Any:
+        """The content of a JSON file; a RunError where it is damaged."""
+        try:
+            return json.loads((self / name).read_bytes())
+        except OSError as error:
+            raise RunError(f"cannot read {self / name}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise RunError(f"{self / name} is damaged: {error}") from error
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """One record per epoch; a damaged file counts as none, with a warning, as nothing depends on it."""
+        try:
+            return [json.loads(line) for line in (self / HISTORY).read_text(encoding="utf-8").splitlines()]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, RecursionError):
+            warnings.warn(f"{self / HISTORY} is damaged, and left aside", stacklevel=2)
+            return []
+
     def write_json(self, name: str, value: Any) -> None:
         """Write `value` as JSON; NaN and infinity, which JSON has not, become null."""
         write_whole(self / name, (json.dumps(plain(value), indent=2, allow_nan=False) + "\n").encode())

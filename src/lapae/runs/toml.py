@@ -47,7 +47,7 @@ def write_config(config: Config) -> str:
 
 def versions() -> dict[str, str]:
     """Of lapae, torch and Python."""
-    from lapae._version import __version__
+    from lapae import __version__
 
     try:
         torch = metadata.version("torch")

@@ -76,9 +76,7 @@ def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed
     return figure
 
 
-def imputation_figure(
-    model: Model, x: Tensor, *, which: MaskName = "upper", modes: int = 6, seed: int = 0
-) -> Figure:
+def imputation_figure(model: Model, x: Tensor, *, which: MaskName = "upper", modes: int = 6, seed: int = 0) -> Figure:
     """A row a datum of x (n, C, H, W): truth, what is left of it, samples of the missing half."""
     observed = mask(which, tuple(x.shape[1:]), n=len(x), seed=seed)
     found = impute(model.method, x, observed, modes=modes, steps=2, seed=seed)

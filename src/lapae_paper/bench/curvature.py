@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from lapae._version import __version__
+from lapae import __version__
 from lapae.runs.files import write_whole
 from lapae.train.devices import choose_device
 from lapae_paper.bench.contest import OURS, Job, Limits, contest, today

@@ -78,9 +78,7 @@ def growth(model: Model, data: Data, *, n_samples: int = 50, side: int = 32) -> 
     return float(away.mean() / on.mean()) if len(away) else float("nan")
 
 
-def on_and_away(
-    model: Model, data: Data, *, n_samples: int = 50, side: int = 32
-) -> tuple[np.ndarray, np.ndarray]:
+def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32) -> tuple[np.ndarray, np.ndarray]:
     """The decoder's summed deviation in the cells of a map that are on the data, and in those away from them.
 
     On: cells that hold codes of training data. Away: cells at least a fifth of the map from every code.

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lapae._version import __version__
+from lapae import __version__
 from lapae.config import Config, DataConfig
 from lapae.errors import RunError
 from lapae.runs import METRICS, Run, plain
@@ -64,7 +64,7 @@ class Lab:
 
     def _load(self, trial: Trial, device: str) -> Model:
         """A trained model; one whose files are damaged is made anew, from its checkpoint where that is sound."""
-        from lapae.model import load_run
+        from lapae.storage import load_run
 
         self.fit(trial)
         folder = self.folder(trial)
@@ -114,7 +114,7 @@ class Lab:
 
     def fit(self, trial: Trial) -> None:
         """Train a trial in its run folder, from its last checkpoint where there is one; nothing where it is done."""
-        from lapae.train.fit import fit
+        from lapae.fit import fit
 
         folder = self.folder(trial)
         if Run(folder).finished:
@@ -136,7 +136,7 @@ class Lab:
 
     def data(self, source: str | DataConfig) -> Data:
         """A data set of a plan, by name or as a trial configures it."""
-        from lapae.train.fit import load_data
+        from lapae.fit import load_data
 
         return load_data(self._found(DataConfig(source=source) if isinstance(source, str) else source))
 

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lapae._version import __version__
+from lapae import __version__
 from lapae.runs import plain
 from lapae.runs.files import make_folder, write_whole
 from lapae_paper.experiments.base import EXPERIMENTS, Experiment, Outcome, Table

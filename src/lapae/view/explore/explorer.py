@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from lapae.data import Data, Split
-from lapae.estimator.prediction import generate
 from lapae.model import Model
 from lapae.predict import predict
 from lapae.predict.complete import impute
@@ -194,10 +193,7 @@ class Explorer:
             index = subset(self.data.train, self.options.points, self.options.seed)
             return index, tensor(self.model, self.data.train, index)
         n = min(self.options.points, 500)
-        size = self.model.config.model.latent_dim
-        method, shape = self.model.method, self.model.shape
-        made = generate(method, shape, size, n, seed=self.options.seed, value_range=self.value_range)
-        return np.zeros(0, dtype=int), torch.as_tensor(made)
+        return np.zeros(0, dtype=int), self.model.tensor(self.model.sample(n, self.options.seed))
 
     def _seconds_each(self) -> float:
         """What it takes to decode a code, with the networks drawn already."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lapae._version import __version__
+from lapae import __version__
 from lapae.view.describe import labelings, summary
 from lapae.view.display import in_units, short, shorts
 from lapae.view.explore.explorer import Explorer

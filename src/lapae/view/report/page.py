@@ -12,7 +12,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from lapae._version import __version__
+from lapae import __version__
 from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError, RunError

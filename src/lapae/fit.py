@@ -18,13 +18,14 @@ from lapae.data import Batches, Data, load
 from lapae.errors import ConfigError, RunError
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood
-from lapae.model import Model, load_run
+from lapae.model import Model
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, read_config, write_config
 from lapae.space import Space
-from lapae.train.choose import choose
+from lapae.storage import load_run
 from lapae.train.checkpoint import Checkpoint, load_checkpoint, take_up_together
+from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.evaluate import evaluate
 from lapae.train.loop import train
@@ -171,7 +172,8 @@ def fit(
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
-    model = Model(method, config, data.space, metrics, result.history)
+    model = Model(method, config, data.space, metrics, result.history).settle()
+    model.calibrate(data)
     if run is not None and rank() == 0:
         model.save(run)
     return model

@@ -1,0 +1,346 @@
+"""The estimator: scikit-learn's conventions over a `Model`, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.predict.conformal import discoveries
+
+if TYPE_CHECKING:
+    from lapae.model import Model
+
+MINIMUM = 2
+"""Fewer data cannot be learned from."""
+FALSE_DISCOVERIES = 0.1
+"""Share of the flagged data that may be normal, with contamination="auto"."""
+
+
+class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin, BaseEstimator):
+    """An autoencoder that knows what it does not know.
+
+    It learns codes of data with a posterior over its weights, finds what is unusual, fills in what is missing and
+    generates new data; what it says about uncertainty is calibrated on data held out of X.
+
+    X is a table (n, F): an array, or a pandas or polars frame with numbers, categories, booleans, dates and missing cells;
+    images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or windows of a series (n, T, channels). Missing
+    values are NaN, in `fit` too. What comes back is in the units of X. Where an argument is None, the data choose.
+
+    Args:
+        latent_dim: size K of the code.
+        network: "mlp", "conv", a network of the paper by name, or a pair (encoder, decoder) of `torch.nn.Module`s.
+        method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble or bbb.
+        hessian: curvature of the posterior: sketch, approx, exact, mixed, mc, bottleneck, block or kfac.
+        likelihood: "gaussian" (its noise is learned), "bernoulli", "categorical", or an object such as
+            `Gaussian(sigma=0.5)`, whose noise is kept.
+        update: of the online precision: laplacian, redux, van or nng.
+        forgetting: the α of the online update; the learning rate where None.
+        prior_precision: of the Gaussian prior over weights.
+        predictive: moments (one pass), mc (sampled networks) or linearized.
+        n_samples: networks drawn for a prediction by mc.
+        epochs: passes over the data at most; 0 fits a posterior to a trained network.
+        batch_size: data per step.
+        learning_rate: of Adam, at the start.
+        validation_fraction: share of X held out to steer training; more is held out to calibrate.
+        contamination: rate at which `predict` flags new normal data, or "auto": then at most a tenth of what is flagged
+            in a call is expected to be normal (Benjamini-Hochberg).
+        uncertain: weights that the posterior is over: "all", "encoder", "decoder", or patterns of parameter names.
+        temperature: widens (above 1) or narrows the posterior.
+        optimize_prior: prior precision of the post-hoc posterior by marginal likelihood: "scalar", "layer" or "none".
+        device: auto, cpu or cuda.
+        precision: "32", "tf32" or "bf16".
+        random_state: seed, generator or None.
+        verbose: whether to show the progress of training.
+
+    Attributes:
+        model_: the trained `lapae.model.Model`.
+        offset_: the threshold: `decision_function` is `score_samples` minus it.
+        history_: one record per epoch.
+        n_features_in_: number of features, of a table.
+        feature_names_in_: names of the columns, of a table that has some.
+    """
+
+    def __init__(
+        self,
+        *,
+        latent_dim: int | None = None,
+        network: Any = None,
+        method: str = "online",
+        hessian: str | None = None,
+        likelihood: Any = "gaussian",
+        update: str = "laplacian",
+        forgetting: float | None = None,
+        prior_precision: float | None = None,
+        predictive: str | None = None,
+        n_samples: int | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        validation_fraction: float | None = None,
+        contamination: Any = 0.05,
+        uncertain: Any = "all",
+        temperature: float = 1.0,
+        optimize_prior: str = "scalar",
+        device: str = "auto",
+        precision: str = "32",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.latent_dim = latent_dim
+        self.network = network
+        self.method = method
+        self.hessian = hessian
+        self.likelihood = likelihood
+        self.update = update
+        self.forgetting = forgetting
+        self.prior_precision = prior_precision
+        self.predictive = predictive
+        self.n_samples = n_samples
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.contamination = contamination
+        self.uncertain = uncertain
+        self.temperature = temperature
+        self.optimize_prior = optimize_prior
+        self.device = device
+        self.precision = precision
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def from_trained(cls, encoder: Any, decoder: Any, **parameters: Any) -> LaplacianAutoencoder:
+        """An estimator around a trained network: `fit` trains nothing, and fits a posterior and the calibration.
+
+        Args:
+            encoder, decoder: modules that are called on data and on codes; they are not changed.
+            parameters: further arguments of the constructor.
+        """
+        return cls(network=(encoder, decoder), **{"method": "posthoc", "epochs": 0, **parameters})
+
+    def fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
+        """Learn from X; y is not looked at."""
+        from lapae.curvature.likelihoods import likelihood
+        from lapae.data import Data
+        from lapae.fit import fit
+        from lapae.train.progress import make_progress
+
+        self._check()
+        x = self._validated(X, reset=True)
+        seed = self.random_state
+        self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
+        names = getattr(self, "feature_names_in_", None)
+        columns = None if names is None else tuple(map(str, names))
+        data = Data.of(x, validation=self.validation_fraction, columns=columns)
+        self.model_ = fit(
+            self._configuration(),
+            data,
+            network=None if self.network is None or isinstance(self.network, str) else tuple(self.network),
+            likelihood=None if isinstance(self.likelihood, str) else likelihood(self.likelihood),
+            observers=[make_progress(sys.stderr)] if self.verbose else [],
+        )
+        return self._settle()
+
+    def transform(self, X: Any, return_std: bool = False) -> Any:
+        """Codes (n, K), the mean over networks; with `return_std` also their deviation over networks (n, K)."""
+        z, z_std = self._fitted().encode(self._validated(X))
+        z, z_std = z.reshape(len(z), -1), z_std.reshape(len(z), -1)
+        return (z, z_std) if return_std else z
+
+    def inverse_transform(self, X: Any, return_std: bool = False) -> Any:
+        """Data (n, ...) decoded from codes (n, K); with `return_std` also their deviation over networks."""
+        model, z = self._fitted(), np.asarray(X, dtype=np.float64)
+        if z.ndim != 2 or z.shape[1] != self._n_features_out:
+            raise ValueError(f"expected codes (n, {self._n_features_out}), got an array of shape {z.shape}")
+        x, x_std = model.decode(z.reshape(len(z), *model.code_shape))
+        return (x, x_std) if return_std else x
+
+    def reconstruct(self, X: Any, return_std: bool = False) -> Any:
+        """Reconstructions (n, ...); with `return_std` also the deviation of values from them.
+
+        x ± 1.64 deviations holds 90 % of the values of new data of this kind; `predict_interval` has other levels.
+        """
+        x, x_std = self._fitted().reconstruct(self._validated(X))
+        return (x, x_std) if return_std else x
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """How normal each datum is, (n,): minus its surprise, higher is more normal. NaN for data without any value.
+
+        `score_parts` has what it is made of, and the log-likelihood.
+        """
+        return -self._fitted().surprise(self._validated(X))[0]
+
+    def score_parts(self, X: Any) -> dict[str, np.ndarray]:
+        """The parts of the score and the paper's scores by name, (n,) each; higher is more unusual."""
+        return self._fitted().parts(self._validated(X))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of X, which model selection maximises."""
+        return float(-np.mean(self.score_parts(X)["log_likelihood"]))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """`score_samples` minus the threshold: negative is out of distribution."""
+        return self.score_samples(X) - self.offset_
+
+    def p_value(self, X: Any) -> np.ndarray:
+        """Share (n,) of held-out normal data at least as unusual: uniform on new normal data, small is unusual."""
+        return self._fitted().surprise(self._validated(X))[1]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """-1 for data out of distribution, 1 for the others: new normal data are flagged at the rate `contamination`."""
+        surprise, p = self._fitted().surprise(self._validated(X))
+        if self.contamination == "auto":
+            flagged = discoveries(p, FALSE_DISCOVERIES)
+        else:
+            flagged = -surprise < self.offset_
+        return np.where(flagged, -1, 1)
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Where the values of new data of this kind lie, given their code: (low, high), arrays like X.
+
+        A share `level` of the values of new data lies within, on average over data (split conformal prediction).
+        """
+        return self._fitted().interval(self._validated(X), level)
+
+    def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
+        """X with its missing values (NaN) filled in, observed ones untouched.
+
+        Without `n_samples` the best guess (n, ...). With it that many plausible completions (n_samples, n, ...), each
+        from a network and noise of its own: their spread is the uncertainty of the missing values.
+        """
+        return self._fitted().impute(self._validated(X), n_samples)
+
+    def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Where missing values (NaN) lie: (low, high), arrays like X; an observed value is its own interval."""
+        return self._fitted().impute_interval(self._validated(X), level)
+
+    def explain(self, X: Any) -> np.ndarray:
+        """Contribution of each value to how unusual its datum is: an array like X, at least 0.
+
+        The contributions to a datum add up to its surprise, minus `score_samples`, but for a small constant. What the
+        model would have expected in place of a value is `reconstruct`, with `predict_interval` around it.
+        """
+        return self._fitted().explain(self._validated(X))
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
+        """New data (n_samples, ...), decoded from the density of codes by networks drawn from the posterior."""
+        if int(n_samples) < 1:
+            raise ValueError(f"n_samples={n_samples}: expected at least 1")
+        seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
+        return self._fitted().sample(int(n_samples), seed)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted estimator into a run folder: tensors and plain text, nothing pickled.
+
+        `overwrite` replaces an estimator that is there, all at once.
+        """
+        from lapae.storage import save_estimator
+
+        check_is_fitted(self)
+        save_estimator(self, path, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | Path, *, network: Any = None, likelihood: Any = None) -> LaplacianAutoencoder:
+        """The estimator of a run folder, also of one that `lapae train` wrote.
+
+        Modules or a likelihood of one's own are not saved: give them here again.
+        """
+        from lapae.storage import load_estimator
+
+        return load_estimator(cls, path, network=network, likelihood=likelihood)
+
+    def _configuration(self) -> Config:
+        """The parameters as a configuration; what is None is chosen by the data."""
+        named = self.network is None or isinstance(self.network, str)
+        return Config(
+            data=DataConfig(source="X"),
+            model=ModelConfig(
+                network=self.network if named else None,
+                latent_dim=self.latent_dim,
+                likelihood=self.likelihood if isinstance(self.likelihood, str) else "gaussian",
+            ),
+            method=MethodConfig.taking(
+                self.method,
+                hessian=self.hessian,
+                update=self.update,
+                forgetting=self.forgetting,
+                predictive=self.predictive,
+                n_samples=self.n_samples,
+                uncertain=self.uncertain,
+                temperature=self.temperature,
+                optimize_prior=self.optimize_prior,
+                **({} if self.prior_precision is None else {"prior_precision": self.prior_precision}),
+            ),
+            train=TrainConfig(
+                epochs=self.epochs,
+                batch_size=self.batch_size,
+                learning_rate=self.learning_rate,
+                seed=self.seed_,
+                device=self.device,  # pyright: ignore[reportArgumentType]
+                precision=str(self.precision),  # pyright: ignore[reportArgumentType]
+                verbose=bool(self.verbose),
+            ),
+        ).resolved()
+
+    def _settle(self) -> LaplacianAutoencoder:
+        """What scikit-learn expects of a fitted estimator, from the model."""
+        self.history_ = self.model_.history
+        self.n_iter_ = max(1, len(self.history_))
+        self.latent_dim_ = self._n_features_out = int(np.prod(self.model_.code_shape))
+        rate = FALSE_DISCOVERIES if self.contamination == "auto" else self.contamination
+        self.offset_ = -self.model_.threshold(float(rate))
+        return self
+
+    def _fitted(self) -> Model:
+        check_is_fitted(self)
+        return self.model_
+
+    def _check(self) -> None:
+        rate = self.contamination
+        if rate != "auto" and not (isinstance(rate, Real) and not isinstance(rate, bool) and 0 < rate <= 0.5):
+            raise ValueError(f"contamination={rate!r}: expected a number above 0 and at most 0.5, or 'auto'")
+        held_out = self.validation_fraction
+        if held_out is not None and not 0 <= held_out < 1:
+            raise ValueError(f"validation_fraction={held_out}: expected a number from 0 to below 1")
+
+    def _validated(self, X: Any, *, reset: bool = False) -> np.ndarray:
+        if not reset:
+            check_is_fitted(self)
+        if hasattr(X, "detach"):
+            X = X.detach().cpu().numpy()
+        deep = isinstance(X, np.ndarray) and X.ndim > 2
+        x: Any = validate_data(
+            self,
+            X,  # pyright: ignore[reportArgumentType]
+            reset=reset,
+            ensure_all_finite="allow-nan",
+            ensure_2d=not deep,
+            allow_nd=deep,
+            ensure_min_samples=MINIMUM if reset else 1,
+            dtype=None if deep else "numeric",
+        )
+        if deep and reset:
+            for name in ("n_features_in_", "feature_names_in_"):
+                self.__dict__.pop(name, None)
+        x = x if x.dtype.kind == "f" or (deep and x.dtype in (np.uint8, np.bool_)) else x.astype(np.float64)
+        if reset:
+            empty = np.isnan(x).reshape(len(x), -1).all(0)
+            if empty.any():
+                column = int(empty.argmax())
+                raise ValueError(f"X has no value at all in feature {column} (from 0): there is nothing to learn of it")
+        return x
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        return tags

@@ -1,5 +1,0 @@
-"""The scikit-learn front."""
-
-from lapae.estimator.autoencoder import LaplacianAutoencoder
-
-__all__ = ["LaplacianAutoencoder"]

@@ -1,0 +1,253 @@
+"""A trained model in a run folder: written whole, read with what it says about itself checked."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lapae.config import Config
+from lapae.curvature.likelihoods import Gaussian, Likelihood
+from lapae.errors import LapaeError, RunError
+from lapae.methods.building import Modules, build_method
+from lapae.model import Model
+from lapae.predict.calibrate import from_file, to_file
+from lapae.runs import (
+    CHECKPOINT,
+    CONFIG,
+    HISTORY,
+    METRICS,
+    MODEL,
+    POSTERIOR,
+    Run,
+    digest,
+    read_tensor_file,
+    tensor_file,
+)
+from lapae.runs.files import make_folder, new_folder, write_whole
+from lapae.runs.toml import config_from_dict, config_to_dict, write_config
+from lapae.space import Space
+from lapae.train.checkpoint import load_checkpoint, load_state
+
+FORMAT = "lapae model 3"
+CALIBRATION = "calibration.safetensors"
+PATIENCE = 3
+"""Times that a model is read whose files are not of one training."""
+
+
+def save(model: Model, run: Run) -> None:
+    """Write model.safetensors, posterior.safetensors and calibration.safetensors where there are such, metrics.json."""
+    # Weights were learned in 32 bits, whatever they predict in.
+    state = {name: t.float() if t.is_floating_point() else t for name, t in model.method.state_dict().items()}
+    posterior = {name: tensor for name, tensor in state.items() if name.startswith("posterior.")}
+    weights = {name: tensor for name, tensor in state.items() if name not in posterior}
+    calibration = {} if model.calibration is None else to_file(model.calibration)
+    (run / METRICS).unlink(missing_ok=True)
+    for file, tensors in ((POSTERIOR, posterior), (CALIBRATION, calibration)):
+        if tensors:
+            write_whole(run / file, tensor_file(tensors, {"format": FORMAT}))
+        else:
+            (run / file).unlink(missing_ok=True)
+    # Digests: a kill between two files leaves these beside the weights of an earlier training.
+    metadata = {
+        "format": FORMAT,
+        "config": config_to_dict(model.config),
+        "space": model.space.to_dict(),
+        "posterior": digest(posterior) if posterior else None,
+        "calibration": digest(calibration) if calibration else None,
+    }
+    write_whole(run / MODEL, tensor_file(weights, metadata))
+    run.write_json(METRICS, model.metrics)
+    model.path = run.path
+
+
+OWN_MODULES = "if it was trained with modules of your own, give them again in Python: load_run(path, network=...)"
+
+
+def load_run(
+    path: str | Path,
+    *,
+    network: Modules | None = None,
+    likelihood: Likelihood | None = None,
+    device: str | torch.device = "cpu",
+    allow_nan: bool = False,
+) -> Model:
+    """The trained model of a run folder, at its best weights.
+
+    `network` and `likelihood` are needed where the model was trained with modules or a likelihood of one's own. A run
+    that is not finished gives its best weights so far, with a warning. `allow_nan` has the model take missing values
+    even where none were allowed in training.
+    """
+    run = Run.open(path)
+    calibration: dict[str, torch.Tensor] = {}
+    if (run / MODEL).exists():
+        try:
+            state, calibration, metadata = _read_model(run)
+        except RunError as error:
+            if not (run / CHECKPOINT).exists():
+                raise
+            raise RunError(f"{error}; lapae train --resume {run.path} makes it anew from its checkpoint") from error
+        origin = str(run / MODEL)
+    else:
+        checkpoint = load_checkpoint(run)
+        if checkpoint is None:
+            raise RunError(f"{run.path} has no model yet: train it with lapae train --resume {run.path}")
+        epoch = checkpoint.state.best_epoch
+        warnings.warn(f"{run.path} is not finished: these are its best weights so far, of epoch {epoch}", stacklevel=2)
+        state, metadata, origin = checkpoint.best, checkpoint.about, checkpoint.path
+    try:
+        config, space = config_from_dict(metadata["config"], origin).resolved(), Space.from_dict(metadata["space"])
+    except LapaeError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{origin} is damaged: what it says of its data is not valid ({error!r})") from error
+    bare = replace(config, data=replace(config.data, allow_nan=config.data.allow_nan or allow_nan))
+    with torch.random.fork_rng(devices=[]):
+        if network is None:
+            _check_size(bare, space, likelihood, state, origin)
+        method = build_method(bare, space, network=network, likelihood=likelihood)
+    try:
+        load_state(method, state, origin)
+    except RunError as error:
+        if network is not None:
+            raise
+        raise RunError(f"{error}; {OWN_MODULES}") from error
+    method.to(device)
+    model = Model(method, config, space, run.read_metrics() or {}, path=run.path).settle()
+    if calibration:
+        try:
+            model.calibration = from_file(calibration)
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{run / CALIBRATION} is damaged: {error!r}") from error
+    return model
+
+
+def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, Any]]:
+    """Weights and posterior, the calibration, and what is said of them."""
+    lacking = ""
+    for attempt in range(PATIENCE):
+        weights, metadata = read_tensor_file(run / MODEL)
+        if metadata.get("format") != FORMAT:
+            raise RunError(f"{run / MODEL} is not a model of this version of lapae: expected format {FORMAT!r}")
+        found = {}
+        for file, key in ((POSTERIOR, "posterior"), (CALIBRATION, "calibration")):
+            found[key] = read_tensor_file(run / file)[0] if metadata.get(key) else {}
+            if metadata.get(key) and digest(found[key]) != metadata[key]:
+                lacking = file
+                break
+        else:
+            return weights | found["posterior"], found["calibration"], metadata
+        if attempt < PATIENCE - 1:
+            time.sleep(1)  # another process may be writing them
+    raise RunError(f"{run / lacking} is not that of {run / MODEL}: they are of two trainings")
+
+
+def _check_size(
+    config: Config, space: Space, likelihood: Likelihood | None, state: Mapping[str, torch.Tensor], origin: str
+) -> None:
+    """RunError where the model would be larger than what the file holds: a file that lies takes no memory."""
+    try:
+        with torch.device("meta"):  # shapes without numbers
+            planned = build_method(config, space, likelihood=likelihood).state_dict()
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:
+        if isinstance(error, LapaeError):
+            raise
+        raise RunError(f"{origin} is damaged: no model can be built from its configuration ({error})") from error
+    n_planned, n_held = (sum(tensor.numel() for tensor in tensors.values()) for tensors in (planned, state))
+    if n_planned > n_held:
+        counts = f"it holds {n_held:,} numbers of {n_planned:,}"
+        raise RunError(f"{origin} does not fit its own configuration: {counts}; {OWN_MODULES}")
+
+
+ABOUT = "estimator.json"
+OWN = {"own": True}
+"""In place of modules or a likelihood of the user's, which are code and are not saved."""
+
+
+def save_estimator(estimator: Any, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a fitted estimator into a run folder: the model, and its parameters in estimator.json.
+
+    A new folder is made beside and takes the place of one that is there, at once.
+    """
+    place = Path(path)
+    taken = place.exists() and (not place.is_dir() or any(place.iterdir()))
+    if taken and not overwrite:
+        raise RunError(f"{place} exists: choose another folder, or save(path, overwrite=True)")
+    if taken and not (place / ABOUT).exists():
+        raise RunError(f"{place} holds something else than an estimator: choose another folder")
+    make_folder(place.absolute().parent)
+    model = estimator.model_
+    with new_folder(place) as folder:
+        run = Run(folder)
+        write_whole(run / CONFIG, write_config(model.config).encode())
+        write_whole(run / HISTORY, "".join(json.dumps(record) + "\n" for record in model.history).encode())
+        save(model, run)
+        run.write_json(ABOUT, {"params": _plain(estimator.get_params(deep=False))})
+    model.path = place
+
+
+def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihood: Any = None) -> Any:
+    """The estimator of a run folder; of a run of `lapae train` one with the parameters that its configuration has."""
+    run = Run.open(path)
+    params = _params(run, network, likelihood)
+    own = None if network is None else tuple(network)
+    given = None if likelihood is None or isinstance(likelihood, str) else likelihood
+    if given is None and not isinstance(params.get("likelihood", ""), str):
+        given = params["likelihood"]
+    try:
+        estimator = cls(**params)
+    except TypeError as error:
+        raise RunError(f"{run / ABOUT} is damaged: {error}") from error
+    device = "cuda" if estimator.device != "cpu" and torch.cuda.is_available() else "cpu"
+    model = estimator.model_ = load_run(run.path, network=own, likelihood=given, device=device)
+    model.history = run.read_history()
+    estimator.seed_ = model.seed
+    if model.space.kind == "table":
+        estimator.n_features_in_ = model.space.shape[0]
+        if model.space.columns is not None:
+            estimator.feature_names_in_ = np.asarray(model.space.feature_names, dtype=object)
+    return estimator._settle()
+
+
+def _params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
+    """The constructor's arguments, with what the user gives again."""
+    if not (run / ABOUT).exists():
+        params = {}
+    else:
+        about = run.read_json(ABOUT)
+        if not isinstance(about, dict) or not isinstance(about.get("params"), dict):
+            raise RunError(f"{run / ABOUT} is damaged: it has no parameters of an estimator")
+        params = dict(about["params"])
+    for name, given in (("network", network), ("likelihood", likelihood)):
+        if given is not None:
+            params[name] = given
+        elif params.get(name) == OWN:
+            raise RunError(f"{run.path} was trained with a {name} of your own: give it again, load(path, {name}=...)")
+        elif name == "likelihood" and isinstance(params.get(name), dict):
+            params[name] = Gaussian(float(params[name]["sigma"]))
+    return params
+
+
+def _plain(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as plain JSON."""
+    out = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
+    if out["network"] is not None and not isinstance(out["network"], str):
+        out["network"] = OWN
+    which = out["likelihood"]
+    if isinstance(which, Gaussian) and isinstance(which.sigma, float):
+        out["likelihood"] = {"sigma": which.sigma}
+    elif not isinstance(which, str):
+        name = type(which).name
+        out["likelihood"] = name if name in ("bernoulli", "categorical") else OWN
+    if not isinstance(out["random_state"], int):
+        out["random_state"] = None  # a generator's state is not kept; the seed that came of it is
+    if isinstance(out["uncertain"], list | tuple):
+        out["uncertain"] = list(out["uncertain"])
+    return out
