@@ -142,7 +142,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         columns = None if names is None else tuple(map(str, names))
         data = Data.of(x, validation=self.validation_fraction, columns=columns)
         self.model_ = fit(
-            self._configuration(),
+            self._configuration(floats=x.dtype.kind == "f", holes=x.dtype.kind == "f" and bool(np.isnan(x).any())),
             data,
             network=None if self.network is None or isinstance(self.network, str) else tuple(self.network),
             likelihood=None if isinstance(self.likelihood, str) else likelihood(self.likelihood),
@@ -258,11 +258,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         return load_estimator(cls, path, network=network, likelihood=likelihood)
 
-    def _configuration(self) -> Config:
-        """The parameters as a configuration; what is None is chosen by the data."""
+    def _configuration(self, *, floats: bool, holes: bool) -> Config:
+        """The parameters as a configuration for data that are floats or not; what is None is chosen by the data."""
+        from lapae.curvature.likelihoods import likelihood
+
         named = self.network is None or isinstance(self.network, str)
+        takes_missing = holes or (floats and likelihood(self.likelihood).takes_missing)  # later data may have holes
         return Config(
-            data=DataConfig(source="X"),
+            data=DataConfig(source="X", allow_nan=takes_missing),
             model=ModelConfig(
                 network=self.network if named else None,
                 latent_dim=self.latent_dim,

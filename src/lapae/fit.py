@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +130,6 @@ def fit(
     with generators, matrix_products(options):
         named = make_likelihood(config.model, data.space) if likelihood is None else likelihood
         check_values(data, named)
-        if named.takes_missing and not config.data.allow_nan:  # later data may have holes where these have none
-            config = replace(config, data=replace(config.data, allow_nan=True))
         parts = [np.asarray(split.x[:STARTED_FROM]) for split in (data.train, data.valid)]
         first = torch.from_numpy(data.space.convert(np.concatenate(parts)))
         method = build_method(config, data.space, network=network, likelihood=likelihood, start=first)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from lapae.config.fields import Count, OneOf, Positive, Probability, Whole, Widths, check
 from lapae.config.methods import MethodConfig
 from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,15 @@ class TrainConfig:
     verbose: bool = True
     """Show the progress of training."""
 
+    def filled(self) -> TrainConfig:
+        """With the paper's numbers in place of what is open."""
+        return _filled(self, epochs=100, batch_size=64, learning_rate=1e-3, schedule="plateau", patience=8)
+
+
+def _filled(section: T, **values: Any) -> T:
+    """A section with `values` for the fields of theirs that are None."""
+    return replace(section, **{name: value for name, value in values.items() if getattr(section, name) is None})
+
 
 @dataclass(frozen=True)
 class Config:
@@ -115,6 +126,16 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+    def as_in_the_paper(self) -> Config:
+        """With the paper's choices in place of what is open, where `lapae.train.choose` would look at the data."""
+        chosen = {"hessian": "approx", "prior_scale": "flat", "predictive": "mc", "n_samples": 100}
+        open_ = {name: value for name, value in chosen.items() if getattr(self.method.options, name, value) is None}
+        model = _filled(self.model, network="mlp", latent_dim=2, activation="tanh", linear=False, sigma=1.0)
+        if model.network not in ("mlp", "conv"):  # the others are made as they are
+            model = replace(model, activation=self.model.activation, linear=self.model.linear)
+        method = MethodConfig(self.method.method, self.method.options, **open_)
+        return replace(self, model=model, method=method, train=self.train.filled())
 
     def resolved(self) -> Config:
         """With the defaults filled in that depend on other options; raises ConfigError where a value is impossible."""

@@ -52,7 +52,8 @@ def build_method(
         factory = _started(factory, start)
     learned = likelihood is None and config.model.sigma is None
     likelihood = likelihood or make_likelihood(config.model, space)
-    if config.data.allow_nan:
+    # later data of our networks may have holes where these have none
+    if config.data.allow_nan or (config.model.linear is not None and likelihood.takes_missing):
         head = FillMissing if config.model.hide is None else partial(Observe, config.model.hide)
         try:
             factory, likelihood = filling(factory, head), likelihood.for_missing()

@@ -37,14 +37,14 @@ class Laplace(Method):
         super().__init__(likelihood)
         check(options)
         self.network = network
-        self.hessian = options.hessian
-        self.form = HESSIANS[options.hessian].form
-        self.posterior = make_precision(network, options.hessian, options.prior_precision, options.temperature)
-        self.scales = prior_scales(network, options.prior_scale)
+        self.hessian = options.hessian or "sketch"
+        self.form = HESSIANS[self.hessian].form
+        self.posterior = make_precision(network, self.hessian, options.prior_precision, options.temperature)
+        self.scales = prior_scales(network, options.prior_scale or "flat")
         self.posterior.set_prior([options.prior_precision * scale for scale in self.scales])
         self.uncertain = options.uncertain
         if options.uncertain != "all" and self.form != "diagonal":
-            raise ConfigError(f"uncertain={options.uncertain!r} needs a diagonal hessian, got {options.hessian!r}")
+            raise ConfigError(f"uncertain={options.uncertain!r} needs a diagonal hessian, got {self.hessian!r}")
 
     def pin(self) -> None:
         """Take the weights that are not uncertain as known."""
@@ -84,6 +84,10 @@ class Laplace(Method):
 
     def run_at_mean(self, x: Tensor) -> Tape | Call:
         """The forward pass at the mean, for the curvature of every weight: the posterior is over frozen ones too."""
+        if self.hessian == "sketch":
+            free = {name: p.detach().requires_grad_() for name, p in self.network.named_parameters()}
+            with torch.enable_grad():
+                return self.run(x, free)
         with self._unfrozen():
             return self.run(x)
 

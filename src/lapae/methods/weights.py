@@ -76,7 +76,11 @@ def stacked_forward(module: nn.Module, stacked: Mapping[str, Tensor], x: Tensor)
                 for s in range(n_draws)
             ]
         )
-    forward = vmap(lambda params, x: functional_call(module, params, (x,)), in_dims=(0, None if shared else 0))
+    forward = vmap(
+        lambda params, x: functional_call(module, params, (x,)),
+        in_dims=(0, None if shared else 0),
+        randomness="different",
+    )
     return forward(dict(stacked), x[0] if shared else x)
 
 

@@ -47,6 +47,7 @@ class Precision(nn.Module):
         self.temperature = temperature
         self.register_buffer("prior", torch.full((len(self.shapes),), float(prior_precision)))
         self._uniform: tuple[float | None] | None = None
+        self._flat: Tensor | None = None
 
     @property
     def n_weights(self) -> int:
@@ -69,8 +70,10 @@ class Precision(nn.Module):
         return self._uniform[0]
 
     def flat_prior(self) -> Tensor:
-        """δ for every weight, (P,)."""
-        return self.prior.repeat_interleave(torch.tensor(self.sizes, device=self.prior.device))
+        """δ for every weight, (P,). Made once: making it waits for the device."""
+        if self._flat is None:
+            self._flat = self.prior.repeat_interleave(torch.tensor(self.sizes, device=self.prior.device))
+        return self._flat
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
@@ -82,7 +85,7 @@ class Precision(nn.Module):
 
     def _forget(self) -> None:
         """Drop what was derived from the buffers and kept."""
-        self._uniform = None
+        self._uniform = self._flat = None
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """(…, P) -> {name: (…, *shape)}, as views."""

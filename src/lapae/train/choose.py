@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from lapae.config import Config, MethodConfig
+from lapae.config import HESSIANS, Config, MethodConfig
 from lapae.space import Space
 
 OURS = ("mlp", "conv")
@@ -37,7 +37,7 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
     n, d = space.n_data, math.prod(space.model_shape)
     network = model.network or ("conv" if _convolved(space) else "mlp")
     ours = network in OURS and not own
-    linear = ours if model.linear is None else model.linear
+    linear = ours and config.method.method != "dropout" if model.linear is None else model.linear
     masked = ours and network == "mlp" and space.kind == "table" and space.maskable
     code = max(1, min(CODE[space.kind], d // (4 if space.kind == "image" else 2)))
     model = replace(
@@ -80,7 +80,8 @@ def _widths(space: Space, network: str, n: int) -> tuple[int, ...]:
 def _method(config: MethodConfig, ours: bool) -> MethodConfig:
     """Of the options that the method has, those that are open."""
     options = config.options
-    closed_form = config.method in ("online", "posthoc")
+    diagonal = HESSIANS[getattr(options, "hessian", None) or "sketch"].form == "diagonal"
+    closed_form = config.method in ("online", "posthoc") and diagonal
     chosen: dict[str, Any] = {
         "hessian": "sketch",
         "prior_scale": "fan-in" if ours else "flat",

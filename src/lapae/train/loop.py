@@ -86,6 +86,7 @@ def train(
     `keep_start` is for initial weights that were chosen with care: they are moved with care too, and kept unless training
     has made held-out errors smaller beyond doubt.
     """
+    options = options.filled()
     device = take_place(options) if device is None else device
     method.to(device)
     state = TrainState(batches.n_data)

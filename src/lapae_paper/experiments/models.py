@@ -49,8 +49,8 @@ def trial(data: DataConfig, model: ModelConfig, train: TrainConfig, method: str,
     """A method on data. A post-hoc posterior is fitted to the plain autoencoder of the same seed, trained once."""
     defaults: dict[str, Any] = {"forgetting": 1e-3} if method in ("online", "noisy-adam") else {}
     config = MethodConfig(method, **defaults | options)
-    whole = Config(data, model, config, train)
+    whole = Config(data, model, config, train).as_in_the_paper()
     if method != "posthoc":
         return Trial(whole)
-    start = Trial(replace(whole, method=MethodConfig("ae")))
+    start = Trial(replace(whole, method=MethodConfig("ae")).as_in_the_paper())
     return Trial(whole, start=start)
