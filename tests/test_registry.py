@@ -12,9 +12,12 @@ from lapae.curvature import likelihoods
 from lapae.curvature.ggn import DiagonalMethod
 from lapae.errors import ConfigError
 from lapae.registry import Entry, Registry, listing
+from lapae.tasks import TASKS
 
 
-@pytest.mark.parametrize("registry", [METHODS, NETWORKS, LIKELIHOODS, ACTIVATIONS], ids=lambda registry: registry.kind)
+@pytest.mark.parametrize(
+    "registry", [METHODS, NETWORKS, LIKELIHOODS, ACTIVATIONS, TASKS], ids=lambda registry: registry.kind
+)
 def test_every_name_leads_to_something_and_has_a_title_of_its_own(registry):
     titles = registry.titles()
     assert list(titles) == list(registry)

@@ -45,16 +45,24 @@ class Entry:
     title: str
     target: Any
     """`"module:name"`, `"module"`, or the thing itself."""
-    options: type | None = None
-    """Frozen dataclass of its options, a default for every field; the fields' docstrings are the help."""
+    options: Any = None
+    """Frozen dataclass of its options, or the place of it: a default for every field, docstrings that are the help."""
 
     def load(self) -> Any:
         """What is named; imported where the target is a place."""
-        if not isinstance(self.target, str):
-            return self.target
-        module, _, name = self.target.partition(":")
-        found = import_module(module)
-        return getattr(found, name) if name else found
+        return _load(self.target)
+
+    def load_options(self) -> Any:
+        """The dataclass of its options; None where it has none."""
+        return _load(self.options)
+
+
+def _load(target: Any) -> Any:
+    if not isinstance(target, str):
+        return target
+    module, _, name = target.partition(":")
+    found = import_module(module)
+    return getattr(found, name) if name else found
 
 
 def as_entry(found: Any) -> Entry:

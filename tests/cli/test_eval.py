@@ -7,8 +7,7 @@ import json
 import pytest
 
 from lapae.cli import main
-from lapae.cli.eval import TASKS
-from lapae.tasks import TASKS as REGISTERED
+from lapae.tasks import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def test_help_lists_every_task(capsys):
     assert main(["eval", "--help"]) == 0
     printed = capsys.readouterr().out
     assert list(TASKS) == [name for name in TASKS if name in printed]
-    assert set(TASKS) == set(REGISTERED)
+    assert all(task.title in printed for task in TASKS.values())
 
 
 def test_tasks_write_results_that_the_report_shows(run, capsys):

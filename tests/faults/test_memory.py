@@ -66,7 +66,7 @@ def test_blocks_and_kronecker_factors_in_smaller_chunks(monkeypatch):
     module, x = network().double(), X.double()
     whole, factors = ggn_blocks(module, x), ggn_kfac(module, x, n_samples=None)
     size = lambda module, part, *_: len(part)  # noqa: E731
-    failing_above(monkeypatch, ggn, "record", 4, MemoryError(), size)
+    failing_above(monkeypatch, ggn, "begin", 4, MemoryError(), size)
     with pytest.warns(UserWarning, match="out of memory in the blocks"):
         chunked = ggn_blocks(module, x)
     with pytest.warns(UserWarning, match="out of memory in the kfac curvature"):

@@ -62,7 +62,7 @@ OPTIONS = {
 def test_every_task_by_name(name, method, monkeypatch, tmp_path):
     monkeypatch.setattr("lapae.data.load", lambda name, **options: data())
     model = Model(trained(method), path=tmp_path)
-    options = TASKS[name].options(**OPTIONS[name])
+    options = TASKS[name].load_options()(**OPTIONS[name])
     result = run_task(name, model, data(), options)
     json.dumps(result.to_dict(), allow_nan=False)
     assert result.figures()
@@ -74,7 +74,7 @@ def test_every_task_by_name(name, method, monkeypatch, tmp_path):
 def test_options_have_defaults_for_the_command_line():
     assert set(TASKS) == set(OPTIONS)
     for task in TASKS.values():
-        task.options()
+        task.load_options()()
 
 
 def test_the_scaling_is_that_of_the_model():
@@ -88,7 +88,7 @@ def test_errors_of_the_table():
     with pytest.raises(ConfigError, match="imputation"):
         run_task("nonsense", model, data())
     with pytest.raises(TypeError, match="ImputationOptions"):
-        run_task("imputation", model, data(), TASKS["ood"].options())
+        run_task("imputation", model, data(), TASKS["ood"].load_options()())
     with pytest.raises(ConfigError, match=r"\(1, 9, 9\)"):
         run_task("imputation", Model(trained("ae"), shape=(1, 9, 9)), data())
     with pytest.raises(ConfigError, match="at least one"):

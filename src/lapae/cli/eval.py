@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Sequence
@@ -13,20 +14,14 @@ import tyro
 
 from lapae.cli.new_data import UNNAMED
 from lapae.errors import ConfigError
+from lapae.registry import listing
+from lapae.tasks import TASKS, run_task
 
 if TYPE_CHECKING:
     from lapae.data import Data
     from lapae.model import Model
     from lapae.runs import Run
 
-TASKS = {
-    "ood": "tell test data from data of another kind (--against NAME ...)",
-    "imputation": "fill in a hidden part of the test data",
-    "classification": "classify test data with a part filled in: accuracy and calibration",
-    "generation": "new data from noise, or from the latent prior",
-    "semi-supervised": "classify with few labels, by nearest neighbours among codes",
-    "calibration": "is the error large where the predicted deviation is?",
-}
 Options = TypeVar("Options")
 
 
@@ -45,7 +40,6 @@ class EvalCommand(Generic[Options]):
 
 def usage() -> str:
     """What `lapae eval --help` prints."""
-    width = max(map(len, TASKS))
     return "\n".join(
         [
             "usage: lapae eval TASK RUN [options]",
@@ -54,7 +48,7 @@ def usage() -> str:
             "lapae report RUN shows them.",
             "",
             "tasks (lapae eval TASK --help lists the options of each):",
-            *(f"  {name:<{width}}  {text}" for name, text in TASKS.items()),
+            listing(TASKS.titles()),
         ]
     )
 
@@ -65,14 +59,11 @@ def main(arguments: Sequence[str]) -> int:
         print(usage())
         return 0 if arguments else 2
     name = arguments[0]
-    if name not in TASKS:
-        raise ConfigError(f"unknown task {name!r}: expected one of {', '.join(TASKS)}")
-    from lapae.tasks import TASKS as REGISTERED
-
-    kind: Any = REGISTERED[name].options
-    command = tyro.cli(EvalCommand[kind], args=list(arguments[1:]), prog=f"lapae eval {name}")
+    task = TASKS.find(name)
+    kind: Any = task.load_options()
+    about = f"{task.title}. {task.note}\n\n{inspect.getdoc(EvalCommand)}"
+    command = tyro.cli(EvalCommand[kind], args=list(arguments[1:]), prog=f"lapae eval {name}", description=about)
     from lapae.runs.results import save_result
-    from lapae.tasks import run_task
 
     options: Any = command.options
     run, model, data = open_run(command.run, command.device, getattr(options, "data_dir", None))

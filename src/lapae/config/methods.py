@@ -140,7 +140,7 @@ def _method(title: str, place: str, options: type[MethodOptions] = MethodOptions
 
 def _as_method(found: Any) -> Entry:
     entry = as_entry(found)
-    options = entry.options or MethodOptions
+    options = entry.load_options() or MethodOptions
     if not issubclass(options, MethodOptions):
         raise TypeError(f"the options of a method derive from lapae.config.MethodOptions, {options.__name__} does not")
     return replace(entry, options=options)
@@ -165,7 +165,7 @@ METHODS: Registry[Entry] = Registry(
 
 def options_of(method: str) -> type[MethodOptions]:
     """The dataclass of a method's options."""
-    return METHODS.find(method).options  # pyright: ignore[reportReturnType]
+    return METHODS.find(method).options
 
 
 @dataclass(frozen=True, init=False)

@@ -5,14 +5,16 @@ Stands on its own: depends on torch and on the likelihoods only.
 
 from lapae.curvature import reference
 from lapae.curvature.call import Call, call
+from lapae.curvature.containers import Residual, Sum
 from lapae.curvature.extract import Kronecker
-from lapae.curvature.forward import Residual, Sum, Tape, record
+from lapae.curvature.forward import Forward, record, walk
 from lapae.curvature.ggn import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac
 from lapae.curvature.rules import Elementwise, Leaf, LinearMap, Params, Rule, UnknownLayerError, register
 
 __all__ = [
     "Call",
     "Elementwise",
+    "Forward",
     "Kronecker",
     "Leaf",
     "LinearMap",
@@ -20,7 +22,6 @@ __all__ = [
     "Residual",
     "Rule",
     "Sum",
-    "Tape",
     "UnknownLayerError",
     "blocks",
     "call",
@@ -32,4 +33,5 @@ __all__ = [
     "record",
     "reference",
     "register",
+    "walk",
 ]

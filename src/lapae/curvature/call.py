@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,29 +17,57 @@ from lapae.curvature.rules import Params
 
 
 @dataclass(frozen=True)
-class Call:
-    """A module at work on a batch."""
+class Work:
+    """What a module is to do: on which batch, at which weights, and of which of them the curvature is wanted."""
 
     module: nn.Module
     values: Mapping[str, Tensor] | None
-    """Weights that stood in for the module's own, by the names of `named_parameters()`; None: its own."""
+    """Weights that stand in for the module's own, by the names of `named_parameters()`; None: its own."""
+    wanted: tuple[str, ...]
     x: Tensor
     """(B, *in)"""
-    output: Tensor
-    """(B, *out), with its graph"""
-    params: Params
-    """The parameters that the curvature is wanted of, as they stand in that graph."""
 
     def __len__(self) -> int:
-        return len(self.output)
+        return len(self.x)
 
-    def part(self, data: slice) -> Call:
+    def part(self, data: slice) -> Self:
+        """The same for some of the data."""
+        return replace(self, x=self.x[data])
+
+    def split(self, size: int) -> Iterator[Self]:
+        """The same in parts of `size` data."""
+        return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
+
+    def detached(self) -> Params:
+        """All weights, apart from any graph."""
+        values = dict(self.module.named_parameters()) if self.values is None else self.values
+        return {name: value.detach() for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Call(Work):
+    """That work done, with the graph of its output."""
+
+    output: Tensor
+    """(B, *out)"""
+    params: Params
+    """The wanted parameters as they stand in that graph."""
+
+    def part(self, data: slice) -> Self:
         """The same for some of the data."""
         return replace(self, x=self.x[data], output=self.output[data])
 
-    def split(self, size: int) -> Iterator[Call]:
-        """The same in parts of `size` data."""
-        return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
+
+def work(module: nn.Module, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Work:
+    """The task of any module on x (B, *in), at its own weights or at `values`: checked, and not yet begun."""
+    check_batch(x)
+    check_independent(module)
+    own = dict(module.named_parameters())
+    check_values(own, values)
+    wanted = tuple(name for name, p in own.items() if p.requires_grad)
+    if not wanted:
+        raise ValueError("the module has no parameter that requires a gradient: there is no curvature to compute")
+    return Work(module, values, wanted, x)
 
 
 def call(module: nn.Module, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Call:
@@ -47,19 +75,14 @@ def call(module: nn.Module, x: Tensor, values: Mapping[str, Tensor] | None = Non
 
     Weights that require a gradient keep their place in a larger graph, so that the output may serve a loss as well.
     """
-    check_batch(x)
-    check_independent(module)
-    own = dict(module.named_parameters())
-    check_values(own, values)
-    wanted = [name for name, p in own.items() if p.requires_grad]
-    if not wanted:
-        raise ValueError("the module has no parameter that requires a gradient: there is no curvature to compute")
+    task = work(module, x, values)
     with torch.enable_grad():
         if values is None:
-            return Call(module, None, x, tensor_of(module(x)), {name: own[name] for name in wanted})
-        params = {name: _in_graph(values[name]) for name in wanted}
+            own = dict(module.named_parameters())
+            return Call(module, None, task.wanted, x, tensor_of(module(x)), {name: own[name] for name in task.wanted})
+        params = {name: _in_graph(values[name]) for name in task.wanted}
         output = tensor_of(functional_call(module, {**values, **params}, (x,)))
-    return Call(module, values, x, output, params)
+    return Call(module, values, task.wanted, x, output, params)
 
 
 def _in_graph(value: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from lapae.curvature.forward import Node, leaves
 from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
 
 
-class DiagonalReader:
+class ExtractDiagonal:
     """The diagonal of every layer's block, by full parameter name, in the parameter's shape."""
 
     takes_squares = True
@@ -36,7 +36,7 @@ class DiagonalReader:
         self.squared(leaf, leaf.rule.dense_diagonal(leaf, c))
 
 
-class BlockReader:
+class ExtractBlocks:
     """The whole block of every layer, (P, P) with P its wanted parameters, flattened in their order, by layer name."""
 
     takes_squares = False
@@ -102,7 +102,7 @@ class Kronecker:
         return self.g if self.a is None else torch.kron(self.g, self.a / self.n)
 
 
-class KroneckerReader:
+class ExtractFactors:
     """KFAC: an input factor from the forward pass, an output factor from M.
 
     Biases, and parameters that are no matrix (those of a normalisation), get their exact block.
@@ -136,7 +136,7 @@ class KroneckerReader:
         whole = [key for key in leaf.trainable if full_name(leaf, key) not in self._inputs]
         if "weight" in leaf.trainable and "weight" not in whole:
             v = leaf.rule.output_rows(leaf, rows.v)
-            g = _outer(v, rows.c)
+            g = outer(v, rows.c)
             self._add(leaf, "weight", g)
             if whole == ["bias"] and v.shape[-1] == 1:
                 self._add(leaf, "bias", g)
@@ -144,7 +144,7 @@ class KroneckerReader:
         if whole:
             gradients = leaf.rule.gradients(replace(leaf, trainable=tuple(whole)), rows.v)
             for key in whole:
-                self._add(leaf, key, _outer(gradients[key].flatten(2)[..., None], rows.c))
+                self._add(leaf, key, outer(gradients[key].flatten(2)[..., None], rows.c))
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
         """The sum over data of the matrix; through all rows of the identity where the layer has positions."""
@@ -165,7 +165,7 @@ def full_name(leaf: Leaf, key: str) -> str:
     return f"{leaf.name}.{key}" if leaf.name else key
 
 
-def _outer(v: Tensor, c: Tensor | None) -> Tensor:
+def outer(v: Tensor, c: Tensor | None) -> Tensor:
     """Σ_rs Σ_bp c_rs v_r v_sᵀ: (R, B, O, P) -> (O, O)."""
     flat = v.flatten(0, 1).transpose(0, 1).flatten(1)  # (O, R B P)
     if c is None:

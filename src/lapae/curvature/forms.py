@@ -95,16 +95,16 @@ class Seed:
 
     def part(self, data: slice) -> Seed:
         """M of some of the data."""
-        return Seed(self.likelihood, self.output[data])
+        return Seed(self.likelihood.part(data), self.output[data])
 
     def rows(self, first: int, last: int, y: Tensor) -> Rows:
         """S e_r for the features first … last."""
         return Rows(self.likelihood.hessian_factor(self.output, identity_rows(y, first, last)))
 
 
-Message = Diagonal | Dense | Seed
+Form = Diagonal | Dense | Seed
 
 
-def seed(likelihood: Likelihood, output: Tensor) -> Message:
+def seed(likelihood: Likelihood, output: Tensor) -> Form:
     """M at the output of the network: the Hessian of the negative log-likelihood."""
     return Diagonal(likelihood.hessian_diag(output)) if likelihood.diagonal else Seed(likelihood, output)

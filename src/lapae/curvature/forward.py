@@ -7,38 +7,15 @@ read: nothing is attached to it, and `params` may stand in for its weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature.call import Call, call, check_batch, check_values
-from lapae.curvature.rules import Leaf, find, hollow
-
-
-class Residual(nn.Module):
-    """y = x + branch(x), the container for skip connections."""
-
-    def __init__(self, *branch: nn.Module) -> None:
-        super().__init__()
-        self.branch = branch[0] if len(branch) == 1 else nn.Sequential(*branch)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """X + branch(x)."""
-        return x + self.branch(x)
-
-
-class Sum(nn.Module):
-    """y = first(x) + second(x), two ways from the same input: a linear path beside a nonlinear one, say."""
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def forward(self, x: Tensor) -> Tensor:
-        """first(x) + second(x)."""
-        return self.first(x) + self.second(x)
+from lapae.curvature.call import Call, Work, call, check_batch, check_values, work
+from lapae.curvature.containers import ways_of
+from lapae.curvature.rules import Leaf, Rule, UnknownLayerError, find, hollow
 
 
 @dataclass(frozen=True)
@@ -66,7 +43,7 @@ Node = Leaf | Skip
 
 
 @dataclass(frozen=True)
-class Tape:
+class Forward:
     """A recorded forward pass, in the order of the layers."""
 
     nodes: list[Node]
@@ -76,7 +53,7 @@ class Tape:
     x: Tensor
     output: Tensor
 
-    def part(self, data: slice) -> Tape:
+    def part(self, data: slice) -> Forward:
         """The same for some of the data."""
         nodes = [n.part(data) for n in self.nodes]
         return replace(self, nodes=nodes, x=self.x[data], output=self.output[data])
@@ -87,16 +64,16 @@ class Tape:
             return call(self.module, self.x, self.values)
         values = dict(self.module.named_parameters()) if self.values is None else self.values
         params = {name: values[name] for name, p in self.module.named_parameters() if p.requires_grad}
-        return Call(self.module, self.values, self.x, self.output, params)
+        return Call(self.module, self.values, tuple(params), self.x, self.output, params)
 
     def __len__(self) -> int:
         return len(self.output)
 
-    def split(self, size: int) -> Iterator[Tape]:
+    def split(self, size: int) -> Iterator[Forward]:
         """The same in parts of `size` data."""
         return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
 
-    def promoted(self) -> Tape:
+    def promoted(self) -> Forward:
         """The same with activations in the precision of the weights; mixed precision records them in a lower one."""
         dtype = next((p.dtype for leaf in leaves(self.nodes) for p in leaf.params.values()), self.output.dtype)
         if all(t.dtype == dtype for leaf in leaves(self.nodes) for t in (leaf.x, leaf.y)):
@@ -135,76 +112,86 @@ def n_features(x: Tensor) -> int:
     return math.prod(x.shape[1:])
 
 
-def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False) -> Tape:
-    """Run `module` on x (B, *in), at its own weights or at `params`, and keep what the curvature needs.
+def record(
+    module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False
+) -> Forward | Call:
+    """Run any module on x (B, *in), at its own weights or at `params`, and keep what the curvature needs.
 
-    The output carries a gradient where gradients are on, so that one forward pass serves the loss and the curvature.
-    A `lean` tape keeps the values that derivatives look at, as a backward pass would, and of all others the shape.
+    The output carries a gradient where gradients are on, so that one forward pass serves the loss and the curvature. A
+    module that can be walked gives its layers, any other one its call as a whole.
     """
-    check_batch(x)
-    own = dict(module.named_parameters())
-    check_values(own, params)
-    nodes: list[Node] = []
-    output = _record(module, "", x, own if params is None else params, nodes, {}, lean)
-    return Tape(nodes, module, params, x, output)
+    try:
+        layers = places(module)
+    except (UnknownLayerError, ValueError):
+        return call(module, x, params)
+    return _run_places(layers, module, x, params, lean)
 
 
-def _record(
-    module: nn.Module,
-    name: str,
-    x: Tensor,
-    params: Mapping[str, Tensor],
-    nodes: list[Node],
-    seen: dict[int, str],
-    lean: bool,
-) -> Tensor:
-    """Append what `module` does to `nodes`; returns its output."""
+def begin(
+    module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False
+) -> Forward | Work:
+    """As `record`, for the curvature alone: a module that cannot be walked is not run yet."""
+    try:
+        layers = places(module)
+    except (UnknownLayerError, ValueError):
+        return work(module, x, params)
+    return _run_places(layers, module, x, params, lean)
+
+
+def walk(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False) -> Forward:
+    """As `record`, for a module that can be walked: nested `Sequential`, `Residual` and `Sum` of layers with rules.
+
+    An error names the first layer that stands in the way. A `lean` record keeps the values that derivatives look at, as
+    a backward pass would, and of all others the shape.
+    """
+    return _run_places(places(module), module, x, params, lean)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A layer and where it stands."""
+
+    name: str
+    layer: nn.Module
+    rule: Rule
+    keys: tuple[str, ...]
+    """Its parameters, by its own names."""
+    trainable: tuple[str, ...]
+    """Those that the curvature is wanted of."""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A container that adds what its two ways make of the same input; an empty way is the identity."""
+
+    name: str
+    kind: str
+    ways: tuple[tuple[Place | Fork, ...], ...]
+
+
+def places(module: nn.Module, name: str = "", seen: dict[int, str] | None = None) -> list[Place | Fork]:
+    """The layers of a network in order; an error where one has no rule, or shares its weights with another."""
+    seen = {} if seen is None else seen
     prefix = f"{name}." if name else ""
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        for child_name, child in module._modules.items():  # named_children leaves out a layer's second place
-            x = _record(child, prefix + child_name, x, params, nodes, seen, lean)
-        return x
-    ways = _ways(module)
+        # not named_children, which leaves out a layer's second place
+        children = [(prefix + key, child) for key, child in module._modules.items() if child is not None]
+        return [place for key, child in children for place in places(child, key, seen)]
+    ways = ways_of(module)
     if ways is not None:
-        nodes_of, parts = [], []
-        for child_name, child in ways:
-            way: list[Node] = []
-            parts.append(x if child is None else _record(child, prefix + child_name, x, params, way, seen, lean))
-            nodes_of.append(tuple(way))
-        if parts[0].shape != parts[1].shape:
-            came = f"{tuple(parts[0].shape)} and {tuple(parts[1].shape)}"
-            raise ValueError(f"{type(module).__name__} {name!r} adds outputs of shapes {came}: they must agree")
-        y = parts[0] + parts[1]
-        kept_x, kept_y = (hollow(x), hollow(y)) if lean else (x.detach(), y.detach())
-        nodes.append(Skip(name, *nodes_of, kept_x, kept_y))
-        return y
+        found = tuple(() if child is None else tuple(places(child, prefix + key, seen)) for key, child in ways)
+        return [Fork(name, type(module).__name__, found)]
     rule = find(module, name or "the module itself")
-    mine, trainable = {}, []
-    for key, parameter in _parameters(module):
+    parameters = list(_parameters(module))
+    for key, parameter in parameters:
         if id(parameter) in seen:
             raise ValueError(
                 f"layer {name!r} shares its {key!r} with {seen[id(parameter)]!r}: the curvature of shared weights has "
                 "terms between the two places, which pulling M layer by layer does not see"
             )
         seen[id(parameter)] = f"{prefix}{key}"
-        mine[key] = params[prefix + key]
-        if parameter.requires_grad:
-            trainable.append(key)
-    y, saved = rule.forward(module, mine, x)
-    detached = {k: p.detach() for k, p in mine.items()}
-    kept_x = hollow(x) if lean and not rule.uses_x else x.detach()
-    kept_y = hollow(y) if lean and not rule.uses_y else y.detach()
-    nodes.append(Leaf(name, module, rule, detached, tuple(trainable), kept_x, kept_y, saved))
-    return y
-
-
-def _ways(module: nn.Module) -> list[tuple[str, nn.Module | None]] | None:
-    """The two ways of a container that adds them, by name; None in place of the identity."""
-    if isinstance(module, Residual) and type(module).forward is Residual.forward:
-        return [("", None), ("branch", module.branch)]
-    if isinstance(module, Sum) and type(module).forward is Sum.forward:
-        return [("first", module.first), ("second", module.second)]
-    return None
+    trainable = tuple(key for key, parameter in parameters if parameter.requires_grad)
+    return [Place(name, module, rule, tuple(key for key, _ in parameters), trainable)]
 
 
 def _parameters(layer: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
@@ -212,3 +199,39 @@ def _parameters(layer: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
     if layer._modules:
         return layer.named_parameters()
     return [(key, p) for key, p in layer._parameters.items() if p is not None]
+
+
+def _run_places(
+    layers: Sequence[Place | Fork], module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None, lean: bool
+) -> Forward:
+    check_batch(x)
+    own = dict(module.named_parameters())
+    check_values(own, params)
+    nodes, output = _run(layers, x, own if params is None else params, lean)
+    return Forward(nodes, module, params, x, output)
+
+
+def _run(
+    layers: Sequence[Place | Fork], x: Tensor, params: Mapping[str, Tensor], lean: bool
+) -> tuple[list[Node], Tensor]:
+    """Run layers one after the other: what they did, and the output of the last."""
+    nodes: list[Node] = []
+    for place in layers:
+        if isinstance(place, Fork):
+            (first, a), (second, b) = (_run(way, x, params, lean) for way in place.ways)
+            if a.shape != b.shape:
+                came = f"{tuple(a.shape)} and {tuple(b.shape)}"
+                raise ValueError(f"{place.kind} {place.name!r} adds outputs of shapes {came}: they must agree")
+            y = a + b
+            kept_x, kept_y = (hollow(x), hollow(y)) if lean else (x.detach(), y.detach())
+            nodes.append(Skip(place.name, tuple(first), tuple(second), kept_x, kept_y))
+        else:
+            rule, prefix = place.rule, f"{place.name}." if place.name else ""
+            mine = {key: params[prefix + key] for key in place.keys}
+            y, saved = rule.forward(place.layer, mine, x)
+            detached = {k: p.detach() for k, p in mine.items()}
+            kept_x = hollow(x) if lean and not rule.uses_x else x.detach()
+            kept_y = hollow(y) if lean and not rule.uses_y else y.detach()
+            nodes.append(Leaf(place.name, place.layer, rule, detached, place.trainable, kept_x, kept_y, saved))
+        x = y
+    return nodes, x

@@ -13,7 +13,7 @@ from lapae import curvature
 from lapae.config import HESSIANS
 from lapae.config.fields import check
 from lapae.config.methods import LaplaceOptions
-from lapae.curvature import Call, Tape, call, record
+from lapae.curvature import Call, Forward, call, record, walk
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
@@ -51,7 +51,7 @@ class Laplace(Method):
         for prefix in KNOWN[self.uncertain]:
             self.posterior.pin(prefix)  # pyright: ignore[reportCallIssue]
 
-    def curvature(self, tape: Tape | Call, generator: torch.Generator | None = None) -> Any:
+    def curvature(self, tape: Forward | Call, generator: torch.Generator | None = None) -> Any:
         """The GGN of a recorded batch, summed over it, in the form that `posterior` takes."""
         if self.hessian == "sketch":  # parts of the batch would take as much memory as all of it: the graph is one
             return self._curvature(tape, generator, 1.0)
@@ -78,11 +78,11 @@ class Laplace(Method):
             h = {name: value.clamp_min(0) for name, value in h.items()}
         return h
 
-    def run(self, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Tape | Call:
+    def run(self, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Forward | Call:
         """The forward pass as the curvature needs it: its layers, or for a sketch the graph alone."""
         return call(self.network, x, params) if self.hessian == "sketch" else record(self.network, x, params)
 
-    def run_at_mean(self, x: Tensor) -> Tape | Call:
+    def run_at_mean(self, x: Tensor) -> Forward | Call:
         """The forward pass at the mean, for the curvature of every weight: the posterior is over frozen ones too."""
         if self.hessian == "sketch":
             free = {name: p.detach().requires_grad_() for name, p in self.network.named_parameters()}
@@ -91,10 +91,10 @@ class Laplace(Method):
         with self._unfrozen():
             return self.run(x)
 
-    def record(self, x: Tensor) -> Tape:
+    def record(self, x: Tensor) -> Forward:
         """The layers of the forward pass at the mean, of frozen weights too."""
         with self._unfrozen():
-            return record(self.network, x)
+            return walk(self.network, x)
 
     @contextmanager
     def _unfrozen(self) -> Iterator[None]:

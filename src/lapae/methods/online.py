@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from lapae.config.methods import OnlineOptions
-from lapae.curvature import Call, Tape
+from lapae.curvature import Call, Forward
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import NetworkFactory
@@ -56,7 +56,7 @@ class Online(Laplace):
         if self.hessian_every > 1:  # part of the state: an epoch may have fewer steps than that
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._steps: int | None = 0
-        self._tapes: Sequence[Tape | Call] = []
+        self._tapes: Sequence[Forward | Call] = []
         self._wait: Wait | None = None
 
     def train(self, mode: bool = True) -> Online:

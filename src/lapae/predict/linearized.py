@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from lapae.curvature import Leaf, Tape
+from lapae.curvature import Forward, Leaf
 from lapae.curvature.backward import pull_rows
 from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Node, leaves, n_features
@@ -49,7 +49,7 @@ def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budge
 
 
 def _closed_form(
-    method: Laplace, tape: Tape, n_encoder: int, spread: _Spread, outputs: bool, budget: int
+    method: Laplace, tape: Forward, n_encoder: int, spread: _Spread, outputs: bool, budget: int
 ) -> tuple[Tensor, Tensor]:
     """Cov[z] (B, K, K) and Var[x̂] (B, *shape), empty where it is not asked for."""
     encoder, decoder = tape.nodes[:n_encoder], tape.nodes[n_encoder:]

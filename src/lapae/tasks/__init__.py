@@ -1,21 +1,97 @@
-"""The paper's tasks: functions from a trained model and data to a result with numbers and figures.
+"""Tasks judge a trained model: each makes a result with numbers, a table and figures of a model and its data.
 
-Each module has a `run` on tensors; `run_task` takes a name, a trained model, data and options, for the command line.
+A task is a module with a `run` on tensors in the model's space, and `evaluate(model, data, options) -> Result` for
+`lapae eval`, whose options are a frozen dataclass beside it. `TASKS` is the only list; another package adds a task
+through the entry point `lapae.tasks`, which leads to a `Task`. Nothing heavy is imported here.
 """
 
-from lapae.tasks import calibration, classification, generation, imputation, ood, semi_supervised
-from lapae.tasks.base import TASKS, Result, Task, run_task, task
+from __future__ import annotations
 
-__all__ = [
-    "TASKS",
-    "Result",
-    "Task",
-    "calibration",
-    "classification",
-    "generation",
-    "imputation",
-    "ood",
-    "run_task",
-    "semi_supervised",
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lapae.errors import ConfigError
+from lapae.registry import Entry, Registry
+
+if TYPE_CHECKING:
+    from lapae.data import Data
+    from lapae.model import Model
+    from lapae.runs.results import Result
+
+
+@dataclass(frozen=True)
+class Task(Entry):
+    """A task: `target` is its `evaluate`, `options` the dataclass of its options."""
+
+    note: str = ""
+    """What the report says above its numbers."""
+
+
+def _own(title: str, module: str, options: str, note: str) -> Task:
+    place = f"lapae.tasks.{module}"
+    return Task(title, f"{place}:evaluate", f"{place}:{options}", note)
+
+
+TASKS: Registry[Task] = Registry(
     "task",
-]
+    {
+        "ood": _own(
+            "Out-of-distribution detection",
+            "ood",
+            "OodOptions",
+            "How well scores tell test data from data of another kind. AUROC 1 is perfect, 0.5 is chance.",
+        ),
+        "imputation": _own(
+            "Missing data",
+            "imputation",
+            "ImputationOptions",
+            "A part of each test datum is hidden and filled in by sampled networks; errors are against the truth.",
+        ),
+        "classification": _own(
+            "Classification of imputed data",
+            "classification",
+            "ClassificationOptions",
+            "A classifier of clean data sees data with a part filled in: how often it is right, and whether it knows.",
+        ),
+        "generation": _own(
+            "Generation",
+            "generation",
+            "GenerationOptions",
+            "New data from noise. Diversity and distance to the training data stand beside those of held-out data.",
+        ),
+        "semi-supervised": _own(
+            "Few labels",
+            "semi_supervised",
+            "SemiSupervisedOptions",
+            "Nearest neighbours among the codes of a few labelled data, each embedded many times.",
+        ),
+        "calibration": _own(
+            "Calibration of the deviation",
+            "calibration",
+            "CalibrationOptions",
+            "Are errors larger where the model is less certain? A 90 % interval should contain 90 % of the values.",
+        ),
+    },
+    group="lapae.tasks",
+)
+
+
+def run_task(name: str, model: Model, data: Data, options: Any = None) -> Result:
+    """Judge a trained model.
+
+    Args:
+        name: of the task.
+        model: the trained model.
+        data: of the kind that it was trained on.
+        options: the task's dataclass, a mapping of its fields, or None for the defaults.
+    """
+    task = TASKS.find(name)
+    kind = task.load_options()
+    if options is None or isinstance(options, Mapping):
+        options = kind(**(options or {}))
+    if not isinstance(options, kind):
+        raise TypeError(f"task {name!r} takes {kind.__name__}, got {type(options).__name__}")
+    if tuple(data.shape) != tuple(model.shape):
+        raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
+    return task.load()(model, data, options)

@@ -1,93 +1,19 @@
-"""What tasks have in common: options, a result, and the table that the command line reads.
-
-A task is a module with a function `run(method, ...) -> Result` on tensors and batches in the model's space. The
-function registered under its name takes a trained model and a data set instead, and options whose docstrings are the
-help of the command line:
-
-    @task("mine", MyOptions)
-    def _mine(model, data, options): ...
-"""
+"""What tasks have in common: data of a split in the model's space."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
-from lapae.methods.base import Method
-from lapae.runs.results import Result
 
 if TYPE_CHECKING:
-    from lapae.data import Batches, Data, Split
+    from lapae.data import Batches, Split
+    from lapae.model import Model
     from lapae.space import Space
-
-
-class Model(Protocol):
-    """What tasks ask of a trained model."""
-
-    @property
-    def method(self) -> Method:
-        """The method with its best weights."""
-        ...
-
-    @property
-    def space(self) -> Space:
-        """What its data are."""
-        ...
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """Its likelihood."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of a datum."""
-        ...
-
-
-@dataclass(frozen=True)
-class Task:
-    """An entry of the table of tasks."""
-
-    name: str
-    options: type
-    """A frozen dataclass with a default for every field."""
-    run: Callable[..., Result]
-    """(model, data, options) -> result."""
-
-
-TASKS: dict[str, Task] = {}
-
-
-def task(name: str, options: type) -> Callable:
-    """Enter a function (model, data, options) -> result into the table."""
-
-    def add(function: Callable[..., Result]) -> Callable[..., Result]:
-        TASKS[name] = Task(name, options, function)
-        return function
-
-    return add
-
-
-def run_task(name: str, model: Model, data: Data, options: Any = None) -> Result:
-    """Run the task `name` on a trained model and data; `options` is its dataclass, a mapping of fields, or None."""
-    if name not in TASKS:
-        raise ConfigError(f"unknown task {name!r}: expected one of {', '.join(TASKS)}")
-    entry = TASKS[name]
-    if options is None or isinstance(options, Mapping):
-        options = entry.options(**(options or {}))
-    if not isinstance(options, entry.options):
-        raise TypeError(f"task {name!r} takes {entry.options.__name__}, got {type(options).__name__}")
-    if tuple(data.shape) != tuple(model.shape):
-        raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
-    return entry.run(model, data, options)
 
 
 def device(model: Model) -> torch.device:

@@ -25,13 +25,14 @@ from lapae.predict import predict
 from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import Progress
 from lapae.runs.results import Table
-from lapae.tasks.base import Model, subset, task, tensor
+from lapae.tasks.base import subset, tensor
 from lapae.tasks.semi_supervised import embed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lapae.data import Data
+    from lapae.model import Model
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
@@ -198,8 +199,7 @@ class CalibrationOptions:
     """Seed of draws and subset."""
 
 
-@task("calibration", CalibrationOptions)
-def _task(model: Model, data: Data, options: CalibrationOptions) -> CalibrationResult:
+def evaluate(model: Model, data: Data, options: CalibrationOptions) -> CalibrationResult:
     x = tensor(model, data.test, subset(data.test, options.limit, options.seed))
     with progress_bar("calibration", len(x) * n_distinct(model.method, options.n_samples)) as advance:
         return run(

@@ -20,7 +20,7 @@ from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.predict.complete import noise_like
 from lapae.runs.results import Table
-from lapae.tasks.base import Model, device, labels, subset, task, tensor
+from lapae.tasks.base import device, labels, subset, tensor
 from lapae.tasks.classifier import class_probabilities, train_classifier
 from lapae.tasks.imputation import ImputationOptions, ImputationResult, hidden_test_data, value_range
 from lapae.tasks.imputation import run as run_imputation
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lapae.data import Data
+    from lapae.model import Model
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,7 @@ class ClassificationOptions(ImputationOptions):
     """Folder to keep the trained classifier in; the run's own folder where not given."""
 
 
-@task("classification", ClassificationOptions)
-def _task(model: Model, data: Data, options: ClassificationOptions) -> ClassificationResult:
+def evaluate(model: Model, data: Data, options: ClassificationOptions) -> ClassificationResult:
     y_train, y_test = (labels(split, "the task 'classification'") for split in (data.train, data.test))
     if y_train.ndim != 1:
         raise ConfigError(f"the task 'classification' needs one class a datum, got labels of shape {y_train.shape}")

@@ -20,13 +20,14 @@ from lapae.predict.generate import from_noise, from_prior, n_progress
 from lapae.predict.mc import evaluating
 from lapae.predict.prediction import Progress
 from lapae.runs.results import Table
-from lapae.tasks.base import Model, subset, task, tensor
+from lapae.tasks.base import subset, tensor
 from lapae.tasks.imputation import value_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lapae.data import Data
+    from lapae.model import Model
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,7 @@ class GenerationOptions:
     """Seed of noise, codes and draws."""
 
 
-@task("generation", GenerationOptions)
-def _task(model: Model, data: Data, options: GenerationOptions) -> GenerationResult:
+def evaluate(model: Model, data: Data, options: GenerationOptions) -> GenerationResult:
     if options.n < 2:
         raise ConfigError(f"n={options.n}: expected at least 2, as diversity is a distance between two")
     train = tensor(model, data.train, subset(data.train, options.train_limit, options.seed))

@@ -14,12 +14,13 @@ from lapae.errors import ConfigError
 from lapae.methods.base import Method
 from lapae.predict.complete import Imputation, impute
 from lapae.runs.results import Table
-from lapae.tasks.base import Model, subset, task, tensor
+from lapae.tasks.base import subset, tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lapae.data import Data
+    from lapae.model import Model
 
 MaskName = Literal["upper", "lower", "left", "right", "random", "all", "none"]
 MASKS: tuple[MaskName, ...] = ("upper", "lower", "left", "right", "random", "all", "none")
@@ -186,8 +187,7 @@ def hidden_test_data(model: Model, data: Data, options: Any) -> tuple[np.ndarray
     return index, x, mask(which, tuple(x.shape[1:]), n=len(x), seed=options.seed, missing=options.missing)
 
 
-@task("imputation", ImputationOptions)
-def _task(model: Model, data: Data, options: ImputationOptions) -> ImputationResult:
+def evaluate(model: Model, data: Data, options: ImputationOptions) -> ImputationResult:
     _, x, observed = hidden_test_data(model, data, options)
     with progress_bar("imputation", len(x) * options.average) as advance:
         return run(

@@ -32,13 +32,14 @@ from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import Inputs, Progress
 from lapae.runs.results import Table
 from lapae.space import Space, chunks
-from lapae.tasks.base import Model, batches, size, task
+from lapae.tasks.base import batches, size
 from lapae.tasks.metrics import Detection, detection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lapae.data import Data, Split
+    from lapae.model import Model
 
 SCORES = ("log_likelihood", "typicality", "latent_deviation", "output_deviation")
 VARYING = "varying_deviation"
@@ -199,8 +200,7 @@ class OodOptions:
     """Seed of draws, subsets and resamples."""
 
 
-@task("ood", OodOptions)
-def _task(model: Model, data: Data, options: OodOptions) -> OodResult:
+def evaluate(model: Model, data: Data, options: OodOptions) -> OodResult:
     from lapae.data import load
 
     if not options.ood:

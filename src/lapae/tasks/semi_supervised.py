@@ -25,13 +25,14 @@ from lapae.predict import predict
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.prediction import Progress
 from lapae.runs.results import Table
-from lapae.tasks.base import Model, labels, subset, task, tensor
+from lapae.tasks.base import labels, subset, tensor
 from lapae.tasks.knn import Voting, choose_k, together, votes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lapae.data import Data
+    from lapae.model import Model
 
 CANDIDATES = (1, 2, 3, 5, 10, 20, 50, 100)
 
@@ -186,8 +187,7 @@ class SemiSupervisedOptions:
     """Seed of the choice of labels and of draws."""
 
 
-@task("semi-supervised", SemiSupervisedOptions)
-def _task(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSupervisedResult:
+def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSupervisedResult:
     from lapae.errors import ConfigError
 
     if options.split not in ("train", "valid", "test"):

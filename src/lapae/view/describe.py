@@ -9,33 +9,6 @@ import numpy as np
 from lapae.data import Data, Split
 from lapae.model import Model
 
-TASKS = {
-    "ood": (
-        "Out-of-distribution detection",
-        "How well scores tell test data from data of another kind. AUROC 1 is perfect, 0.5 is chance.",
-    ),
-    "imputation": (
-        "Missing data",
-        "A part of each test datum is hidden and filled in by sampled networks; errors are against the truth.",
-    ),
-    "classification": (
-        "Classification of imputed data",
-        "A classifier of clean data sees data with a part filled in: how often it is right, and whether it knows.",
-    ),
-    "generation": (
-        "Generation",
-        "New data from noise. Diversity and distance to the training data stand beside those of held-out data.",
-    ),
-    "semi-supervised": (
-        "Few labels",
-        "Nearest neighbours among the codes of a few labelled data, each embedded many times.",
-    ),
-    "calibration": (
-        "Calibration of the deviation",
-        "Is the error large where the predicted deviation is? Of values inside p % intervals, p % should be.",
-    ),
-}
-
 
 def summary(model: Model, data: Data) -> str:
     """What was trained on what, in a line."""

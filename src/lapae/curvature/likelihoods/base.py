@@ -99,6 +99,10 @@ class Likelihood(ABC):
         """What the curvature of a batch with missing values sees: a Hessian that is zero where `mask` is False."""
         return Observed(self, mask)
 
+    def part(self, data: slice) -> Likelihood:
+        """The likelihood of some data of a batch, where it knows one."""
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """What `likelihood` makes it from again: its name and fields as numbers, lists and strings."""
         if LIKELIHOODS.get(self.name) is not type(self):
@@ -171,6 +175,10 @@ class Observed(Likelihood):
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """That of the likelihood."""
         return self.inner.sample(output, generator)
+
+    def part(self, data: slice) -> Observed:
+        """The same for some of the data."""
+        return Observed(self.inner, self.mask[data])
 
     def hessian_diag(self, output: Tensor) -> Tensor:
         """Zero where missing."""

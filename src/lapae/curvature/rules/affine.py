@@ -98,8 +98,8 @@ class Affine(Rule):
 
     def _n_columns(self, at: Leaf) -> int:
         """Numbers in the columns of one datum."""
-        n_outputs = at.y.shape[-1] if isinstance(at.layer, nn.Linear) else at.y.shape[1]
-        return math.prod(at.y.shape[1:]) * at.params["weight"].numel() // n_outputs**2 + 1
+        n_outputs = at.layer.out_features if isinstance(at.layer, nn.Linear) else at.layer.out_channels
+        return math.prod(at.y.shape[1:]) // n_outputs * at.params["weight"].numel() // n_outputs + 1
 
 
 @register(nn.Linear)

@@ -221,5 +221,6 @@ def find(layer: nn.Module, name: str) -> Rule:
         f"no curvature rule for layer {name!r} of class {kind}. "
         f"Register one: `from lapae.curvature import Rule, register; register({kind})(Rule)` is right for any layer "
         "that treats data independently (override its methods for speed: see lapae/curvature/README.md). "
-        "A container with a forward of its own can be written with nn.Sequential and lapae.curvature.Residual."
+        "A container with a forward of its own can be written with nn.Sequential and lapae.curvature.Residual. "
+        "The methods exact, mc, sketch and bottleneck need no rules."
     )

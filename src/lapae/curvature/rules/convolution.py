@@ -182,6 +182,32 @@ class ConvTranspose(Conv):
         return g.reshape(*g.shape[:-4], *layer.weight.shape)
 
 
+class _Several(Conv):
+    """A convolution that one datum calls with a batch of its own, (B, n, C, *size): n more among the positions."""
+
+    def columns(self, layer: Any, x: Tensor) -> Tensor:
+        """(B, n, C, *size) -> (B, G, I, n P)."""
+        columns = super().columns(layer, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return columns.movedim(1, -2).flatten(-2)
+
+    def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
+        """(B, n, C, *size) -> (I, B n P)."""
+        return super().flat_columns(layer, x.flatten(0, 1))
+
+    def outputs(self, layer: Any, v: Tensor) -> Tensor:
+        """(R, B, n, C, *positions) -> (R, B, G, C/G, n P)."""
+        outputs = super().outputs(layer, v.flatten(1, 2)).unflatten(1, v.shape[1:3])
+        return outputs.movedim(2, -2).flatten(-2)
+
+
+class SeveralConv(_Several):
+    """Convolutions."""
+
+
+class SeveralConvTranspose(_Several, ConvTranspose):
+    """Transposed convolutions."""
+
+
 def _windows(x: Tensor, kernel: tuple, stride: tuple, dilation: tuple) -> Tensor:
     """Sliding windows: (B, C, *size) -> (B, C, *taps, *positions), a view."""
     n_dims = x.ndim - 2

@@ -22,8 +22,9 @@ from lapae.runs import Run
 from lapae.runs.files import write_whole
 from lapae.runs.numbers import number
 from lapae.runs.results import FIGURES, Record, load_results
+from lapae.tasks import TASKS
 from lapae.tasks.base import subset, tensor
-from lapae.view.describe import TASKS, labelings, summary
+from lapae.view.describe import labelings, summary
 from lapae.view.display import Display, choose_display, shorts, tiles
 from lapae.view.latent_map import LatentSpace, latent_space, plane
 from lapae.view.report.examples import examples, test_data
@@ -171,11 +172,12 @@ def _order(record: Record) -> tuple[int, str]:
 
 
 def _result(record: Record, figures: dict[str, str]) -> dict[str, Any]:
-    title, about = TASKS.get(record.task, (record.task, ""))
+    task = TASKS.get(record.task)
+    title, note = (record.task, "") if task is None else (task.title, task.note)
     given = {k: v for k, v in record.options.items() if v not in (None, [], ())}
     options = ", ".join(f"{k.replace('_', ' ')} {_text(v)}" for k, v in given.items())
     pictures = [{"name": name, "url": figures[name]} for name in record.figures if name in figures]
-    return {"title": title, "about": about, "table": record.table, "options": options, "figures": pictures}
+    return {"title": title, "about": note, "table": record.table, "options": options, "figures": pictures}
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,273 @@
+"""The curvature of any module, from gradients per datum: exact, sampled, by layer, in factors, through a bottleneck.
+
+Rows v_r at the output with Σ_r v_r v_rᵀ = H (all of a factor of H, or some random ones with that mean) are pulled back
+to every use of a parameter; g_r, their gradients, give the block Σ_b Σ_r g_r g_rᵀ, of which the diagonal is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lapae.curvature.call import Work
+from lapae.curvature.extract import Kronecker, outer
+from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.per_datum import PerDatum, Pulled, per_datum, rows_of_gradients
+from lapae.curvature.rules import CHUNK_FLOATS, Params, identity_rows
+
+LARGEST_CODE = 1024
+"""Numbers of a code up to which there is a row for each of them, and a matrix between them."""
+LARGEST_BLOCK = 1 << 14
+"""Parameters of a tensor without Kronecker factors up to which its block is held whole."""
+Sampling = tuple[int, torch.Generator | None]
+"""How many random rows, and from where."""
+Read = Callable[[Pulled], None]
+
+
+def diagonal(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: int) -> Params:
+    """The diagonal: exact, or from some random rows. `budget` is in numbers."""
+    result = {name: _zeros(task, name) for name in task.wanted}
+
+    def read(pulled: Pulled) -> None:
+        for name, h in result.items():
+            add_diagonal(h, pulled, name)
+
+    _pull_all(task, likelihood, sampling, budget, read)
+    return result
+
+
+def add_diagonal(h: Tensor, pulled: Pulled, name: str) -> None:
+    """h += Σ_b Σ_r g_r² of a parameter, in place."""
+    uses, copy = pulled.uses(name), pulled.copies.get(name)
+    if len(uses) == 1 and copy is None:
+        leaf, key, v = uses[0]
+        h += leaf.rule.rows_diagonal(leaf, v, None)[key]
+    elif uses or copy is not None:
+        for data in _chunks(pulled, h.numel()):
+            gradients = pulled.gradients(name, data)
+            assert gradients is not None
+            h += gradients.square().sum((0, 1))
+
+
+def blocks(task: Work, likelihood: Likelihood, budget: int) -> Params:
+    """The exact block of every layer, by its name: of the parameters that stand in one module, in their order."""
+    layers: dict[str, list[str]] = {}
+    for name in task.wanted:
+        layers.setdefault(name.rpartition(".")[0], []).append(name)
+    sizes = {layer: sum(_zeros(task, name).numel() for name in names) for layer, names in layers.items()}
+    like = _zeros(task, task.wanted[0])
+    result = {layer: like.new_zeros(n, n) for layer, n in sizes.items()}
+
+    def read(pulled: Pulled) -> None:
+        for layer, names in layers.items():
+            for data in _chunks(pulled, sizes[layer]):
+                g = torch.cat([_flat(pulled, name, data) for name in names], 1)
+                result[layer].addmm_(g.T, g)
+
+    _pull_all(task, likelihood, None, budget, read)
+    return result
+
+
+def _flat(pulled: Pulled, name: str, data: slice) -> Tensor:
+    """Gradients (R B, n), zero where there are none."""
+    gradients = pulled.gradients(name, data)
+    if gradients is not None:
+        return gradients.flatten(2).flatten(0, 1)
+    n_data = len(pulled.at.output[data])
+    return pulled.at.output.new_zeros(pulled.n_rows * n_data, pulled.at.shapes[name].numel())
+
+
+def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: int) -> dict[str, Kronecker]:
+    """Kronecker factors of weights that only ever meet inputs in linear maps and convolutions; else whole blocks."""
+    inputs: dict[str, tuple[Tensor, int]] = {}
+    outputs: Params = {}
+    last: PerDatum | None = None
+
+    def read(pulled: Pulled) -> None:
+        nonlocal last
+        at, fresh, last = pulled.at, pulled.at is not last, pulled.at
+        for name in task.wanted:
+            leaves = at.leaves_of_weight(name)
+            if not leaves:
+                _add(outputs, name, _whole(pulled, name))
+                continue
+            for leaf in leaves if fresh else ():  # inputs are the same for all rows
+                factor = leaf.rule.input_factor(leaf)
+                assert factor is not None
+                a, n = factor
+                known = inputs.get(name)
+                inputs[name] = (a, n) if known is None else (known[0] + a, known[1] + n)
+            factors = [outer(leaf.rule.output_rows(leaf, v), None) for leaf, _, v in pulled.uses(name)]
+            n_out = leaves[0].rule.output_rows(leaves[0], leaves[0].y[None]).shape[2]
+            _add(outputs, name, sum(factors, at.output.new_zeros(n_out, n_out)))
+
+    _pull_all(task, likelihood, sampling, budget, read)
+    return {
+        name: Kronecker(outputs[name], *inputs[name]) if name in inputs else Kronecker(outputs[name])
+        for name in task.wanted
+    }
+
+
+def _add(total: Params, name: str, value: Tensor) -> None:
+    total[name] = total[name] + value if name in total else value
+
+
+def _whole(pulled: Pulled, name: str) -> Tensor:
+    n = pulled.at.shapes[name].numel()
+    if n > LARGEST_BLOCK:
+        raise ValueError(
+            f"parameter {name!r} is used in other ways than as the weight of a linear layer or a convolution, and has "
+            f"no Kronecker factors; its whole block of {n:,} x {n:,} is too large: freeze it, or take a diagonal method"
+        )
+    block = pulled.at.output.new_zeros(n, n)
+    for data in _chunks(pulled, n):
+        g = _flat(pulled, name, data)
+        block.addmm_(g.T, g)
+    return block
+
+
+def bottleneck(task: Work, likelihood: Likelihood, name: str | None, sampling: Sampling, budget: int) -> Params:
+    """Exact for parameters that act through the code alone; one random row at the output for the others.
+
+    K rows pulled back from the code, with M = Tᵀ H T between them, T = ∂output/∂code.
+    """
+    name = name or narrowest(task)
+    result = {n: _zeros(task, n) for n in task.wanted}
+    one = per_datum(task.part(slice(0, 1)), name)
+    assert one.code is not None
+    n_code = one.code[0].numel()
+    check_code(n_code)
+    through, around = one.reaches(one.code), one.reaches(one.output)
+    floats = one.row_floats() * n_code + 2 * n_code * (one.output[0].numel() + n_code)
+    size = max(1, min(len(task), budget // floats))
+    for part, of_part in _parts(task, likelihood, size):
+        at = per_datum(part, name)
+        assert at.code is not None
+        assert at.start is not None
+        s = _factor(_latent_curvature(at, of_part))  # (B, K, K)
+        pulled = at.pull(s.permute(2, 0, 1).reshape(n_code, *at.code.shape), at.code)
+        for n in through - around:
+            add_diagonal(result[n], pulled, n)
+        rows = _random_rows(at.output, of_part, *sampling)
+        into_code = rows_of_gradients(at.output, [at.start], rows)[0]
+        pulled = at.pull(rows)
+        if into_code is not None and through & around:
+            pulled = pulled + at.pull(into_code, at.code)
+        for n in around:
+            add_diagonal(result[n], pulled, n)
+    return result
+
+
+def check_code(n_code: int) -> None:
+    """ValueError where a code has too many numbers for a row each."""
+    if n_code > LARGEST_CODE:
+        raise ValueError(
+            f"the code has {n_code:,} numbers, and the bottleneck method a row for each of them and a matrix between "
+            f"them (at most {LARGEST_CODE:,}): take sketch, which has one row"
+        )
+
+
+def _latent_curvature(at: PerDatum, likelihood: Likelihood) -> Tensor:
+    """M = Tᵀ H T at the code, (B, K, K).
+
+    The gradient Tᵀ w of the code is linear in w: its own gradient in w, at each of K unit vectors, is a column of T.
+    """
+    assert at.code is not None
+    assert at.start is not None
+    output, start = at.output, at.start
+    n_code = start[0].numel()
+    w = torch.zeros_like(output).requires_grad_()
+    eye = identity_rows(start)
+    try:
+        back = torch.autograd.grad(output, start, w, create_graph=True)[0]
+        t = rows_of_gradients(back, [w], eye)[0]
+        assert t is not None
+    except RuntimeError:  # no second derivative is known: T row by row, one for each output
+        rows = rows_of_gradients(output, [start], identity_rows(output))[0]
+        assert rows is not None
+        t = rows.flatten(2).permute(2, 1, 0).reshape(n_code, *output.shape)
+    return torch.einsum("rb...,sb...->brs", t, likelihood.hessian_product(output.detach(), t))
+
+
+def _factor(c: Tensor) -> Tensor:
+    """s with s sᵀ = c, by eigenvalues: c may be singular."""
+    values, vectors = torch.linalg.eigh(c)
+    return vectors * values.clamp_min(0).sqrt()[:, None, :]
+
+
+def narrowest(task: Work) -> str:
+    """The module, called once, whose output has the fewest numbers; the last of several."""
+    sizes: dict[str, int] = {}
+    calls: dict[str, int] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: object, output: object) -> None:
+            calls[name] = calls.get(name, 0) + 1
+            if isinstance(output, Tensor) and output.is_floating_point():
+                sizes.pop(name, None)
+                sizes[name] = output.numel()
+
+        return hook
+
+    hooks = [m.register_forward_hook(note(name)) for name, m in task.module.named_modules() if name]
+    try:
+        with torch.no_grad():
+            functional_call(task.module, task.detached(), (task.x[:1],))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    once = [name for name in sizes if calls[name] == 1]
+    if not once:
+        raise ValueError("the module has no layers of its own to be the bottleneck: name one, or take another method")
+    least = min(sizes[name] for name in once)
+    return [name for name in once if sizes[name] == least][-1]
+
+
+def _pull_all(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: int, read: Read) -> None:
+    """Pull rows from the output to all parameters, some data and some rows at a time, and have them read."""
+    one = per_datum(task.part(slice(0, 1)))
+    n_rows = one.output[0].numel() if sampling is None else sampling[0]
+    fit = max(1, budget // one.row_floats())  # rows times data
+    n_data = max(1, min(len(task), fit))
+    for part, of_part in _parts(task, likelihood, n_data):
+        at = one if len(task) == 1 else per_datum(part)
+        for first, last in _ranges(n_rows, max(1, fit // len(part))):
+            if sampling is None:
+                eye = identity_rows(at.output, first, last)
+                rows = of_part.hessian_factor(at.output.detach(), eye)
+            else:
+                rows = _random_rows(at.output, of_part, last - first, sampling[1], n_rows)
+            read(at.pull(rows))
+
+
+def _random_rows(
+    output: Tensor, likelihood: Likelihood, n: int, generator: torch.Generator | None, of: int | None = None
+) -> Tensor:
+    """v ~ N(0, H / n), (n, B, *out); some of a larger number `of` them."""
+    output = output.detach()
+    eps = torch.randn(n, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
+    return likelihood.hessian_factor(output, eps * (of or n) ** -0.5)
+
+
+def _parts(task: Work, likelihood: Likelihood, size: int) -> Iterator[tuple[Work, Likelihood]]:
+    """Some data at a time, and the likelihood of them."""
+    for data in (slice(i, i + size) for i in range(0, len(task), size)):
+        yield task.part(data), likelihood.part(data)
+
+
+def _ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((i, min(i + size, n)) for i in range(0, n, size))
+
+
+def _chunks(pulled: Pulled, n_parameters: int) -> Iterator[slice]:
+    """Data whose gradients are formed at once."""
+    size = max(1, CHUNK_FLOATS // (2 * n_parameters * pulled.n_rows))
+    return (slice(i, i + size) for i in range(0, len(pulled.at.output), size))
+
+
+def _zeros(task: Work, name: str) -> Tensor:
+    value = (dict(task.module.named_parameters()) if task.values is None else task.values)[name]
+    return torch.zeros_like(value, requires_grad=False)

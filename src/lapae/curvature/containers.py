@@ -1,0 +1,38 @@
+"""Containers that the curvature can walk besides `nn.Sequential`: what two ways make of the same input is added."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Residual(nn.Module):
+    """y = x + branch(x), the container for skip connections."""
+
+    def __init__(self, *branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch[0] if len(branch) == 1 else nn.Sequential(*branch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x + branch(x)."""
+        return x + self.branch(x)
+
+
+class Sum(nn.Module):
+    """y = first(x) + second(x), two ways from the same input: a linear path beside a nonlinear one, say."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        """first(x) + second(x)."""
+        return self.first(x) + self.second(x)
+
+
+def ways_of(module: nn.Module) -> list[tuple[str, nn.Module | None]] | None:
+    """The two ways of such a container, by name; None in place of the identity. None for any other module."""
+    if isinstance(module, Residual) and type(module).forward is Residual.forward:
+        return [("", None), ("branch", module.branch)]
+    if isinstance(module, Sum) and type(module).forward is Sum.forward:
+        return [("first", module.first), ("second", module.second)]
+    return None

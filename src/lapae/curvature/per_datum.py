@@ -1,0 +1,190 @@
+"""Gradients per datum of any module: what its linear maps saw, and cotangents by automatic differentiation.
+
+A module is called on each datum by itself (`torch.func.vmap`, or a loop where a module does not let itself be mapped),
+so that no layout of its inside needs to be known: batches in the second axis, windows folded into the first, anything
+goes. During the call every product of an input with a wanted weight (linear maps and convolutions, as layers or as
+functions) is watched: its input is kept, its weight held fixed, and a zero, the probe, is added to its output. The
+gradient of the probe is the cotangent there, of which the extraction for that kind of layer makes the weight's
+gradient. Any other use of a parameter (class tokens, positions, normalisations, recurrences, a weight transposed) finds
+a copy per datum, whose gradient automatic differentiation gives. The gradient of a parameter is the sum over its uses:
+only then is anything squared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
+
+from lapae.curvature.call import Work, tensor_of
+from lapae.curvature.memory import is_out_of_memory
+from lapae.curvature.rules import Leaf, Params
+from lapae.curvature.watch import Cut, Use, Watch
+
+
+@dataclass(frozen=True)
+class PerDatum:
+    """A forward pass with everything that gradients per datum need."""
+
+    output: Tensor
+    """(B, *out), with its graph."""
+    uses: list[Use]
+    copies: Params
+    """A copy per datum, (B, *shape), of each parameter that is used in another way."""
+    shapes: dict[str, torch.Size]
+    """Of all wanted parameters."""
+    code: Tensor | None = None
+    """(B, *code): the output of the cut, with its graph. What comes after starts anew, from the code plus `start`."""
+    start: Tensor | None = None
+    """(B, *code): zeros."""
+
+    def pull(self, v: Tensor, of: Tensor | None = None) -> Pulled:
+        """Everything that rows v (R, B, *out) at the output, or at another tensor of the pass, say."""
+        known = [*(use.probe for use in self.uses), *self.copies.values()]
+        found = rows_of_gradients(self.output if of is None else of, known, v)
+        n = len(self.uses)
+        rows = [None if g is None else use.rows(g) for use, g in zip(self.uses, found[:n], strict=True)]
+        return Pulled(self, rows, dict(zip(self.copies, found[n:], strict=True)))
+
+    def row_floats(self) -> int:
+        """Numbers in memory for one row of one datum, about: all cotangents, copies, and the largest gradient twice."""
+        cotangents = sum(use.probe[0].numel() for use in self.uses)
+        copies = sum(self.shapes[name].numel() for name in self.copies)
+        return 2 * cotangents + copies + 2 * max(shape.numel() for shape in self.shapes.values())
+
+    def leaves_of_weight(self, name: str) -> list[Leaf]:
+        """The layers at work whose weight a parameter is; none where it is used in any other way as well."""
+        keys = [(key, use.leaf) for use in self.uses for key, full in use.names.items() if full == name]
+        other = name in self.copies or any(key != "weight" for key, _ in keys)
+        return [] if other else [replace(leaf, trainable=("weight",)) for _, leaf in keys]
+
+    def reaches(self, tensor: Tensor) -> set[str]:
+        """Names of the parameters that a tensor of the pass depends on."""
+        alive = leaves_of(tensor)
+        found = {name for name, copy in self.copies.items() if id(copy) in alive}
+        return found.union(*(use.names.values() for use in self.uses if id(use.probe) in alive))
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Rows at every use of a parameter, and gradients of the copies."""
+
+    at: PerDatum
+    rows: Sequence[Tensor | None]
+    """(R, B, *out) at each use; None where the use has no part in it."""
+    copies: Mapping[str, Tensor | None]
+    """(R, B, *shape)"""
+
+    @property
+    def n_rows(self) -> int:
+        return len(next(v for v in (*self.rows, *self.copies.values()) if v is not None))
+
+    def __add__(self, other: Pulled) -> Pulled:
+        """The sum of what two sets of rows say."""
+        rows = [_sum(a, b) for a, b in zip(self.rows, other.rows, strict=True)]
+        return replace(self, rows=rows, copies={name: _sum(g, other.copies[name]) for name, g in self.copies.items()})
+
+    def uses(self, name: str, data: slice = slice(None)) -> list[tuple[Leaf, str, Tensor]]:
+        """Where a parameter meets an input: the layer at work, with this parameter alone; its key there; the rows."""
+        found = []
+        for use, v in zip(self.at.uses, self.rows, strict=True):
+            for key, full in use.names.items():
+                if full == name and v is not None:
+                    found.append((replace(use.leaf, trainable=(key,)).part(data), key, v[:, data]))
+        return found
+
+    def gradients(self, name: str, data: slice = slice(None)) -> Tensor | None:
+        """(R, B, *shape): the sum over all uses; None where there is none."""
+        terms = [leaf.rule.gradients(leaf, v)[key] for leaf, key, v in self.uses(name, data)]
+        copy = self.copies.get(name)
+        if copy is not None:
+            terms.append(copy[:, data])
+        return sum(terms[1:], terms[0]) if terms else None
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
+
+
+def per_datum(task: Work, cut: str | None = None) -> PerDatum:
+    """Call the module on every datum. `cut` names a module in it whose output is the code."""
+    module, values, n_data = task.module, task.detached(), len(task.x)
+    wanted = {name: values[name] for name in task.wanted}
+    first = Watch({id(value): name for name, value in wanted.items()}, wanted)
+    with torch.no_grad(), first, Cut(module, cut) as at:  # what is called, and the shapes
+        functional_call(module, values, (task.x[:1],))
+    if cut is not None and at.code is None:
+        raise ValueError(f"bottleneck={cut!r} is not called: its output is not the code")
+
+    def zeros(like: Tensor) -> Tensor:
+        """Takes no memory: one number, seen many times."""
+        return like.new_zeros(()).expand(n_data, *like.shape).requires_grad_()
+
+    probes = [zeros(y) for y in first.outputs]
+    copies = {name: value.expand(n_data, *value.shape).requires_grad_() for name, value in wanted.items()}
+    start = None if at.code is None else zeros(at.code)
+
+    def of_datum(x: Tensor, probes: list[Tensor], copies: Params, start: Tensor | None) -> tuple[Any, ...]:
+        watch = Watch({id(copy): name for name, copy in copies.items()}, wanted, probes)
+        with watch, Cut(module, cut, start) as at:
+            output = tensor_of(functional_call(module, {**values, **copies}, (x[None],)))
+        if len(watch.inputs) != len(probes):
+            raise ValueError("the module calls other layers for other data, which gradients per datum cannot follow")
+        return output[0], output.new_zeros(()) if at.code is None else at.code, watch.inputs
+
+    # fused attention can neither be mapped nor differentiated twice
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        output, code, inputs = _map(of_datum, n_data, task.x, probes, copies, start)
+    uses = [use(x.detach(), probe) for use, x, probe in zip(first.uses, inputs, probes, strict=True)]
+    alive = leaves_of(output) | leaves_of(code)
+    copies = {name: copy for name, copy in copies.items() if id(copy) in alive}
+    shapes = {name: value.shape for name, value in wanted.items()}
+    return PerDatum(output, uses, copies, shapes, code if cut is not None else None, start)
+
+
+def _map(of_datum: Callable[..., tuple[Any, ...]], n: int, *args: Any) -> tuple[Any, ...]:
+    """`of_datum` for every datum, results stacked; by a loop where it does not let itself be mapped."""
+    try:
+        return vmap(of_datum, tuple(None if a is None else 0 for a in args), randomness="same")(*args)
+    except (RuntimeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
+    each = [of_datum(*(tree_map(lambda t, i=i: t if t is None else t[i], a) for a in args)) for i in range(n)]
+    outputs, codes, inputs = zip(*each, strict=True)
+    return torch.stack(outputs), torch.stack(codes), [torch.stack(x) for x in zip(*inputs, strict=True)]
+
+
+def rows_of_gradients(of: Tensor, known: Sequence[Tensor], v: Tensor) -> list[Tensor | None]:
+    """Gradients (R, *shape) of v_r · of for rows v (R, *of.shape), of every known tensor; None where there is none."""
+    options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    if not known or not of.requires_grad:
+        return [None] * len(known)
+    if len(v) > 1:
+        try:
+            return list(torch.autograd.grad(of, known, v, is_grads_batched=True, **options))
+        except RuntimeError as error:  # a backward pass that does not let itself be mapped
+            if is_out_of_memory(error):
+                raise
+    rows = [torch.autograd.grad(of, known, row, **options) for row in v]
+    return [None if parts[0] is None else torch.stack(parts) for parts in zip(*rows, strict=True)]
+
+
+def leaves_of(tensor: Tensor) -> set[int]:
+    """Ids of the leaves of a tensor's graph."""
+    found, seen, waiting = set(), set(), [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.add(id(variable))
+        waiting += [parent for parent, _ in node.next_functions]
+    return found

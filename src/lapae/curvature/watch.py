@@ -1,0 +1,162 @@
+"""Watching a call of a module from outside: where weights meet inputs, and what a module in it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from lapae.curvature.call import tensor_of
+from lapae.curvature.rules import Leaf, Params, hollow
+from lapae.curvature.rules.affine import Affine, Linear
+from lapae.curvature.rules.convolution import Conv, ConvTranspose, SeveralConv, SeveralConvTranspose
+
+CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+WATCHED: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
+    F.linear: (nn.Linear, CONV[:3]),
+    F.conv1d: (nn.Conv1d, CONV),
+    F.conv2d: (nn.Conv2d, CONV),
+    F.conv3d: (nn.Conv3d, CONV),
+    F.conv_transpose1d: (nn.ConvTranspose1d, TRANSPOSED),
+    F.conv_transpose2d: (nn.ConvTranspose2d, TRANSPOSED),
+    F.conv_transpose3d: (nn.ConvTranspose3d, TRANSPOSED),
+}
+"""Functions in which a weight meets an input: the layers that they are, and their arguments."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """Where weights meet an input in one function call: for the extraction, a layer at work."""
+
+    leaf: Leaf
+    """Its x is (B, *in), or (B, n, *in) where a datum calls it with a batch of n."""
+    names: dict[str, str]
+    """Full names of the wanted among its weight and bias."""
+    probe: Tensor
+    """(B, *out as the datum has it): zeros that were added to the output."""
+
+    def rows(self, gradients: Tensor) -> Tensor:
+        """Gradients of the probe (R, B, …) as rows at the leaf's output."""
+        return gradients.reshape(*gradients.shape[:2], *self.leaf.y.shape[1:])
+
+
+class Watch(TorchFunctionMode):
+    """While it is entered, watched functions of a wanted weight run on the weight's fixed value, plus a probe."""
+
+    def __init__(self, names: Mapping[int, str], wanted: Params, probes: Sequence[Tensor] | None = None) -> None:
+        """`names` finds the full name of a parameter by the id of the tensor that stands for it in the call."""
+        super().__init__()
+        self.names, self.wanted, self.probes = names, wanted, probes
+        self.inputs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.uses: list[Callable[[Tensor, Tensor], Use]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in WATCHED:
+            given = dict(zip(WATCHED[func][1], args, strict=False)) | kwargs
+            if id(given["weight"]) in self.names:
+                return self._meet(func, given)
+        return func(*args, **kwargs)
+
+    def _meet(self, func: Any, given: dict[str, Any]) -> Tensor:
+        names = {k: self.names[id(given[k])] for k in ("weight", "bias") if id(given.get(k)) in self.names}
+        fixed = {key: self.wanted[name] for key, name in names.items()}
+        y = func(**{**given, **fixed})
+        i = len(self.inputs)
+        self.inputs.append(given["input"])
+        if self.probes is None:
+            self.outputs.append(y)
+            self.uses.append(partial(_use, WATCHED[func][0], given, names, fixed, y))
+            return y
+        return y + self.probes[i] if i < len(self.probes) else y
+
+
+def _use(
+    kind: type[nn.Module],
+    given: dict[str, Any],
+    names: dict[str, str],
+    params: Params,
+    of_first: Tensor,
+    x: Tensor,
+    probe: Tensor,
+) -> Use:
+    """The use that a call was, for the inputs x (B, *in as the datum has it) of all data."""
+    n_data, weight = len(x), params["weight"]
+    out = of_first.shape
+    if kind is nn.Linear:
+        rule: Affine = Linear()
+        layer: nn.Module = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+        single = x[0].numel() == weight.shape[1]  # one position: the layer then needs no sum over them
+        x = x.reshape(n_data, -1) if single else x.reshape(n_data, -1, weight.shape[1])
+        y = (n_data, weight.shape[0]) if single else (n_data, x.shape[1], weight.shape[0])
+    else:
+        transposed = "output_padding" in WATCHED_ARGUMENTS[kind]
+        layer = _convolution(kind, weight, given, transposed)
+        if x.ndim == weight.ndim + 1 and x.shape[1] == 1:
+            x, out = x.squeeze(1), out[1:]
+        several = x.ndim == weight.ndim + 1
+        rules = (SeveralConv, SeveralConvTranspose) if several else (Conv, ConvTranspose)
+        rule = rules[transposed]()
+        y = (n_data, *out)
+    leaf = Leaf(names["weight"], layer, rule, params, tuple(names), x, hollow(x.new_empty(1)).expand(y))
+    return Use(leaf, names, probe)
+
+
+WATCHED_ARGUMENTS = dict(WATCHED.values())
+
+
+def _convolution(kind: Any, weight: Tensor, given: dict[str, Any], transposed: bool) -> nn.Module:
+    """The layer that a function call was; it holds no memory."""
+    options = {key: given[key] for key in WATCHED_ARGUMENTS[kind][3:] if key in given}
+    groups = options.get("groups", 1)
+    channels = (
+        (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, weight.shape[0])
+    )
+    return kind(*channels, tuple(weight.shape[2:]), bias=given.get("bias") is not None, device="meta", **options)
+
+
+class Cut:
+    """While it is entered, what a module in the network gives is kept, and the rest goes on from it anew.
+
+    With `start` the rest sees the code apart from its graph, plus `start`. Without a name nothing is cut.
+    """
+
+    def __init__(self, module: nn.Module, name: str | None, start: Tensor | None = None) -> None:
+        self.start, self.code = start, None
+        self._hook = None
+        self._at = None if name is None else _submodule(module, name)
+        self._name = name
+
+    def __enter__(self) -> Cut:
+        if self._at is not None:
+            self._hook = self._at.register_forward_hook(self._take)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _take(self, module: nn.Module, args: Any, output: Any) -> Any:
+        if self.code is not None:
+            raise ValueError(f"bottleneck={self._name!r} is called more than once: its output is not the code")
+        self.code = tensor_of(output)
+        if self.start is None:
+            return None
+        again = self.code.detach() + self.start
+        return again if isinstance(output, Tensor) else (again, *output[1:])
+
+
+def _submodule(module: nn.Module, name: str) -> nn.Module:
+    try:
+        return module.get_submodule(name)
+    except AttributeError:
+        known = ", ".join(n for n, _ in module.named_modules() if n)
+        raise ValueError(f"bottleneck={name!r} names no layer: there are {known}") from None

@@ -1,0 +1,308 @@
+"""Modules as people write them, against brute force: no rule is needed, and nothing is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from cases import CASES, seeded
+from torch import Tensor, nn
+from torch.testing import assert_close
+from zoo import LIBRARIES, MODULES, build
+
+from lapae.curvature import (
+    Call,
+    UnknownLayerError,
+    any_module,
+    blocks,
+    diagonal,
+    ggn_blocks,
+    ggn_diagonal,
+    ggn_kfac,
+    record,
+    reference,
+)
+from lapae.curvature.call import work
+from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
+
+ALL = [*MODULES, *LIBRARIES]
+
+
+def module_of(name: str) -> tuple[nn.Module, Tensor]:
+    if name in LIBRARIES:
+        pytest.importorskip(LIBRARIES[name][0], reason=f"{LIBRARIES[name][0]} is a test extra")
+    return build(name)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_exact_is_the_brute_force(name):
+    module, x = module_of(name)
+    h = ggn_diagonal(module, x, Bernoulli(), "exact")
+    assert_close(h, reference.ggn_diagonal(module, x, Bernoulli()))
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n != "autoencoder kl"])
+def test_blocks_are_the_brute_force(name):
+    module, x = module_of(name)
+    assert_close(ggn_blocks(module, x, Bernoulli()), reference.ggn_blocks(module, x, Bernoulli()))
+
+
+@pytest.mark.parametrize("name", ["tied", "windows", "vit", "recurrent", "functional convolution"])
+def test_a_small_budget_changes_nothing(name):
+    module, x = module_of(name)
+    expected = reference.ggn_diagonal(module, x, Bernoulli())
+    for budget in (1, 30_000, 100_000):
+        assert_close(ggn_diagonal(module, x, Bernoulli(), "exact", memory_budget=budget), expected)
+
+
+class UnitVectors(Bernoulli):
+    """Unit vectors in turn for random ones, so that as many samples as outputs make any sampled method exact."""
+
+    def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
+        units = torch.zeros_like(eps).flatten(2)
+        for row in units:
+            row[:, self.turn % row.shape[1]] = 1
+            self.turn += 1
+        return super().hessian_factor(output, units.reshape(eps.shape))
+
+
+def unit_vectors() -> UnitVectors:
+    likelihood = UnitVectors()
+    object.__setattr__(likelihood, "turn", 0)
+    return likelihood
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_sampled_vectors_are_squared_per_datum(name):
+    module, x = module_of(name)
+    n = reference.outputs(module, x)[0].numel()
+    h = ggn_diagonal(module, x, unit_vectors(), "mc", n_samples=n)
+    assert_close(h, reference.ggn_diagonal(module, x, Bernoulli()))
+
+
+def test_random_vectors_come_from_the_generator():
+    module, x = build("vit")
+    first, again, other = (ggn_diagonal(module, x, method="mc", generator=seeded(s)) for s in (1, 1, 2))
+    assert_close(first, again)
+    assert not torch.equal(first["token"], other["token"])
+
+
+CODES = {"tied": "first", "u-net": "down2", "vit": "mlp.0", "recurrent": "code", "windows": "c", "autoencoder kl": None}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_through_the_bottleneck_the_encoder_is_exact(name):
+    """With as many vectors as outputs the rest is too: what goes around the code is not lost."""
+    module, x = module_of(name)
+    n = reference.outputs(module, x)[0].numel()
+    expected = reference.ggn_diagonal(module, x, Bernoulli())
+    all_rows = ggn_diagonal(module, x, unit_vectors(), "bottleneck", n_samples=n, bottleneck=CODES[name])
+    assert_close(all_rows, expected)
+    one_row = ggn_diagonal(module, x, Bernoulli(), "bottleneck", bottleneck=CODES[name], generator=seeded(1))
+    exact = {k for k in expected if torch.allclose(one_row[k], expected[k])}
+    before = {"u-net": {"down2.weight", "down2.bias"}, "recurrent": {"code.bias", "lstm.weight_hh_l0"}}
+    assert before.get(name, set()) <= exact
+    assert exact != set(expected)
+
+
+def test_the_bottleneck_in_small_parts():
+    module, x = build("recurrent")
+    n = reference.outputs(module, x)[0].numel()
+    expected = reference.ggn_diagonal(module, x, Bernoulli())
+    for budget in (1, 20_000):
+        h = ggn_diagonal(module, x, unit_vectors(), "bottleneck", n_samples=n, bottleneck="code", memory_budget=budget)
+        before = [k for k in h if k.startswith(("lstm", "code"))]
+        assert_close({k: h[k] for k in before}, {k: expected[k] for k in before})
+
+
+def test_a_bottleneck_that_is_none(monkeypatch):
+    module, x = build("vit")
+    with pytest.raises(ValueError, match="bottleneck='code' names no layer: there are patch, norm"):
+        ggn_diagonal(module, x, method="bottleneck", bottleneck="code")
+    tied, y = build("tied")
+    with pytest.raises(ValueError, match="'middle' is called more than once"):
+        ggn_diagonal(tied, y, method="bottleneck", bottleneck="middle")
+    tied.idle = nn.Linear(2, 2).double()
+    with pytest.raises(ValueError, match="'idle' is not called"):
+        ggn_diagonal(tied, y, method="bottleneck", bottleneck="idle")
+    monkeypatch.setattr(any_module, "LARGEST_CODE", 3)
+    for network, data in ((module, x), (nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 5)).double(), y)):
+        with pytest.raises(ValueError, match=r"the code has .* numbers.*: take sketch"):
+            ggn_diagonal(network, data, method="bottleneck")
+
+
+@pytest.mark.parametrize("case", CASES[::2], ids=lambda case: case.name)
+def test_networks_that_can_be_walked_say_the_same(case):
+    """The two ways have nothing in common but the extraction of a layer's own gradients."""
+    module, x = case.module(), case.x()
+    task, budget, likelihood = work(module, x), 1 << 20, Bernoulli()
+    assert_close(any_module.diagonal(task, likelihood, None, budget), ggn_diagonal(module, x, likelihood, "exact"))
+    assert_close(any_module.blocks(task, likelihood, budget), ggn_blocks(module, x, likelihood))
+    if any(getattr(layer, "groups", 1) > 1 for layer in module.modules()):
+        return
+    factors, expected = any_module.kfac(task, likelihood, None, budget), ggn_kfac(module, x, likelihood, n_samples=None)
+    assert list(factors) == list(expected)
+    for name, factor in expected.items():
+        assert_close(factors[name].g, factor.g)
+        assert (factors[name].a is None) == (factor.a is None)
+        if factor.a is not None:
+            assert_close(factors[name].a / factors[name].n, factor.a / factor.n)
+
+
+@pytest.mark.parametrize("name", ["tied", "vit", "attention", "recurrent", "autoencoder tiny", "windows"])
+def test_factors_of_linear_maps_and_whole_blocks_of_the_rest(name):
+    module, x = module_of(name)
+    factors = ggn_kfac(module, x, Bernoulli(), n_samples=None)
+    exact = reference.ggn_blocks(module, x, Bernoulli())
+    parameters = dict(module.named_parameters())
+    assert list(factors) == list(parameters)
+    whole = {k for k, factor in factors.items() if factor.a is None}
+    matrices = {
+        f"{layer}.weight".removeprefix(".")
+        for layer, m in module.named_modules()
+        if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)
+    }
+    other = {"tied": {"first.weight"}, "attention": {"attention.out_proj.weight"}}.get(name, set())
+    assert whole == set(parameters) - matrices | other
+    for k in whole:
+        layer = k.rpartition(".")[0]
+        names = [n for n in parameters if n.rpartition(".")[0] == layer]
+        start = sum(parameters[n].numel() for n in names[: names.index(k)])
+        stop = start + parameters[k].numel()
+        assert_close(factors[k].block(), exact[layer][start:stop, start:stop])
+
+
+def test_factors_of_a_layer_called_twice_are_those_of_two_layers():
+    module, x = build("tied")
+
+    class Untied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.once, self.again = copy.deepcopy(module.middle), copy.deepcopy(module.middle)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.tanh(module.first(x))
+            h = torch.tanh(self.again(torch.tanh(self.once(h))))
+            return nn.functional.linear(h, module.first.weight.T, module.bias)
+
+    twice = ggn_kfac(module, x, n_samples=None)["middle.weight"]
+    apart = ggn_kfac(Untied(), x, n_samples=None)
+    assert_close(twice.g, apart["once.weight"].g + apart["again.weight"].g)
+    assert_close(twice.a, apart["once.weight"].a + apart["again.weight"].a)
+    assert twice.n == 2 * len(x)
+
+
+def test_a_block_that_is_too_large_is_said(monkeypatch):
+    module, x = build("vit")
+    monkeypatch.setattr(any_module, "LARGEST_BLOCK", 15)
+    with pytest.raises(ValueError, match=r"'positions' is used in other ways.*20 x 20 is too large: freeze it"):
+        ggn_kfac(module, x)
+    module.positions.requires_grad_(False)
+    assert "positions" not in ggn_kfac(module, x)
+
+
+@pytest.mark.parametrize("method", ["approx", "mixed"])
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [("vit", "'the module itself' of class ViT"), ("recurrent", "Recurrent"), ("autoencoder tiny", "'0' of class")],
+)
+def test_methods_that_need_rules_name_the_layer(name, layer, method):
+    module, x = module_of(name)
+    with pytest.raises(UnknownLayerError, match=layer) as caught:
+        ggn_diagonal(module, x, method=method)
+    assert "Register one" in str(caught.value)
+    assert "sketch" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tied", "u-net", "vit", "recurrent", "shared layer"])
+def test_nothing_is_left_behind(name):
+    module, x = build(name)
+    for p in module.parameters():
+        p.grad = torch.full_like(p, 3.0)
+    before = {n: {k: copy.copy(v) for k, v in vars(m).items()} for n, m in module.named_modules()}
+    state, data = copy.deepcopy(module.state_dict()), x.clone()
+    for method in ("exact", "mc", "sketch", "bottleneck"):
+        ggn_diagonal(module, x, Categorical(), method, bottleneck="first" if name == "tied" else None)
+    ggn_blocks(module, x)
+    ggn_kfac(module, x)
+    for n, m in module.named_modules():
+        assert vars(m).keys() == before[n].keys()
+        assert all(vars(m)[k] == v for k, v in before[n].items() if "hooks" in k)
+        assert all(vars(m)["_parameters"][k] is v for k, v in before[n]["_parameters"].items())
+    assert_close(module.state_dict(), state, rtol=0, atol=0)
+    assert torch.equal(x, data)
+    assert all((p.grad == 3).all() and p.requires_grad for p in module.parameters())
+
+
+def test_other_weights_and_frozen_ones():
+    (module, x), other = build("vit"), build("vit")[0]
+    for p in other.parameters():
+        p.data.mul_(1.5)
+    params = dict(other.named_parameters())
+    assert_close(ggn_diagonal(module, x, method="exact", params=params), reference.ggn_diagonal(other, x))
+    assert_close(ggn_blocks(module, x, params=params), reference.ggn_blocks(other, x))
+    for n, p in module.named_parameters():
+        p.requires_grad_(n not in ("token", "qkv.weight", "patch.bias", "mlp.0.weight", "mlp.0.bias"))
+    assert_close(ggn_diagonal(module, x, method="exact"), reference.ggn_diagonal(module, x))
+    assert_close(ggn_blocks(module, x), reference.ggn_blocks(module, x))
+    for method in ("exact", "mc", "bottleneck"):
+        found = ggn_diagonal(module, x, method=method, params=params)
+        assert list(found) == [n for n, p in module.named_parameters() if p.requires_grad]
+
+
+def test_one_forward_pass_serves_the_loss():
+    module, x = build("u-net")
+    params = {k: p.detach().clone().requires_grad_() for k, p in module.named_parameters()}
+    run = record(module, x, params)
+    assert isinstance(run, Call)
+    for method in ("exact", "mc", "sketch", "bottleneck"):
+        h = diagonal(run, Gaussian(), method, generator=seeded(2))
+        assert_close(h, ggn_diagonal(module, x, method=method, generator=seeded(2)))
+    assert_close(blocks(run, Gaussian()), ggn_blocks(module, x))
+    Gaussian().log_prob(run.output, x).sum().backward()
+    expected = torch.autograd.grad(Gaussian().log_prob(module(x), x).sum(), list(module.parameters()))
+    assert_close(tuple(p.grad for p in params.values()), expected)
+
+
+def test_missing_values_have_no_curvature():
+    """Which outputs are observed goes with the data, in small parts too."""
+    module, x = build("recurrent")
+    mask = torch.rand(x.shape, generator=seeded(0)) > 0.4
+    parts = [reference.jacobians(module, x[i : i + 1]) for i in range(3)]
+    expected = {
+        k: sum(torch.einsum("d...,d->...", parts[i][k][0].square(), mask[i].flatten().double()) for i in range(3))
+        for k in parts[0]
+    }
+    for budget in (1, 1 << 30):
+        h = ggn_diagonal(module, x, Gaussian().observed(mask), "exact", memory_budget=budget)
+        assert_close(h, expected)
+
+
+class Rounded(nn.Module):
+    """Nothing before it has a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.detach().round()
+
+
+def test_a_parameter_that_is_not_used_has_none():
+    module, x = build("pair")
+    module.idle = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    for method in ("exact", "mc", "bottleneck"):
+        assert torch.equal(ggn_diagonal(module, x, method=method)["idle"], torch.zeros(3, dtype=torch.float64))
+    assert torch.equal(ggn_kfac(module, x)["idle"].g, torch.zeros(3, 3, dtype=torch.float64))
+    rounded = nn.Sequential(nn.Linear(5, 200), Rounded(), nn.Linear(200, 5)).double()
+    assert torch.equal(ggn_kfac(rounded, x)["0.weight"].g, torch.zeros(200, 200, dtype=torch.float64))
+    assert_close(ggn_blocks(module, x), reference.ggn_blocks(module, x))
+
+
+def test_results_have_the_type_of_the_weights():
+    module, x = build("vit")
+    exact = reference.ggn_diagonal(module, x)
+    module.float()
+    for method in ("exact", "mc", "bottleneck"):
+        h = ggn_diagonal(module, x.float(), method=method)
+        assert {v.dtype for v in h.values()} == {torch.float32}
+    h = ggn_diagonal(module, x.float(), method="exact")
+    assert_close({k: v.double() for k, v in h.items()}, exact, rtol=1e-3, atol=1e-3)
