@@ -105,11 +105,12 @@ def calibrate(predict: Predict, train: Tensor, valid: Tensor, rows: Tensor, *, t
     known = predict(train)
     assert known.z_mean is not None
     codes = known.z_mean.flatten(1)
-    found = predict(valid)
+    found, of_rows = predict(valid), predict(rows)
     spread = fit_spread(found, valid, valid, codes)
     hidden = fit_hidden(predict, valid, codes)
-    surprise = fit_surprise(train, found, valid, spread, table=table)
-    of_rows = predict(rows)
+    # Held-out data are compared with each other too, each leaving itself out: for few data that is a third more.
+    every = torch.cat([train, valid, rows]) if table else train
+    surprise = fit_surprise(every, predict(every) if table else known, found, valid, spread, table=table)
     assert of_rows.x_mean is not None
     ratio = (rows - of_rows.x_mean).abs() / spread.deviation(of_rows, rows)
     radius = Radius.of(ratio.numpy(), shared=rows[0].numel() > SHARED)

@@ -1,8 +1,8 @@
 """Distances to some of the training data, in several scales: to the nearest of all, and to the nearest of small groups.
 
 A group of a few data spans the whole distribution coarsely, so that a datum is far from most groups only if it is far
-from where most data are, however many outliers of its own kind there are among the training data; the nearest of all tell
-on what surface data lie. Both are needed: outliers may be in the training data, or not.
+from where most data are, however many outliers of its own kind there are among the training data; the nearest of all
+tell on what surface data lie. Both are needed: outliers may be in the training data, or not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-BANK = 2000
+BANK = 4000
 """Training data to measure distances to, at most."""
 NEAREST = 5
 GROUP = 8
@@ -56,7 +56,7 @@ class Bank:
     def _measure(self, x: Tensor) -> Near:
         rows = self.rows
         square = (rows.square().sum(1) - 2 * x @ rows.T + x.square().sum(1, keepdim=True)).clamp_min(0)
-        least, first = square.min(1)
+        first = square.argmin(1)
         same = (x - rows[first]).abs().amax(1) <= 1e-6
         at_first = torch.arange(len(rows), device=x.device)[None] == first[:, None]
         square = torch.where(at_first & same[:, None], torch.inf, square).clamp_min(TINY)

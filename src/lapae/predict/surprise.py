@@ -1,15 +1,24 @@
 """One number that says how unusual a datum is, from several things that the model knows.
 
-Each part is a logarithm: how large the residual is in its own covariance, how far the nearest training data are, how rare
-the values are. On data that training has not seen each has a mean and a deviation, and is counted in these.
+Each part is a logarithm, and is counted in its deviations from its mean on data that training has not seen.
 
-Of tables the surprise is the sum of the parts that are above their mean, Σ max(t, 0): a datum is unusual if anything about
-it is. Of images, series and other arrays it is the length of the vector t, decorrelated (a Mahalanobis distance), so that
-unusually good is unusual too: a blank image is easy to reconstruct, and no normal image is that easy.
+| part of a table's surprise | question                                                                               |
+|----------------------------|----------------------------------------------------------------------------------------|
+| residual                   | does the model reconstruct it? (Mahalanobis distance of the residual)                  |
+| near                       | is it near any training datum?                                                         |
+| groups                     | is it near the bulk? (nearest of small groups: outliers in the training data hide few) |
+| local, three spaces        | is it as near to its neighbours as these are to theirs? (values, ranks, code+residual) |
+| rarity                     | is each value usual on its own?                                                        |
+
+Of tables the surprise is the sum of the parts that are above their mean, Σ max(t, 0): a part that finds a datum ordinary
+does not speak for it. Of images, series and other arrays it is the length of the vector of parts, decorrelated (a
+Mahalanobis distance), so that unusually good is unusual too: a blank image is easy to reconstruct, and no normal image is
+that easy.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +31,9 @@ from lapae.predict.prediction import Prediction
 from lapae.predict.spread import Spread
 
 TINY = 1e-12
+TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
+WEIGHTS = (1.0, 1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 1.0)
+"""Of the parts of a table: three answer one question."""
 DIRECTIONS = 64
 """Principal directions of residuals in which the Mahalanobis distance is taken, at most."""
 
@@ -49,13 +61,15 @@ class Surprise:
     """(P, P): takes parts less their mean to unit variance; decorrelated for a two-sided surprise."""
     bank: Bank | None = None
     ranks: Bank | None = None
+    view: Bank | None = None
+    """Banks of a table: its values, their ranks, and what the model makes of them (code and residual)."""
     marginals: Marginals | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of the parts."""
         if self.bank is not None:
-            return "residual", "neighbours", "groups", "local", "rarity"
+            return TABLE
         return "residual", "energy", "roughness", "code_distance", "latent_deviation", "output_deviation"
 
     def parts(self, found: Prediction, x: Tensor) -> Parts:
@@ -69,14 +83,15 @@ class Surprise:
         projected = scaled @ self.directions.T
         residual = (projected.square().sum(1) / n_seen + TINY).log()
         of_residual = _shares(scaled * (projected @ self.directions))
-        if self.bank is not None and self.ranks is not None and self.marginals is not None:
+        if self.bank is not None and self.ranks is not None and self.view is not None and self.marginals is not None:
             full = torch.where(missing, mean, flat)
-            near, ranked = self.bank.measure(full), self.ranks.measure(self.marginals.normal(full))
+            near = self.bank.measure(full)
+            ranked = self.ranks.measure(self.marginals.normal(full))
+            seen = self.view.measure(model_view(found, scaled, self.spread))
             rare = torch.where(missing, 0.0, self.marginals.rarity(full))
-            rarity = rare.sum(1) / n_seen
-            values = [residual, near.near, near.groups, ranked.ratio, rarity]
-            of_near = _shares(near.gap)
-            shares = [of_residual, of_near, of_near, _shares(ranked.gap), _shares(rare)]
+            values = [residual, near.near, near.groups, near.ratio, ranked.ratio, seen.ratio, rare.sum(1)]
+            of_near, of_code = _shares(near.gap), _shares(seen.gap[:, -flat.shape[1] :])
+            shares = [of_residual, of_near, of_near, of_near, _shares(ranked.gap), of_code, _shares(rare)]
             return Parts(torch.stack(values, 1), torch.stack(shares, 1))
         energy = gap.square().sum(1) / n_seen + TINY
         knowledge = self.spread.knowledge(found, x)
@@ -100,7 +115,8 @@ class Surprise:
         t = self.standardised(self.parts(found, x).values)
         if self.bank is None:
             return t.square().sum(1).sqrt()
-        return t.clamp_min(0).sum(1) + 1e-3 * t.mean(1)  # the last term tells apart what is normal in all parts
+        weight = t.new_tensor(WEIGHTS)
+        return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term tells apart what is normal in all parts
 
     def explain(self, found: Prediction, x: Tensor) -> Tensor:
         """Contribution (B, *features) of each value, at least 0: they add up to the surprise, but for its last term."""
@@ -110,7 +126,7 @@ class Surprise:
             weight = t.square()
             weight = weight / weight.sum(1, keepdim=True).clamp_min(TINY) * weight.sum(1, keepdim=True).sqrt()
         else:
-            weight = t.clamp_min(0)
+            weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)
         return torch.einsum("bp,bpd->bd", weight, parts.shares).reshape(x.shape)
 
     def named(self, found: Prediction, x: Tensor) -> dict[str, Tensor]:
@@ -120,28 +136,33 @@ class Surprise:
         return dict(zip(self.names, ((values - self.mean) / deviation).unbind(1), strict=True))
 
 
-def fit_surprise(train: Tensor, found: Prediction, valid: Tensor, spread: Spread, *, table: bool) -> Surprise:
+def fit_surprise(
+    rows: Tensor, known: Prediction, found: Prediction, valid: Tensor, spread: Spread, *, table: bool
+) -> Surprise:
     """Fit to data that training has not seen.
 
     Args:
-        train: some training data (R, *features), for neighbours and marginals of tables.
+        rows: data (R, *features) that others are compared with, for neighbours and marginals of tables.
+        known: predictions of `rows`.
         found: predictions of `valid`.
         valid: held-out data (n, *features).
         spread: the noise of features, and the neighbours of codes.
         table: whether features are of different kinds, and unusual in one direction alone.
     """
     assert found.x_mean is not None
+    assert known.x_mean is not None
     scaled = ((valid - found.x_mean).nan_to_num() / spread.noise).flatten(1)
     directions = _whitening(scaled)
-    n_parts = 5 if table else 6
-    bank = ranks = marginals = None
+    n_parts = len(TABLE) if table else 6
+    held: dict[str, Any] = {}
     if table:
-        full = torch.where(train.isnan(), 0.0, train)
+        full = torch.where(rows.isnan(), known.x_mean, rows)
+        of_rows = ((rows - known.x_mean).nan_to_num() / spread.noise).flatten(1)
         marginals = Marginals.of(full)
-        bank, ranks = Bank.of(full), Bank.of(marginals.normal(full))
-    start = Surprise(
-        spread, directions, scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype), bank, ranks, marginals
-    )
+        banks = {"bank": full, "ranks": marginals.normal(full), "view": model_view(known, of_rows, spread)}
+        held = {"marginals": marginals, **{name: Bank.of(values) for name, values in banks.items()}}
+    eye = torch.eye(n_parts, dtype=scaled.dtype)
+    start = Surprise(spread, directions, scaled.new_zeros(n_parts), eye, **held)
     values = start.parts(found, valid).values
     mean = values.mean(0)
     if table:
@@ -152,7 +173,14 @@ def fit_surprise(train: Tensor, found: Prediction, valid: Tensor, spread: Spread
         scale = covariance.diagonal().clamp_min(1e-8)
         covariance = covariance + torch.diag(1e-2 * scale)  # parts that say the same are not held against each other
         whiten = torch.linalg.inv(torch.linalg.cholesky(covariance))
-    return Surprise(spread, directions, mean, whiten, bank, ranks, marginals)
+    return Surprise(spread, directions, mean, whiten, **held)
+
+
+def model_view(found: Prediction, scaled: Tensor, spread: Spread) -> Tensor:
+    """What the model makes of data: codes in units of their deviation, beside scaled residuals (B, D), evenly weighed."""
+    assert found.z_mean is not None
+    z = found.z_mean.flatten(1) / spread.width
+    return torch.cat([z, math.sqrt(z.shape[1] / scaled.shape[1]) * scaled], 1)
 
 
 def roughness(gap: Tensor) -> Tensor:
@@ -190,7 +218,7 @@ def _shares(x: Tensor) -> Tensor:
 def to_tensors(surprise: Surprise) -> dict[str, Tensor]:
     """What to save besides the spread."""
     out = {name: getattr(surprise, name) for name in ("directions", "mean", "whiten")}
-    for name in ("bank", "ranks", "marginals"):
+    for name in ("bank", "ranks", "view", "marginals"):
         held: Any = getattr(surprise, name)
         if held is not None:
             out |= {f"{name}.{key}": value for key, value in held.tensors().items()}
@@ -199,7 +227,7 @@ def to_tensors(surprise: Surprise) -> dict[str, Tensor]:
 
 def from_tensors(spread: Spread, tensors: dict[str, Tensor]) -> Surprise:
     """Inverse of `to_tensors`."""
-    kinds: dict[str, Any] = {"bank": Bank, "ranks": Bank, "marginals": Marginals}
+    kinds: dict[str, Any] = {"bank": Bank, "ranks": Bank, "view": Bank, "marginals": Marginals}
     held = {}
     for name, kind in kinds.items():
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
