@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lapae.errors import ConfigError, RunError
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood
 from lapae.model import Model
+from lapae.models.threads import few_threads
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, read_config, write_config
@@ -127,12 +129,13 @@ def fit(
     began = time.monotonic()
     share: dict[str, Any] = {"device": device, "seed": options.seed, "rank": rank(), "world_size": world_size()}
     generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    with generators, matrix_products(options):
+    with generators, matrix_products(options), ExitStack() as small:
         named = make_likelihood(config.model, data.space) if likelihood is None else likelihood
         check_values(data, named)
         parts = [np.asarray(split.x[:STARTED_FROM]) for split in (data.train, data.valid)]
         first = torch.from_numpy(data.space.convert(np.concatenate(parts)))
         method = build_method(config, data.space, network=network, likelihood=likelihood, start=first)
+        small.enter_context(few_threads(method, options.batch_size))
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
         checkpoint = take_up_together(run) if run is not None and resume else None

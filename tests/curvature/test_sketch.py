@@ -131,3 +131,24 @@ def test_mistakes():
         ggn_diagonal(nn.Linear(2, 2).requires_grad_(False), torch.zeros(2, 2), method="sketch")
     with pytest.raises(ValueError, match="expected a batch of at least one datum"):
         ggn_diagonal(nn.Linear(2, 2), torch.zeros(2), method="sketch")
+
+
+class Overlapping(nn.Module):
+    """Gradients that share memory: of equal parameters, and of a part of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(5))
+        self.part, self.scale = nn.Parameter(torch.randn(2)), nn.Parameter(torch.randn(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * (x + (self.a + self.b + torch.cat([self.b[:3], self.part])))
+
+
+def test_gradients_that_share_memory():
+    torch.manual_seed(0)
+    module, x = Overlapping().double(), torch.randn(1, 5, dtype=torch.float64)
+    h = ggn_diagonal(module, x, method="sketch", generator=seeded(4))
+    v = torch.randn(1, 1, 5, dtype=torch.float64, generator=seeded(4))[0]
+    expected = torch.autograd.grad(module(x), list(module.parameters()), v)
+    assert_close(tuple(h.values()), tuple(g.square() for g in expected))

@@ -17,15 +17,19 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graph
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_captured_training_is_eager_training(name, table):
+@pytest.mark.parametrize(
+    "method",
+    [*map(MethodConfig, sorted(METHODS)), MethodConfig(hessian="sketch")],
+    ids=lambda m: f"{m.method} {getattr(m.options, 'hessian', '')}".strip(),
+)
+def test_captured_training_is_eager_training(method, table):
     """96 data in batches of 20: four replayable steps an epoch and a ragged one."""
     model, train = ModelConfig(hidden=(8,)), TrainConfig(epochs=5, batch_size=20, device="cuda", capture="auto")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a step that falls back to eager warns
-        captured = fit(Config(model=model, method=MethodConfig(method=name), train=train), table)
+        captured = fit(Config(model=model, method=method, train=train), table)
     train = dataclasses.replace(train, capture="never")
-    eager = fit(Config(model=model, method=MethodConfig(method=name), train=train), table)
+    eager = fit(Config(model=model, method=method, train=train), table)
     for key, value in eager.method.state_dict().items():
         torch.testing.assert_close(captured.method.state_dict()[key], value, rtol=1e-4, atol=1e-5)
 

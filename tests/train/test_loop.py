@@ -217,7 +217,8 @@ def test_unknown_method(table):
 
 
 def test_bf16_trains(table):
-    assert fit(config(precision="bf16"), table).metrics["best_loss"] > 0
+    first, *_, last = fit(config(precision="bf16"), table).history
+    assert last["loss"] < first["loss"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -11,7 +11,10 @@ entry is a χ² of one degree of freedom, of relative deviation √2); sums over
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
+from torch import Tensor
 
 from lapae.curvature.call import Call
 from lapae.curvature.likelihoods import Likelihood
@@ -32,7 +35,7 @@ def sketch(
     """
     params = list(run.params.values())
     output = run.output.detach().to(params[0].dtype)  # mixed precision has it in a lower one
-    total: list[torch.Tensor] = []
+    total: list[Tensor] = []
     for i in range(n_samples):
         eps = torch.randn(1, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
         v = likelihood.hessian_factor(output, eps)[0].to(run.output.dtype)
@@ -41,17 +44,27 @@ def sketch(
         )
         _hold(gradients)
         with torch.no_grad():
-            squares = torch._foreach_mul(gradients, gradients)  # pyright: ignore[reportPrivateImportUsage]
+            squares = _squares(gradients)
             if total:
                 torch._foreach_add_(total, squares)  # pyright: ignore[reportPrivateImportUsage]
             else:
-                total = list(squares)
+                total = squares
     if n_samples > 1:
         torch._foreach_div_(total, float(n_samples))  # pyright: ignore[reportPrivateImportUsage]
     return dict(zip(run.params, total, strict=True))
 
 
-def _hold(gradients: tuple[torch.Tensor, ...]) -> None:
+def _squares(gradients: tuple[Tensor, ...]) -> list[Tensor]:
+    """In place where a gradient has memory of its own: fresh memory costs more than the product."""
+    holders = Counter(g.untyped_storage().data_ptr() for g in gradients)
+    own = [g.is_contiguous() and holders[g.untyped_storage().data_ptr()] == 1 for g in gradients]
+    mine = [g for g, alone in zip(gradients, own, strict=True) if alone]
+    if mine:
+        torch._foreach_mul_(mine, mine)  # pyright: ignore[reportPrivateImportUsage]
+    return [g if alone else g.square() for g, alone in zip(gradients, own, strict=True)]
+
+
+def _hold(gradients: tuple[Tensor, ...]) -> None:
     """A backward pass runs on the stream of its forward pass, which may give the memory of its results away while
     another stream, the one that asked for them, still reads them."""
     for gradient in gradients:

@@ -14,6 +14,8 @@ from lapae.config import HESSIANS
 from lapae.config.fields import check
 from lapae.config.methods import LaplaceOptions
 from lapae.curvature import Call, Forward, call, record, walk
+from lapae.curvature.call import Work
+from lapae.curvature.forward import begin
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
@@ -91,10 +93,15 @@ class Laplace(Method):
         with self._unfrozen():
             return self.run(x)
 
-    def record(self, x: Tensor) -> Forward:
-        """The layers of the forward pass at the mean, of frozen weights too."""
+    def walk(self, x: Tensor) -> Forward:
+        """The layers of the forward pass at the mean; an error names one that has no rule."""
         with self._unfrozen():
             return walk(self.network, x)
+
+    def begin(self, x: Tensor) -> Forward | Work:
+        """The same, or where the network cannot be walked what it is to do."""
+        with self._unfrozen():
+            return begin(self.network, x)
 
     @contextmanager
     def _unfrozen(self) -> Iterator[None]:

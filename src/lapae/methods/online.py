@@ -78,6 +78,7 @@ class Online(Laplace):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """Mean negative log-likelihood at sampled weights; keeps the forward pass for the curvature."""
+        self._tapes = []  # before the next graph is made: one that lives on would bind it to an earlier CUDA stream
         weights = step.noise_of_data if self.own_samples else step.generator
         tapes = [self.run(x, self.sample_params(weights)) for _ in range(self.samples_per_step)]
         losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in tapes]

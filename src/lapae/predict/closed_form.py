@@ -17,9 +17,11 @@ class ClosedForm:
     """Gaussian statistics of a batch."""
 
     z_mean: Tensor
-    """(B, K)"""
-    z_cov: Tensor
-    """(B, K, K)"""
+    """(B, *code)"""
+    z_var: Tensor
+    """(B, *code)"""
+    z_cov: Tensor | None
+    """(B, K, K), K the numbers of a code; None where they are too many for a matrix."""
     output: Tensor
     """(B, *shape): network output at the mean weights."""
     output_var: Tensor | None
@@ -38,11 +40,9 @@ def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: b
     """All fields of a `Prediction` for a batch x; `delta` carries the variance through the likelihood's mean."""
     mean = likelihood.mean(found.output)
     noise = likelihood.variance(found.output)
-    fields: dict[str, Tensor] = {
-        "z_mean": found.z_mean,
-        "z_var": found.z_cov.diagonal(dim1=1, dim2=2),
-        "z_cov": found.z_cov,
-    }
+    fields: dict[str, Tensor] = {"z_mean": found.z_mean, "z_var": found.z_var}
+    if found.z_cov is not None:
+        fields["z_cov"] = found.z_cov
     if found.output_var is not None:
         var = found.output_var
         if delta:

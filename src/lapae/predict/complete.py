@@ -83,7 +83,7 @@ def impute(
     for first in range(0, len(x), batch_size):
         part = slice(first, first + batch_size)
         batches.append(_Chain(x[part].to(device), known[part].to(device), start[:, part].to(device)))
-    with evaluating(method):
+    with evaluating(method, modes * min(batch_size, len(x))):
         for _ in range(steps):
             draws = method.draw([next(seeds) for _ in range(modes)])
             for batch in batches:

@@ -53,7 +53,7 @@ def decode(
     batches = z.to(weight.device, weight.dtype).split(batch_size)
     means, noises = [Moments() for _ in batches], [torch.zeros((), device=weight.device) for _ in batches]
     n = 0
-    with evaluating(method):
+    with evaluating(method, GROUP * min(batch_size, len(z))):
         for draws, size in _networks(method, n_samples, seed):
             n += size
             for i, batch in enumerate(batches):
@@ -86,7 +86,7 @@ def _networks(method: Method, n_samples: int, seed: int) -> Iterator[tuple[Draws
 def encode_mean(method: Method, x: Tensor, *, batch_size: int = 512) -> Tensor:
     """Codes (N, K) of x (N, *shape) under the point estimate, on the CPU."""
     weight = next(method.parameters())
-    with evaluating(method):
+    with evaluating(method, min(batch_size, len(x))):
         draws = method.draw_mean()
         return torch.cat(
             [draws.encode(part.to(weight.device, weight.dtype)[None])[0].cpu() for part in x.split(batch_size)]

@@ -72,7 +72,7 @@ def _networks(method: Method, x: Tensor, n: int, seed: int, value_range: tuple[f
     if not is_masked(method):
         return impute(method, x, modes=n, average=0, steps=STEPS, seed=seed, value_range=value_range).samples
     seeds = draw_seeds(seed, n_distinct(method, n))
-    with evaluating(method):
+    with evaluating(method, len(seeds) * len(x)):
         draws = method.draw(seeds)
         made = expected(method.likelihood, draws.decode(draws.encode(x.to(weight.device, weight.dtype)[None]))).cpu()
     return made[torch.arange(n) % len(made)]

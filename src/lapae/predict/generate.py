@@ -75,7 +75,7 @@ def from_prior(method: Method, latent_dim: int, n: int, *, seed: int = 0) -> Ten
         raise ValueError(f"{type(method).__name__} has no prior over codes: generate from noise")
     weight = next(method.parameters())
     z = torch.randn(n, latent_dim, generator=torch.Generator().manual_seed(seed)).to(weight.device, weight.dtype)
-    with evaluating(method):
+    with evaluating(method, n):
         draws = method.draw(draw_seeds(seed, 1))
         return expected(method.likelihood, draws.decode(z[None]))[0].cpu()
 
@@ -87,11 +87,11 @@ def from_codes(method: Method, codes: Tensor, n: int, *, seed: int = 0) -> Tenso
     weight = next(method.parameters())
     z = draw_codes(codes, n, seed=seed).to(weight.device, weight.dtype)
     if method.distinct_draws is not None:  # members have a latent space each: that of the first
-        with evaluating(method):
+        with evaluating(method, n):
             return expected(method.likelihood, method.draw_mean().decode(z[None]))[0].cpu()
     seeds = draw_seeds(seed, _chains(method, n))
     parts = z.tensor_split(len(seeds))
-    with evaluating(method):
+    with evaluating(method, n // len(seeds)):
         made = [
             expected(method.likelihood, method.draw([s]).decode(part[None]))[0]
             for s, part in zip(seeds, parts, strict=True)

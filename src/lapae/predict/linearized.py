@@ -4,7 +4,8 @@
     Var[x̂] = diag(J_x Σ J_xᵀ)    with rows pulled back through the decoder, and Cov[z] entering at the code
 
 Σ is the posterior covariance. Some data and some rows of the output go at a time, under a memory budget. Exact for the
-linearised network, at the cost of a backward pass of the decoder an output: for small outputs or few data.
+linearised network, at the cost of a backward pass of the decoder per output: for small outputs or few data. Networks
+that cannot be walked layer by layer, and large codes, are in linearized_any.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from lapae.curvature import Forward, Leaf
+from lapae.curvature.any_module import LARGEST_CODE
 from lapae.curvature.backward import pull_rows
 from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Node, leaves, n_features
@@ -25,6 +27,7 @@ from lapae.curvature.rules.affine import Linear
 from lapae.methods.laplace import Laplace
 from lapae.posterior import DiagonalPrecision, Precision
 from lapae.predict.closed_form import ClosedForm, weight_variances
+from lapae.predict.linearized_any import of_any_module
 
 MEMORY_BUDGET = 1 << 28
 """Bytes for the rows and their gradients."""
@@ -32,12 +35,16 @@ MEMORY_BUDGET = 1 << 28
 
 def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budget: int = MEMORY_BUDGET) -> ClosedForm:
     """Mean and variance of codes and (unless `outputs` is False) of reconstructions for a batch x (B, *shape)."""
-    tape = method.record(x)
+    tape = method.begin(x)
+    budget = memory_budget // x.element_size()
+    if not isinstance(tape, Forward):
+        return of_any_module(method, x, outputs, budget)
     n_encoder = sum(node.name.startswith("encoder") for node in tape.nodes)
     z = tape.nodes[n_encoder - 1].y
+    if n_features(z) > LARGEST_CODE:
+        return of_any_module(method, x, outputs, budget)
     variances = weight_variances(method) if isinstance(method.posterior, DiagonalPrecision) else None
     spread = _Spread(method.posterior, variances)
-    budget = memory_budget // x.element_size()
     # all rows of the code go at once, as they have a covariance; of the output one at least
     floats = spread.row_floats(tape.nodes[:n_encoder]) * n_features(z), spread.row_floats(tape.nodes[n_encoder:])
     size = max(1, budget // max(floats))
@@ -45,7 +52,9 @@ def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budge
     z_cov, x_var = zip(
         *(_closed_form(method, part, n_encoder, spread, outputs, budget) for part in chunks), strict=True
     )
-    return ClosedForm(z, torch.cat(z_cov), tape.output, torch.cat(x_var) if outputs else None)
+    covariance = torch.cat(z_cov)
+    z_var = covariance.diagonal(dim1=1, dim2=2).reshape(z.shape)
+    return ClosedForm(z, z_var, covariance, tape.output, torch.cat(x_var) if outputs else None)
 
 
 def _closed_form(
@@ -58,7 +67,7 @@ def _closed_form(
     rows = Rows(identity_rows(z))
     for k in range(n_encoder - 1, -1, -1):
         rows = pull_rows(encoder[k], rows, covariance, need_input=k > 0)
-    z_cov = covariance.take(z.shape[1], len(z), z)
+    z_cov = covariance.take(n_features(z), len(z), z)
     if not outputs:
         return z_cov, z_cov.new_empty(0)
 
@@ -72,7 +81,8 @@ def _closed_form(
         variance = _Variance(spread)
         for k in range(len(decoder) - 1, -1, -1):
             rows = pull_rows(decoder[k], rows, variance)
-        through_code = torch.einsum("rbk,bkl,rbl->rb", rows.v, z_cov, rows.v)
+        into_code = rows.v.flatten(2)
+        through_code = torch.einsum("rbk,bkl,rbl->rb", into_code, z_cov, into_code)
         x_var.append(variance.total + through_code)
     return z_cov, torch.cat(x_var).T.reshape(tape.output.shape)
 

@@ -9,13 +9,14 @@ Shapes: N data, S draws, K latent dimensions; x is (N, *shape), in the model's s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 from lapae.curvature.memory import within_memory
 from lapae.methods.base import Method
+from lapae.models.threads import few_threads
 from lapae.predict.prediction import Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
 from lapae.predict.statistics import Statistics
 
@@ -36,12 +37,12 @@ def n_distinct(method: Method, n_samples: int) -> int:
 
 
 @contextmanager
-def evaluating(method: Method) -> Iterator[None]:
-    """No gradients and evaluation mode; every module gets its own mode back."""
+def evaluating(method: Method, rows: int | None = None) -> Iterator[None]:
+    """No gradients, evaluation mode, and as many threads as passes of `rows` data are worth; then all as it was."""
     modes = [(module, module.training) for module in method.modules()]
     method.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), nullcontext() if rows is None else few_threads(method, rows):
             yield
     finally:
         for module, mode in modes:
@@ -100,7 +101,7 @@ def _block(
     chunk = pairs // largest
     done = 0
     try:
-        with evaluating(method):
+        with evaluating(method, pairs):
             for start in range(0, len(seeds), chunk):
                 part = seeds[start : start + chunk]
                 draws = method.draw(part)

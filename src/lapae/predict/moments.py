@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from lapae.curvature import Leaf
-from lapae.curvature.forward import Node, Skip
+from lapae.curvature.any_module import LARGEST_CODE
+from lapae.curvature.forward import Node, Skip, n_features
 from lapae.curvature.rules.affine import Affine
 from lapae.methods.laplace import Laplace
 from lapae.predict.closed_form import ClosedForm, weight_variances
@@ -29,14 +30,15 @@ Variances = Mapping[str, Tensor]
 def moments(method: Laplace, x: Tensor) -> ClosedForm:
     """Mean and variance of codes and outputs for a batch x (B, *shape)."""
     variances = weight_variances(method)
-    tape = method.record(x)
+    tape = method.walk(x)
     n_encoder = sum(node.name.startswith("encoder") for node in tape.nodes)
     z_var = push(tape.nodes[:n_encoder], None, variances)
     x_var = push(tape.nodes[n_encoder:], z_var, variances)
     z = tape.nodes[n_encoder - 1].y
     z_var = torch.zeros_like(z) if z_var is None else z_var
     x_var = torch.zeros_like(tape.output) if x_var is None else x_var
-    return ClosedForm(z, torch.diag_embed(z_var), tape.output, x_var)
+    z_cov = torch.diag_embed(z_var.flatten(1)) if n_features(z) <= LARGEST_CODE else None
+    return ClosedForm(z, z_var, z_cov, tape.output, x_var)
 
 
 def push(nodes: Sequence[Node], v: Tensor | None, variances: Variances) -> Tensor | None:

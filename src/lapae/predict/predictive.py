@@ -88,7 +88,7 @@ def predict_blocks(
 
     def closed_form(part: Tensor) -> Prediction:
         part = part.to(weight.device, weight.dtype)
-        with mc.evaluating(method):
+        with mc.evaluating(method, len(part)):
             found = moments(method, part) if predictive == "moments" else linearized(method, part, outputs=decodes)
             whole = to_prediction(method.likelihood, part, found, delta=predictive == "moments")
         return Prediction(n_draws=1, **{name: getattr(whole, name) for name in wanted})

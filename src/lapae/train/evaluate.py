@@ -6,6 +6,7 @@ import torch
 
 from lapae.data import Batches
 from lapae.methods import Draws, Method
+from lapae.models.threads import few_threads
 from lapae.train.distributed import stand_in, total
 
 N_DRAWS = 10
@@ -24,14 +25,15 @@ def evaluate(method: Method, batches: Batches, n_draws: int = N_DRAWS) -> dict[s
     if method.stochastic:
         draws["squared_error_sampled"] = method.draw(range(n_draws))
     totals: dict[str, torch.Tensor] = {}
-    for part in batches.epoch(0):
-        x = stand_in(part)
-        for name, networks in draws.items():
-            output = networks.decode(networks.encode(x[None])).loc
-            mean = method.likelihood.mean(output.flatten(0, 1)).unflatten(0, output.shape[:2])
-            error = (mean - x).square().flatten(2).nansum(2).mean(0).sum().double()
-            error = error * bool(len(part))
-            totals[name] = totals[name] + error if name in totals else error
+    with few_threads(method, batches.batch_size * n_draws):
+        for part in batches.epoch(0):
+            x = stand_in(part)
+            for name, networks in draws.items():
+                output = networks.decode(networks.encode(x[None])).loc
+                mean = method.likelihood.mean(output.flatten(0, 1)).unflatten(0, output.shape[:2])
+                error = (mean - x).square().flatten(2).nansum(2).mean(0).sum().double()
+                error = error * bool(len(part))
+                totals[name] = totals[name] + error if name in totals else error
     sums = torch.stack([*totals.values()])
     if batches.world_size > 1:
         sums = total(sums)

@@ -83,8 +83,8 @@ def train(
     """Train `method` on `batches`; without `valid`, the training loss steers.
 
     `run` keeps the metrics and the checkpoints, with `about` (plain JSON: the configuration, the data) in them.
-    `keep_start` is for initial weights that were chosen with care: they are moved with care too, and kept unless training
-    has made held-out errors smaller beyond doubt.
+    `keep_start` is for initial weights that were chosen with care: they are moved with care too, and kept unless
+    training has made held-out errors smaller beyond doubt.
     """
     options = options.filled()
     device = take_place(options) if device is None else device

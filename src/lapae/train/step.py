@@ -55,7 +55,7 @@ def make_optimizer(
 ) -> torch.optim.Adam:
     """Adam over what is trainable: fused; on a GPU so that it can be captured, its learning rate in a tensor.
 
-    A step of Adam changes all weights of a unit by as much, and so its sum by the more the more inputs it has: `by_width`
+    A step of Adam changes all weights of a unit by as much, and so its sum by more the more inputs it has: `by_width`
     divides the rate of weights by the number of inputs, in units of `WIDE`.
     """
     groups: dict[float, list[nn.Parameter]] = {}

@@ -1,0 +1,111 @@
+"""The linearised predictive of a network that cannot be walked, or whose code is large: by gradients per datum.
+
+Rows at the code and at the output are pulled back to every parameter g, whose part of the variance is gᵀ Σ g. Weights
+that encoder and decoder share count once, with the sum of their gradients. Where a code has too many numbers for a
+matrix between them, rows of the output go all the way through the encoder instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from lapae.curvature.any_module import LARGEST_CODE
+from lapae.curvature.call import Work
+from lapae.curvature.per_datum import PerDatum, Pulled, per_datum, rows_of_gradients
+from lapae.curvature.rules import identity_rows
+from lapae.methods.laplace import Laplace
+from lapae.predict.closed_form import ClosedForm
+
+
+def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> ClosedForm:
+    """As `linearized`; `budget` is in numbers."""
+    task = Work(method.network, None, tuple(method.posterior.shapes), x)
+    one = per_datum(task.part(slice(0, 1)), "encoder")
+    assert one.code is not None
+    n_code, floats = one.code.numel(), one.row_floats()
+    whole = n_code <= LARGEST_CODE
+    size = max(1, budget // (floats * (n_code if whole else 1)))
+    parts = [
+        _of_part(method, per_datum(part, "encoder"), outputs, whole, budget // floats) for part in task.split(size)
+    ]
+    codes, z_var, z_cov, output, x_var = zip(*parts, strict=True)
+    shape = codes[0].shape[2:]  # the datum's own batch axis goes
+    return ClosedForm(
+        torch.cat(codes).reshape(len(x), *shape),
+        torch.cat(z_var).reshape(len(x), *shape),
+        torch.cat(z_cov) if whole else None,
+        torch.cat(output),
+        torch.cat(x_var) if outputs else None,
+    )
+
+
+def _of_part(method: Laplace, at: PerDatum, outputs: bool, whole: bool, fit: int) -> tuple[Tensor, ...]:
+    """Codes, their variances and covariances, outputs and their variances, of data that go at once."""
+    assert at.code is not None
+    assert at.start is not None
+    n_data, n_code = len(at.output), at.code[0].numel()
+    if whole:
+        z_cov = _covariance(method, at.pull(identity_rows(at.code), at.code), n_data)
+        z_var = z_cov.diagonal(dim1=1, dim2=2)
+    else:
+        z_cov = at.output.new_empty(0)
+        rows = (identity_rows(at.code, *span) for span in _ranges(n_code, max(1, fit // n_data)))
+        z_var = torch.cat([_variance(method, at.pull(v, at.code)) for v in rows]).T
+    found = at.code.detach(), z_var, z_cov, at.output.detach()
+    if not outputs:
+        return *found, at.output.new_empty(0)
+
+    pull_mean = vjp(method.likelihood.mean, at.output.detach())[1]
+    apart = whole and not at.reaches(at.code) & at.reaches(at.output)
+    x_var = []
+    for span in _ranges(at.output[0].numel(), max(1, fit // n_data)):
+        rows = vmap(lambda v: pull_mean(v)[0])(identity_rows(at.output, *span))
+        pulled, into_code = at.pull(rows), rows_of_gradients(at.output, [at.start], rows)[0]
+        if into_code is None:  # the output does not depend on the code
+            x_var.append(_variance(method, pulled))
+        elif apart:
+            flat = into_code.flatten(2)
+            x_var.append(_variance(method, pulled) + torch.einsum("rbk,bkl,rbl->rb", flat, z_cov, flat))
+        else:
+            x_var.append(_variance(method, pulled + at.pull(into_code, at.code)))
+    return *found, torch.cat(x_var).T.reshape(at.output.shape)
+
+
+def _variance(method: Laplace, pulled: Pulled) -> Tensor:
+    """Σ gᵀ Σ g over layers, (R, B)."""
+    n_data = len(pulled.at.output)
+    zero = pulled.at.output.new_zeros(pulled.n_rows, n_data)
+    return sum((w.square().sum(-1) for w in _whitened(method, pulled)), zero)
+
+
+def _covariance(method: Laplace, pulled: Pulled, n_data: int) -> Tensor:
+    """The same between all rows, (B, R, R)."""
+    zero = pulled.at.output.new_zeros(n_data, pulled.n_rows, pulled.n_rows)
+    return sum((torch.einsum("rbn,sbn->brs", w, w) for w in _whitened(method, pulled)), zero)
+
+
+def _whitened(method: Laplace, pulled: Pulled) -> Iterator[Tensor]:
+    """Σ^(1/2) applied to the gradients of each layer, (R, B, n)."""
+    layers: dict[str, list[str]] = {}
+    for name in pulled.at.shapes:
+        layers.setdefault(name.rpartition(".")[0], []).append(name)
+    for names in layers.values():
+        found = {name: pulled.gradients(name) for name in names}
+        if any(g is not None for g in found.values()):
+            empty = pulled.at.output.new_zeros(())
+            yield method.posterior.whiten(
+                {
+                    name: empty.expand(pulled.n_rows, len(pulled.at.output), pulled.at.shapes[name].numel())
+                    if g is None
+                    else g.flatten(2)
+                    for name, g in found.items()
+                }
+            )
+
+
+def _ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((i, min(i + size, n)) for i in range(0, n, size))
