@@ -72,8 +72,8 @@ class OnlineOptions(LaplaceOptions):
     initial_precision: Literal["data", "prior"] = "data"
     """H_0: "data" for the number of training data, which keeps the first sampled networks sane (the authors' code),
     or "prior" for the prior precision (the paper's text)."""
-    hessian_every: Count = 1
-    """Refresh the curvature every so many steps."""
+    hessian_every: Count | None = None
+    """Refresh the curvature every so many steps; 4 for tables where not given, else 1."""
     samples_per_step: Count | Literal["ranks"] = 1
     """Networks drawn in a training step, the same ones on all processes; "ranks": each process draws its own (a
     gradient of lower variance)."""

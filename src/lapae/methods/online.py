@@ -47,12 +47,12 @@ class Online(Laplace):
         self.posterior.reset([initial[options.initial_precision] * scale for scale in self.scales])
         self.pin()
         self.n_data = n_data
-        self.hessian_every = options.hessian_every
+        self.hessian_every = options.hessian_every or 1
         forgetting = DEFAULT_FORGETTING if options.forgetting is None else options.forgetting
-        self.rule = update_rule(options.update, forgetting).every(options.hessian_every)
+        self.rule = update_rule(options.update, forgetting).every(self.hessian_every)
         if self.rule.keep == 0 and options.uncertain != "all":
             raise ConfigError(f"update={options.update!r} keeps nothing of the precision, known weights included")
-        self.capturable = options.hessian_every == 1 and self.form == "diagonal"
+        self.capturable = self.hessian_every == 1 and self.form == "diagonal"
         if self.hessian_every > 1:  # part of the state: an epoch may have fewer steps than that
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._steps: int | None = 0

@@ -16,7 +16,7 @@ BANK = 4000
 """Training data to measure distances to, at most."""
 NEAREST = 5
 GROUP = 8
-CHUNK = 2048
+CHUNK = 512
 TINY = 1e-8
 
 
@@ -55,11 +55,11 @@ class Bank:
 
     def _measure(self, x: Tensor) -> Near:
         rows = self.rows
-        square = (rows.square().sum(1) - 2 * x @ rows.T + x.square().sum(1, keepdim=True)).clamp_min(0)
+        square = torch.addmm(rows.square().sum(1), x, rows.T, alpha=-2).add_(x.square().sum(1, keepdim=True))
         first = square.argmin(1)
-        same = (x - rows[first]).abs().amax(1) <= 1e-6
-        at_first = torch.arange(len(rows), device=x.device)[None] == first[:, None]
-        square = torch.where(at_first & same[:, None], torch.inf, square).clamp_min(TINY)
+        same = torch.nonzero((x - rows[first]).abs().amax(1) <= 1e-6)[:, 0]
+        square[same, first[same]] = torch.inf
+        square.clamp_min_(TINY)
         k = min(NEAREST, max(1, len(rows) - 1))
         nearest, index = square.topk(k, largest=False)
         nearest = torch.where(nearest.isinf(), TINY, nearest)

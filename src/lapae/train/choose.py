@@ -19,7 +19,7 @@ SMALLEST_CONVOLVED = 16
 """Side in pixels from which images get convolutions."""
 CODE = {"table": 8, "series": 8, "array": 8, "image": 16}
 """Size of the code, at most; a half (of images a quarter) of the values of a datum."""
-STEPS = {"table": 800, "series": 1500, "array": 1500, "image": 3000}
+STEPS = {"table": 500, "series": 1500, "array": 1500, "image": 3000}
 """Training steps, until the learning rate has fallen to 0; half as many for few data, twice as many for very many."""
 HIDE = 0.6
 """Share of the values of a table that training hides, at most."""
@@ -61,7 +61,8 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
         schedule=train.schedule or ("cosine" if ours else "plateau"),
         patience=train.patience or (max(1, epochs) if ours else 8),
     )
-    return replace(config, model=model, train=train, method=_method(config.method, ours and linear)).resolved()
+    method = _method(config.method, ours and linear, every=4 if space.kind == "table" else 1)
+    return replace(config, model=model, train=train, method=method).resolved()
 
 
 def _convolved(space: Space) -> bool:
@@ -77,7 +78,7 @@ def _widths(space: Space, network: str, n: int) -> tuple[int, ...]:
     return (256, 128) if n < 5000 else (512, 256)
 
 
-def _method(config: MethodConfig, ours: bool) -> MethodConfig:
+def _method(config: MethodConfig, ours: bool, every: int) -> MethodConfig:
     """Of the options that the method has, those that are open."""
     options = config.options
     diagonal = HESSIANS[getattr(options, "hessian", None) or "sketch"].form == "diagonal"
@@ -87,6 +88,7 @@ def _method(config: MethodConfig, ours: bool) -> MethodConfig:
         "prior_scale": "fan-in" if ours else "flat",
         "predictive": "moments" if closed_form and ours else "mc",
         "n_samples": 20,
+        "hessian_every": every if ours else 1,
     }
     given = {name: value for name, value in chosen.items() if getattr(options, name, value) is None}
     return MethodConfig(config.method, options, **given)
