@@ -15,14 +15,15 @@ KEEP = 0.6
 
 
 def draw_codes(codes: Tensor, n: int, *, seed: int = 0) -> Tensor:
-    """n codes (n, K) from the density of training codes (R, K)."""
+    """n codes (n, *code) from the density of training codes (R, *code)."""
+    shape, codes = codes.shape[1:], codes.flatten(1)
     generator = torch.Generator().manual_seed(seed)
     at = torch.randint(len(codes), (n,), generator=generator)
     start = codes[at]
     k = min(NEIGHBOURS, len(codes) - 1)
     if k < 1:
-        return start
+        return start.unflatten(1, shape)
     near = torch.cdist(start, codes).topk(k + 1, largest=False).indices[:, 1:]
     other = codes[near.gather(1, torch.randint(k, (n, 1), generator=generator))[:, 0]]
     part = KEEP * torch.rand(n, 1, generator=generator, dtype=codes.dtype)
-    return start + part * (other - start)
+    return (start + part * (other - start)).unflatten(1, shape)

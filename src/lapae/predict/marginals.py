@@ -23,6 +23,8 @@ class Marginals:
     """(D, bins + 1): -log of the share of training data in each bin; the last is that of values outside."""
     ranks: Tensor
     """(D, Q): quantiles, increasing."""
+    scores: Tensor
+    """(2 Q + 1,): the normal score of a value with so many quantiles below it plus up to it."""
 
     @classmethod
     def of(cls, x: Tensor) -> Marginals:
@@ -35,7 +37,10 @@ class Marginals:
         counts = torch.zeros(d, bins + 1, dtype=x.dtype).scatter_add_(1, place.T, torch.ones(d, n, dtype=x.dtype))
         ordered = x.sort(0).values
         chosen = torch.linspace(0, n - 1, min(n, QUANTILES)).round().long()
-        return cls(low, width, -((counts + 0.5) / (n + 0.5 * bins)).log(), ordered[chosen].T.contiguous())
+        q = len(chosen)
+        share = (torch.arange(2 * q + 1, dtype=torch.float64) / 2 + 0.5) / (q + 1)
+        scores = (math.sqrt(2) * torch.erfinv(2 * share - 1)).to(x.dtype)
+        return cls(low, width, -((counts + 0.5) / (n + 0.5 * bins)).log(), ordered[chosen].T.contiguous(), scores)
 
     def rarity(self, x: Tensor) -> Tensor:
         """-log of the share of training data near each value of x (B, D)."""
@@ -47,11 +52,12 @@ class Marginals:
 
     def normal(self, x: Tensor) -> Tensor:
         """Each value of x (B, D) by its rank among the training data, as a normal score."""
-        n = self.ranks.shape[1]
         values = x.T.contiguous()
-        below, upto = torch.searchsorted(self.ranks, values), torch.searchsorted(self.ranks, values, right=True)
-        share = ((below + upto).to(x.dtype) / 2 + 0.5) / (n + 1)
-        return (math.sqrt(2) * torch.erfinv(2 * share - 1)).T.contiguous()
+        if torch.compiler.is_exporting():  # ONNX has no binary search
+            below, upto = ((self.ranks[:, None] < values[..., None]).sum(2), (self.ranks[:, None] <= values[..., None]).sum(2))
+        else:
+            below, upto = torch.searchsorted(self.ranks, values), torch.searchsorted(self.ranks, values, right=True)
+        return self.scores[below + upto].T.contiguous()
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"low": self.low, "width": self.width, "surprise": self.surprise, "ranks": self.ranks}
+        return {"low": self.low, "width": self.width, "surprise": self.surprise, "ranks": self.ranks, "scores": self.scores}

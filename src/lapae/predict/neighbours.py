@@ -50,6 +50,8 @@ class Bank:
 
     def measure(self, x: Tensor) -> Near:
         """Of x (B, D). A row of the bank that is x itself is left out once: training data are compared with others."""
+        if torch.compiler.is_exporting():  # a graph takes any number of data at once
+            return self._measure(x)
         parts = [self._measure(part) for part in x.split(CHUNK)]
         return Near(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Near)))
 
@@ -57,9 +59,9 @@ class Bank:
         rows = self.rows
         square = torch.addmm(rows.square().sum(1), x, rows.T, alpha=-2).add_(x.square().sum(1, keepdim=True))
         first = square.argmin(1)
-        same = torch.nonzero((x - rows[first]).abs().amax(1) <= 1e-6)[:, 0]
-        square[same, first[same]] = torch.inf
-        square.clamp_min_(TINY)
+        same = (x - rows[first]).abs().amax(1) <= 1e-6
+        own = torch.where(same, torch.inf, square.gather(1, first[:, None])[:, 0])
+        square = square.scatter_(1, first[:, None], own[:, None]).clamp_min_(TINY)
         k = min(NEAREST, max(1, len(rows) - 1))
         nearest, index = square.topk(k, largest=False)
         nearest = torch.where(nearest.isinf(), TINY, nearest)

@@ -11,9 +11,17 @@ Each part is a logarithm, and is counted in its deviations from its mean on data
 | rarity                     | is each value usual on its own?                                                        |
 
 Of tables the surprise is the sum of the parts that are above their mean, Σ max(t, 0): a part that finds a datum ordinary
-does not speak for it. Of images, series and other arrays it is the length of the vector of parts, decorrelated (a
-Mahalanobis distance), so that unusually good is unusual too: a blank image is easy to reconstruct, and no normal image is
-that easy.
+does not speak for it.
+
+| part of an image's (a series', an array's) | question                                                                |
+|--------------------------------------------|-------------------------------------------------------------------------|
+| error                                      | how badly is it reproduced, in units of the noise?                      |
+| texture                                    | is what is left over fine grain, or structure the model does not know?  |
+| detail                                     | does it have the detail that data with its code have?                   |
+
+each less its mean over the training data with the nearest codes. Their surprise is the squared length of this vector,
+decorrelated, and an excess of error counts twice. Unusually little is unusual too: normal data fill a thin shell, so that
+a blank image, easy to reconstruct, is as far from them as a noisy one.
 """
 
 from __future__ import annotations
@@ -31,9 +39,15 @@ from lapae.predict.prediction import Prediction
 from lapae.predict.spread import Spread
 
 TINY = 1e-12
+FIELD = ("error", "texture", "detail")
+NEAR_CODES = 30
+"""Training data with the nearest codes that an image is compared with."""
+FLOOR = 1e-3
+"""Share of the median energy of training data that is added to energies."""
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
 WEIGHTS = (1.0, 1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 1.0)
 """Of the parts of a table: three answer one question."""
+FIELDS = ("codes", "levels", "floor")
 DIRECTIONS = 64
 """Principal directions of residuals in which the Mahalanobis distance is taken, at most."""
 
@@ -64,13 +78,18 @@ class Surprise:
     view: Bank | None = None
     """Banks of a table: its values, their ranks, and what the model makes of them (code and residual)."""
     marginals: Marginals | None = None
+    codes: Tensor | None = None
+    """(R, K): codes of training data that are no table, in units of their deviation; `levels` (R, 3) are their parts."""
+    levels: Tensor | None = None
+    floor: Tensor | None = None
+    """(4,): what is added to energies, so that the log of nothing is far out but finite."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of the parts."""
         if self.bank is not None:
             return TABLE
-        return "residual", "energy", "roughness", "code_distance", "latent_deviation", "output_deviation"
+        return FIELD
 
     def parts(self, found: Prediction, x: Tensor) -> Parts:
         """Of data x (B, *features), NaN where missing: such values count as the model expects them."""
@@ -93,18 +112,24 @@ class Surprise:
             of_near, of_code = _shares(near.gap), _shares(seen.gap[:, -flat.shape[1] :])
             shares = [of_residual, of_near, of_near, of_near, _shares(ranked.gap), of_code, _shares(rare)]
             return Parts(torch.stack(values, 1), torch.stack(shares, 1))
-        energy = gap.square().sum(1) / n_seen + TINY
-        knowledge = self.spread.knowledge(found, x)
+        values, maps = self._field(gap.reshape(x.shape), torch.where(x.isnan(), found.x_mean, x))
+        near = nearest_codes(found, self.spread, self.codes, NEAR_CODES)
+        assert self.levels is not None
+        return Parts(values - self.levels[near].mean(1), maps)
+
+    def _field(self, gap: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Error, texture and detail (B, 3) of data x with residuals `gap` (B, *features), and their shares (B, 3, D)."""
+        error = (gap / self.spread.noise).square().flatten(1)
+        rough, fine = steps(gap).flatten(1), steps(x).flatten(1)
+        size = gap.square().flatten(1).sum(1)
+        floor = self.floor
+        assert floor is not None
         values = [
-            residual,
-            energy.log(),
-            roughness(gap.reshape(x.shape)),
-            knowledge[:, 2],
-            knowledge[:, 1],
-            knowledge[:, 0],
+            (error.mean(1) + floor[0]).log(),
+            (rough.sum(1) + floor[1]).log() - (size + floor[2]).log(),
+            (fine.sum(1) + floor[3]).log(),
         ]
-        of_energy = _shares(gap.square())
-        return Parts(torch.stack(values, 1), torch.stack([of_residual, *[of_energy] * 5], 1))
+        return torch.stack(values, 1), torch.stack([_shares(error), _shares(rough), _shares(fine)], 1)
 
     def standardised(self, values: Tensor) -> Tensor:
         """Parts (B, P) in units of their deviation."""
@@ -112,19 +137,27 @@ class Surprise:
 
     def __call__(self, found: Prediction, x: Tensor) -> Tensor:
         """The surprise (B,) of x."""
-        t = self.standardised(self.parts(found, x).values)
+        values = self.parts(found, x).values
+        t = self.standardised(values)
         if self.bank is None:
-            return t.square().sum(1).sqrt()
+            return t.square().sum(1) + self._excess(values).square()
         weight = t.new_tensor(WEIGHTS)
         return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term tells apart what is normal in all parts
+
+    def _excess(self, values: Tensor) -> Tensor:
+        """How far the error is above its mean, in deviations: (B,), at least 0."""
+        deviation = self.whiten.inverse()[0].square().sum().sqrt()
+        return ((values[:, 0] - self.mean[0]) / deviation).clamp_min(0)
 
     def explain(self, found: Prediction, x: Tensor) -> Tensor:
         """Contribution (B, *features) of each value, at least 0: they add up to the surprise, but for its last term."""
         parts = self.parts(found, x)
         t = self.standardised(parts.values)
         if self.bank is None:
-            weight = t.square()
-            weight = weight / weight.sum(1, keepdim=True).clamp_min(TINY) * weight.sum(1, keepdim=True).sqrt()
+            # dᵀ C⁻¹ d shared out among the parts, as each pulls
+            weight = ((parts.values - self.mean) * (t @ self.whiten)).clamp_min(0)
+            weight = weight * (t.square().sum(1) / weight.sum(1).clamp_min(TINY))[:, None]
+            weight = weight + torch.stack([self._excess(parts.values).square(), *[torch.zeros_like(t[:, 0])] * 2], 1)
         else:
             weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)
         return torch.einsum("bp,bpd->bd", weight, parts.shares).reshape(x.shape)
@@ -153,7 +186,7 @@ def fit_surprise(
     assert known.x_mean is not None
     scaled = ((valid - found.x_mean).nan_to_num() / spread.noise).flatten(1)
     directions = _whitening(scaled)
-    n_parts = len(TABLE) if table else 6
+    n_parts = len(TABLE) if table else len(FIELD)
     held: dict[str, Any] = {}
     if table:
         full = torch.where(rows.isnan(), known.x_mean, rows)
@@ -161,6 +194,16 @@ def fit_surprise(
         marginals = Marginals.of(full)
         banks = {"bank": full, "ranks": marginals.normal(full), "view": model_view(known, of_rows, spread)}
         held = {"marginals": marginals, **{name: Bank.of(values) for name, values in banks.items()}}
+    else:
+        gap = (rows - known.x_mean).nan_to_num()
+        full = torch.where(rows.isnan(), known.x_mean, rows)
+        energies = [(gap / spread.noise).square().flatten(1).mean(1)]
+        energies += [value.flatten(1).sum(1) for value in (steps(gap), gap.square(), steps(full))]
+        assert known.z_mean is not None
+        held["codes"] = known.z_mean.flatten(1) / spread.width
+        held["floor"] = FLOOR * torch.stack([energy.median() for energy in energies]) + TINY
+        blank = Surprise(spread, directions, scaled.new_zeros(3), torch.eye(3, dtype=scaled.dtype), **held)
+        held["levels"] = blank._field(gap, full)[0]
     eye = torch.eye(n_parts, dtype=scaled.dtype)
     start = Surprise(spread, directions, scaled.new_zeros(n_parts), eye, **held)
     values = start.parts(found, valid).values
@@ -171,7 +214,7 @@ def fit_surprise(
         gap = values - mean
         covariance = gap.T @ gap / max(len(gap) - 1, 1)
         scale = covariance.diagonal().clamp_min(1e-8)
-        covariance = covariance + torch.diag(1e-2 * scale)  # parts that say the same are not held against each other
+        covariance = covariance + torch.diag(1e-4 * scale)
         whiten = torch.linalg.inv(torch.linalg.cholesky(covariance))
     return Surprise(spread, directions, mean, whiten, **held)
 
@@ -183,11 +226,26 @@ def model_view(found: Prediction, scaled: Tensor, spread: Spread) -> Tensor:
     return torch.cat([z, math.sqrt(z.shape[1] / scaled.shape[1]) * scaled], 1)
 
 
-def roughness(gap: Tensor) -> Tensor:
-    """Log of how much neighbouring residuals differ, beside their size: (B, *features) -> (B,). 0 for tables."""
-    size = gap.flatten(1).square().mean(1) + TINY
-    steps = [gap.diff(dim=axis).flatten(1).square().mean(1) for axis in range(max(1, gap.ndim - 2), gap.ndim)]
-    return ((torch.stack(steps).mean(0) + TINY) / size).log() if gap.ndim > 2 else torch.zeros_like(size)
+def nearest_codes(found: Prediction, spread: Spread, codes: Tensor | None, k: int) -> Tensor:
+    """Indices (B, k) of the nearest of `codes`; a code that is the datum's own is left out."""
+    assert codes is not None
+    assert found.z_mean is not None
+    z = found.z_mean.flatten(1) / spread.width
+    k = max(1, min(k, max(5, len(codes) // 10), len(codes) - 1))
+    square = (codes.square().sum(1) - 2 * z @ codes.T + z.square().sum(1, keepdim=True)).clamp_min(0)
+    square = torch.where(square <= 1e-10, torch.inf, square)
+    return square.topk(k, largest=False).indices
+
+
+def steps(x: Tensor) -> Tensor:
+    """Squared differences of neighbours along the axes of an image, or time, half to each of the two: (B, *features)."""
+    axes = range(2, x.ndim) if x.ndim > 3 else range(1, 2)
+    total = torch.zeros_like(x)
+    for axis in axes:
+        half = 0.5 * x.diff(dim=axis).square()
+        edge = torch.zeros_like(x.narrow(axis, 0, 1))
+        total = total + torch.cat([half, edge], axis) + torch.cat([edge, half], axis)
+    return total
 
 
 def _whitening(scaled: Tensor) -> Tensor:
@@ -218,6 +276,7 @@ def _shares(x: Tensor) -> Tensor:
 def to_tensors(surprise: Surprise) -> dict[str, Tensor]:
     """What to save besides the spread."""
     out = {name: getattr(surprise, name) for name in ("directions", "mean", "whiten")}
+    out |= {name: getattr(surprise, name) for name in FIELDS if getattr(surprise, name) is not None}
     for name in ("bank", "ranks", "view", "marginals"):
         held: Any = getattr(surprise, name)
         if held is not None:
@@ -232,4 +291,5 @@ def from_tensors(spread: Spread, tensors: dict[str, Tensor]) -> Surprise:
     for name, kind in kinds.items():
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
         held[name] = kind(**own) if own else None
+    held |= {name: tensors[name] for name in FIELDS if name in tensors}
     return Surprise(spread, *(tensors[name] for name in ("directions", "mean", "whiten")), **held)
