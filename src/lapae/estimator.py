@@ -258,6 +258,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         return load_estimator(cls, path, network=network, likelihood=likelihood)
 
+    def export(self, path: str | Path) -> None:
+        """Write one ONNX graph: raw data in; reconstruction, intervals, deviation, code, score and p-value out.
+
+        onnxruntime and numpy are enough to run it; `lapae.view.export` says what goes in and comes out.
+        """
+        from lapae.view.export import export
+
+        export(self._fitted(), path)
+
     def _configuration(self, *, floats: bool, holes: bool) -> Config:
         """The parameters as a configuration for data that are floats or not; what is None is chosen by the data."""
         from lapae.curvature.likelihoods import likelihood

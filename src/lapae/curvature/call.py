@@ -104,7 +104,7 @@ def tensor_of(output: Any) -> Tensor:
 
 def check_batch(x: Tensor) -> None:
     """ValueError where x is no batch."""
-    if x.ndim < 2 or len(x) == 0:
+    if x.ndim < 2 or x.shape[0] == 0:
         raise ValueError(f"expected a batch of at least one datum, (B, features…), got shape {tuple(x.shape)}")
 
 

@@ -1,0 +1,33 @@
+"""`lapae export`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tyro
+
+from lapae.cli.new_data import Out, Run
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write a trained run as one ONNX graph: raw data in; reconstruction, intervals, score and p-value out."""
+
+    run: Run
+    """Folder of a trained run."""
+    out: Out
+    """File to write, which ends in .onnx."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, load, write."""
+    command = tyro.cli(ExportCommand, args=list(arguments), prog="lapae export")
+    from lapae.runs.files import check_place
+    from lapae.storage import load_run
+    from lapae.view.export import export
+
+    check_place(command.out)
+    export(load_run(command.run), command.out)
+    print(f"{command.out}: {command.out.stat().st_size:,} bytes")
+    return 0
