@@ -181,7 +181,7 @@ class MethodConfig:
 
         Args:
             method: a name of `METHODS`.
-            options: where to start from instead of the defaults; of those of another method, what both have is taken.
+            options: where to start from instead of the defaults; of another method's, what was set and both have stays.
             given: options by name. One that the method does not have is a ConfigError.
         """
         kind = options_of(method)
@@ -189,7 +189,12 @@ class MethodConfig:
         for name in given:
             if name not in known:
                 raise ConfigError(unknown_option(method, name))
-        before = {name: value for name, value in vars(options).items() if name in known} if options else {}
+        before = {}
+        if options is not None:  # defaults are those of the method itself
+            set_there = [
+                field for field in dataclasses.fields(options) if getattr(options, field.name) != field.default
+            ]
+            before = {field.name: getattr(options, field.name) for field in set_there if field.name in known}
         object.__setattr__(self, "method", method)
         object.__setattr__(self, "options", kind(**before | given))
 
