@@ -203,7 +203,10 @@ def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihoo
         given = params["likelihood"]
     try:
         estimator = cls(**params)
-    except TypeError as error:
+        estimator.seed_ = 0
+        estimator._check()
+        estimator._configuration(floats=False, holes=False)
+    except (TypeError, ValueError) as error:
         raise RunError(f"{run / ABOUT} is damaged: {error}") from error
     device = "cuda" if estimator.device != "cpu" and torch.cuda.is_available() else "cpu"
     model = estimator.model_ = load_run(run.path, network=own, likelihood=given, device=device)
@@ -231,7 +234,12 @@ def _params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
         elif params.get(name) == OWN:
             raise RunError(f"{run.path} was trained with a {name} of your own: give it again, load(path, {name}=...)")
         elif name == "likelihood" and isinstance(params.get(name), dict):
-            params[name] = Gaussian(float(params[name]["sigma"]))
+            try:
+                params[name] = Gaussian(**params[name])
+            except (TypeError, ValueError) as error:
+                raise RunError(f"{run / ABOUT} is damaged: {error}") from error
+        elif not isinstance(params.get(name, ""), str | None):
+            raise RunError(f"{run / ABOUT} is damaged: {name} = {params[name]!r}")
     return params
 
 

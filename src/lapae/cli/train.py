@@ -80,6 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     # Heavy imports from here on: the help has been answered.
     from lapae.fit import load_data
     from lapae.runs import Run
+    from lapae.train.choose import choose
     from lapae.train.distributed import from_first, node_first, rank, take_place
 
     data = None
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     if command.resume is None:
         config = replace(config, data=replace(config.data, source=absolute(config.data.source)))
         data = node_first(lambda: load_data(config.data))
+        config = choose(config, data.space)  # a run that is continued has chosen too
     path, resume = from_first(lambda: choose_run(command, config))
     model = train_in(Run(path), config, data, resume=resume)
     return report(model, as_json=command.json) if rank() == 0 else 0

@@ -54,7 +54,7 @@ def build_method(
     likelihood = likelihood or make_likelihood(config.model, space)
     # later data of our networks may have holes where these have none
     if config.data.allow_nan or (config.model.linear is not None and likelihood.takes_missing):
-        head = FillMissing if config.model.hide is None else partial(Observe, config.model.hide)
+        head = partial(Observe, config.model.hide) if config.model.hide else FillMissing
         try:
             factory, likelihood = filling(factory, head), likelihood.for_missing()
         except ValueError as error:
@@ -115,7 +115,7 @@ class Named:
         config = self.config
         names = ("hidden", "channels", "kernel_size", "activation", "linear")
         options: dict[str, Any] = {n: getattr(config, n) for n in names if getattr(config, n) is not None}
-        if config.hide is not None:
+        if config.hide:
             options["mask"] = True
         if config.activation is not None:
             options["activation"] = ACTIVATIONS.find(config.activation).load()
