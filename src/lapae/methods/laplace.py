@@ -86,12 +86,11 @@ class Laplace(Method):
 
     def run_at_mean(self, x: Tensor) -> Forward | Call:
         """The forward pass at the mean, for the curvature of every weight: the posterior is over frozen ones too."""
-        if self.hessian == "sketch":
-            free = {name: p.detach().requires_grad_() for name, p in self.network.named_parameters()}
-            with torch.enable_grad():
-                return self.run(x, free)
         with self._unfrozen():
-            return self.run(x)
+            if self.hessian != "sketch":
+                return self.run(x)
+            free = {name: p.detach().requires_grad_() for name, p in self.network.named_parameters()}
+            return self.run(x, free)
 
     def walk(self, x: Tensor) -> Forward:
         """The layers of the forward pass at the mean; an error names one that has no rule."""
