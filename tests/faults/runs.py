@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import trained
 
-from lapae.cli.train import train_in
+from lapae.cli.run_folder import train_in
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.runs import Run
 

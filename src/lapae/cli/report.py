@@ -37,7 +37,7 @@ class ReportCommand:
 def main(arguments: Sequence[str]) -> int:
     """Parse, write, say where."""
     command = tyro.cli(ReportCommand, args=list(arguments), prog="lapae report")
-    from lapae.cli.eval import open_run
+    from lapae.cli.run_folder import open_run
     from lapae.errors import ConfigError
     from lapae.view.report.page import REPORT, Sizes, write_report
 
