@@ -151,7 +151,7 @@ def per_datum(task: Work, cut: str | None = None) -> PerDatum:
 def _map(of_datum: Callable[..., tuple[Any, ...]], n: int, *args: Any) -> tuple[Any, ...]:
     """`of_datum` for every datum, results stacked; by a loop where it does not let itself be mapped."""
     try:
-        return vmap(of_datum, tuple(None if a is None else 0 for a in args), randomness="same")(*args)
+        return vmap(of_datum, tuple(None if a is None else 0 for a in args), randomness="different")(*args)
     except (RuntimeError, NotImplementedError) as error:
         if is_out_of_memory(error):
             raise
