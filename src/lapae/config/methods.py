@@ -57,8 +57,9 @@ class LaplaceOptions(MethodOptions):
     its unit, so that the outputs of units vary alike however wide the layer; flat: the same for all (the paper's)."""
     temperature: Positive = 1.0
     """Divides the posterior precision: above 1 is a wider posterior."""
-    uncertain: Literal["all", "encoder", "decoder"] = "all"
-    """Weights that the posterior is over; the others are taken as known."""
+    uncertain: str = "all"
+    """Weights that the posterior is over, the others are taken as known: all, encoder, decoder, or patterns of
+    parameter names with commas between them, such as decoder.*,encoder.4.weight."""
 
 
 @dataclass(frozen=True)

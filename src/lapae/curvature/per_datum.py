@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from lapae.curvature.call import Work, tensor_of
 from lapae.curvature.memory import is_out_of_memory
 from lapae.curvature.rules import Leaf, Params
+from lapae.curvature.stateless import functional_call
 from lapae.curvature.watch import Cut, Use, Watch
 
 

@@ -18,6 +18,7 @@ from lapae.methods.base import Method, build
 from lapae.methods.seeds import seed_all
 from lapae.models import Autoencoder
 from lapae.models import build as build_network
+from lapae.models.adapt import adapt
 from lapae.models.missing import FillMissing, Observe, filling
 from lapae.models.principal import start_at_principal_components
 
@@ -32,7 +33,7 @@ def build_method(
     config: Config,
     space: Space,
     *,
-    network: Modules | None = None,
+    network: Modules | nn.Module | None = None,
     likelihood: Likelihood | None = None,
     start: Tensor | None = None,
 ) -> Method:
@@ -46,6 +47,7 @@ def build_method(
     """
     seed_all(config.train.seed, "init")
     if network is not None:
+        network = adapt(network, space.model_shape)
         _check_fits(network, space.model_shape)
     factory = _Copies(network) if network is not None else Named(config.model, space.model_shape)
     if start is not None and config.model.linear:

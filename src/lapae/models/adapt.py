@@ -113,7 +113,9 @@ class Verb(nn.Module):
 def halves(model: nn.Module, shape: Shape) -> Modules:
     """The two verbs of a model, copies of it with the weights that each of them uses."""
     if not all(callable(getattr(model, verb, None)) for verb in ("encode", "decode")):
-        raise TypeError(f"expected a model that can encode and decode, or a pair of modules, got {type(model).__name__}")
+        raise TypeError(
+            f"expected a model that can encode and decode, or a pair of modules, got {type(model).__name__}"
+        )
     encoder, decoder = (Verb(copy.deepcopy(model), verb) for verb in ("encode", "decode"))
     with _evaluating(encoder, decoder):
         code = code_of(_keep_used(encoder, _zeros(encoder, shape), code_of)).detach()
