@@ -26,7 +26,8 @@ def main() -> None:
         for seed in range(3):
             for precision in ("32", "bf16"):
                 train = TrainConfig(epochs=epochs, seed=seed, precision=precision, verbose=False)
-                method = fit(Config(where, model, MethodConfig(method="online"), train), data).method
+                config = Config(where, model, MethodConfig(method="online"), train).as_in_the_paper()
+                method = fit(config, data).method
                 device = next(method.parameters()).device
                 x = torch.as_tensor(data.space.convert(data.test.x[:2000]), dtype=torch.float32, device=device)
                 found = predict(method, x, n_samples=20, want=("outputs", "error"))

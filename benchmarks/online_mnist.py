@@ -51,9 +51,9 @@ def models(seed: int, args: argparse.Namespace, data: Data):
             forgetting=args.forgetting,
             initial_precision=args.initial_precision,
         )
-        model = fit(Config(method=options, **parts), data)
+        model = fit(Config(method=options, **parts).as_in_the_paper(), data)
         yield f"online {hessian}", model.method, model.metrics["epochs"]
-    plain = fit(Config(method=MethodConfig(method="ae"), **parts), data)
+    plain = fit(Config(method=MethodConfig(method="ae"), **parts).as_in_the_paper(), data)
     device = next(plain.method.parameters()).device
     batches = Batches(data.train.x, data.space, 500, device=device)
     for hessian in POSTHOC:

@@ -45,7 +45,7 @@ def train(s: dict, data) -> Method:
             verbose=False, **{key: s[key] for key in ("epochs", "learning_rate", "batch_size", "seed", "schedule")}
         ),
     )
-    return fit(config, data).method
+    return fit(config.as_in_the_paper(), data).method
 
 
 def auroc(inside: torch.Tensor, outside: torch.Tensor) -> float:

@@ -40,7 +40,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    method = build(MethodConfig(forgetting=1e-3), paper_mnist, Gaussian(), 55_000).to(args.device)
+    method = build(MethodConfig(hessian="approx", forgetting=1e-3), paper_mnist, Gaussian(), 55_000).to(args.device)
     x = torch.rand(1000, 1, 28, 28, device=args.device)
 
     @torch.no_grad()

@@ -89,10 +89,9 @@ def main() -> None:
         batch_size=arguments.batch_size,
         device=arguments.device,
         capture=arguments.capture,
-    )
-    config = Config(
-        model=ModelConfig(network="paper-mnist"), method=MethodConfig(method="ae"), train=options
-    ).resolved()
+    ).filled()
+    config = Config(model=ModelConfig(network="paper-mnist"), method=MethodConfig(method="ae"), train=options)
+    config = config.as_in_the_paper().resolved()
     data = mnist(arguments.limit)
     device = take_place(options)
     batches = Batches(data.train.x, data.space, options.batch_size, device=device, shuffle=True)

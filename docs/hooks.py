@@ -42,7 +42,9 @@ API = (
     "data",
     "models",
     "train",
+    "fit",
     "model",
+    "storage",
     "config",
     "errors",
 )

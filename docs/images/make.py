@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lapae.config import Config, DataConfig, TrainConfig
-from lapae.storage import load_run
-from lapae.runs import Run
+from lapae.config import Config, DataConfig, ModelConfig, TrainConfig
 from lapae.fit import fit, load_data
+from lapae.runs import Run
+from lapae.storage import load_run
 from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure
 
 HERE = Path(__file__).parent
@@ -37,7 +37,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = options.run or Path(folder) / "run"
         if options.run is None:
-            config = Config(data=DataConfig(options.source), train=TrainConfig(epochs=options.epochs, verbose=False))
+            train = TrainConfig(epochs=options.epochs, verbose=False)
+            config = Config(data=DataConfig(options.source), model=ModelConfig(latent_dim=2), train=train)
             fit(config.resolved(), run=Run.create(run))
         draw(run, options.out, options.n_samples)
     for example in ("sensors", "imputation", "images"):

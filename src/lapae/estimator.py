@@ -272,13 +272,16 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         from lapae.curvature.likelihoods import likelihood
 
         named = self.network is None or isinstance(self.network, str)
-        takes_missing = holes or (floats and likelihood(self.likelihood).takes_missing)  # later data may have holes
+        noise = likelihood(self.likelihood)
+        sigma = None if isinstance(self.likelihood, str) else getattr(noise, "sigma", None)
+        takes_missing = holes or (floats and noise.takes_missing)  # later data may have holes
         return Config(
             data=DataConfig(source="X", allow_nan=takes_missing),
             model=ModelConfig(
                 network=self.network if named else None,
                 latent_dim=self.latent_dim,
-                likelihood=self.likelihood if isinstance(self.likelihood, str) else "gaussian",
+                likelihood=type(noise).name or "gaussian",
+                sigma=sigma if isinstance(sigma, float) else None,
             ),
             method=MethodConfig.taking(
                 self.method,

@@ -111,14 +111,17 @@ def fit(
 
         def finished() -> bool:
             """Whether there is nothing left to do."""
-            if not run.finished or config_to_dict(saved_config(run)) != config_to_dict(config):
+            if not run.finished:
                 return False
             try:
-                done.append(load_run(run.path, network=network, likelihood=likelihood))
+                found = load_run(run.path, network=network, likelihood=likelihood)
             except RunError as error:
                 if not (run / CHECKPOINT).exists():
                     raise
                 warnings.warn(str(error), stacklevel=2)
+                return False
+            if config_to_dict(choose(config, found.space, own=network is not None)) == config_to_dict(found.config):
+                done.append(found)
             return bool(done)
 
         if from_first(finished):

@@ -18,7 +18,7 @@ from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.errors import LapaeError, RunError
 from lapae.methods.building import Modules, build_method
 from lapae.model import Model
-from lapae.predict.calibrate import from_file, to_file
+from lapae.predict.calibrate import Calibration, from_file, to_file
 from lapae.runs import (
     CHECKPOINT,
     CONFIG,
@@ -122,11 +122,20 @@ def load_run(
     method.to(device)
     model = Model(method, config, space, run.read_metrics() or {}, path=run.path).settle()
     if calibration:
-        try:
-            model.calibration = from_file(calibration)
-        except (KeyError, TypeError) as error:
-            raise RunError(f"{run / CALIBRATION} is damaged: {error!r}") from error
+        model.calibration = _calibration(calibration, model, str(run / CALIBRATION))
     return model
+
+
+def _calibration(tensors: dict[str, torch.Tensor], model: Model, origin: str) -> Calibration:
+    """In the precision that the model predicts in, which may be another than where it was made."""
+    dtype = next(model.method.parameters()).dtype
+    try:
+        found = from_file({name: t if name == "radius" else t.to(dtype) for name, t in tensors.items()})
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{origin} is damaged: {error!r}") from error
+    if {found.rows.shape[1:], found.spread.noise.shape, found.hidden.noise.shape} != {model.shape}:
+        raise RunError(f"{origin} is of data of another shape than {model.shape}")
+    return found
 
 
 def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, Any]]:
@@ -203,7 +212,10 @@ def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihoo
         given = params["likelihood"]
     try:
         estimator = cls(**params)
-    except TypeError as error:
+        estimator.seed_ = 0
+        estimator._check()
+        estimator._configuration(floats=False, holes=False)
+    except (TypeError, ValueError) as error:
         raise RunError(f"{run / ABOUT} is damaged: {error}") from error
     device = "cuda" if estimator.device != "cpu" and torch.cuda.is_available() else "cpu"
     model = estimator.model_ = load_run(run.path, network=own, likelihood=given, device=device)
@@ -231,7 +243,12 @@ def _params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
         elif params.get(name) == OWN:
             raise RunError(f"{run.path} was trained with a {name} of your own: give it again, load(path, {name}=...)")
         elif name == "likelihood" and isinstance(params.get(name), dict):
-            params[name] = Gaussian(float(params[name]["sigma"]))
+            try:
+                params[name] = Gaussian(**params[name])
+            except (TypeError, ValueError) as error:
+                raise RunError(f"{run / ABOUT} is damaged: {error}") from error
+        elif not isinstance(params.get(name, ""), str | None):
+            raise RunError(f"{run / ABOUT} is damaged: {name} = {params[name]!r}")
     return params
 
 

@@ -17,6 +17,8 @@ from lapae.cli import main
 
 QUICK = ["--hidden", "8", "--epochs", "2", "--device", "cpu", "--no-verbose"]
 FAST = ["--n-samples", "3", "--device", "cpu"]
+SCORED = ["score", "p_value", "log_likelihood", "outlier"]
+"""Columns that `lapae score` writes."""
 
 
 def rows_of(path) -> list[list[str]]:
@@ -35,7 +37,8 @@ def place(tmp_path_factory):
         ",".join(f"{v:.4f}" for v in row) + f",{'ab'[i % 2]}" for i, row in enumerate(x)
     ]
     (root / "train.csv").write_text("\n".join(lines) + "\n")
-    assert main(["train", str(root / "train.csv"), "--label-column", "kind", "--out", str(root / "table"), *QUICK]) == 0
+    table = ["train", str(root / "train.csv"), "--label-column", "kind", "--latent-dim", "2"]
+    assert main([*table, "--out", str(root / "table"), *QUICK]) == 0
     images = rng.integers(0, 256, (24, 8, 8), dtype=np.uint8)
     (root / "pictures").mkdir()
     for i, image in enumerate(images):
@@ -56,11 +59,12 @@ def test_score_a_table_keeps_index_label_and_order(place, holes, tmp_path, capsy
     out = tmp_path / "scores.csv"
     assert main(["score", str(place / "table"), str(holes), "-o", str(out), *FAST, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said == {"out": str(out), "n": 3, "skipped": 0}
     header, *rows = rows_of(out)
-    assert header == ["name", "kind", "log_likelihood"]
+    assert header == ["name", "kind", *SCORED]
     assert [row[:2] for row in rows] == [["first", "a"], ["second", "b"], ["third", "a"]]
-    assert all(np.isfinite(float(row[2])) for row in rows)
+    assert np.isfinite(np.array([row[2:] for row in rows], float)).all()
+    assert said == {"out": str(out), "n": 3, "skipped": 0, "outliers": sum(row[-1] == "1" for row in rows)}
+    assert all(0 < float(row[3]) <= 1 for row in rows)
 
 
 def test_columns_are_found_by_name(place, tmp_path):
@@ -273,9 +277,12 @@ def test_a_run_of_the_estimator_scores_as_the_estimator_does(tmp_path):
         == 0
     )
     header, *rows = rows_of(tmp_path / "s.csv")
-    assert header == ["log_likelihood", "outlier"]
-    np.testing.assert_allclose([float(row[0]) for row in rows], model.score_samples(x), rtol=1e-12)
-    np.testing.assert_array_equal([1 - 2 * int(row[1]) for row in rows], model.predict(x))
+    assert header == SCORED
+    columns = np.array(rows, float).T
+    np.testing.assert_allclose(columns[0], model.score_samples(x), rtol=1e-12)
+    np.testing.assert_allclose(columns[1], model.p_value(x), rtol=1e-12)
+    np.testing.assert_allclose(columns[2], -model.score_parts(x)["log_likelihood"], rtol=1e-12)
+    np.testing.assert_array_equal(1 - 2 * columns[3], model.predict(x))
 
 
 @pytest.mark.parametrize("kind", ["table", "windows"])
@@ -292,8 +299,8 @@ def test_a_value_beyond_all_numbers_is_an_outlier(kind, predictive, tmp_path, ca
     np.save(tmp_path / "x.npy", x)
     command = ["score", str(tmp_path / "run"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "s.csv")]
     assert main([*command, "--device", "cpu"]) == 0
-    score, outlier = rows_of(tmp_path / "s.csv")[8]
-    assert np.isfinite(float(score))
+    *scores, outlier = rows_of(tmp_path / "s.csv")[8]
+    assert np.isfinite(np.array(scores, float)).all()
     assert outlier == "1"
 
 
@@ -304,7 +311,7 @@ def test_a_table_with_missing_values_trains_from_the_command_line(tmp_path, hole
         lines.append(",".join("" if rng.random() < 0.2 else f"{v:.3f}" for v in row))
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     run = ["train", str(tmp_path / "t.csv"), "--allow-nan", "--out", str(tmp_path / "run"), "--json", *QUICK]
-    assert main(run) == 0
+    assert main([*run, "--test-fraction", "0.2"]) == 0
     assert np.isfinite(json.loads(capsys.readouterr().out)["test"]["squared_error"])
     assert (
         main(
@@ -398,7 +405,7 @@ def test_an_empty_array_gives_an_empty_table_as_an_empty_csv_does(place, tmp_pat
     for name in ("none.npy", "none.csv"):
         out = tmp_path / "s.csv"
         assert main(["score", str(place / "table"), str(tmp_path / name), "-o", str(out), *FAST]) == 0
-        assert rows_of(out) == [["log_likelihood"]]
+        assert rows_of(out) == [SCORED]
 
 
 def test_training_leaves_out_an_unreadable_image_with_skip_bad(tmp_path, capsys):

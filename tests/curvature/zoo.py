@@ -38,6 +38,18 @@ class SharedLayer(nn.Module):
         return self.b(F.gelu(self.a(x)))
 
 
+class Twice(nn.Module):
+    """One layer under two names, and another in a list as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(5, 5)
+        self.b, self.all = self.a, nn.ModuleList([self.a, nn.Linear(5, 5)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.all[1](torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+
 class FunctionalConv(nn.Module):
     """Convolutions by hand, of raw parameters."""
 
@@ -168,6 +180,7 @@ class Pair(nn.Module):
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied": (Tied, (5,)),
     "shared layer": (SharedLayer, (5,)),
+    "twice": (Twice, (5,)),
     "functional convolution": (FunctionalConv, (1, 4, 4)),
     "u-net": (UNet, (1, 4, 4)),
     "vit": (ViT, (1, 4, 4)),

@@ -20,7 +20,7 @@ def short(monkeypatch):
     fit, n_distinct = lapae.fit.fit, lapae.predict.mc.n_distinct
 
     def few(config, *arguments, **options):
-        epochs = min(config.train.epochs, EPOCHS)
+        epochs = min(EPOCHS if config.train.epochs is None else config.train.epochs, EPOCHS)
         return fit(replace(config, train=replace(config.train, epochs=epochs)), *arguments, **options)
 
     monkeypatch.setattr(lapae.fit, "fit", few)

@@ -13,7 +13,8 @@ PUBLIC = ("", ".curvature", ".posterior", ".methods", ".predict", ".tasks", ".da
 """Modules whose `__all__` is the public interface."""
 MEMBERS = {
     "lapae.LaplacianAutoencoder": ("fit", "transform", "reconstruct", "score_samples", "impute", "sample", "load"),
-    "lapae.model": ("Model", "load_run"),
+    "lapae.model": ("Model",),
+    "lapae.storage": ("load_run",),
     "lapae.fit": ("fit", "load_data"),
     "lapae.config": ("Config", "TrainConfig"),
     "lapae.errors": ("LapaeError",),

@@ -24,16 +24,16 @@ QUICK = {"epochs": 3, "n_samples": 4, "device": "cpu", "random_state": 0}
 rng = np.random.default_rng(0)
 
 
-def curve(n: int = 120) -> np.ndarray:
+def curve(n: int = 120, seed: int = 1) -> np.ndarray:
     """Data on a curve in five dimensions, in units that differ."""
-    t = np.random.default_rng(1).uniform(-1, 1, (n, 1))
+    t = np.random.default_rng(seed).uniform(-1, 1, (n, 1))
     x = np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**2, t**3], 1)
-    return 100 + 10 * (x + 0.05 * np.random.default_rng(2).standard_normal(x.shape))
+    return 100 + 10 * (x + 0.05 * np.random.default_rng(seed + 1).standard_normal(x.shape))
 
 
 @pytest.fixture(scope="module")
 def fitted() -> LaplacianAutoencoder:
-    return LaplacianAutoencoder(epochs=60, n_samples=20, device="cpu", random_state=0).fit(curve())
+    return LaplacianAutoencoder(epochs=60, n_samples=20, device="cpu", random_state=0).fit(curve(600))
 
 
 DATA = {
@@ -112,7 +112,8 @@ def test_it_learns_and_tells_outliers(fitted):
     scores = np.concatenate([fitted.score_samples(x), fitted.score_samples(strange)])
     assert roc_auc_score([1] * len(x) + [0] * len(x), scores) > 0.99
     assert (fitted.predict(strange) == -1).all()
-    assert (fitted.predict(x) == -1).sum() == pytest.approx(0.05 * len(x), abs=1)
+    new = curve(1000, seed=3)
+    assert (fitted.predict(new) == -1).mean() == pytest.approx(0.05, abs=0.04)  # 200 calibrate: deviation 0.015
     np.testing.assert_allclose(fitted.decision_function(x), fitted.score_samples(x) - fitted.offset_)
 
 
@@ -132,14 +133,10 @@ def test_a_missing_value_has_no_say():
     x = curve(40)
     x[::3, 2] = np.nan
     model = LaplacianAutoencoder(method="posthoc", **QUICK).fit(x)
-    from lapae.curvature import record
-
     method = model.model_.method
-    data = model.to_model(x).double()
-    one = data[:1]
+    one = model.model_.tensor(x)[:1]
     assert one.isnan().any()
-    method.network.requires_grad_(True)
-    h = method.curvature(record(method.network, one))
+    h = method.curvature(method.run_at_mean(one))
     bias = [h[name] for name in h if name.startswith("decoder") and name.endswith("bias")][-1]
     assert bias[2] == 0  # the bias of a missing output
     assert (bias[[0, 1, 3, 4]] > 0).all()
@@ -156,7 +153,10 @@ def test_save_and_load_predict_the_same(tmp_path, fitted):
     np.testing.assert_array_equal(again.sample(3), fitted.sample(3))
     assert again.get_params() == fitted.get_params()
     assert again.history_ == fitted.history_
-    fitted.save(tmp_path / "run")  # an estimator may be saved again
+    with pytest.raises(RunError, match="overwrite=True"):
+        fitted.save(tmp_path / "run")
+    fitted.save(tmp_path / "run", overwrite=True)
+    np.testing.assert_array_equal(LaplacianAutoencoder.load(tmp_path / "run").score_samples(x), again.score_samples(x))
     assert not list((tmp_path / "run").glob("*.pkl"))
 
 
@@ -180,10 +180,13 @@ def test_load_says_what_is_wrong(tmp_path, fitted):
         LaplacianAutoencoder.load(tmp_path / "nowhere")
     fitted.save(tmp_path / "run")
     (tmp_path / "run" / "estimator.json").write_text(json.dumps({"format": "other"}))
-    with pytest.raises(RunError, match="expected format"):
+    with pytest.raises(RunError, match=r"estimator\.json is damaged: it has no parameters"):
         LaplacianAutoencoder.load(tmp_path / "run")
-    (tmp_path / "run" / "estimator.json").unlink()
-    with pytest.raises(RunError, match="holds no estimator"):
+    (tmp_path / "run" / "estimator.json").unlink()  # as lapae train leaves it
+    again = LaplacianAutoencoder.load(tmp_path / "run")
+    np.testing.assert_array_equal(again.predict(curve()), fitted.predict(curve()))
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.raises(RunError, match="has no model yet"):
         LaplacianAutoencoder.load(tmp_path / "run")
 
 
@@ -285,7 +288,7 @@ def test_defaults_on_small_tables(load):
         ({"precision": "64"}, "precision = '64': expected one of 32, tf32, bf16"),
         ({"batch_size": 0}, "batch_size = 0: expected at least 1"),
         ({"learning_rate": 0}, "learning_rate = 0: expected a finite number above 0"),
-        ({"contamination": "auto"}, "contamination='auto': expected a number above 0"),
+        ({"contamination": "some"}, "contamination='some': expected a number above 0"),
         ({"likelihood": "bernoulli"}, "bernoulli likelihood takes values from 0 to 1"),
         ({"likelihood": Categorical()}, "categorical likelihood takes values from 0 to 1"),
     ],

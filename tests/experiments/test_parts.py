@@ -21,7 +21,7 @@ from lapae_paper.experiments.vae_variance import START, component_log_densities,
 def posterior(uncertain: str) -> Laplace:
     """A posterior of a fitted kind without training: unit precision, over all weights or the decoder's alone."""
     torch.manual_seed(0)
-    config = MethodConfig(method="online", uncertain=uncertain, initial_precision="prior")
+    config = MethodConfig(method="online", hessian="approx", uncertain=uncertain, initial_precision="prior")
     method = build(config, lambda: mlp((6,), 2, hidden=()), Gaussian(), 100)
     assert isinstance(method, Laplace)
     return method

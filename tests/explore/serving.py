@@ -22,6 +22,7 @@ from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.explore.opening import opening
 from lapae.view.explore.routes import Routes
 from lapae.view.explore.server import Server
+from lapae.view.material import Material
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 QUICK = Options(n_samples=6, points=40, references=20, side=8)
@@ -56,14 +57,14 @@ def explorer(
 ) -> Explorer:
     """A trained model of `data`, opened as the command opens it."""
     config = Config(
-        model=ModelConfig(hidden=(16,), latent_dim=latent_dim, **options),
+        model=ModelConfig(hidden=(16,), latent_dim=latent_dim, linear=False, **options),
         method=MethodConfig.taking(method, members=2),
         train=TrainConfig(epochs=3, verbose=False, device="cpu"),
     )
     run = Run.create(folder / "run")
     fit(config, data, run=run)
     model = open_model(run.path, Device("cpu"))
-    return Explorer(model, data if with_data else None, value_range=model.space.value_range, options=QUICK)
+    return Explorer(model, Material.of(data) if with_data else Material(), QUICK)
 
 
 @contextmanager

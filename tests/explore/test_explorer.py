@@ -54,16 +54,16 @@ def test_shades_are_deviations_row_by_row(of_images):
 
 
 def test_item_is_the_prediction_for_it(of_images):
-    data = of_images.data
+    test = of_images.material.parts["test"]
     found = of_images.item("test", 3)
-    x = tensor(of_images.model, data.test, np.array([3]))
+    x = tensor(of_images.model, test, np.array([3]))
     want = ("codes", "covariance", "outputs", "density")
     told = predict(of_images.model.method, x, n_samples=6, want=want)
     np.testing.assert_allclose(found["covariance"], told.z_cov[0], rtol=2e-3)
     np.testing.assert_allclose(found["center"], told.z_mean[0], rtol=1e-3)
     np.testing.assert_allclose(found["at"], encode_mean(of_images.model.method, x)[0], rtol=1e-3)
     assert found["unusual"]["log_likelihood"] == pytest.approx(float(told.log_likelihood[0]), rel=1e-3)
-    assert found["values"] == np.asarray(data.test.x[3]).reshape(-1).tolist()
+    assert found["values"] == np.asarray(test.x[3]).reshape(-1).tolist()
     assert found["label"] == "<img src=x onerror=alert(1)>"  # datum 98 of all: its class is a hostile name
     np.testing.assert_array_equal(pixels(found["mean"])[..., 0], (told.x_mean[0, 0].clamp(0, 1) * 255).round().numpy())
     assert found["deviation_total"] == pytest.approx(float(told.x_var.sqrt().sum()), rel=1e-3)
@@ -75,7 +75,7 @@ def test_what_a_datum_is_compared_with(of_images):
     assert [rank["among"] for rank in train["ranks"]] == ["training data", "test data (not trained on)"]
     held_out = of_images.comparison.references["held_out"]
     assert test["ranks"][0]["n"] == len(held_out.index) - (0 in held_out.index)  # not with itself
-    inverted = 255.0 - np.asarray(of_images.data.test.x[0])
+    inverted = 255.0 - np.asarray(of_images.material.parts["test"].x[0])
     strange = of_images.look(inverted)["unusual"]["ranks"][0]
     assert strange["percentile"] == 0
     assert strange["verdict"] == "very unusual"
@@ -95,12 +95,12 @@ def test_percentiles_are_ranks():
 
 
 def test_missing_values_are_compared_with_data_that_lack_them_too(of_rows):
-    stored = np.array(of_rows.data.test.x[2])
+    stored = np.array(of_rows.material.parts["test"].x[2])
     stored[[1, 4]] = np.nan
     found = of_rows.look(stored)["unusual"]
     (rank,) = found["ranks"]
     assert rank["among"] == "test data (not trained on), without the same values"
-    x = torch.as_tensor(of_rows.model.space.convert(np.asarray(of_rows.data.test.x)))
+    x = torch.as_tensor(of_rows.model.space.convert(np.asarray(of_rows.material.parts["test"].x)))
     x = x[of_rows.comparison.references["held_out"].index]
     x[:, [1, 4]] = torch.nan
     scores = predict(of_rows.model.method, x, n_samples=6, want=("density",)).log_likelihood
@@ -109,7 +109,7 @@ def test_missing_values_are_compared_with_data_that_lack_them_too(of_rows):
 
 
 def test_completions_keep_what_is_visible_and_differ_elsewhere(of_images):
-    stored = np.asarray(of_images.data.test.x[1]).astype(np.float64)
+    stored = np.asarray(of_images.material.parts["test"].x[1]).astype(np.float64)
     stored[:, :4] = np.nan
     found = of_images.complete(stored, 0)
     assert len(found["samples"]) == 6
@@ -125,9 +125,9 @@ def test_completions_keep_what_is_visible_and_differ_elsewhere(of_images):
 
 def test_rows_are_told_in_the_units_of_the_data(of_rows):
     found = of_rows.item("train", 0)
-    assert found["values"] == np.asarray(of_rows.data.train.x[0]).tolist()
+    assert found["values"] == np.asarray(of_rows.material.parts["train"].x[0]).tolist()
     assert all(50 < value < 150 for value in found["mean"])
-    stored = np.asarray(of_rows.data.train.x[0]).copy()
+    stored = np.asarray(of_rows.material.parts["train"].x[0]).copy()
     stored[2] = np.nan
     completed = of_rows.complete(stored, 0)
     assert completed["mean"][0] == pytest.approx(stored[0], rel=1e-3)
@@ -149,7 +149,7 @@ def test_every_method(tmp_path, method):
     assert (found["deviation_total"] > 0) == (method != "ae")
     assert made.item("test", 0) == found  # nothing goes on along a stream of noise
     assert made.place((0, 1), (0.1, 0.2), None) == made.place((0, 1), (0.1, 0.2), None)
-    hidden = np.asarray(made.data.test.x[0]).astype(float)
+    hidden = np.asarray(made.material.parts["test"].x[0]).astype(float)
     hidden[:, :, :4] = np.nan
     assert len(made.complete(hidden, 0)["samples"]) == 6
 

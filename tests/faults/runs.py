@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import trained
 
-from lapae.cli.train import train_in
+from lapae.cli.run_folder import train_in
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.runs import Run
 
@@ -23,12 +23,16 @@ def curve(path: Path) -> Path:
 
 
 def config(source: Path, epochs: int = 4) -> Config:
-    return Config(
-        data=DataConfig(source=str(source)),
-        model=ModelConfig(hidden=(8,)),
-        method=MethodConfig(method="online"),
-        train=TrainConfig(epochs=epochs, device="cpu", verbose=False, patience=10_000),
-    ).resolved()
+    return (
+        Config(
+            data=DataConfig(source=str(source)),
+            model=ModelConfig(hidden=(8,)),
+            method=MethodConfig(method="online"),
+            train=TrainConfig(epochs=epochs, device="cpu", verbose=False, patience=10_000),
+        )
+        .as_in_the_paper()
+        .resolved()
+    )
 
 
 def train(path: Path, source: Path, epochs: int = 4) -> None:

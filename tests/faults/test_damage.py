@@ -19,7 +19,7 @@ from lapae.estimator import LaplacianAutoencoder
 from lapae.fit import saved_config
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, POSTERIOR, PREVIOUS, Run
 from lapae.runs.files import write_whole
-from lapae.storage import load_run
+from lapae.storage import CALIBRATION, load_run
 from lapae.train import loop
 from lapae.train.checkpoint import load_checkpoint
 
@@ -141,13 +141,13 @@ def test_a_damaged_configuration_is_taken_from_the_checkpoint_with_a_warning(sto
             assert "config.toml is damaged or was changed" in found[0], way
 
 
-@pytest.mark.parametrize("name", [METRICS, MODEL, POSTERIOR, CONFIG, HISTORY, CHECKPOINT, PREVIOUS])
+@pytest.mark.parametrize("name", [METRICS, MODEL, POSTERIOR, CALIBRATION, CONFIG, HISTORY, CHECKPOINT, PREVIOUS])
 def test_a_finished_run_can_be_used_or_says_what_is_wrong_and_resuming_mends_it(name, finished, source, tmp_path):
     for way, content in damaged((finished / name).read_bytes()).items():
         path = tmp_path / way
         shutil.copytree(finished, path)
         (path / name).write_bytes(content)
-        if name in (MODEL, POSTERIOR):
+        if name in (MODEL, POSTERIOR, CALIBRATION):
             with pytest.raises(RunError, match=rf"{name} is damaged.*lapae train --resume .* makes it anew"):
                 load_run(path)
         elif name == METRICS and not is_json(content):  # a bit of a number makes another number
@@ -158,10 +158,10 @@ def test_a_finished_run_can_be_used_or_says_what_is_wrong_and_resuming_mends_it(
                 warnings.simplefilter("error")
                 load_run(path)
         messages = resumed(path, source)
-        if name in (MODEL, POSTERIOR):
+        if name in (MODEL, POSTERIOR, CALIBRATION):
             assert any(f"{name} is damaged" in message for message in messages), way
             assert_same(path, finished)
-        if name in (MODEL, POSTERIOR, METRICS):
+        if name in (MODEL, POSTERIOR, CALIBRATION, METRICS):
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 load_run(path)
@@ -190,10 +190,10 @@ def test_a_posterior_beside_the_weights_of_an_earlier_training(finished, source,
         write_whole(place, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr("lapae.model.write_whole", killed)
+        patch.setattr("lapae.storage.write_whole", killed)
         with pytest.raises(KeyboardInterrupt):
             train(path, source, LATER)
-    monkeypatch.setattr("lapae.model.PATIENCE", 1)
+    monkeypatch.setattr("lapae.storage.PATIENCE", 1)
     with pytest.raises(RunError, match=r"is not that of .*model\.safetensors.*--resume"):
         load_run(path)
     train(path, source, LATER)
@@ -205,9 +205,10 @@ def test_a_model_that_is_written_while_it_is_read(finished, source, tmp_path, mo
     for place in (path, later):
         shutil.copytree(finished, place)
     train(later, source, LATER)
-    assert (later / POSTERIOR).read_bytes() != (path / POSTERIOR).read_bytes()
-    shutil.copy(later / POSTERIOR, path / POSTERIOR)
-    monkeypatch.setattr("lapae.model.time.sleep", lambda seconds: shutil.copy(later / MODEL, path / MODEL))
+    for name in (POSTERIOR, CALIBRATION):
+        assert (later / name).read_bytes() != (path / name).read_bytes()
+        shutil.copy(later / name, path / name)
+    monkeypatch.setattr("lapae.storage.time.sleep", lambda seconds: shutil.copy(later / MODEL, path / MODEL))
     found, expected = (load_run(place).method.state_dict() for place in (path, later))
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -232,7 +233,7 @@ def test_every_file_of_an_estimator(tmp_path):
                     assert name in str(error), way  # noqa: PT017
                     refused.add((name, way))
             shutil.rmtree(path)
-    for name in ("estimator.json", "estimator.safetensors", MODEL, POSTERIOR):
+    for name in ("estimator.json", CALIBRATION, MODEL, POSTERIOR):
         assert {(name, way) for way in ("empty", "half", "garbage")} <= refused
 
 
@@ -244,15 +245,15 @@ def test_hostile_estimator_json(tmp_path):
     good = json.loads(file.read_bytes())
     for change in (
         lambda about: [],
-        lambda about: {"format": good["format"]},
+        lambda about: {"format": "other"},
         lambda about: about | {"params": 3},
         lambda about: about | {"params": about["params"] | {"no_such": 1}},
         lambda about: about | {"params": about["params"] | {"likelihood": {"sigma": "x", "y": 1}}},
-        lambda about: about | {"fitted": about["fitted"] | {"predict": "x"}},
-        lambda about: about | {"fitted": about["fitted"] | {"space": 1}},
-        lambda about: about | {"fitted": about["fitted"] | {"space": {}}},
-        lambda about: about | {"fitted": {}},
-        lambda about: about | {"fitted": about["fitted"] | {"offset_": "x"}},
+        lambda about: about | {"params": about["params"] | {"likelihood": 3}},
+        lambda about: about | {"params": about["params"] | {"network": 3}},
+        lambda about: about | {"params": about["params"] | {"contamination": "x"}},
+        lambda about: about | {"params": about["params"] | {"contamination": [1]}},
+        lambda about: about | {"params": about["params"] | {"device": 1}},
     ):
         file.write_text(json.dumps(change(json.loads(json.dumps(good)))))
         with pytest.raises(RunError, match=r"estimator\.json"):

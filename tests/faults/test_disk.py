@@ -14,6 +14,7 @@ from lapae.errors import RunError
 from lapae.runs import CHECKPOINT, MODEL, POSTERIOR, Run, read_tensor_file
 from lapae.runs.files import whole_folder
 from lapae.runs.outputs import csv_rows
+from lapae.storage import CALIBRATION
 from lapae.train.checkpoint import load_checkpoint
 
 from .runs import assert_same, curve, train
@@ -84,7 +85,7 @@ def whole(tmp_path_factory, source):
 
 
 def test_full_at_every_operation_in_turn(source, whole, tmp_path):
-    """Config, metrics, checkpoint, posterior, model: nothing but the file that was being written is lost."""
+    """Of config, metrics, checkpoint, posterior, calibration and model no more is lost than what is being written."""
     failed, last = [], 0
     for full_from in range(1, 1000):
         path = tmp_path / str(full_from)
@@ -100,7 +101,7 @@ def test_full_at_every_operation_in_turn(source, whole, tmp_path):
                 break
         n_saved = 0
         if path.exists():
-            for name in (CHECKPOINT, MODEL, POSTERIOR):
+            for name in (CHECKPOINT, MODEL, POSTERIOR, CALIBRATION):
                 if (path / name).exists():
                     read_tensor_file(path / name)
             checkpoint = load_checkpoint(Run(path))  # without a warning: the newest is good
@@ -109,7 +110,7 @@ def test_full_at_every_operation_in_turn(source, whole, tmp_path):
         last = n_saved
         train(path, source, 3)
         assert_same(path, whole)
-    assert set(failed) >= {"config.toml", "metrics.jsonl", "metrics.json", MODEL, POSTERIOR, CHECKPOINT}
+    assert set(failed) >= {"config.toml", "metrics.jsonl", "metrics.json", MODEL, POSTERIOR, CALIBRATION, CHECKPOINT}
     assert_same(path, whole)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from lapae.cli import main
 from lapae.data.inputs import base
+from lapae.model import Model
 
 FAST = ["--n-samples", "2", "--device", "cpu"]
 
@@ -39,19 +40,17 @@ def write_table(path: Path, n: int) -> None:
 
 def at_first_block(monkeypatch, act) -> None:
     """Do something when the first block of an input has been read, and the others have not."""
-    from lapae.cli import new_data
-
     done: list[bool] = []
-    before = new_data.to_model
+    before = Model.tensor
 
-    def to_model(*arguments):
+    def tensor(self, x):
         if not done:
             done.append(True)
             act()
-        return before(*arguments)
+        return before(self, x)
 
     monkeypatch.setattr(base, "BLOCK_ROWS", 7)
-    monkeypatch.setattr(new_data, "to_model", to_model)
+    monkeypatch.setattr(Model, "tensor", tensor)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npy"])

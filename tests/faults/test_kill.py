@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lapae.cli import main
-from lapae.cli.train import train_in
+from lapae.cli.run_folder import train_in
 from lapae.errors import RunError
 from lapae.runs import CHECKPOINT, CONFIG, MODEL, Run, read_tensor_file
 from lapae.runs.toml import write_config

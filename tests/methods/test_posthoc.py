@@ -125,7 +125,7 @@ def test_at_a_temperature_there_is_no_marginal_likelihood():
 
 
 def test_finishing_twice_does_not_count_the_data_twice():
-    method, report = finished(optimize_prior="scalar")
+    method, report = finished(hessian="approx", optimize_prior="scalar")
     assert method.finish(lambda: data().split(5), 23, Step()) == report
 
 
@@ -137,13 +137,17 @@ MODEL = ModelConfig(hidden=(8,))
 
 def trained(method: str, table: Data, path) -> Run:
     run = Run.create(path)
-    fit(Config(model=MODEL, method=MethodConfig(method=method), train=TRAIN), table, run=run)
+    fit(as_in_the_paper(MethodConfig(method=method)), table, run=run)
     return run
+
+
+def as_in_the_paper(method: MethodConfig, model: ModelConfig = MODEL) -> Config:
+    return Config(model=model, method=method, train=TRAIN).as_in_the_paper()
 
 
 def from_run(run, table: Data, model: ModelConfig = MODEL, **options):
     method = MethodConfig(method="posthoc", pretrained=str(getattr(run, "path", run)), **options)
-    return fit(Config(model=model, method=method, train=TRAIN), table)
+    return fit(as_in_the_paper(method, model), table)
 
 
 @pytest.mark.parametrize("source", ["ae", "online"])
@@ -156,7 +160,7 @@ def test_weights_of_a_run_are_taken_as_they_are(source, table, tmp_path):
     assert model.metrics["epochs"] == 0
     assert model.metrics["stopped"] == "nothing to train"
     assert math.isfinite(model.metrics["log_marginal_likelihood"])
-    h = ggn_diagonal(model.method.network.requires_grad_(True), torch.from_numpy(table.train.x))
+    h = ggn_diagonal(model.method.network.requires_grad_(True), torch.from_numpy(table.train.x).double())
     assert_close(model.method.posterior.split(model.method.posterior.h), h, rtol=1e-4, atol=1e-3)
 
 
@@ -179,9 +183,12 @@ def test_a_taken_network_predicts_as_a_trained_one(predictive, hessian, table, t
 
 def test_saved_and_loaded(table, tmp_path):
     run = Run.create(tmp_path / "posthoc")
-    source = trained("ae", table, tmp_path / "ae")
+    source = Run.create(tmp_path / "ae")
+    fit(Config(model=MODEL, method=MethodConfig(method="ae"), train=TRAIN), table, run=source)  # as the data choose
+    noise = load_run(source.path).method.sigma
     config = Config(model=MODEL, method=MethodConfig(method="posthoc", pretrained=str(source.path)), train=TRAIN)
     before = fit(config, table, run=run).method.state_dict()
+    assert_close(before["sigma"], noise)  # that of the same residuals, though nothing was trained
     for file in source.path.iterdir():
         file.unlink()  # what it was made from is not needed again
     after = load_run(run.path).method.state_dict()
@@ -220,7 +227,8 @@ def test_modules_of_ones_own_trained_before(frozen, table):
     for old, new in zip(before, model.method.network.parameters(), strict=True):
         assert torch.equal(old, new)
     assert (model.method.posterior.h > 0).all()
-    assert [p.requires_grad for p in model.method.network.encoder.parameters()] == [not frozen] * 4
+    assert [p.requires_grad for p in encoder.parameters()] == [not frozen] * 4
+    assert not any(p.requires_grad for p in model.method.parameters())  # what is trained stays as it is
 
 
 def test_it_trains_as_an_autoencoder_first():

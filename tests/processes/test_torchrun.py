@@ -26,7 +26,8 @@ from lapae.runs import CHECKPOINT, HISTORY, MODEL, Run
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LAPAE = ["-m", "lapae"]
-QUICK = ["--hidden", "8", "--device", "cpu", "--batch-size", "101"]
+QUICK = ["--hidden", "8", "--device", "cpu", "--batch-size", "101", "--hessian", "approx", "--schedule", "plateau"]
+"""Without noise that belongs to data, and with a learning rate that does not depend on the number of epochs."""
 EPOCHS = 40
 """So many that a job is still at work when it is killed."""
 

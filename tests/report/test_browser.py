@@ -11,8 +11,10 @@ from dataclasses import asdict, replace
 import pytest
 from browser import Browser
 
+from lapae.runs.numbers import number
 from lapae.runs.results import Record, Table
 from lapae.view.report.page import REPORT, write_report
+from lapae.view.web import asset
 
 from .test_report import HOSTILE, QUICK, images, trained
 
@@ -57,6 +59,19 @@ def test_moving_over_the_map_changes_the_picture(tmp_path):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_the_browser_writes_numbers_as_python_does(tmp_path):
+    values = [0, -0.0, 1, 12.6, 999.96, 1234.5678, -98765.4321, 1e9, 2.5e12, 1.618e-8, -3e-5, 0.00012345, 0.1 + 0.2]
+    cases = [(value, digits, scale) for value in values for digits in (2, 3, 4) for scale in (0, 1, 1e4, 1e-6)]
+    page = tmp_path / "numbers.html"
+    page.write_text(f"<meta charset=utf-8><script>{asset('numbers.js')}</script>")
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(page.as_uri())
+        found = browser.run(f"{json.dumps(cases)}.map(([v, d, s]) => readable(v, d, s))")
+        assert browser.run("[null, NaN, Infinity].map((v) => readable(v))") == ["–", "–", "∞"]
+    assert found == [number(float(value), digits, scale) for value, digits, scale in cases]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_numbers_of_a_task_are_in_sight_on_a_phone(tmp_path):
     data = images()
     run, model = trained(data, tmp_path)
@@ -68,8 +83,7 @@ def test_numbers_of_a_task_are_in_sight_on_a_phone(tmp_path):
         browser.open((run / REPORT).as_uri())
         size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
         browser.call("Emulation.setDeviceMetricsOverride", **size)
-        right = browser.until(
-            "(document.querySelector('td:last-child') || document.body).getBoundingClientRect().right"
-        )
+        browser.until("document.readyState === 'complete'")
+        right = browser.run("document.querySelector('td:last-child').getBoundingClientRect().right")
         assert browser.run("document.querySelector('td:last-child').textContent") == "0.0653"
         assert right <= browser.run("document.querySelector('.scroll').getBoundingClientRect().right")

@@ -70,8 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(str(error))
         raise
     except (MemoryError, RuntimeError) as error:
-        from lapae.curvature.memory import is_out_of_memory
+        from lapae.curvature.memory import OutOfMemory, is_out_of_memory
 
+        if isinstance(error, OutOfMemory):
+            return _fail(str(error))
         if is_out_of_memory(error):
             return _fail(f"out of memory: try a smaller batch_size or network, or device cpu ({str(error)[:200]})")
         if _others_are_gone(error):

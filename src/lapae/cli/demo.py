@@ -44,7 +44,7 @@ class DemoCommand:
 def main(arguments: Sequence[str]) -> int:
     """Train, evaluate, report, print."""
     command = tyro.cli(DemoCommand, args=list(arguments), prog="lapae demo")
-    from lapae.cli.train import report, train_in
+    from lapae.cli.run_folder import print_numbers, train_in
     from lapae.fit import load_data
     from lapae.runs import Run, plain
     from lapae.view.report.page import REPORT, write_report
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         tasks = {record.task: record.result for record in records}
         print(json.dumps(plain({"run": str(run.path), **model.metrics, "tasks": tasks, "report": str(page)})))
         return 0
-    report(model, as_json=False)
+    print_numbers(model, as_json=False)
     for record in records:
         print(f"\n{record.task}")
         print(record.table)

@@ -6,21 +6,20 @@ import inspect
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
 from lapae.cli.new_data import UNNAMED
+from lapae.cli.run_folder import open_run
 from lapae.errors import ConfigError
 from lapae.registry import listing
 from lapae.tasks import TASKS, run_task
 
 if TYPE_CHECKING:
-    from lapae.data import Data
-    from lapae.model import Model
-    from lapae.runs import Run
+    pass
 
 Options = TypeVar("Options")
 
@@ -79,17 +78,3 @@ def main(arguments: Sequence[str]) -> int:
     print(record.table)
     print(f"\n{run / 'tasks'}/{name}.json")
     return 0
-
-
-def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> tuple[Run, Model, Data]:
-    """A run, its model on a device, and its data."""
-    from lapae.data.catalog import check_data
-    from lapae.fit import load_data
-    from lapae.runs import Run
-    from lapae.storage import load_run
-    from lapae.train.devices import choose_device
-
-    model = load_run(path, device=choose_device(device))
-    check_data(model.config.data.source)
-    source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
-    return Run.open(path), model, load_data(source)

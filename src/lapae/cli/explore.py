@@ -77,6 +77,7 @@ def prepare(command: ExploreCommand) -> Server:
     from lapae.view.explore.opening import opening
     from lapae.view.explore.routes import Routes
     from lapae.view.explore.server import Server, is_loopback
+    from lapae.view.material import Material
 
     if not is_loopback(command.host):
         print("lapae: warning: whoever has the address below can see the data of this run", file=sys.stderr)
@@ -85,7 +86,7 @@ def prepare(command: ExploreCommand) -> Server:
     if reason is not None:
         print(f"lapae: warning: {reason}", file=sys.stderr)
     options = Options(command.n_samples, command.points, seed=command.seed)
-    explorer = Explorer(model, data, value_range=model.space.value_range, options=options)
+    explorer = Explorer(model, Material() if data is None else Material.of(data), options)
     name = command.run.resolve().name
     return Server(Routes(explorer, opening(explorer, name, reason)), command.host, command.port)
 

@@ -48,6 +48,7 @@ COMMANDS: Registry[Command] = Registry(
             _own(
                 "explore", "the latent space of a run in a browser: move in it, look at data, fill in what is missing"
             ),
+            _own("export", "one ONNX graph of a trained run: reconstruction, intervals, score and p-value"),
         ]
     ),
     group="lapae.commands",

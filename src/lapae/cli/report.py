@@ -17,12 +17,13 @@ class ReportCommand:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of a trained run."""
-    n_samples: int = 50
-    """Networks drawn for each mean and deviation."""
+    n_samples: int | None = None
+    """Networks drawn for each mean and deviation; where not given one pass that carries a variance, or 20 networks of a
+    method that has no such pass."""
     points: int = 1500
-    """Training data on the latent map at most."""
+    """Data on the latent map at most."""
     examples: int = 8
-    """Reconstructed test data, and half as many again of the most uncertain."""
+    """Data shown with their reconstructions, and most unusual ones."""
     seed: int = 0
     """Of subsets and draws."""
     data_dir: str | None = None
@@ -36,13 +37,14 @@ class ReportCommand:
 def main(arguments: Sequence[str]) -> int:
     """Parse, write, say where."""
     command = tyro.cli(ReportCommand, args=list(arguments), prog="lapae report")
-    from lapae.cli.eval import open_run
+    from lapae.cli.run_folder import open_run
     from lapae.errors import ConfigError
     from lapae.view.report.page import REPORT, Sizes, write_report
 
     for name in ("n_samples", "points", "examples"):
-        if getattr(command, name) < 1:
-            raise ConfigError(f"{name} = {getattr(command, name)}: expected at least 1")
+        value = getattr(command, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} = {value}: expected at least 1")
     run, model, data = open_run(command.run, command.device, command.data_dir)
     sizes = Sizes(command.n_samples, command.points, command.examples, command.seed)
     size = write_report(run, model, data, sizes)

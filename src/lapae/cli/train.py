@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
@@ -15,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 import tyro
 
 from lapae.cli.new_data import UNNAMED
+from lapae.cli.run_folder import print_numbers, train_in
 from lapae.config import METHODS, Config, DataConfig, MethodConfig, MethodOptions, ModelConfig, TrainConfig
 from lapae.config.fields import OneOf
 from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
@@ -23,8 +21,7 @@ from lapae.registry import listing
 from lapae.train.launch import end_with_launcher, in_job, may_restart, start_processes
 
 if TYPE_CHECKING:
-    from lapae.model import Model
-    from lapae.runs import Run
+    pass
 
 
 M = TypeVar("M", bound=MethodOptions)
@@ -80,6 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     # Heavy imports from here on: the help has been answered.
     from lapae.fit import load_data
     from lapae.runs import Run
+    from lapae.train.choose import choose
     from lapae.train.distributed import from_first, node_first, rank, take_place
 
     data = None
@@ -87,9 +85,10 @@ def main(arguments: Sequence[str]) -> int:
     if command.resume is None:
         config = replace(config, data=replace(config.data, source=absolute(config.data.source)))
         data = node_first(lambda: load_data(config.data))
+        config = choose(config, data.space)  # a run that is continued has chosen too
     path, resume = from_first(lambda: choose_run(command, config))
     model = train_in(Run(path), config, data, resume=resume)
-    return report(model, as_json=command.json) if rank() == 0 else 0
+    return print_numbers(model, as_json=command.json) if rank() == 0 else 0
 
 
 def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
@@ -164,45 +163,3 @@ def absolute(source: str) -> str:
     known = {data_set.name for data_set in data_sets()}
     path = Path(source).expanduser()
     return source if source in known or not path.exists() else str(path.resolve())
-
-
-def train_in(run: Run, config: Config, data=None, *, resume: bool = False) -> Model:
-    """Train in a run folder that no other job writes, with progress on stderr."""
-    from lapae.fit import fit
-    from lapae.train.distributed import from_first, note_begun, rank
-    from lapae.train.progress import make_progress
-
-    observers = [make_progress(sys.stderr)] if config.train.verbose and rank() == 0 else []
-
-    def hold() -> None:
-        held.enter_context(run.lock())
-        if not resume:  # again, now that no other process can begin one here
-            run.check_free()
-        note_begun()
-
-    try:
-        with ExitStack() as held:
-            from_first(hold)
-            return fit(config, data, run=run, resume=resume, observers=observers)
-    except KeyboardInterrupt:
-        if rank() == 0 and (run / "config.toml").exists():
-            print(f"\nlapae: stopped; continue with: lapae train --resume {run.path}", file=sys.stderr)
-        raise
-
-
-def report(model: Model, *, as_json: bool) -> int:
-    """Print where the run is and its final numbers."""
-    from lapae.runs import plain
-
-    metrics = model.metrics
-    if as_json:
-        print(json.dumps(plain({"run": str(model.path), "method": model.config.method.method, **metrics})))
-        return 0
-    lines = {"run": str(model.path), "trained": f"{metrics['epochs']} epochs ({metrics['stopped']})"}
-    if metrics["best_loss"] is not None:
-        lines["best"] = f"epoch {metrics['best_epoch']}, validation loss {metrics['best_loss']:.6g}"
-    for name, value in metrics.get("test", {}).items():
-        lines[f"test {name.replace('_', ' ')}"] = f"{value:.6g}"
-    width = max(map(len, lines))
-    print("\n".join(f"{name:<{width}}  {value}" for name, value in lines.items()))
-    return 0

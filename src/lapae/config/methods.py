@@ -57,8 +57,9 @@ class LaplaceOptions(MethodOptions):
     its unit, so that the outputs of units vary alike however wide the layer; flat: the same for all (the paper's)."""
     temperature: Positive = 1.0
     """Divides the posterior precision: above 1 is a wider posterior."""
-    uncertain: Literal["all", "encoder", "decoder"] = "all"
-    """Weights that the posterior is over; the others are taken as known."""
+    uncertain: str = "all"
+    """Weights that the posterior is over, the others are taken as known: all, encoder, decoder, or patterns of
+    parameter names with commas between them, such as decoder.*,encoder.4.weight."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class MethodConfig:
 
         Args:
             method: a name of `METHODS`.
-            options: where to start from instead of the defaults; of those of another method, what both have is taken.
+            options: where to start from instead of the defaults; of another method's, what was set and both have stays.
             given: options by name. One that the method does not have is a ConfigError.
         """
         kind = options_of(method)
@@ -189,7 +190,12 @@ class MethodConfig:
         for name in given:
             if name not in known:
                 raise ConfigError(unknown_option(method, name))
-        before = {name: value for name, value in vars(options).items() if name in known} if options else {}
+        before = {}
+        if options is not None:  # defaults are those of the method itself
+            set_there = [
+                field for field in dataclasses.fields(options) if getattr(options, field.name) != field.default
+            ]
+            before = {field.name: getattr(options, field.name) for field in set_there if field.name in known}
         object.__setattr__(self, "method", method)
         object.__setattr__(self, "options", kind(**before | given))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from lapae.config.fields import Count, OneOf, Positive, Probability, Whole, Widths, check
+from lapae.config.fields import Bound, Count, OneOf, Positive, Whole, Widths, check
 from lapae.config.methods import MethodConfig
 from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
 
@@ -62,9 +62,9 @@ class ModelConfig:
     """Between layers (mlp, conv)."""
     linear: bool | None = None
     """A linear path beside the network (mlp, conv), which starts from the principal components of the data."""
-    hide: Probability | None = None
+    hide: Annotated[float, Bound(lambda share: 0 <= share < 1, "a share from 0 to below 1")] | None = None
     """Share of the values of a table that training hides from the network (mlp) at most, which also gets to know what
-    is missing: then it fills in missing values well."""
+    is missing: then it fills in missing values well. 0 for none of this."""
     likelihood: Annotated[str, OneOf(LIKELIHOODS)] = "gaussian"
     """Of the data given the output of the network."""
     sigma: Positive | None = None
@@ -131,9 +131,12 @@ class Config:
         """With the paper's choices in place of what is open, where `lapae.train.choose` would look at the data."""
         chosen = {"hessian": "approx", "prior_scale": "flat", "predictive": "mc", "n_samples": 100, "hessian_every": 1}
         open_ = {name: value for name, value in chosen.items() if getattr(self.method.options, name, value) is None}
-        model = _filled(self.model, network="mlp", latent_dim=2, activation="tanh", linear=False, sigma=1.0)
-        if model.network not in ("mlp", "conv"):  # the others are made as they are
-            model = replace(model, activation=self.model.activation, linear=self.model.linear)
+        model = _filled(self.model, network="mlp", latent_dim=2, sigma=1.0)
+        if model.network in ("mlp", "conv"):  # the others are made as they are
+            widths = (512, 256) if model.network == "mlp" else (128,)
+            model = _filled(model, hidden=widths, activation="tanh", linear=False)
+        if model.network == "mlp":
+            model = _filled(model, hide=0.0)
         method = MethodConfig(self.method.method, self.method.options, **open_)
         return replace(self, model=model, method=method, train=self.train.filled())
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lapae.curvature.call import Work
 from lapae.curvature.extract import Kronecker, outer
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.per_datum import PerDatum, Pulled, per_datum, rows_of_gradients
 from lapae.curvature.rules import CHUNK_FLOATS, Params, identity_rows
+from lapae.curvature.stateless import functional_call
 
 LARGEST_CODE = 1024
 """Numbers of a code up to which there is a row for each of them, and a matrix between them."""

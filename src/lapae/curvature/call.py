@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lapae.curvature.rules import Params
+from lapae.curvature.stateless import functional_call
 
 
 @dataclass(frozen=True)

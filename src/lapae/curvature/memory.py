@@ -9,15 +9,13 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
-from lapae.errors import LapaeError
-
 T = TypeVar("T")
 
 SIGNS = ("out of memory", "allocate memory", "alloc_failed", "not enough memory")
 """What the messages of torch's plain RuntimeErrors say: of its allocators, of cuBLAS and of cuDNN."""
 
 
-class OutOfMemory(LapaeError, MemoryError):
+class OutOfMemory(MemoryError):
     """Not even the smallest piece fits."""
 
 

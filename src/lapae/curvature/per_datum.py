@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from lapae.curvature.call import Work, tensor_of
 from lapae.curvature.memory import is_out_of_memory
 from lapae.curvature.rules import Leaf, Params
+from lapae.curvature.stateless import functional_call
 from lapae.curvature.watch import Cut, Use, Watch
 
 
@@ -151,7 +152,7 @@ def per_datum(task: Work, cut: str | None = None) -> PerDatum:
 def _map(of_datum: Callable[..., tuple[Any, ...]], n: int, *args: Any) -> tuple[Any, ...]:
     """`of_datum` for every datum, results stacked; by a loop where it does not let itself be mapped."""
     try:
-        return vmap(of_datum, tuple(None if a is None else 0 for a in args), randomness="same")(*args)
+        return vmap(of_datum, tuple(None if a is None else 0 for a in args), randomness="different")(*args)
     except (RuntimeError, NotImplementedError) as error:
         if is_out_of_memory(error):
             raise

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, hessian, jacrev, vmap
+from torch.func import hessian, jacrev, vmap
 
 from lapae.curvature.call import tensor_of
 from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.curvature.rules import Params
+from lapae.curvature.stateless import functional_call
 
 
 def output_hessian(likelihood: Likelihood, output: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ class Data:
         """What a reader has read in splits, with `options` of `lapae.data.splits.partition`."""
         parts = partition(len(records.x), records.partition, **options)
         train, valid, calib, held_out = (
-            Split(take(records.x, index), None if records.y is None else records.y[index]) for index in parts
+            Split(take(records.x, index), None if records.y is None else records.y[index], index) for index in parts
         )
         space = Space.of(
             train.x,

@@ -68,9 +68,15 @@ class Split:
     """(N, *shape) in storage units; `x[index_array]` reads some of them."""
     y: np.ndarray | None
     """(N,) integer classes, or (N, A) attributes that are 0 or 1; None where there are no labels."""
+    rows: np.ndarray | None = None
+    """(N,) where they stand in the set that was split, from 0; None where they are all of it."""
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def row(self, i: int) -> int:
+        """Where datum i stands in the set that was split."""
+        return i if self.rows is None else int(self.rows[i])
 
 
 @dataclass(frozen=True)

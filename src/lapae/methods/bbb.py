@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from lapae.config.methods import BBBOptions
 from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.stateless import functional_call
 from lapae.methods.base import Draws, Method, NetworkFactory, Point
 from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws, normal_draws

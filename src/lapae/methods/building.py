@@ -18,6 +18,7 @@ from lapae.methods.base import Method, build
 from lapae.methods.seeds import seed_all
 from lapae.models import Autoencoder
 from lapae.models import build as build_network
+from lapae.models.adapt import adapt
 from lapae.models.missing import FillMissing, Observe, filling
 from lapae.models.principal import start_at_principal_components
 
@@ -32,7 +33,7 @@ def build_method(
     config: Config,
     space: Space,
     *,
-    network: Modules | None = None,
+    network: Modules | nn.Module | None = None,
     likelihood: Likelihood | None = None,
     start: Tensor | None = None,
 ) -> Method:
@@ -46,6 +47,7 @@ def build_method(
     """
     seed_all(config.train.seed, "init")
     if network is not None:
+        network = adapt(network, space.model_shape)
         _check_fits(network, space.model_shape)
     factory = _Copies(network) if network is not None else Named(config.model, space.model_shape)
     if start is not None and config.model.linear:
@@ -54,7 +56,7 @@ def build_method(
     likelihood = likelihood or make_likelihood(config.model, space)
     # later data of our networks may have holes where these have none
     if config.data.allow_nan or (config.model.linear is not None and likelihood.takes_missing):
-        head = FillMissing if config.model.hide is None else partial(Observe, config.model.hide)
+        head = partial(Observe, config.model.hide) if config.model.hide else FillMissing
         try:
             factory, likelihood = filling(factory, head), likelihood.for_missing()
         except ValueError as error:
@@ -115,7 +117,7 @@ class Named:
         config = self.config
         names = ("hidden", "channels", "kernel_size", "activation", "linear")
         options: dict[str, Any] = {n: getattr(config, n) for n in names if getattr(config, n) is not None}
-        if config.hide is not None:
+        if config.hide:
             options["mask"] = True
         if config.activation is not None:
             options["activation"] = ACTIVATIONS.find(config.activation).load()

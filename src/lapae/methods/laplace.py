@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,9 +25,7 @@ from lapae.methods.weights import WeightDraws
 from lapae.models import Autoencoder
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
 from lapae.posterior.noise import fill_normal, normal
-
-KNOWN = {"all": (), "encoder": ("decoder.",), "decoder": ("encoder.",)}
-"""By what is uncertain: the parts whose weights are known."""
+from lapae.posterior.uncertain import known_weights
 
 
 class Laplace(Method):
@@ -44,14 +43,14 @@ class Laplace(Method):
         self.posterior = make_precision(network, self.hessian, options.prior_precision, options.temperature)
         self.scales = prior_scales(network, options.prior_scale or "flat")
         self.posterior.set_prior([options.prior_precision * scale for scale in self.scales])
-        self.uncertain = options.uncertain
-        if options.uncertain != "all" and self.form != "diagonal":
+        self.known = known_weights(options.uncertain, list(self.posterior.shapes))
+        if self.known and self.form != "diagonal":
             raise ConfigError(f"uncertain={options.uncertain!r} needs a diagonal hessian, got {self.hessian!r}")
 
     def pin(self) -> None:
         """Take the weights that are not uncertain as known."""
-        for prefix in KNOWN[self.uncertain]:
-            self.posterior.pin(prefix)  # pyright: ignore[reportCallIssue]
+        if isinstance(self.posterior, DiagonalPrecision):
+            self.posterior.pin(self.known)
 
     def curvature(self, tape: Forward | Call, generator: torch.Generator | None = None) -> Any:
         """The GGN of a recorded batch, summed over it, in the form that `posterior` takes."""
@@ -78,20 +77,24 @@ class Laplace(Method):
         )
         if self.hessian in ("exact", "mixed", "bottleneck"):  # quadratic forms, which may round to below zero
             h = {name: value.clamp_min(0) for name, value in h.items()}
+        if self.hessian == "sketch":  # known weights are left out of it, and what is infinite stays so
+            h |= {name: self.posterior.prior.new_zeros(self.posterior.shapes[name]) for name in self.known}
         return h
 
     def run(self, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Forward | Call:
         """The forward pass as the curvature needs it: its layers, or for a sketch the graph alone."""
-        return call(self.network, x, params) if self.hessian == "sketch" else record(self.network, x, params)
+        if self.hessian != "sketch":
+            return record(self.network, x, params)
+        found = call(self.network, x, params)
+        return replace(found, params={name: p for name, p in found.params.items() if name not in self.known})
 
     def run_at_mean(self, x: Tensor) -> Forward | Call:
         """The forward pass at the mean, for the curvature of every weight: the posterior is over frozen ones too."""
-        if self.hessian == "sketch":
-            free = {name: p.detach().requires_grad_() for name, p in self.network.named_parameters()}
-            with torch.enable_grad():
-                return self.run(x, free)
         with self._unfrozen():
-            return self.run(x)
+            if self.hessian != "sketch":
+                return self.run(x)
+            free = {name: p.detach().requires_grad_() for name, p in self.network.named_parameters()}
+            return self.run(x, free)
 
     def walk(self, x: Tensor) -> Forward:
         """The layers of the forward pass at the mean; an error names one that has no rule."""
@@ -157,10 +160,11 @@ def make_precision(network: nn.Module, hessian: str, prior_precision: float, tem
             for name, layer in network.named_modules()
             if isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
         )
-        matrices = {
+        inside = {m for a in network.modules() if isinstance(a, nn.MultiheadAttention) for m in a.modules()}
+        matrices = {  # the linear layer in torch's attention is not called: its weight is handed on
             f"{name}.weight".removeprefix(".")
             for name, layer in network.named_modules()
-            if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd)
+            if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd) and layer not in inside
         }
         return KronPrecision(shapes, prior_precision, temperature, transposed, frozenset(shapes) - matrices)
     kind = BlockPrecision if form == "block" else DiagonalPrecision

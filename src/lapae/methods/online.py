@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from lapae.config.methods import OnlineOptions
 from lapae.curvature import Call, Forward
 from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.stateless import functional_call
 from lapae.errors import ConfigError
 from lapae.methods.base import NetworkFactory
 from lapae.methods.laplace import Laplace
@@ -50,7 +50,7 @@ class Online(Laplace):
         self.hessian_every = options.hessian_every or 1
         forgetting = DEFAULT_FORGETTING if options.forgetting is None else options.forgetting
         self.rule = update_rule(options.update, forgetting).every(self.hessian_every)
-        if self.rule.keep == 0 and options.uncertain != "all":
+        if self.rule.keep == 0 and self.known:
             raise ConfigError(f"update={options.update!r} keeps nothing of the precision, known weights included")
         self.capturable = self.hessian_every == 1 and self.form == "diagonal"
         if self.hessian_every > 1:  # part of the state: an epoch may have fewer steps than that

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
+from lapae.curvature.memory import is_out_of_memory
+from lapae.curvature.stateless import functional_call
 from lapae.methods.base import Output
 from lapae.models import Autoencoder
 from lapae.posterior.noise import fill_normal
@@ -34,11 +36,15 @@ class WeightDraws:
             raise ValueError(f"expected stacked parameters with one number of draws, got {sorted(sizes)}")
         self.n_draws = sizes.pop()
         self.network = network
+        # by identity, as a weight that both parts use goes by one name
+        names = {id(value): name for name, value in known.items()}
         self.parts = {
             part: {
-                name.removeprefix(f"{part}."): value for name, value in stacked.items() if name.startswith(f"{part}.")
+                name: stacked[names[id(value)]]
+                for name, value in (*module.named_parameters(), *module.named_buffers())
+                if names[id(value)] in stacked
             }
-            for part in ("encoder", "decoder")
+            for part, module in ((part, network.get_submodule(part)) for part in ("encoder", "decoder"))
         }
 
     def encode(self, x: Tensor) -> Tensor:
@@ -68,20 +74,24 @@ def stacked_forward(module: nn.Module, stacked: Mapping[str, Tensor], x: Tensor)
             f"expected inputs with a leading axis of 1 or {n_draws} (the draws), got shape {tuple(x.shape)}"
         )
     shared = len(x) == 1
-    if _one_by_one(module, x):
-        inputs = x.expand(n_draws, *x.shape[1:])
-        return torch.stack(
-            [
-                functional_call(module, {name: value[s] for name, value in stacked.items()}, (inputs[s],))
-                for s in range(n_draws)
-            ]
+    if not _one_by_one(module, x):
+        forward = vmap(
+            lambda params, x: functional_call(module, params, (x,)),
+            in_dims=(0, None if shared else 0),
+            randomness="different",
         )
-    forward = vmap(
-        lambda params, x: functional_call(module, params, (x,)),
-        in_dims=(0, None if shared else 0),
-        randomness="different",
+        try:
+            return forward(dict(stacked), x[0] if shared else x)
+        except (RuntimeError, NotImplementedError) as error:  # a module that does not let itself be mapped
+            if is_out_of_memory(error):
+                raise
+    inputs = x.expand(n_draws, *x.shape[1:])
+    return torch.stack(
+        [
+            functional_call(module, {name: value[s] for name, value in stacked.items()}, (inputs[s],))
+            for s in range(n_draws)
+        ]
     )
-    return forward(dict(stacked), x[0] if shared else x)
 
 
 def normal_draws(parameters: Mapping[str, Tensor], seeds: Sequence[int]) -> dict[str, Tensor]:

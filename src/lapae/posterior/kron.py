@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lapae.curvature import Kronecker
+from lapae.errors import ConfigError
 from lapae.posterior.precision import Precision, eigh
 
 
@@ -63,6 +64,11 @@ class KronPrecision(Precision):
         """The output factor carries the scale; the input factor is a running mean with the same memory."""
         for i, name in enumerate(self.shapes):
             new = curvature[name]
+            if (new.a is not None) != self._is_matrix(name):
+                raise ConfigError(
+                    f"parameter {name!r} is used in other ways than as the weight of its layer, and has no Kronecker "
+                    "factors: take another hessian than kfac"
+                )
             self.get_buffer(f"g{i}").mul_(keep).add_(new.g * gain)
             if new.a is not None:
                 self.get_buffer(f"a{i}").mul_(keep).add_(new.a * gain)

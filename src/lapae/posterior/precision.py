@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -167,11 +167,10 @@ class DiagonalPrecision(Precision):
         parts = list(self.split(self.h).values())
         torch._foreach_add_(parts, new, alpha=gain)  # pyright: ignore[reportPrivateImportUsage]
 
-    def pin(self, prefix: str) -> None:
-        """Weights whose names begin with `prefix` are known: H is infinite, and stays so through updates that keep some
-        of it."""
+    def pin(self, names: Collection[str]) -> None:
+        """These weights are known: H is infinite, and stays so through updates that keep some of it."""
         for name, part in self.split(self.h).items():
-            if name.startswith(prefix):
+            if name in names:
                 part.fill_(math.inf)
 
     def diagonal(self) -> Tensor:

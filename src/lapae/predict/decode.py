@@ -5,14 +5,19 @@ Shapes: S draws, G codes of K dimensions; decoded data are (G, *shape), in the m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from lapae.curvature.call import Call
+from lapae.curvature.forward import record
 from lapae.methods.base import Draws, Method
+from lapae.methods.laplace import Laplace
+from lapae.predict.closed_form import weight_variances
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
+from lapae.predict.moments import push
 from lapae.predict.prediction import Progress
 from lapae.predict.statistics import Moments, expected
 
@@ -39,38 +44,89 @@ def decode(
     method: Method,
     z: Tensor,
     *,
-    n_samples: int = 50,
+    n_samples: int | None = 50,
     seed: int = 0,
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Decoded:
-    """Decode z (G, K) with `n_samples` networks; `progress` is called with the number of (network, code) pairs done.
+    """What the decoders say at codes z (G, K).
 
     Members of an ensemble have a latent space each, so that a code means something to one of them alone: codes are then
     those of the first, and so is what is decoded.
+
+    Args:
+        method: any; its networks are drawn, or pushed through in one pass.
+        z: codes.
+        n_samples: networks to draw; None for one pass that carries a variance (`moments`), of a method that has it.
+        seed: of the draws.
+        batch_size: codes decoded at a time.
+        progress: called with the number of (network, code) pairs done.
     """
     weight = next(method.parameters())
     batches = z.to(weight.device, weight.dtype).split(batch_size)
-    means, noises = [Moments() for _ in batches], [torch.zeros((), device=weight.device) for _ in batches]
-    n = 0
     with evaluating(method, GROUP * min(batch_size, len(z))):
-        for draws, size in _networks(method, n_samples, seed):
-            n += size
-            for i, batch in enumerate(batches):
-                output = draws.decode(batch[None])
-                means[i].add(expected(method.likelihood, output))
-                if output.var is not None:
-                    noises[i] = noises[i] + output.var.sum(0)
-                if progress:
-                    progress(size * len(batch))
-    mean = torch.cat([found.mean.cpu() for found in means])
-    variance = [found.variance + noise / n for found, noise in zip(means, noises, strict=True)]
-    return Decoded(mean, torch.cat([v.sqrt().cpu() for v in variance]))
+        decoded = _one_pass if n_samples is None else _sampled
+        mean, variance = zip(*decoded(method, batches, n_samples, seed, progress), strict=True)
+    return Decoded(torch.cat(mean).cpu(), torch.cat(variance).sqrt().cpu())
 
 
-def n_decoders(method: Method, n_samples: int) -> int:
+def _sampled(
+    method: Method, batches: Sequence[Tensor], n_samples: int | None, seed: int, progress: Progress | None
+) -> list[tuple[Tensor, Tensor]]:
+    """Mean and variance of each batch over networks that are drawn once."""
+    means, noises = [Moments() for _ in batches], [torch.zeros_like(batch[0, 0]) for batch in batches]
+    n = 0
+    for draws, size in _networks(method, n_samples or 1, seed):
+        n += size
+        for i, batch in enumerate(batches):
+            output = draws.decode(batch[None])
+            means[i].add(expected(method.likelihood, output))
+            if output.var is not None:
+                noises[i] = noises[i] + output.var.sum(0)
+            if progress:
+                progress(size * len(batch))
+    return [(found.mean, found.variance + noise / n) for found, noise in zip(means, noises, strict=True)]
+
+
+def _one_pass(
+    method: Method, batches: Sequence[Tensor], n_samples: int | None, seed: int, progress: Progress | None
+) -> list[tuple[Tensor, Tensor]]:
+    """Mean and variance of each batch by `moments`."""
+    if not isinstance(method, Laplace):
+        raise ValueError(f"one pass needs a posterior over weights (online, posthoc), got {type(method).__name__}")
+    decoder, likelihood = method.network.decoder, method.likelihood
+    variances = {
+        name.removeprefix("decoder."): value
+        for name, value in weight_variances(method).items()
+        if name.startswith("decoder.")
+    }
+    found = []
+    for batch in batches:
+        output, var = pushed(decoder, batch, variances)
+        found.append((likelihood.mean(output), likelihood.variance_of_mean(output, var)))
+        if progress:
+            progress(len(batch))
+    return found
+
+
+def pushed(module: nn.Module, x: Tensor, variances: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Output of `module` at x and its variance, from the variances of its weights."""
+    trains = [p.requires_grad for p in module.parameters()]
+    module.requires_grad_(True)  # frozen weights are uncertain too
+    try:
+        tape = record(module, x)
+    finally:
+        for parameter, flag in zip(module.parameters(), trains, strict=True):
+            parameter.requires_grad_(flag)
+    if isinstance(tape, Call):
+        raise ValueError("one pass needs layers that all have a rule: draw networks instead")
+    var = push(tape.nodes, None, variances)
+    return tape.output, torch.zeros_like(tape.output) if var is None else var
+
+
+def n_decoders(method: Method, n_samples: int | None) -> int:
     """How many networks `decode` uses where `n_samples` are asked for."""
-    return 1 if method.distinct_draws is not None else n_distinct(method, n_samples)
+    return 1 if n_samples is None or method.distinct_draws is not None else n_distinct(method, n_samples)
 
 
 def _networks(method: Method, n_samples: int, seed: int) -> Iterator[tuple[Draws, int]]:

@@ -54,10 +54,19 @@ class Marginals:
         """Each value of x (B, D) by its rank among the training data, as a normal score."""
         values = x.T.contiguous()
         if torch.compiler.is_exporting():  # ONNX has no binary search
-            below, upto = ((self.ranks[:, None] < values[..., None]).sum(2), (self.ranks[:, None] <= values[..., None]).sum(2))
+            below, upto = (
+                (self.ranks[:, None] < values[..., None]).sum(2),
+                (self.ranks[:, None] <= values[..., None]).sum(2),
+            )
         else:
             below, upto = torch.searchsorted(self.ranks, values), torch.searchsorted(self.ranks, values, right=True)
         return self.scores[below + upto].T.contiguous()
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"low": self.low, "width": self.width, "surprise": self.surprise, "ranks": self.ranks, "scores": self.scores}
+        return {
+            "low": self.low,
+            "width": self.width,
+            "surprise": self.surprise,
+            "ranks": self.ranks,
+            "scores": self.scores,
+        }

@@ -17,7 +17,8 @@ def number(value: Any, digits: int = 4, scale: float | None = None) -> str:
     Args:
         value: anything.
         digits: significant digits; the whole part of a number is never rounded below 10⁹.
-        scale: what the number is small or large beside, such as the range of its column: 10⁻⁸ beside 1 is 0.
+        scale: the range of such numbers, where it is known: `digits` of its digits are shown, so that in a range of 1
+            10⁻⁸ is 0.
     """
     if value is None:
         return "–"
@@ -25,12 +26,12 @@ def number(value: Any, digits: int = 4, scale: float | None = None) -> str:
         return str(value)
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞" if value > 0 else "-∞"
-    unit = max(abs(value), scale or 0.0)
-    if unit == 0:
+    unit = scale or abs(value)
+    if abs(value) <= 0.5 * unit * 10.0 ** (1 - digits):
         return "0"
-    if not 1e-4 <= unit < 1e9:
+    if not (unit >= 1e-4 and max(unit, abs(value)) < 1e9):
         mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
-        return f"{_bare(mantissa)}·10{str(int(exponent)).translate(SUPERSCRIPTS)}" if value else "0"
+        return f"{_bare(mantissa)}·10{str(int(exponent)).translate(SUPERSCRIPTS)}"
     decimals = max(0, digits - 1 - math.floor(math.log10(unit)))
     return _bare(f"{value:,.{decimals}f}")
 

@@ -93,11 +93,11 @@ def train(
     rank, world_size = processes.rank(), processes.world_size()
     run, observers = (run, observers) if rank == 0 else (None, ())  # one process writes, and speaks
 
+    held_out = valid if valid is not None and valid.n_data else batches
     if any(parameter.requires_grad for parameter in method.parameters()):
         optimizer = make_optimizer(method, options.learning_rate, device, by_width=keep_start)
         # Any smaller loss is better, as for early stopping: a relative threshold means nothing for a log-density.
         schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=5, threshold=0.0)
-        held_out = valid if valid is not None and valid.n_data else batches
         begun, first = copy_state(method), errors(method, lambda: held_out.epoch(0), device) if keep_start else None
         if resume is not None:
             resume.restore(method, optimizer, schedule)
@@ -184,7 +184,7 @@ def train(
             kept = {name: value for name, value in begun.items() if name in dict(method.named_parameters())}
             method.load_state_dict({**best, **kept})  # with the posterior that training has found
             state.best_epoch = 0
-        set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
+    set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
 
     method.eval()
     seed_all(options.seed, "finish", rank=rank)

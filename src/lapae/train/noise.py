@@ -66,10 +66,10 @@ def errors(method: Method, data: Data, device: torch.device) -> Tensor:
 
 def is_better(after: Tensor, before: Tensor) -> bool:
     """Whether errors (n,) have fallen by more than one standard error of the difference, datum by datum."""
-    if len(after) < 2:
-        return True
     gain = before - after
     sums = total(torch.stack([gain.sum(), gain.square().sum(), torch.tensor(float(len(gain)), dtype=gain.dtype)]))
+    if sums[2] < 2:  # over all processes: one alone may have none
+        return True
     mean = sums[0] / sums[2]
     variance = (sums[1] / sums[2] - mean.square()).clamp_min(0)
     return bool(mean > (variance / sums[2]).sqrt())

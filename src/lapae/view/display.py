@@ -1,9 +1,9 @@
-"""How data are shown on the page: as images, as bars of features, or as lines. The page's script reads what is made
-here, in plain JSON types."""
+"""How data are shown on the pages: as images, as bars of features, or as lines. The scripts read what is made here, in
+plain JSON types. Flat data (F,) are in the order, the units and the layout of the user's."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapae.model import Model
 from lapae.predict.decode import Decoded
+from lapae.space import Space
 from lapae.view.pictures import amounts, data_url, is_image, pixels, shrink, tiled
 
 MOST_BARS, MOST_POINTS, MOST_STRIPS = 24, 128, 6
@@ -25,53 +26,76 @@ class Display:
 
     kind: str
     """ "image", "bars" or "lines"."""
-    features: np.ndarray
-    """Indices into the flat datum that bars and lines show."""
     names: tuple[str, ...] = ()
-    ranges: tuple[tuple[float, float], ...] = ()
-    """For each feature: low and high of the data, in the units of the data."""
+    """(F,)"""
+    ranges: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
+    """(F, 2): low and high of the data, in their units."""
+    features: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
+    """Those of the F values that bars and lines show."""
     channels: tuple[int, ...] = ()
-    """Of a window of a time series (T, channels): those shown, a strip each. `features` go strip by strip."""
+    """Of a window of a time series (T, channels): those shown, one strip each. `features` go strip by strip."""
+
+    def name(self, j: int) -> str:
+        """Of value j."""
+        return self.names[j]
+
+    def range(self, j: int) -> tuple[float, float]:
+        """Low and high of value j."""
+        return float(self.ranges[j, 0]), float(self.ranges[j, 1])
 
     def to_dict(self) -> dict[str, Any]:
-        """For the page's script."""
-        features = [
-            {"name": name, "low": short(low), "high": short(high)}
-            for name, (low, high) in zip(self.names, self.ranges, strict=True)
+        """For the page's script: what is shown, and of how many."""
+        return {
+            "kind": self.kind,
+            "features": self.described(self.features),
+            "channels": list(self.channels),
+            "of": len(self.names),
+        }
+
+    def described(self, index: np.ndarray) -> list[dict[str, Any]]:
+        """Name and range of some values."""
+        return [
+            {"name": self.names[j], "low": short(self.ranges[j, 0]), "high": short(self.ranges[j, 1])} for j in index
         ]
-        return {"kind": self.kind, "features": features, "channels": list(self.channels)}
+
+    @property
+    def strips(self) -> list[slice]:
+        """The part of the features that each strip of a line plot shows."""
+        each = len(self.features) // max(len(self.channels), 1)
+        return [slice(start, start + each) for start in range(0, len(self.features), max(each, 1))]
 
 
-def choose_display(model: Model, x: Tensor) -> Display:
-    """Images as such; few features as bars, those that vary most; long arrays and windows as lines.
+def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
+    """Images as such; columns as bars; windows and long arrays as lines.
 
-    x (N, *shape) are data.
+    Args:
+        model: whose data they are.
+        x: data (N, *shape), in the model's space.
+        codes: theirs (N, K). Of many columns, those are shown that go with the codes most.
     """
-    if model.space.kind == "image" and is_image(model.shape):
-        return Display("image", np.zeros(0, dtype=int))
+    space = model.space
+    if space.kind == "image" and is_image(model.shape):
+        return Display("image")
     flat = in_units(model, x)
     n = flat.shape[1]
     channels: tuple[int, ...] = ()
-    if len(model.shape) == 2 and model.shape[0] > 2:  # a channel's values lie apart, by the number of channels
-        steps, stride = model.shape
+    names = space.feature_names or tuple(f"{'column' if space.kind == 'table' else 'value'} {i}" for i in range(n))
+    known = np.where(np.isnan(flat).all(0), 0.0, flat)  # a feature without any value has no range
+    ranges = np.nanpercentile(known, [0.5, 99.5], axis=0).T
+    if len(space.shape) == 2 and space.shape[0] > 2:  # a channel's values lie apart, by the number of channels
+        steps, stride = space.shape
         channels = tuple(range(min(stride, MOST_STRIPS)))
         along = _evenly(steps, MOST_POINTS // len(channels))
         kind, index = "lines", np.concatenate([along * stride + channel for channel in channels])
-    elif n <= MOST_BARS or model.space.feature_names is not None:
-        kind, index = "bars", np.arange(n)
-        if n > MOST_BARS:  # in model space, where features have one unit
-            spread = np.nanvar(x.flatten(1).numpy(), axis=0)
-            index = np.sort(np.argsort(-np.nan_to_num(spread), kind="stable")[:MOST_BARS])
+        names = tuple(f"channel {i % stride}, step {i // stride}" for i in range(n))
+        by_channel = ranges.reshape(steps, stride, 2)  # one range per strip, so that its shape is seen
+        widest = np.stack([by_channel[..., 0].min(0), by_channel[..., 1].max(0)], 1)
+        ranges = np.tile(widest, (steps, 1))
+    elif n <= MOST_BARS or space.kind == "table":
+        kind, index = "bars", np.sort(np.argsort(-_explained(known, codes), kind="stable")[:MOST_BARS])
     else:
         kind, index = "lines", _evenly(n, MOST_POINTS)
-    shown = flat[:, index]
-    shown = np.where(np.isnan(shown).all(0), 0.0, shown)  # a feature without any value has no range
-    low, high = np.nanpercentile(shown, [0.5, 99.5], axis=0)
-    names = model.space.feature_names or tuple(str(i) for i in range(n))
-    ranges = tuple(zip(low.tolist(), high.tolist(), strict=True))
-    if channels:  # one range a strip, so that its shape is seen
-        ranges = tuple((low[part].min(), high[part].max()) for part in _strips(len(index), channels) for _ in low[part])
-    return Display(kind, index, tuple(names[i] for i in index), ranges, channels)
+    return Display(kind, names, ranges, index, channels)
 
 
 def _evenly(n: int, most: int) -> np.ndarray:
@@ -79,10 +103,14 @@ def _evenly(n: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
 
 
-def _strips(n: int, channels: tuple[int, ...]) -> list[slice]:
-    """The part of n features that each strip of a line plot shows."""
-    each = n // max(len(channels), 1)
-    return [slice(start, start + each) for start in range(0, n, each)]
+def _explained(flat: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Share (F,) of the variance of each value (N, F) that is linear in the codes (N, K) and their squares."""
+    filled = np.where(np.isnan(flat), np.nanmean(flat, 0), flat)
+    centred = filled - filled.mean(0)
+    design = np.concatenate([np.ones((len(codes), 1)), codes, codes**2], 1)
+    left = centred - design @ np.linalg.lstsq(design, centred, rcond=None)[0]
+    total = np.square(centred).sum(0)
+    return np.where(total > 0, 1 - np.square(left).sum(0) / np.maximum(total, 1e-300), 0.0)
 
 
 def in_units(model: Model, x: Tensor) -> np.ndarray:
@@ -93,6 +121,12 @@ def in_units(model: Model, x: Tensor) -> np.ndarray:
 def deviation_in_units(model: Model, deviation: Tensor) -> np.ndarray:
     """Deviations (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
     return model.space.to_user(deviation.double().numpy(), deviation=True).reshape(len(deviation), -1)
+
+
+def image_of(space: Space, x: np.ndarray, *, scaled: bool = True) -> Tensor:
+    """Images (N, *shape) of a user as (N, C, H, W), from 0 to 1 where they are scaled."""
+    found = space.convert(x) if scaled else space.arrange(x)
+    return torch.from_numpy(np.ascontiguousarray(found)).float()
 
 
 def tiles(model: Model, display: Display, decoded: Decoded, side: int) -> dict[str, Any]:
@@ -111,53 +145,37 @@ def tiles(model: Model, display: Display, decoded: Decoded, side: int) -> dict[s
     return {"mean": shorts(mean[:, display.features]), "deviation": shorts(deviation[:, display.features])}
 
 
-def cards(model: Model, display: Display, x: Tensor, mean: Tensor, deviation: Tensor) -> list[dict[str, Any]]:
-    """Input, mean and deviation of each datum: images as URLs, features as numbers with their places in their range."""
-    if display.kind == "image":
-        x, mean, deviation = (shrink(images, 128) for images in (x, mean, deviation))
-        top = float(deviation.mean(1).max())
-        lossy = x.shape[1] > 1 and x.shape[-1] > 48
-        inputs, means = pixels(x), pixels(mean)
-        spread = amounts(deviation, top)
-        return [
-            {
-                "input": data_url(inputs[i], lossy=lossy),
-                "mean": data_url(means[i], lossy=lossy),
-                "deviation": data_url(spread[i], colours=True),
-            }
-            for i in range(len(x))
-        ]
-    given, told = in_units(model, x), in_units(model, mean)
-    spread = deviation_in_units(model, deviation)
-    index = display.features[:12] if display.kind == "bars" else display.features
-    made = [
-        [_feature(display, j, given[i, f], told[i, f], spread[i, f]) for j, f in enumerate(index)]
-        for i in range(len(x))
-    ]
-    if display.kind == "bars":
-        return [{"features": features} for features in made]
-    return [{"strips": [features[part] for part in _strips(len(index), display.channels)]} for features in made]
+def curves_of(
+    display: Display, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> list[list[dict[str, Any]]]:
+    """A datum and its interval, flat (F,) each, as strips of places from 0 to 100 along the range of the data, or of
+    the datum where that is wider."""
+    strips = []
+    for part in display.strips:
+        index = display.features[part]
+        both = np.concatenate([x[index], mean[index], display.ranges[index].reshape(-1)])
+        within = float(np.nanmin(both)), float(np.nanmax(both))
+
+        def at(value: Any, within: tuple[float, float] = within) -> float:
+            return place(float(value), *within)
+
+        strips.append(
+            [
+                {
+                    "at_input": None if np.isnan(x[j]) else at(x[j]),
+                    "at_mean": at(mean[j]),
+                    "from": at(low[j]),
+                    "to": at(high[j]),
+                }
+                for j in index
+            ]
+        )
+    return strips
 
 
-def _feature(display: Display, j: int, given: float, mean: float, deviation: float) -> dict[str, Any]:
-    """A feature of a datum, with places from 0 to 100 along the range of the data."""
-    low, high = display.ranges[j]
-    span = max(high - low, 1e-12)
-
-    def place(value: float) -> float:
-        return round(float(np.clip(100 * (value - low) / span, 0, 100)), 2)
-
-    return {
-        "name": display.names[j],
-        "input": None if np.isnan(given) else short(given),
-        "mean": short(mean),
-        "deviation": short(deviation),
-        "at_input": None if np.isnan(given) else place(given),
-        "at_mean": place(mean),
-        "from": place(mean - deviation),
-        "to": place(mean + deviation),
-        "surprising": bool(not np.isnan(given) and abs(given - mean) > 0.25 * span),
-    }
+def place(value: float, low: float, high: float) -> float:
+    """Where a value lies between low and high, from 0 to 100."""
+    return round(float(np.clip(100 * (value - low) / max(high - low, 1e-12), 0, 100)), 2) if value == value else 0.0
 
 
 def short(value: float) -> float:

@@ -42,7 +42,9 @@ class Pipeline(nn.Module):
         if calibration is None:
             raise ConfigError("only a calibrated model can be exported")
         if model.config.method.options.predictive != "moments":
-            raise ConfigError("only models whose predictive is moments can be exported: that of method online or posthoc")
+            raise ConfigError(
+                "only models whose predictive is moments can be exported: that of method online or posthoc"
+            )
         # 32 bits, which every runtime has
         calibration = from_file({name: value.float() for name, value in to_file(calibration).items()})
         self.model, self.method = model, copy.deepcopy(model.method).float().cpu()
@@ -66,7 +68,10 @@ class Pipeline(nn.Module):
         reach = deviation * self._radius(level.to(deviation.dtype))
         surprise = self.surprise(found, scaled)
         p = (1 + (self.reference[None] >= surprise[:, None]).sum(1)) / (len(self.reference) + 1.0)
-        back = [self._given(v * self.scale + self.offset) for v in (found.x_mean, found.x_mean - reach, found.x_mean + reach)]
+        back = [
+            self._given(v * self.scale + self.offset)
+            for v in (found.x_mean, found.x_mean - reach, found.x_mean + reach)
+        ]
         outputs = [*back, self._given(deviation * self.scale), found.z_mean, found.z_var.sqrt(), -surprise, p]
         return (*(value.float() for value in outputs), p <= rate)
 

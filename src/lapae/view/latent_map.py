@@ -6,9 +6,9 @@ the plane of two of them through the mean code. K = 1 is a line: its second axis
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lapae.methods.base import Method
 from lapae.predict.decode import Decoded, decode, encode_mean
+from lapae.view.display import shorts
 
 MARGIN = 0.35
 """Room around the codes as a share of their range: the map shows what the decoder says away from the data."""
@@ -63,6 +64,17 @@ class LatentSpace:
     def pairs(self) -> list[tuple[int, int]]:
         """Every pair of axes."""
         return list(combinations(range(len(self.directions)), 2))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Axes and points, for the pages' scripts."""
+        return {
+            "axes": [
+                {"name": name, "low": float(low), "high": float(high)}
+                for name, (low, high) in zip(self.names, self.limits, strict=True)
+            ],
+            "share": None if self.share is None else shorts(np.asarray(self.share)),
+            "points": shorts(self.points),
+        }
 
     def through(self, code: np.ndarray, axes: tuple[int, int]) -> LatentSpace:
         """The same axes with the plane of two of them through `code` (K,); their coordinates stay what they are."""
@@ -115,10 +127,10 @@ def plane(
     axes: tuple[int, int] = (0, 1),
     *,
     side: int = 32,
-    n_samples: int = 50,
+    n_samples: int | None = 50,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    batch_size: int = 64,
 ) -> Plane:
     """Decode the grid of a map."""
     z = torch.as_tensor(space.grid(axes, side))
-    return Plane(axes, decode(method, z, n_samples=n_samples, seed=seed, progress=progress), side)
+    return Plane(axes, decode(method, z, n_samples=n_samples, seed=seed, batch_size=batch_size), side)

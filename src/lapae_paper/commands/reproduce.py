@@ -97,6 +97,7 @@ def print_list(*, as_json: bool = False) -> None:
 
 def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     """Run experiments one after another; models that several need are trained once."""
+    from lapae.curvature.memory import OutOfMemory
     from lapae.errors import DataError
     from lapae.runs.files import make_folder
     from lapae_paper.experiments import Lab, Size
@@ -130,7 +131,7 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
             began = time.monotonic()
             try:
                 outcome = lab.experiment.run(lab)
-            except (LapaeError, DataError) as error:  # the others go on
+            except (LapaeError, DataError, OutOfMemory) as error:  # the others go on
                 failed[name] = str(error)
                 say(f"  failed: {error}")
                 continue

@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
-from torch.func import functional_call, jvp
+from torch.func import jvp
 
+from lapae.curvature.stateless import functional_call
 from lapae.methods.laplace import Laplace
 from lapae.methods.weights import WeightDraws
 from lapae.posterior.noise import fill_normal

@@ -109,7 +109,7 @@ def _train(lab: Lab, name: str, start: bool) -> tuple[str | None, float]:
     trial = lab.plan[name]
     try:
         lab.fit(trial.start if start and trial.start is not None else trial)
-    except (LapaeError, ValueError, RuntimeError) as error:
+    except (LapaeError, ValueError, RuntimeError, MemoryError) as error:
         return f"{type(error).__name__}: {error}", time.monotonic() - began
     return None, time.monotonic() - began
 

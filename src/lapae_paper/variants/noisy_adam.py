@@ -15,9 +15,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.stateless import functional_call
 from lapae.errors import ConfigError
 from lapae.methods.base import NetworkFactory
 from lapae.methods.laplace import Laplace

@@ -14,17 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.data import Data, Split
 from lapae.model import Model
 from lapae.predict import predict
 from lapae.predict.complete import impute
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
 from lapae.tasks.base import subset, tensor
-from lapae.view.describe import label
 from lapae.view.display import TOP, choose_display, deviation_in_units, in_units, short, shorts
 from lapae.view.explore.comparison import Comparison
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.latent_map import LatentSpace, latent_space
+from lapae.view.material import Material
 from lapae.view.pictures import packed, packed_deviation
 
 MODES, STEPS = 6, 3
@@ -58,24 +57,22 @@ class Explorer:
     def __init__(
         self,
         model: Model,
-        data: Data | None,
-        *,
-        value_range: tuple[float, float] = (0.0, 1.0),
+        material: Material,
         options: Options | None = None,
     ) -> None:
-        self.model, self.data, self.value_range = model, data, value_range
+        self.model, self.material = model, material
         self.options = options = options or Options()
         self.method = KeptNetworks(model.method)
         # half of the room is for completions
         self.n_samples = max(2, min(options.n_samples, self.method.n_networks // 2))
         self.index, self.shown = self._shown()
         self.space: LatentSpace = latent_space(self.method, self.shown.nan_to_num(0.0), n_axes=8)
-        self.display = choose_display(model, self.shown)
+        self.display = choose_display(model, self.shown, self.space.codes)
         each = self._seconds_each()
         self.side = fitting(each, SIDES, options.side)
         """Cells along a side of the map's shades."""
         most = min(options.references, max(MIN_REFERENCES, int(PATIENCE / (2 * each))))
-        self.comparison = Comparison(model, self.splits(), self._score, most=most, seed=options.seed)
+        self.comparison = Comparison(model, material.parts, self._score, most=most, seed=options.seed)
         grid = torch.as_tensor(self.space.grid((0, 1), min(self.side, 12)))
         decoded = self._decode(grid)
         everywhere = decoded.deviation.mean(1) if self.display.kind == "image" else decoded.deviation
@@ -92,13 +89,6 @@ class Explorer:
     def n_values(self) -> int:
         """Of a datum."""
         return int(np.prod(self.model.shape))
-
-    def splits(self) -> dict[str, Split]:
-        """What one can pick from."""
-        if self.data is None:
-            return {}
-        named = {"train": self.data.train, "validation": self.data.valid, "test": self.data.test}
-        return {name: split for name, split in named.items() if len(split)}
 
     def place(self, axes: Axes, at: tuple[float, float], anchor: np.ndarray | None) -> dict[str, Any]:
         """What is decoded at a place of the map."""
@@ -122,10 +112,10 @@ class Explorer:
 
     def item(self, split: str, index: int) -> dict[str, Any]:
         """A datum of the data set."""
-        assert self.data is not None
-        source = self.splits()[split]
+        source = self.material.parts[split]
         stored = self.model.space.arrange(np.asarray(source.x[np.array([index])]))[0]
-        return self.look(stored, split=split, index=index) | {"label": label(self.data, source, index)}
+        found = self.look(stored, split=split, index=index)
+        return found | {"label": self.material.label(split, index), "row": source.row(index)}
 
     def look(self, stored: np.ndarray, *, split: str | None = None, index: int | None = None) -> dict[str, Any]:
         """Everything about one datum (*shape) in storage units: its code, its reconstruction, how unusual it is."""
@@ -189,9 +179,10 @@ class Explorer:
 
     def _shown(self) -> tuple[np.ndarray, Tensor]:
         """Training data for the map, or generated ones where there are none."""
-        if self.data is not None:
-            index = subset(self.data.train, self.options.points, self.options.seed)
-            return index, tensor(self.model, self.data.train, index)
+        if self.material.parts:
+            main = self.material.parts[self.material.main]
+            index = subset(main, self.options.points, self.options.seed)
+            return index, tensor(self.model, main, index)
         n = min(self.options.points, 500)
         return np.zeros(0, dtype=int), self.model.tensor(self.model.sample(n, self.options.seed))
 

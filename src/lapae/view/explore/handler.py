@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from lapae.curvature.memory import OutOfMemory
 from lapae.data import DataError
 from lapae.errors import LapaeError
 from lapae.view.explore.requests import BadRequest
@@ -140,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
             content, kind = question(*self._address())
         except BadRequest as error:
             self.send_error(error.status, str(error))
-        except (LapaeError, DataError) as error:
+        except (LapaeError, DataError, OutOfMemory) as error:
             self.send_error(HTTPStatus.BAD_REQUEST, str(error))
         except Gone:
             raise

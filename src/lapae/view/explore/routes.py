@@ -76,7 +76,7 @@ class Routes:
     def item(self, body: bytes) -> dict[str, Any]:
         """{split, index} -> everything about that datum."""
         asked = requests.parse(body, {"split", "index"})
-        splits = {name: len(split) for name, split in self.explorer.splits().items()}
+        splits = {name: len(split) for name, split in self.explorer.material.parts.items()}
         split = asked["split"]
         if not isinstance(split, str) or split not in splits:
             raise BadRequest(f"split: expected one of {', '.join(splits) or 'none'}, got {requests.told(split)}")

@@ -35,6 +35,7 @@ FILES = {
     "": ("explore.html", "text/html"),
     "shared.css": ("shared.css", "text/css"),
     "explore.css": ("explore.css", "text/css"),
+    "numbers.js": ("numbers.js", "text/javascript"),
     "map.js": ("map.js", "text/javascript"),
     "explore.js": ("explore.js", "text/javascript"),
     "datum.js": ("datum.js", "text/javascript"),

@@ -1,4 +1,4 @@
-"""A line chart as the numbers of an SVG: the page draws it, so that it follows the page's colours."""
+"""Charts as the numbers of an SVG: the page draws them, so that they follow its colours and are crisp at any size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 240, 64, 34, 10, 12
+import numpy as np
+
+from lapae.runs.numbers import number
+
+Points = list[tuple[float, float]]
+BINS = 40
 
 
 @dataclass(frozen=True)
@@ -18,23 +23,80 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Chart:
-    """Lines in the coordinates of a picture of WIDTH by HEIGHT."""
+class Frame:
+    """A picture of `width` by `height` with a range of values along each axis."""
 
+    across: tuple[float, float]
+    up: tuple[float, float]
+    width: int = 640
+    height: int = 240
+    left: int = 64
+    top: int = 10
+    margin: int = 12
+    below: int = 34
+    whole: bool = False
+    """Whether the horizontal axis has whole numbers alone."""
+
+    @property
+    def right(self) -> int:
+        """Of the plot."""
+        return self.width - self.margin
+
+    @property
+    def bottom(self) -> int:
+        """Of the plot."""
+        return self.height - self.below
+
+    def x(self, value: float) -> float:
+        """Horizontal place of a value."""
+        low, high = self.across
+        return round(self.left + (value - low) / (high - low) * (self.right - self.left), 1)
+
+    def y(self, value: float) -> float:
+        """Vertical place of a value, within ten pictures of this one."""
+        low, high = self.up
+        place = self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
+        return round(min(max(place, -10.0 * self.height), 10.0 * self.height), 1)
+
+    @property
+    def x_ticks(self) -> list[Tick]:
+        """Round numbers along the horizontal axis."""
+        scale = self.across[1] - self.across[0]
+        return [Tick(self.x(v), number(v, scale=scale)) for v in ticks(*self.across, whole=self.whole)]
+
+    @property
+    def y_ticks(self) -> list[Tick]:
+        """Round numbers along the vertical axis."""
+        scale = self.up[1] - self.up[0]
+        return [Tick(self.y(v), number(v, scale=scale)) for v in ticks(*self.up)]
+
+    def line(self, points: Points) -> str:
+        """The points of a polyline."""
+        return " ".join(f"{self.x(a)},{self.y(b)}" for a, b in points)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines by name."""
+
+    frame: Frame
     lines: dict[str, str]
-    """By name: the points of a polyline."""
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
     mark: float | None
-    """Horizontal place of the marked epoch."""
-    clipped: bool
+    """Horizontal place of what is marked."""
+    clipped: bool = False
     """Whether early values lie outside of the picture."""
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Bars by name: (x, y, width, height) each."""
+
+    frame: Frame
+    bars: dict[str, list[tuple[float, float, float, float]]]
+    mark: float | None
+    """Horizontal place of the threshold."""
+    beyond: dict[str, int]
+    """How many lie to the right of the picture."""
 
 
 def line_chart(
@@ -44,37 +106,49 @@ def line_chart(
 
     The first tenth of x does not set the vertical range: losses start far above the rest, which would look flat.
     """
-    kept = {name: _finite(x, values) for name, values in series.items()}
-    kept = {name: points for name, points in kept.items() if points}
-    if not kept:
+    known = {name: _finite(x, values) for name, values in series.items()}
+    known = {name: points for name, points in known.items() if points}
+    if not known:
         return None
     skip = max(1, math.ceil(len(x) / 10)) if len(x) > 2 else 0
-    late = [v for points in kept.values() for at, v in points if at >= x[skip]] or [
-        v for p in kept.values() for _, v in p
-    ]
-    early = [v for points in kept.values() for _, v in points]
+    early = [v for points in known.values() for _, v in points]
+    late = [v for points in known.values() for at, v in points if at >= x[skip]] or early
     low, high = min(late), max(late)
     if low == high:
         low, high = low - 0.5, high + 0.5
     low, high = low - 0.04 * (high - low), high + 0.06 * (high - low)
     first, last = x[0], max(x[-1], x[0] + 1)
+    frame = Frame((first, last), (low, high), whole=True)
+    lines = {name: frame.line(_thinned(points)) for name, points in known.items()}
+    place = None if mark is None or not first <= mark <= last else frame.x(mark)
+    return Chart(frame, lines, place, max(early) > high or min(early) < low)
 
-    def place(at: float, value: float) -> tuple[float, float]:
-        across = LEFT + (at - first) / (last - first) * (WIDTH - RIGHT - LEFT)
-        up = HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - BOTTOM - TOP)
-        return across, min(max(up, -10.0 * HEIGHT), 10.0 * HEIGHT)
 
-    lines = {
-        name: " ".join("{:.1f},{:.1f}".format(*place(at, value)) for at, value in _thinned(points))
-        for name, points in kept.items()
+def histogram(series: Mapping[str, np.ndarray], mark: float) -> Histogram | None:
+    """Share of each series (n,) in bins, with a mark; a few far ones lie outside, or all others would be flat."""
+    known = {name: values[np.isfinite(values)] for name, values in series.items()}
+    known = {name: values for name, values in known.items() if len(values)}
+    if not known:
+        return None
+    low = min(float(np.percentile(values, 0.2)) for values in known.values())
+    high = max(float(np.percentile(values, 99)) for values in known.values())
+    if math.isfinite(mark):
+        high = max(high, mark + 0.3 * max(mark - low, 0.0))
+    high = high if high > low else low + 1.0
+    edges = np.linspace(low, high, BINS + 1)
+    shares = {name: np.histogram(np.maximum(v, low), edges)[0] / len(v) for name, v in known.items()}
+    most = 108 * max(float(share.max()) for share in shares.values())
+    frame = Frame((low, high), (0.0, most), height=240, below=44, top=22)
+    bars = {
+        name: [
+            (frame.x(left), frame.y(100 * s), round(frame.x(right) - frame.x(left), 1), frame.bottom - frame.y(100 * s))
+            for left, right, s in zip(edges[:-1], edges[1:], share.tolist(), strict=True)
+            if s
+        ]
+        for name, share in shares.items()
     }
-    return Chart(
-        lines,
-        [Tick(place(at, low)[0], f"{at:g}") for at in ticks(first, last, whole=True)],
-        [Tick(place(first, value)[1], f"{value:g}") for value in ticks(low, high)],
-        None if mark is None or not first <= mark <= last else place(mark, low)[0],
-        max(early) > high or min(early) < low,
-    )
+    beyond = {name: int((values > high).sum()) for name, values in known.items()}
+    return Histogram(frame, bars, frame.x(mark) if math.isfinite(mark) else None, beyond)
 
 
 def ticks(low: float, high: float, n: int = 5, *, whole: bool = False) -> list[float]:
@@ -87,10 +161,10 @@ def ticks(low: float, high: float, n: int = 5, *, whole: bool = False) -> list[f
     return [float(f"{i * step:.12g}") for i in count]
 
 
-def _finite(x: Sequence[float], values: Sequence[float | None]) -> list[tuple[float, float]]:
+def _finite(x: Sequence[float], values: Sequence[float | None]) -> Points:
     return [(a, float(v)) for a, v in zip(x, values, strict=True) if v is not None and math.isfinite(v)]
 
 
-def _thinned(points: list[tuple[float, float]], most: int = 500) -> list[tuple[float, float]]:
+def _thinned(points: Points, most: int = 500) -> Points:
     step = -(-len(points) // most)
     return points if step == 1 else [*points[::step], points[-1]]

@@ -1,48 +1,67 @@
-"""Reconstructions of test data to look at: some at random, and the most uncertain."""
+"""Reconstructions of data to look at, drawn at random from those that training has not seen."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import torch
 
-from lapae.data import Data
-from lapae.model import Model
-from lapae.predict import predict
 from lapae.runs.numbers import number
-from lapae.tasks.base import subset, tensor
-from lapae.view.describe import label
-from lapae.view.display import Display, cards
+from lapae.view.display import Display, curves_of, image_of, place
+from lapae.view.judge import Judge
+from lapae.view.material import WORDS, Material
+from lapae.view.pictures import amounts, data_url, pixels, shrink
+
+MOST_ROWS = 12
+"""Columns of a datum that are shown."""
 
 
-def test_data(data: Data, model: Model, n: int, seed: int) -> np.ndarray:
-    """Indices of test data to look for examples in: fewer where data are large."""
-    most = max(n * 2, 2**19 // max(int(np.prod(model.shape)), 1))
-    return subset(data.test, min(most, 512), seed)
+def examples(judge: Judge, material: Material, display: Display, n: int, seed: int) -> dict[str, Any]:
+    """Inputs, what the model makes of them, and how wide its intervals are."""
+    part = material.held_out("test", "calibration", "validation")
+    split, space = material.parts[part], judge.model.space
+    n = n if display.kind == "image" else max(2, n // 2)
+    index = np.sort(np.random.default_rng(seed).permutation(len(split))[:n])
+    x = np.asarray(split.x[index])
+    judged, (_, p_values) = judge(x), judge.scores(x)
+    cards: list[dict[str, Any]] = [
+        {"row": split.row(int(i)), "label": material.label(part, int(i)), "p": number(float(p), 2)}
+        for i, p in zip(index, p_values, strict=True)
+    ]
+    found: dict[str, Any] = {"among": WORDS[part], "cards": cards}
+    if display.kind == "image":
+        inputs, means = (shrink(image_of(space, v), 128) for v in (x, judged.mean))
+        width = shrink(image_of(space, (judged.high - judged.low) / 2, scaled=False), 128)
+        top = float(width.mean(1).max())
+        lossy = inputs.shape[1] > 1 and inputs.shape[-1] > 48
+        pictures = zip(pixels(inputs), pixels(means), amounts(width, top), strict=True)
+        for card, (given, mean, doubt) in zip(cards, pictures, strict=True):
+            card |= {"input": data_url(given, lossy=lossy), "mean": data_url(mean, lossy=lossy)}
+            card["width"] = data_url(doubt, colours=True)
+        return found | {"top": number(top, 3)}
+    flat = [v.reshape(len(x), -1) for v in (x, judged.mean, judged.low, judged.high)]
+    for card, *values in zip(cards, *flat, strict=True):
+        if display.kind == "lines":
+            card["strips"] = curves_of(display, *values)
+        else:
+            card["rows"] = [_row(display, int(j), *(float(v[j]) for v in values)) for j in display.features[:MOST_ROWS]]
+    return found | {"hidden": max(0, len(display.names) - MOST_ROWS) if display.kind == "bars" else 0}
 
 
-def examples(
-    model: Model, data: Data, display: Display, index: np.ndarray, *, n: int, n_samples: int, seed: int
-) -> list[dict[str, Any]]:
-    """Groups of reconstructions: some at random, and those of the largest deviation."""
-    if not len(index):
-        return []
-    x = tensor(model, data.test, index)
-    found = predict(model.method, x.nan_to_num(0.0), n_samples=n_samples, seed=seed, want=("codes", "outputs"))
-    assert found.x_mean is not None
-    assert found.x_var is not None
-    assert found.x_noise is not None
-    deviation = (found.x_var + found.x_noise if found.x_learned else found.x_var).sqrt()
-    total = deviation.flatten(1).sum(1)
-    n = n if display.kind == "image" else max(2, n // 3)
-    some = np.sort(np.random.default_rng(seed).permutation(len(x))[:n])
-    most = torch.argsort(total, descending=True)[: max(2, n // 2)].numpy()
-    chosen = np.concatenate([some, most])
-    made = cards(model, display, x[chosen], found.x_mean[chosen], deviation[chosen])
-    for card, i in zip(made, chosen, strict=True):
-        card |= {"label": label(data, data.test, int(index[i])), "total": number(float(total[i]), 3)}
-    groups = [{"title": "at random", "cards": made[: len(some)]}]
-    if float(total.max()) > 0:
-        groups.append({"title": "the most uncertain of " + f"{len(x):,}", "cards": made[len(some) :]})
-    return groups
+def _row(display: Display, j: int, x: float, mean: float, low: float, high: float) -> dict[str, Any]:
+    """A value of a datum, with places from 0 to 100 along the range of the data."""
+    least, most = display.range(j)
+    scale = most - least
+    missing = x != x
+    return {
+        "name": display.name(j),
+        "input": "missing" if missing else number(x, scale=scale),
+        "mean": number(mean, 3, scale),
+        "low": number(low, 3, scale),
+        "high": number(high, 3, scale),
+        "at_input": None if missing else place(x, least, most),
+        "at_mean": place(mean, least, most),
+        "from": place(low, least, most),
+        "to": place(high, least, most),
+        "outside": not missing and not low <= x <= high,
+    }

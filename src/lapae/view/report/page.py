@@ -1,15 +1,14 @@
-"""The report of a run: one HTML file that needs nothing else, no network and no other file."""
+"""The report of a model: one HTML file that needs nothing else, no network and no other file."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lapae import __version__
@@ -23,20 +22,25 @@ from lapae.runs.files import write_whole
 from lapae.runs.numbers import number
 from lapae.runs.results import FIGURES, Record, load_results
 from lapae.tasks import TASKS
-from lapae.tasks.base import subset, tensor
-from lapae.view.describe import labelings, summary
-from lapae.view.display import Display, choose_display, shorts, tiles
-from lapae.view.latent_map import LatentSpace, latent_space, plane
-from lapae.view.report.examples import examples, test_data
-from lapae.view.report.training import curves, facts, headline, read_history
+from lapae.tasks.base import subset
+from lapae.view.describe import summary
+from lapae.view.display import Display, choose_display
+from lapae.view.judge import RATE, Judge
+from lapae.view.latent_map import LatentSpace, latent_space
+from lapae.view.material import WORDS, Material
+from lapae.view.report.calibration import calibration
+from lapae.view.report.chart import histogram
+from lapae.view.report.errors import reconstruction
+from lapae.view.report.examples import examples
+from lapae.view.report.planes import cost_of_code, networks_of, planes, side_of
+from lapae.view.report.training import curves, facts, read_history
+from lapae.view.report.unusual import Scores, most_unusual, score
 from lapae.view.web import asset
 
 REPORT = "report.html"
 MOST_BYTES = 5_000_000
 FIGURE_BYTES = 1_800_000
 """For the pictures of tasks, so that the page stays below MOST_BYTES; what does not fit is named instead."""
-SIDES = {1: 32, 3: 20, 6: 16}
-"""Tiles along a side of a map by the number of maps."""
 MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 """Of the pictures of tasks; runs of earlier versions have PNG files."""
 
@@ -45,106 +49,153 @@ MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 class Sizes:
     """How much a report shows."""
 
-    n_samples: int = 50
-    """Networks drawn for each mean and deviation."""
+    n_samples: int | None = None
+    """Networks drawn for each mean and deviation; where not given one pass that carries a variance, or 20 networks of a
+    method that has no such pass."""
     points: int = 1500
-    """Training data on the latent map at most."""
+    """Data on the latent map at most."""
     examples: int = 8
-    """Reconstructed test data, and half as many again of the most uncertain."""
+    """Data shown with their reconstructions, and most unusual ones."""
     seed: int = 0
     """Of subsets and draws."""
 
 
 def write_report(run: Run, model: Model, data: Data, sizes: Sizes | None = None) -> int:
     """Write report.html of a run. Returns its size in bytes."""
-    content = report_html(run, model, data, sizes or Sizes()).encode()
+    if tuple(data.shape) != tuple(model.shape):
+        raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
+    if model.calibration is None:  # of a training that has not come to its end
+        model.calibrate(data)
+    page = report_html(model, Material.of(data), sizes or Sizes(), run)
+    return write_page(run / REPORT, page)
+
+
+def write_page(path: Path, page: str) -> int:
+    """Write a page as a whole. Returns its size in bytes."""
+    content = page.encode()
     if len(content) > MOST_BYTES:
         raise RunError(f"the report would have {len(content):,} bytes, more than {MOST_BYTES:,}: show fewer --points")
-    write_whole(run / REPORT, content)
+    write_whole(path, content)
     return len(content)
 
 
-def report_html(run: Run, model: Model, data: Data, sizes: Sizes) -> str:
-    """The page as text."""
-    if tuple(data.shape) != tuple(model.shape):
-        raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
-    index = subset(data.train, sizes.points, sizes.seed)
-    raw = tensor(model, data.train, index)
-    space = latent_space(model.method, raw.nan_to_num(0.0))
-    display = choose_display(model, raw)
-    side = SIDES.get(len(space.pairs), 16)
-    shown = test_data(data, model, sizes.examples, sizes.seed)
-    n_tiles = n_decoders(model.method, sizes.n_samples) * side**2 * len(space.pairs)
-    with progress_bar("report", n_tiles + len(shown)) as advance:
-        latent = _latent(model, data, space, display, index, side, sizes, advance)
-        looked_at = examples(model, data, display, shown, n=sizes.examples, n_samples=sizes.n_samples, seed=sizes.seed)
-        advance(len(shown))
-    figures, left_out = _figures(run, records := load_results(run))
+def report_html(model: Model, material: Material, sizes: Sizes, run: Run | None = None) -> str:
+    """The page as text; with the results of tasks and the curves of training where the model is in a run."""
+    main, seed = material.parts[material.main], sizes.seed
+    index = subset(main, sizes.points, seed)
+    judge = Judge(model)
+    with progress_bar("report", 5) as done:
+        x = judge.tensor(np.asarray(main.x[index]))
+        n_samples = networks_of(model, sizes.n_samples)
+        space = latent_space(model.method, x.nan_to_num(0.0), n_axes=3)
+        display = choose_display(model, x, space.codes)
+        done(1)
+        scores = score(judge, material, seed)
+        done(1)
+        side = side_of(cost_of_code(model, space) * n_decoders(model.method, n_samples), len(space.pairs))
+        maps = planes(model, space, display, side, n_samples, seed)
+        done(1)
+        measured = reconstruction(judge, material, display, seed)
+        held = calibration(judge, material, seed)
+        done(1)
+        unusual = most_unusual(judge, material, display, scores, sizes.examples)
+        shown = examples(judge, material, display, sizes.examples, seed)
+        done(1)
+    records = [] if run is None else sorted(load_results(run), key=_order)
+    figures, left_out = ({}, []) if run is None else _figures(run, records)
     return _template().render(
-        name=run.path.resolve().name,
+        name=model.space.name if run is None else run.path.resolve().name,
+        explorer=None if run is None else str(run.path),
         method=model.config.method.title,
-        data=data.name,
+        data=model.space.name,
         version=__version__,
-        summary=summary(model, data),
-        facts=facts(model, data),
-        headline=headline(model),
-        curves=curves(model, read_history(run)),
-        examples=looked_at,
-        view=display.kind,
-        channels=len(display.channels),
-        n_channels=model.shape[-1],
-        spread=latent["spread"],
+        summary=summary(model),
+        glance=_glance(scores, judge, measured, held),
+        unusual=unusual,
+        counts=_counts(scores, judge),
+        scores=histogram(_series(scores), judge.threshold),
+        rate=f"{100 * RATE:.0f} %",
+        words=WORDS,
+        measured=measured,
+        calibration=held,
+        examples=shown,
+        display=display,
+        n_channels=model.space.shape[-1],
+        latent=_latent(material, space, display, index, side, maps),
+        spread=any(max(found["heat"]) > 0 for found in maps),
         learned=model.method.learns_variance,
         ensemble=model.method.distinct_draws is not None,
-        latent=latent,
-        axes=space.names,
-        projected=space.share is not None,
-        share=space.share,
-        latent_dim=space.codes.shape[1],
-        results=[_result(record, figures) for record in sorted(records, key=_order)],
+        space=space,
+        results=[_result(record, figures) for record in records],
         left_out=left_out,
+        facts=facts(model, material),
+        curves=curves(model, model.history if run is None else read_history(run)),
         style=Markup(asset("shared.css")),
-        script=Markup(asset("map.js") + asset("report.js")),
+        script=Markup(asset("numbers.js") + asset("map.js") + asset("report.js")),
     )
 
 
-def _template():
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+def _template() -> Template:
+    environment = Environment(
+        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["number"] = number
-    return environment.from_string(asset("report.html"))
+    return environment.get_template("report.html")
 
 
 def _latent(
-    model: Model,
-    data: Data,
-    space: LatentSpace,
-    display: Display,
-    index: np.ndarray,
-    side: int,
-    sizes: Sizes,
-    progress: Callable[[int], None],
+    material: Material, space: LatentSpace, display: Display, index: np.ndarray, side: int, maps: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Everything that the live map needs, in plain JSON types."""
-    planes = []
-    for axes in space.pairs:
-        found = plane(
-            model.method, space, axes, side=side, n_samples=sizes.n_samples, seed=sizes.seed, progress=progress
-        )
-        made = tiles(model, display, found.decoded, side)
-        planes.append({"axes": list(axes), "heat": shorts(found.total.reshape(-1)), **made})
     return {
         "side": side,
-        "axes": [
-            {"name": name, "low": float(low), "high": float(high)}
-            for name, (low, high) in zip(space.names, space.limits, strict=True)
-        ],
-        "points": shorts(space.points),
-        "labelings": labelings(data, index),
+        **space.to_dict(),
+        "labelings": material.labelings(index),
         "view": display.to_dict(),
-        "planes": planes,
+        "planes": maps,
         # one network that learns no noise says one thing at a code: there is nothing to shade
-        "spread": any(max(found["heat"]) > 0 for found in planes),
+        "spread": any(max(found["heat"]) > 0 for found in maps),
     }
+
+
+def _series(scores: Scores) -> dict[str, np.ndarray]:
+    """The surprises of training data and of all others."""
+    train = scores.part == "train"
+    if train.all() or not train.any():
+        return {"data": scores.surprise}
+    return {"training data": scores.surprise[train], "held-out data": scores.surprise[~train]}
+
+
+def _counts(scores: Scores, judge: Judge) -> dict[str, Any]:
+    """How many data are unusual, and how many one would expect."""
+    n = len(scores.p)
+    return {
+        "n": n,
+        "complete": scores.complete,
+        "rare": int((scores.p <= RATE).sum()),
+        "expected": number(round(RATE * n)),
+        "level": RATE,
+        "references": judge.n_references,
+        "among": WORDS["calibration"],
+        "least": number(1 / (judge.n_references + 1), 2),
+    }
+
+
+def _glance(scores: Scores, judge: Judge, measured: dict[str, Any], held: dict[str, Any] | None) -> list[Any]:
+    """What to know first: title, number, words, anchor."""
+    found = _counts(scores, judge)
+    out = [
+        (
+            "unusual data",
+            f"{found['rare']:,} of {found['n']:,}",
+            f"with a p-value of at most {RATE:g}; about {found['expected']} by chance",
+            "unusual",
+        ),
+        ("variance explained", measured["explained"]["ours"], f"PCA: {measured['explained']['pca']}", "errors"),
+    ]
+    if held is not None:
+        out.append(("inside 90 % intervals", held["inside"], held["verdict"].partition(":")[0], "calibration"))
+    return out
 
 
 def _figures(run: Run, records: list[Record]) -> tuple[dict[str, str], list[str]]:
@@ -152,13 +203,12 @@ def _figures(run: Run, records: list[Record]) -> tuple[dict[str, str], list[str]
     urls: dict[str, str] = {}
     left_out, room = [], FIGURE_BYTES
     for name in (name for record in records for name in record.figures):
+        kind = MIME.get(Path(name).suffix)
         try:
             content = (run / FIGURES / name).read_bytes()
         except OSError:
-            left_out.append(name)
-            continue
-        kind = MIME.get(Path(name).suffix)
-        if kind is None or len(content) > room:
+            content = None
+        if kind is None or content is None or len(content) > room:
             left_out.append(name)
             continue
         room -= len(content)
@@ -177,7 +227,14 @@ def _result(record: Record, figures: dict[str, str]) -> dict[str, Any]:
     given = {k: v for k, v in record.options.items() if v not in (None, [], ())}
     options = ", ".join(f"{k.replace('_', ' ')} {_text(v)}" for k, v in given.items())
     pictures = [{"name": name, "url": figures[name]} for name in record.figures if name in figures]
-    return {"title": title, "about": note, "table": record.table, "options": options, "figures": pictures}
+    return {
+        "id": f"task-{record.task}",
+        "title": title,
+        "about": note,
+        "table": record.table,
+        "options": options,
+        "figures": pictures,
+    }
 
 
 def _text(value: Any) -> str:

@@ -7,24 +7,20 @@ from dataclasses import fields
 from typing import Any
 
 from lapae.config import MethodConfig, MethodOptions
-from lapae.data import Data
 from lapae.model import Model
 from lapae.runs import HISTORY, Run
 from lapae.runs.numbers import number
+from lapae.view.material import Material
 from lapae.view.report.chart import Chart, line_chart
 
 
-def facts(model: Model, data: Data) -> list[tuple[str, str]]:
+def facts(model: Model, material: Material) -> list[tuple[str, str]]:
     """What was trained on what."""
     config, metrics = model.config, model.metrics
     n_weights = sum(p.numel() for p in model.method.parameters())
-    shape = " × ".join(map(str, model.shape))
+    parts = ", ".join(f"{len(split):,} {name}" for name, split in material.parts.items())
     out = [
-        (
-            "Data",
-            f"{data.name}: {len(data.train):,} to train, {len(data.valid):,} to validate, {len(data.test):,} to test",
-        ),
-        ("A datum", f"{shape} {'pixels' if data.kind == 'image' else 'values'}"),
+        ("Data", f"{model.space.name}: {parts}"),
         ("Network", f"{config.model.network}, code of {config.model.latent_dim}, {n_weights:,} weights"),
         ("Likelihood", config.model.likelihood),
         ("Method", config.method.title),
@@ -38,6 +34,11 @@ def facts(model: Model, data: Data) -> list[tuple[str, str]]:
         out.append(("Ended after", f"{metrics.get('epochs')} epochs ({metrics.get('stopped')}); {seconds}"))
     else:
         out.append(("Ended after", "not finished: the best weights so far"))
+    if metrics.get("best_loss") is not None:
+        out.append(("Best validation loss", f"{number(float(metrics['best_loss']))}, of epoch {metrics['best_epoch']}"))
+    test = metrics.get("test", {})
+    told = {"squared_error": "Test squared error", "squared_error_sampled": "Of sampled networks"}
+    out += [(told[key], number(float(test[key]))) for key in told if test.get(key) is not None]
     return out
 
 
@@ -45,20 +46,6 @@ def own_options(method: MethodConfig) -> dict[str, Any]:
     """What the method has beside the options that all methods have, where it is given."""
     shared = {field.name for field in fields(MethodOptions)}
     return {name: value for name, value in vars(method.options).items() if name not in shared and value is not None}
-
-
-def headline(model: Model) -> list[tuple[str, str, str]]:
-    """The final numbers: name, value, what it is."""
-    test = model.metrics.get("test", {})
-    told = {
-        "squared_error": ("test error", "squared error of a reconstruction, summed over its values"),
-        "squared_error_sampled": ("under sampled networks", "the same error, a mean over sampled networks"),
-    }
-    out = [(told[key][0], number(float(test[key])), told[key][1]) for key in told if test.get(key) is not None]
-    if model.metrics.get("best_loss") is not None:
-        best = model.metrics
-        out.append(("best validation loss", number(float(best["best_loss"])), f"of epoch {best['best_epoch']}"))
-    return out
 
 
 def read_history(run: Run) -> list[dict[str, Any]]:

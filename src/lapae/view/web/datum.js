@@ -1,7 +1,7 @@
 "use strict";
 // One datum: picked or dropped in, shown with its reconstruction, hidden in part and completed.
 function startDatum(about, map) {
-  const { short, clamp, fit, css } = latentMap, kind = about.view.kind, image = kind === "image";
+  const { clamp, fit, css } = latentMap, kind = about.view.kind, image = kind === "image";
   const [channels, height, width] = image ? about.shape : [1, 1, 1];
   const size = about.shape.reduce((n, side) => n * side, 1);
   const state = { datum: null, first: null, hidden: new Uint8Array(image ? height * width : size), values: null, seed: 0, file: null, found: null };
@@ -66,15 +66,15 @@ function startDatum(about, map) {
     if (first) $("rank").style.left = `${first.percentile}%`;
     map.show(found);
     const times = found.covariance ? map.magnified(found.covariance) : 1;
-    const code = found.code.slice(0, 8).map((z, k) => `z${k + 1} = ${short(z)}${found.code_deviation ? ` ± ${Number(found.code_deviation[k].toPrecision(2))}` : ""}`);
+    const code = found.code.slice(0, 8).map((z, k) => `z${k + 1} = ${readable(z)}${found.code_deviation ? ` ± ${readable(found.code_deviation[k], 2)}` : ""}`);
     $("code").textContent = `Code: ${code.join(", ")}${found.code.length > 8 ? ", …" : ""}. `
       + (found.covariance ? `On the map: ellipses of one and two standard deviations over networks, about their mean (the dot is the code of the mean network)${times > 1 ? `, drawn ${times} times larger than they are` : ""}. ` : "This method has one code a datum: there is no ellipse. ")
-      + (found.deviation_total ? `Deviation of the reconstruction, summed: ${short(found.deviation_total)}.` : "");
+      + (found.deviation_total ? `Deviation of the reconstruction, summed: ${readable(found.deviation_total)}.` : "");
     if (image) {
       paint($("reconstruction"), found.mean);
       paint($("doubt"), found.deviation, map.colours);
       $("doubt-figure").hidden = !found.deviation_total;
-      $("doubt-top").textContent = short(found.deviation.top);
+      $("doubt-top").textContent = readable(found.deviation.top);
       drawInput();
     } else if (kind === "bars") showRows();
     else drawChart();
@@ -112,8 +112,9 @@ function startDatum(about, map) {
         mark.style.left = `${at(feature, sample[i])}%`;
         track.append(mark);
       }
-      text.textContent = `${short(m)}${d ? ` ± ${Number(d.toPrecision(2))}` : ""}${guess ? " (filled in)" : ""}`;
-      input.placeholder = guess ? `${short(m)} ?` : "empty";
+      const scale = feature.high - feature.low;
+      text.textContent = `${readable(m, 3, scale)}${d ? ` ± ${readable(d, 3, scale)}` : ""}${guess ? " (filled in)" : ""}`;
+      input.placeholder = guess ? `${readable(m, 3, scale)} ?` : "empty";
     });
   }
 
@@ -190,7 +191,7 @@ function startDatum(about, map) {
     }
     [found.mean, found.deviation, ...found.samples].forEach((picture, i) =>
       paint(box.children[i].firstChild, picture, i === 1 ? map.colours : null));
-    $("sure").textContent = found.deviation.top ? ` The brightest deviation between them is ${short(found.deviation.top)}; pixels run from 0 to 1.` : " They all agree.";
+    $("sure").textContent = found.deviation.top ? ` The brightest deviation between them is ${readable(found.deviation.top)}; pixels run from 0 to 1.` : " They all agree.";
     document.body.dataset.completions = Number(document.body.dataset.completions || 0) + 1;
   }
 

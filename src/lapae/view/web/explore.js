@@ -216,7 +216,7 @@ function startMap(about) {
   $("here").hidden = !image;
   $("features").hidden = image;
   $("deviation-figure").hidden = $("shade").hidden = document.querySelector(".gauge").hidden = !about.spread;
-  $("top").textContent = latentMap.short(about.top);
+  $("top").textContent = readable(about.top, 3);
   paintScale($("scale"), colours);
   const redraw = () => { legend(); drawMap(); drawOver(); };
   window.addEventListener("resize", redraw);

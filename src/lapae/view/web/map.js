@@ -3,7 +3,6 @@
 const latentMap = (() => {
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const rgb = (name) => css(name).match(/[0-9a-f]{2}/gi).map((h) => parseInt(h, 16));
-  const short = (value) => String(Number(value.toPrecision(3)));
   const clamp = (value, low = 0, high = 1) => Math.min(Math.max(value, low), high);
   const colour = (value, n) => value < 0 ? css("--c7") : n <= 10 ? css(`--c${value % 10}`) : `hsl(${(value * 137.5) % 360} 60% 52%)`;
 
@@ -16,10 +15,11 @@ const latentMap = (() => {
     return [context, box.width, box.height];
   }
 
-  // What the shades of a map run over: a few large values would lighten all others.
+  // What the shades of a map run over: a few large values would lighten all others, and where all are about the same
+  // the shade is, too.
   function range(values) {
-    const sorted = values.slice().sort((a, b) => a - b), low = sorted[0];
-    return [low, Math.max(sorted[Math.floor(sorted.length * 0.995)], low + 1e-9)];
+    const sorted = values.slice().sort((a, b) => a - b), low = sorted[0], high = Math.max(sorted[Math.floor(sorted.length * 0.995)], low + 1e-9);
+    return [high - low < 0.02 * high ? 0 : low, high];
   }
 
   // Shades of side * side values, from the upper left corner row by row; flat where there is nothing to shade.
@@ -117,7 +117,7 @@ const latentMap = (() => {
     });
   }
 
-  // Bars, or lines with a band (a strip a channel), for data that are no pictures. Returns what shows (mean, deviation) of each feature.
+  // Bars, or lines with a band (one strip per channel), for data that are no pictures. Returns what shows (mean, deviation) of each feature.
   function features(box, view, spread) {
     const of = view.features, at = (j, value) => clamp((value - of[j].low) / Math.max(of[j].high - of[j].low, 1e-12));
     if (view.kind === "lines") {
@@ -152,7 +152,8 @@ const latentMap = (() => {
       band.style.left = `${100 * from}%`;
       band.style.width = `${Math.max(100 * (to - from), 0.5)}%`;
       dot.style.left = `${100 * at(j, m)}%`;
-      text.textContent = spread ? `${short(m)} ± ${Number(d.toPrecision(2))}` : short(m);
+      const scale = of[j].high - of[j].low;
+      text.textContent = readable(m, 3, scale) + (spread ? ` ± ${readable(d, 3, scale)}` : "");
     });
   }
 
@@ -160,16 +161,18 @@ const latentMap = (() => {
   function gauge($, here, sorted, [low, high]) {
     const at = (value) => 100 * clamp((value - low) / (high - low));
     const n = sorted.length, quantile = (q) => sorted[Math.min(n - 1, Math.floor(q * n))];
-    $("total").textContent = short(here);
+    $("total").textContent = readable(here, 3);
+    $("shade-low").textContent = readable(low, 3, high);
+    $("shade-high").textContent = readable(high, 3);
     $("needle").style.left = `${at(here)}%`;
     $("data-range").style.left = `${at(quantile(0.05))}%`;
     $("data-range").style.width = `${Math.max(at(quantile(0.95)) - at(quantile(0.05)), 1)}%`;
     const below = sorted.filter((value) => value < here).length;
     const times = here / quantile(0.5);
-    $("compare").textContent = below === 0 ? "less than at almost all of the data; the line marks where 90 % of them are"
+    $("compare").textContent = (below === 0 ? "less than at almost all of the data"
       : below === n ? `more than at any of the ${n} data: ${times.toFixed(1)} times the median`
-      : `more than at ${Math.round(100 * below / n)} % of the data; the line marks where 90 % of them are`;
+      : `more than at ${Math.round(100 * below / n)} % of the data`) + "; the line marks where 90 % of them are";
   }
 
-  return { css, short, clamp, fit, range, shades, dots, axisNames, cross, ring, place, step, legend, features, gauge };
+  return { css, clamp, fit, range, shades, dots, axisNames, cross, ring, place, step, legend, features, gauge };
 })();

@@ -28,6 +28,7 @@
     shown = latentMap.range(plane.heat);
     atData = data.points.map((p) => blend(plane.heat, across(p), down(p))).sort((a, b) => a - b);
     if (data.view.kind !== "image") return;
+    $("top").textContent = readable(plane.top, 3);
     for (const which of ["mean", "deviation"]) {
       if (images.has(plane[which])) continue;
       const image = new Image();

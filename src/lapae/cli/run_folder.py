@@ -1,0 +1,72 @@
+"""What several commands do with a run folder: open it with its data, train in it, print its numbers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lapae.config import Config
+    from lapae.data import Data
+    from lapae.model import Model
+    from lapae.runs import Run
+
+
+def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> tuple[Run, Model, Data]:
+    """A run, its model on a device, and its data."""
+    from lapae.data.catalog import check_data
+    from lapae.fit import load_data
+    from lapae.runs import Run
+    from lapae.storage import load_run
+    from lapae.train.devices import choose_device
+
+    model = load_run(path, device=choose_device(device))
+    check_data(model.config.data.source)
+    source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
+    return Run.open(path), model, load_data(source)
+
+
+def train_in(run: Run, config: Config, data: Data | None = None, *, resume: bool = False) -> Model:
+    """Train in a run folder that no other job writes, with progress on stderr."""
+    from lapae.fit import fit
+    from lapae.train.distributed import from_first, note_begun, rank
+    from lapae.train.progress import make_progress
+
+    observers = [make_progress(sys.stderr)] if config.train.verbose and rank() == 0 else []
+
+    def hold() -> None:
+        held.enter_context(run.lock())
+        if not resume:  # again, now that no other process can begin one here
+            run.check_free()
+        note_begun()
+
+    try:
+        with ExitStack() as held:
+            from_first(hold)
+            return fit(config, data, run=run, resume=resume, observers=observers)
+    except KeyboardInterrupt:
+        if rank() == 0 and (run / "config.toml").exists():
+            print(f"\nlapae: stopped; continue with: lapae train --resume {run.path}", file=sys.stderr)
+        raise
+
+
+def print_numbers(model: Model, *, as_json: bool) -> int:
+    """Print where the run is and its final numbers."""
+    from lapae.runs import plain
+
+    metrics = model.metrics
+    if as_json:
+        print(json.dumps(plain({"run": str(model.path), "method": model.config.method.method, **metrics})))
+        return 0
+    lines = {"run": str(model.path), "trained": f"{metrics['epochs']} epochs ({metrics['stopped']})"}
+    if metrics["best_loss"] is not None:
+        lines["best"] = f"epoch {metrics['best_epoch']}, validation loss {metrics['best_loss']:.6g}"
+    for name, value in metrics.get("test", {}).items():
+        lines[f"test {name.replace('_', ' ')}"] = f"{value:.6g}"
+    width = max(map(len, lines))
+    print("\n".join(f"{name:<{width}}  {value}" for name, value in lines.items()))
+    return 0

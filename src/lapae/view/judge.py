@@ -1,0 +1,88 @@
+"""What a model says of data: how unusual each is, what it expected instead, and which values speak against it.
+
+Arrays are (n, *shape), in the units and the layout of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from lapae.errors import RunError
+from lapae.model import Model
+
+RATE = 0.05
+"""Of normal data, this share lies beyond the threshold."""
+LEVEL = 0.9
+"""Of the intervals that are shown."""
+
+
+def batch_size(values: int) -> int:
+    """How many data, or codes, of so many values go through a network at once: feature maps of images are large."""
+    return max(8, min(512, 2**17 // max(values, 1)))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is expected of n data, and what speaks against them."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    """Ends of the interval that holds a value of this kind with probability LEVEL."""
+    contribution: np.ndarray
+    """How much each value adds to how unusual its datum is, at least 0."""
+
+
+class Judge:
+    """A calibrated model, asked for a few data at a time."""
+
+    def __init__(self, model: Model) -> None:
+        if model.calibration is None:
+            raise RunError("this model has no calibration: it was saved before its training was finished")
+        self.model, self.calibration = model, model.calibration
+        self.n_references = len(self.calibration.reference)
+        """Data that p-values compare with."""
+        self.threshold = model.threshold(RATE)
+        self.size = batch_size(int(np.prod(model.shape)))
+
+    def scores(self, x: np.ndarray, *, itself: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Surprise (n,), large is unusual, and p-value (n,), small is unusual, of data (n, *shape).
+
+        Args:
+            x: the data.
+            itself: whether they are among those that are compared with: then each is compared with the others.
+        """
+        surprise, p = (np.concatenate(v) for v in zip(*map(self.model.surprise, self._some(x)), strict=True))
+        n = self.n_references
+        return surprise, (p * (n + 1) - 1).clip(1) / n if itself else p
+
+    def __call__(self, x: np.ndarray) -> Judged:
+        """What is expected of data (n, *shape), and what speaks against them."""
+        parts = [
+            (self.model.reconstruct(some)[0], *self.model.interval(some, LEVEL), self.model.explain(some))
+            for some in self._some(x)
+        ]
+        return Judged(*(np.concatenate(v) for v in zip(*parts, strict=True)))
+
+    def errors(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """In the model's space (n, *model_shape): what the model leaves of x, and the deviation it expects of that."""
+        found = []
+        for some in self._some(x):
+            z = self.model.tensor(some)
+            prediction = self.model.predict(z)
+            assert prediction.x_mean is not None
+            deviation = self.calibration.spread.deviation(prediction, z)
+            found.append(((z - prediction.x_mean).numpy(), deviation.numpy()))
+        left, deviation = (np.concatenate(v) for v in zip(*found, strict=True))
+        return left, deviation
+
+    def tensor(self, x: np.ndarray) -> Tensor:
+        """Data (n, *shape) in the model's space."""
+        return self.model.tensor(x)
+
+    def _some(self, x: np.ndarray) -> Iterator[np.ndarray]:
+        return (x[start : start + self.size] for start in range(0, len(x), self.size))

@@ -1,0 +1,75 @@
+"""The data that a page is about, in named parts: the splits of a run, or what a user has handed over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lapae.data import Data, Split
+
+GIVEN = "given"
+"""The one part of data that a user has handed over: nobody knows which of them were trained on."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """Data in parts, none of them empty; no parts where there are no data."""
+
+    parts: dict[str, Split] = field(default_factory=dict)
+    label_names: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, data: Data) -> Material:
+        """The splits of a run."""
+        named = {"train": data.train, "validation": data.valid, "calibration": data.calib, "test": data.test}
+        return cls({name: split for name, split in named.items() if len(split)}, data.label_names)
+
+    @classmethod
+    def given(cls, x: np.ndarray, y: np.ndarray | None = None, label_names: Any = None) -> Material:
+        """Data (n, *shape) as a user has them, with their labels (n,)."""
+        return cls({GIVEN: Split(x, y)}, None if label_names is None else tuple(label_names))
+
+    @property
+    def main(self) -> str:
+        """The part on the map: what was trained on."""
+        return next(iter(self.parts))
+
+    def held_out(self, *order: str) -> str:
+        """The first of some parts that there is; the main one where there is none of them."""
+        return next((name for name in order if name in self.parts), self.main)
+
+    def label(self, part: str, i: int) -> str | None:
+        """The class of a datum, by its name where it has one."""
+        y = self.parts[part].y
+        if y is None or y.ndim != 1:
+            return None
+        value, names = int(y[i]), self.label_names
+        return names[value] if names is not None and 0 <= value < len(names) else str(value)
+
+    def labelings(self, index: np.ndarray) -> list[dict[str, Any]]:
+        """Ways to colour the data `index` of the main part: by class, or by one attribute at a time."""
+        labels = self.parts[self.main].y if self.parts else None
+        if labels is None:
+            return []
+        y = np.asarray(labels)[index]
+        if y.ndim == 1:
+            names = list(self.label_names or [])
+            names += [str(i) for i in range(len(names), int(y.max(initial=0)) + 1)]
+            return [{"name": "class", "names": names, "values": y.astype(int).tolist()}]
+        titles = self.label_names or [f"attribute {a + 1}" for a in range(y.shape[1])]
+        return [
+            {"name": title, "names": [f"not {title}", title], "values": y[:, a].astype(int).tolist()}
+            for a, title in enumerate(titles)
+        ]
+
+
+WORDS = {
+    "train": "training data",
+    "validation": "validation data (training saw them to know when to stop)",
+    "calibration": "calibration data (not trained on)",
+    "test": "test data (not trained on)",
+    GIVEN: "given data (training may have seen them)",
+}
+"""The parts in words."""

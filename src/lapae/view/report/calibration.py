@@ -1,0 +1,59 @@
+"""Whether intervals hold what they promise, on data that training has not seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lapae.tasks.base import subset
+from lapae.view.judge import Judge
+from lapae.view.material import GIVEN, WORDS, Material
+from lapae.view.report.chart import Frame
+
+LEVELS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99]
+MOST_DATA, MOST_VALUES = 1000, 2**22
+TOLERANCE = 0.03
+"""Coverage of 90 % intervals this far from 90 % is called well calibrated."""
+
+
+def calibration(judge: Judge, material: Material, seed: int) -> dict[str, Any] | None:
+    """Coverage by level; None where all data were trained on."""
+    part = material.held_out("test", "validation")
+    if part == material.main and part != GIVEN:
+        return None
+    split = material.parts[part]
+    limit = max(50, min(MOST_DATA, MOST_VALUES // max(1, int(np.prod(judge.model.shape)))))
+    index = subset(split, limit, seed)
+    covered = coverage(judge, np.asarray(split.x[index]))
+    frame = Frame((0.0, 100.0), (0.0, 100.0), width=340, height=330, left=48, below=44, top=24)
+    points = [(100 * level, 100 * share) for level, share in zip(LEVELS, covered, strict=True)]
+    inside = covered[LEVELS.index(0.9)]
+    return {
+        "n": len(index),
+        "among": WORDS[part],
+        "frame": frame,
+        "line": frame.line([(0.0, 0.0), *points]),
+        "dots": [(frame.x(a), frame.y(b)) for a, b in points],
+        "inside": f"{100 * inside:.0f} %",
+        "verdict": verdict(inside),
+        "good": abs(inside - 0.9) <= TOLERANCE,
+    }
+
+
+def coverage(judge: Judge, x: np.ndarray) -> list[float]:
+    """The share of the values of x (n, *shape) inside the intervals of each level."""
+    left, deviation = judge.errors(x)
+    ratio = np.abs(left) / deviation
+    known = ~np.isnan(ratio)
+    return [float((ratio <= judge.calibration.radius.at(level))[known].mean()) for level in LEVELS]
+
+
+def verdict(inside: float) -> str:
+    """The coverage of 90 % intervals in words."""
+    found = f"90 % intervals contain {100 * inside:.0f} % of the values"
+    if inside < 0.9 - TOLERANCE:
+        return f"Too sure of itself: {found}."
+    if inside > 0.9 + TOLERANCE:
+        return f"Too cautious: {found}."
+    return f"Well calibrated: {found}."

@@ -1,0 +1,59 @@
+"""The maps of the report: what is decoded on grids over pairs of axes, at a cost that is bounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from lapae.model import Model
+from lapae.predict import evaluating
+from lapae.view.display import Display, shorts, tiles
+from lapae.view.judge import batch_size
+from lapae.view.latent_map import LatentSpace, plane
+
+SIDES = (32, 24, 20, 16, 12, 8)
+MOST_FLOPS = 1e11
+"""Of all maps together: a few seconds on one core."""
+MOST_TILES = 1024
+"""Of all maps together: they are part of the page."""
+DRAWS = 20
+"""Networks at most, of a model that does not predict by a single pass."""
+
+
+def networks_of(model: Model, n_samples: int | None) -> int | None:
+    """Networks to decode with: so many, or none where the model predicts by one pass that carries a variance."""
+    if n_samples is not None or model.config.method.predictive == "moments":
+        return n_samples
+    return min(DRAWS, model.config.method.n_samples or DRAWS)
+
+
+def cost_of_code(model: Model, space: LatentSpace) -> float:
+    """Operations to decode one code with one network."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    weight = next(model.method.parameters())
+    code = torch.as_tensor(space.codes[:1]).to(weight.device, weight.dtype)
+    with FlopCounterMode(display=False) as counter, evaluating(model.method):
+        model.method.draw_mean().decode(code[None])
+    return float(counter.get_total_flops())
+
+
+def side_of(cost: float, n_maps: int) -> int:
+    """Tiles along the side of each of some maps, where one tile takes `cost` operations."""
+    fits = (s for s in SIDES if s**2 * n_maps * cost <= MOST_FLOPS and s**2 * n_maps <= MOST_TILES)
+    return next(fits, SIDES[-1])
+
+
+def planes(
+    model: Model, space: LatentSpace, display: Display, side: int, n_samples: int | None, seed: int
+) -> list[dict[str, Any]]:
+    """Every pair of axes: shades and tiles, for the page's script."""
+    found = []
+    size = batch_size(int(np.prod(model.shape)))
+    for axes in space.pairs:
+        decoded = plane(model.method, space, axes, side=side, n_samples=n_samples, seed=seed, batch_size=size)
+        made = tiles(model, display, decoded.decoded, side)
+        found.append({"axes": list(axes), "heat": shorts(decoded.total.reshape(-1)), **made})
+    return found

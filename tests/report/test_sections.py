@@ -1,0 +1,161 @@
+"""The sections of the report: what is unusual and why, errors beside PCA, calibration, charts, numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.data import Data, Split
+from lapae.fit import fit
+from lapae.predict.decode import encode_mean
+from lapae.space import Column, Space
+from lapae.view.display import choose_display
+from lapae.view.judge import Judge
+from lapae.view.material import Material
+from lapae.view.report.calibration import calibration, verdict
+from lapae.view.report.chart import histogram
+from lapae.view.report.errors import by_pca, reconstruction
+from lapae.view.report.planes import networks_of, side_of
+from lapae.view.report.unusual import most_unusual, score
+
+NAMES = ("mass", "width", "height", "depth", "age")
+
+
+def rows(n: int = 400) -> Data:
+    """Rows on a curve in units far from 1; test row 3 has a width that nothing else goes with."""
+    generator = np.random.default_rng(0)
+    t = generator.uniform(-1, 1, (n, 1))
+    x = np.concatenate([t, t**2, np.sin(3 * t), 1 - t, np.cos(2 * t)], 1) + 0.03 * generator.standard_normal((n, 5))
+    x = 100 + 10 * x
+    x[353, 1] += 12
+    index = np.split(np.arange(n), [250, 300, 350])
+    space = Space.of(x[index[0]], columns=[Column(name) for name in NAMES], name="curve")
+    train, valid, calib, test = (Split(x[part], None, part) for part in index)
+    return Data(space, train, valid, calib, test)
+
+
+@pytest.fixture(scope="module")
+def made():
+    config = Config(
+        model=ModelConfig(hidden=(32,), latent_dim=1),
+        method=MethodConfig.taking("online"),
+        train=TrainConfig(epochs=150, batch_size=25, learning_rate=3e-3, verbose=False, device="cpu"),
+    )
+    data = rows()
+    model = fit(config, data)
+    material = Material.of(data)
+    judge = Judge(model)
+    z = judge.tensor(material.parts["train"].x)
+    return judge, material, choose_display(model, z, encode_mean(model.method, z).numpy())
+
+
+def test_the_planted_row_is_first_and_its_column_is_named(made):
+    judge, material, display = made
+    scores = score(judge, material, 0)
+    assert scores.complete
+    assert len(scores.p) == 400
+    first = most_unusual(judge, material, display, scores, 3)[0]
+    assert (first["row"], first["part"], first["index"]) == (353, "test", 3)
+    assert first["p"] == "0.02"  # 1 of 51
+    assert first["values"][0]["name"] == "width"
+    assert first["values"][0]["share"] > 50
+    value, low, high = (float(first["values"][0][key]) for key in ("value", "low", "high"))
+    assert value == pytest.approx(rows().test.x[3, 1], rel=1e-3)
+    assert not low <= value <= high
+    assert 0.01 < (scores.p[scores.part == "validation"] <= 0.05).mean() < 0.15
+
+
+def test_a_datum_is_not_compared_with_itself(made):
+    judge, material, _ = made
+    x = material.parts["calibration"].x
+    surprise, p = judge.scores(x, itself=True)
+    others = [(surprise[np.arange(50) != i] >= surprise[i]).sum() for i in range(50)]
+    np.testing.assert_allclose(p, (1 + np.array(others)) / 50)
+
+
+def test_errors_stand_beside_those_of_pca(made):
+    judge, material, display = made
+    found = reconstruction(judge, material, display, 0)
+    assert [column["name"] for column in found["columns"]]
+    assert {column["name"] for column in found["columns"]} == set(NAMES)
+    ours, pca = (float(found["explained"][name][:-2]) for name in ("ours", "pca"))
+    assert pca < ours <= 100
+    assert found["verdict"].startswith(
+        f"The model explains {ours:.0f} % of the variance, PCA with 1 component {pca:.0f}"
+    )
+    assert "test data" in found["among"]
+
+
+@pytest.mark.parametrize("n", [8, 60])
+def test_pca_is_that_of_a_singular_value_decomposition(n):
+    x = torch.randn(n, 3, 4, generator=torch.Generator().manual_seed(0))
+    center = x.mean(0)
+    _, _, axes = torch.linalg.svd((x - center).flatten(1), full_matrices=False)
+    exact = center + ((x - center).flatten(1) @ axes[:2].T @ axes[:2]).reshape(x.shape)
+    torch.testing.assert_close(by_pca(x, x, center, 2), exact, rtol=1e-3, atol=1e-3)
+
+
+def test_calibration_is_measured_on_data_that_did_not_calibrate(made):
+    judge, material, _ = made
+    found = calibration(judge, material, 0)
+    assert found is not None
+    assert found["n"] == 50
+    assert "test data" in found["among"]
+    inside = float(found["inside"][:-2]) / 100
+    assert 0.8 < inside <= 1
+    only = Material({"train": material.parts["test"]})
+    assert calibration(judge, only, 0) is None
+
+
+def test_verdicts_in_words():
+    assert verdict(0.91) == "Well calibrated: 90 % intervals contain 91 % of the values."
+    assert verdict(0.7) == "Too sure of itself: 90 % intervals contain 70 % of the values."
+    assert verdict(0.99) == "Too cautious: 90 % intervals contain 99 % of the values."
+
+
+def test_histogram_holds_every_datum_or_says_how_many_are_beyond():
+    generator = np.random.default_rng(0)
+    values = np.concatenate([generator.standard_normal(500), [1000.0, 2000.0]])
+    found = histogram({"a": values, "b": np.array([np.nan])}, 2.0)
+    assert found is not None
+    assert list(found.bars) == ["a"]
+    assert 2 <= found.beyond["a"] <= 10
+    shares = [height / (found.frame.bottom - found.frame.top) * found.frame.up[1] for *_, height in found.bars["a"]]
+    assert sum(shares) == pytest.approx(100 * (1 - found.beyond["a"] / 502), abs=1)
+    assert found.mark == found.frame.x(2.0)
+    assert histogram({"a": np.array([np.nan])}, 1.0) is None
+    one = histogram({"a": np.array([3.0])}, math.inf)
+    assert one is not None
+    assert one.mark is None
+
+
+def test_maps_are_decoded_as_the_model_predicts(made):
+    model = made[0].model
+    assert networks_of(model, None) is None
+    assert networks_of(model, 7) == 7
+    options = replace(model.config.method.options, predictive="mc", n_samples=100)
+    drawn = replace(model, config=replace(model.config, method=replace(model.config.method, options=options)))
+    assert networks_of(drawn, None) == 20
+
+
+def test_maps_of_costly_networks_are_coarser():
+    assert side_of(1e3, 1) == 32
+    assert side_of(1e3, 3) == 16
+    assert side_of(1e9, 1) == 8
+    assert side_of(1e12, 6) == 8
+
+
+def test_only_some_of_many_columns_are_shown_and_the_page_knows():
+    t = np.random.default_rng(0).uniform(-1, 1, (200, 1))
+    x = np.concatenate([np.random.default_rng(1).standard_normal((200, 30)), t @ np.ones((1, 10))], 1)
+    space = Space.of(x)
+    model = type("Wide", (), {"space": space, "shape": space.model_shape})()
+    display = choose_display(model, torch.from_numpy(space.convert(x)), t)
+    assert len(display.features) == 24
+    assert set(range(30, 40)) <= set(display.features.tolist())  # those that go with the code
+    assert display.to_dict()["of"] == 40

@@ -1,0 +1,49 @@
+"""A model in a run folder: its calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.errors import RunError
+from lapae.fit import fit
+from lapae.model import Model
+from lapae.predict.calibrate import to_file
+from lapae.runs import Run, tensor_file
+from lapae.runs.files import write_whole
+from lapae.storage import CALIBRATION, MODEL, digest, load_run, read_tensor_file
+
+
+def trained(table, path) -> tuple[Run, Model]:
+    train = TrainConfig(epochs=2, device="cpu", verbose=False)
+    config = Config(model=ModelConfig(hidden=(8,)), method=MethodConfig("online"), train=train)
+    run = Run.create(path)
+    return run, fit(config, table, run=run)
+
+
+def calibrated_by(run: Run, tensors: dict[str, torch.Tensor]) -> None:
+    """Put another calibration into a run, with a digest that agrees."""
+    weights, metadata = read_tensor_file(run / MODEL)
+    write_whole(run / CALIBRATION, tensor_file(tensors, {}))
+    write_whole(run / MODEL, tensor_file(weights, metadata | {"calibration": digest(tensors)}))
+
+
+def test_a_calibration_made_in_single_precision_serves_in_double(table, tmp_path):
+    """As of a table that was trained on a GPU, and is scored on a CPU."""
+    run, model = trained(table, tmp_path / "run")
+    assert model.calibration is not None
+    calibrated_by(run, {name: tensor.float() for name, tensor in to_file(model.calibration).items()})
+    for found, expected in zip(load_run(run.path).surprise(table.test.x), model.surprise(table.test.x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["rows", "spread.noise", "hidden.noise"])
+def test_a_calibration_of_other_data_is_refused(name, table, tmp_path):
+    run, model = trained(table, tmp_path / "run")
+    assert model.calibration is not None
+    tensors = to_file(model.calibration)
+    calibrated_by(run, tensors | {name: tensors[name][..., :3].clone()})
+    with pytest.raises(RunError, match=r"calibration\.safetensors is of data of another shape"):
+        load_run(run.path)
