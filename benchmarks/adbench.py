@@ -2,8 +2,9 @@
 
     python benchmarks/adbench.py --data FOLDER [--seeds 0 1 2] [--jobs 2] [--out results.json]
 
-FOLDER holds NAME.npz with X (rows, features) and y (1: anomaly). Two settings: one-class (half of the normal rows train,
-the rest and the anomalies test) and unsupervised (all train, all test); at most 10,000 rows; one configuration for all.
+FOLDER holds NAME.npz with X (rows, features) and y (1: anomaly). Two settings: one-class (half of the normal rows
+train, the rest and the anomalies test) and unsupervised (all train, all test); at most 10,000 rows; one configuration
+for all.
 """
 
 from __future__ import annotations

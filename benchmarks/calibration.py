@@ -2,8 +2,8 @@
 
     python benchmarks/calibration.py --data FOLDER [--seeds 0 1 2] [--jobs 2] [--out results.json]
 
-FOLDER is the data folder of the tests (imputation/*.csv, adbench/*.npz, mnist, fashion_mnist, where there). Of every set
-70 % of the (normal) rows, at most 5,000, are given to `fit` with the defaults; the rest, at most 3,000, are new.
+FOLDER is the data folder of the tests (imputation/*.csv, adbench/*.npz, mnist, fashion_mnist, where there). Of every
+set 70 % of the (normal) rows, at most 5,000, are given to `fit` with the defaults; the rest, at most 3,000, are new.
 """
 
 from __future__ import annotations

@@ -30,9 +30,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     It learns codes of data with a posterior over its weights, finds what is unusual, fills in what is missing and
     generates new data; what it says about uncertainty is calibrated on data held out of X.
 
-    X is a table (n, F): an array, or a pandas or polars frame with numbers, categories, booleans, dates and missing cells;
-    images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or windows of a series (n, T, channels). Missing
-    values are NaN, in `fit` too. What comes back is in the units of X. Where an argument is None, the data choose.
+    X is a table (n, F): an array, or a pandas or polars frame with numbers, categories, booleans, dates and missing
+    cells; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or windows of a series (n, T, channels).
+    Missing values are NaN, in `fit` too. What comes back is in the units of X. Where an argument is None, the data
+    choose.
 
     Args:
         latent_dim: size K of the code.
@@ -198,10 +199,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def predict(self, X: Any) -> np.ndarray:
         """-1 for data out of distribution, 1 for the others: new normal data are flagged at the rate `contamination`."""
         surprise, p = self._fitted().surprise(self._validated(X))
-        if self.contamination == "auto":
-            flagged = discoveries(p, FALSE_DISCOVERIES)
-        else:
-            flagged = -surprise < self.offset_
+        flagged = discoveries(p, FALSE_DISCOVERIES) if self.contamination == "auto" else -surprise < self.offset_
         return np.where(flagged, -1, 1)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:

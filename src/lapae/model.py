@@ -1,7 +1,7 @@
 """A trained model: the one object behind the estimator, the commands, the tasks, the report and the explorer.
 
-Its verbs take what a user has (arrays, tensors, frames) and give arrays in the user's units and layout; `space` leads into
-the model's space and back, and `calibration` makes the numbers hold on new data.
+Its verbs take what a user has (arrays, tensors, frames) and give arrays in the user's units and layout; `space` leads
+into the model's space and back, and `calibration` makes the numbers hold on new data.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class FillMissing(nn.Module):
 class Observe(nn.Module):
     """Zero in place of NaN, and beside it what is missing: the head of a masked autoencoder of tables.
 
-    In training it hides values, so that the network learns to say what they are from the others: a datum in two keeps all
-    of its values, the others lose each with a probability of their own, from 0 to `hide`.
+    In training it hides values, so that the network learns to say what they are from the others: a datum in two keeps
+    all of its values, the others lose each with a probability of their own, from 0 to `hide`.
     """
 
     def __init__(self, hide: float = 0.0) -> None:

@@ -1,8 +1,9 @@
 """Principal components, and networks that start from them.
 
-A network with a linear path beside its nonlinear one (`lapae.curvature.Sum`) starts at principal component analysis: the
-linear paths of encoder and decoder are the projection onto the first K components, scaled to unit variance, and back; the
-nonlinear ones end in a layer of zeros. Training begins where PCA ends, and keeps that if nothing better is found.
+A network with a linear path beside its nonlinear one (`lapae.curvature.Sum`) starts at principal component analysis:
+the linear paths of encoder and decoder are the projection onto the first K components, scaled to unit variance, and
+back; the nonlinear ones end in a layer of zeros. Training begins where PCA ends, and keeps that if nothing better is
+found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A density over codes: where the training data are in the latent space, to generate from.
 
-Codes are drawn as a training code plus a part of the way to a neighbour of it, and noise of the posterior: a kernel density
-whose kernels follow the local spread of the data, at no cost of fitting.
+Codes are drawn as a training code plus a part of the way to a neighbour of it, and noise of the posterior: a kernel
+density whose kernels follow the local spread of the data, at no cost of fitting.
 """
 
 from __future__ import annotations

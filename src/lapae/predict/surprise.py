@@ -10,8 +10,8 @@ Each part is a logarithm, and is counted in its deviations from its mean on data
 | local, three spaces        | is it as near to its neighbours as these are to theirs? (values, ranks, code+residual) |
 | rarity                     | is each value usual on its own?                                                        |
 
-Of tables the surprise is the sum of the parts that are above their mean, Σ max(t, 0): a part that finds a datum ordinary
-does not speak for it.
+Of tables the surprise is the sum of the parts that are above their mean, Σ max(t, 0): a part that finds a datum
+ordinary does not speak for it.
 
 | part of an image's (a series', an array's) | question                                                                |
 |--------------------------------------------|-------------------------------------------------------------------------|
@@ -20,8 +20,8 @@ does not speak for it.
 | detail                                     | does it have the detail that data with its code have?                   |
 
 each less its mean over the training data with the nearest codes. Their surprise is the squared length of this vector,
-decorrelated, and an excess of error counts twice. Unusually little is unusual too: normal data fill a thin shell, so that
-a blank image, easy to reconstruct, is as far from them as a noisy one.
+decorrelated, and an excess of error counts twice. Unusually little is unusual too: normal data fill a thin shell, so
+that a blank image, easy to reconstruct, is as far from them as a noisy one.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Surprise:
     """Banks of a table: its values, their ranks, and what the model makes of them (code and residual)."""
     marginals: Marginals | None = None
     codes: Tensor | None = None
-    """(R, K): codes of training data that are no table, in units of their deviation; `levels` (R, 3) are their parts."""
+    """(R, K): codes of training data that are no table, in units of their deviation; `levels` (R, 3) are their parts.
+    """
     levels: Tensor | None = None
     floor: Tensor | None = None
     """(4,): what is added to energies, so that the log of nothing is far out but finite."""
@@ -249,8 +250,8 @@ def steps(x: Tensor) -> Tensor:
 
 
 def _whitening(scaled: Tensor) -> Tensor:
-    """Rows V such that VᵀV is the inverse of the covariance (about 0) of scaled residuals (n, D), shrunk; of many features
-    in their main directions alone."""
+    """Rows V such that VᵀV is the inverse of the covariance (about 0) of scaled residuals (n, D), shrunk; of many
+    features in their main directions alone."""
     n, d = scaled.shape
     covariance = scaled.T @ scaled / n if d <= 4 * DIRECTIONS or d <= n else None
     if covariance is not None and d <= 4 * DIRECTIONS:

@@ -1,13 +1,14 @@
 """A trained model as one ONNX graph: raw data in; reconstruction, deviation, score, p-value and flag out.
 
-The graph holds everything: scaling, encoder, decoder, the one-pass deviation (`moments`), the surprise and its calibration.
-It needs onnxruntime and numpy to run, and neither torch nor this package:
+The graph holds everything: scaling, encoder, decoder, the one-pass deviation (`moments`), the surprise and its
+calibration. It needs onnxruntime and numpy to run, and neither torch nor this package:
 
     session = onnxruntime.InferenceSession("model.onnx")
     outputs = session.run(None, {"x": x, "rate": rate, "level": level})
 
-Inputs: x (n, *shape) float32 in the user's units, NaN where missing; rate (), at which new normal data are flagged; level
-(), of the intervals. Data with missing values are compared with complete ones: for those the p-value is approximate.
+Inputs: x (n, *shape) float32 in the user's units, NaN where missing; rate (), at which new normal data are flagged;
+level (), of the intervals. Data with missing values are compared with complete ones: for those the p-value is
+approximate.
 """
 
 from __future__ import annotations
