@@ -197,7 +197,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return self._fitted().surprise(self._validated(X))[1]
 
     def predict(self, X: Any) -> np.ndarray:
-        """-1 for data out of distribution, 1 for the others: new normal data are flagged at the rate `contamination`."""
+        """-1 for data out of distribution, else 1: new normal data are flagged at the rate `contamination`."""
         surprise, p = self._fitted().surprise(self._validated(X))
         flagged = discoveries(p, FALSE_DISCOVERIES) if self.contamination == "auto" else -surprise < self.offset_
         return np.where(flagged, -1, 1)
@@ -259,9 +259,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def export(self, path: str | Path) -> None:
         """Write one ONNX graph: raw data in; reconstruction, intervals, deviation, code, score and p-value out.
 
-        onnxruntime and numpy are enough to run it; `lapae.view.export` says what goes in and comes out.
+        onnxruntime and numpy are enough to run it; `lapae.predict.export` says what goes in and comes out.
         """
-        from lapae.view.export import export
+        from lapae.predict.export import export
 
         export(self._fitted(), path)
 

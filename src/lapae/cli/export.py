@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     command = tyro.cli(ExportCommand, args=list(arguments), prog="lapae export")
     from lapae.runs.files import check_place
     from lapae.storage import load_run
-    from lapae.view.export import export
+    from lapae.predict.export import export
 
     check_place(command.out)
     export(load_run(command.run), command.out)

@@ -119,7 +119,7 @@ class Surprise:
         return Parts(values - self.levels[near].mean(1), maps)
 
     def _field(self, gap: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Error, texture and detail (B, 3) of data x with residuals `gap` (B, *features), and their shares (B, 3, D)."""
+        """Error, texture, detail (B, 3) of data x with residuals `gap` (B, *features), and their shares (B, 3, D)."""
         error = (gap / self.spread.noise).square().flatten(1)
         rough, fine = steps(gap).flatten(1), steps(x).flatten(1)
         size = gap.square().flatten(1).sum(1)
@@ -221,7 +221,7 @@ def fit_surprise(
 
 
 def model_view(found: Prediction, scaled: Tensor, spread: Spread) -> Tensor:
-    """What the model makes of data: codes in units of their deviation, beside scaled residuals (B, D), evenly weighed."""
+    """What the model makes of data: codes in units of their deviation beside scaled residuals (B, D), weighed."""
     assert found.z_mean is not None
     z = found.z_mean.flatten(1) / spread.width
     return torch.cat([z, math.sqrt(z.shape[1] / scaled.shape[1]) * scaled], 1)
@@ -239,7 +239,7 @@ def nearest_codes(found: Prediction, spread: Spread, codes: Tensor | None, k: in
 
 
 def steps(x: Tensor) -> Tensor:
-    """Squared differences of neighbours along the axes of an image, or time, half to each of the two: (B, *features)."""
+    """Squared differences of neighbours along an image's axes, or time, half to each of the two: (B, *features)."""
     axes = range(2, x.ndim) if x.ndim > 3 else range(1, 2)
     total = torch.zeros_like(x)
     for axis in axes:
