@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Outlier
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.predict.conformal import discoveries
 
 if TYPE_CHECKING:
@@ -133,9 +132,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         from lapae.curvature.likelihoods import likelihood
         from lapae.data import Data
         from lapae.fit import fit
+        from lapae.train.parameters import check_parameters, configuration
         from lapae.train.progress import make_progress
 
-        self._check()
+        check_parameters(self)
         x = self._validated(X, reset=True)
         seed = self.random_state
         self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
@@ -143,7 +143,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         columns = None if names is None else tuple(map(str, names))
         data = Data.of(x, validation=self.validation_fraction, columns=columns)
         self.model_ = fit(
-            self._configuration(floats=x.dtype.kind == "f", holes=x.dtype.kind == "f" and bool(np.isnan(x).any())),
+            configuration(self, x),
             data,
             network=None if self.network is None or isinstance(self.network, str) else tuple(self.network),
             likelihood=None if isinstance(self.likelihood, str) else likelihood(self.likelihood),
@@ -224,8 +224,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def explain(self, X: Any) -> np.ndarray:
         """Contribution of each value to how unusual its datum is: an array like X, at least 0.
 
-        The contributions to a datum add up to its surprise, minus `score_samples`, but for a small constant. What the
-        model would have expected in place of a value is `reconstruct`, with `predict_interval` around it.
+        They add up to the surprise, minus `score_samples`, but for a small term. What the model would have expected in
+        place of a value is `reconstruct`, with `predict_interval` around it.
         """
         return self._fitted().explain(self._validated(X))
 
@@ -265,45 +265,6 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         export(self._fitted(), path)
 
-    def _configuration(self, *, floats: bool, holes: bool) -> Config:
-        """The parameters as a configuration for data that are floats or not; what is None is chosen by the data."""
-        from lapae.curvature.likelihoods import likelihood
-
-        named = self.network is None or isinstance(self.network, str)
-        noise = likelihood(self.likelihood)
-        sigma = None if isinstance(self.likelihood, str) else getattr(noise, "sigma", None)
-        takes_missing = holes or (floats and noise.takes_missing)  # later data may have holes
-        return Config(
-            data=DataConfig(source="X", allow_nan=takes_missing),
-            model=ModelConfig(
-                network=self.network if named else None,
-                latent_dim=self.latent_dim,
-                likelihood=type(noise).name or "gaussian",
-                sigma=sigma if isinstance(sigma, float) else None,
-            ),
-            method=MethodConfig.taking(
-                self.method,
-                hessian=self.hessian,
-                update=self.update,
-                forgetting=self.forgetting,
-                predictive=self.predictive,
-                n_samples=self.n_samples,
-                uncertain=self.uncertain,
-                temperature=self.temperature,
-                optimize_prior=self.optimize_prior,
-                **({} if self.prior_precision is None else {"prior_precision": self.prior_precision}),
-            ),
-            train=TrainConfig(
-                epochs=self.epochs,
-                batch_size=self.batch_size,
-                learning_rate=self.learning_rate,
-                seed=self.seed_,
-                device=self.device,  # pyright: ignore[reportArgumentType]
-                precision=str(self.precision),  # pyright: ignore[reportArgumentType]
-                verbose=bool(self.verbose),
-            ),
-        ).resolved()
-
     def _settle(self) -> LaplacianAutoencoder:
         """What scikit-learn expects of a fitted estimator, from the model."""
         self.history_ = self.model_.history
@@ -316,14 +277,6 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def _fitted(self) -> Model:
         check_is_fitted(self)
         return self.model_
-
-    def _check(self) -> None:
-        rate = self.contamination
-        if rate != "auto" and not (isinstance(rate, Real) and not isinstance(rate, bool) and 0 < rate <= 0.5):
-            raise ValueError(f"contamination={rate!r}: expected a number above 0 and at most 0.5, or 'auto'")
-        held_out = self.validation_fraction
-        if held_out is not None and not 0 <= held_out < 1:
-            raise ValueError(f"validation_fraction={held_out}: expected a number from 0 to below 1")
 
     def _validated(self, X: Any, *, reset: bool = False) -> np.ndarray:
         if not reset:

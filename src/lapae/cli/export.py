@@ -23,9 +23,9 @@ class ExportCommand:
 def main(arguments: Sequence[str]) -> int:
     """Parse, load, write."""
     command = tyro.cli(ExportCommand, args=list(arguments), prog="lapae export")
+    from lapae.predict.export import export
     from lapae.runs.files import check_place
     from lapae.storage import load_run
-    from lapae.predict.export import export
 
     check_place(command.out)
     export(load_run(command.run), command.out)

@@ -1,0 +1,63 @@
+"""The parameters of the estimator as a configuration."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.curvature.likelihoods import likelihood
+
+if TYPE_CHECKING:
+    from lapae.estimator import LaplacianAutoencoder
+
+
+def configuration(given: LaplacianAutoencoder, x: np.ndarray) -> Config:
+    """The parameters of an estimator for data x; what is None is chosen by the data later."""
+    noise = likelihood(given.likelihood)
+    sigma = None if isinstance(given.likelihood, str) else getattr(noise, "sigma", None)
+    floats = x.dtype.kind == "f"
+    # later data may have holes where these have none
+    allow_nan = floats and (bool(np.isnan(x).any()) or noise.takes_missing)
+    return Config(
+        data=DataConfig(source="X", allow_nan=allow_nan),
+        model=ModelConfig(
+            network=given.network if given.network is None or isinstance(given.network, str) else None,
+            latent_dim=given.latent_dim,
+            likelihood=type(noise).name or "gaussian",
+            sigma=sigma if isinstance(sigma, float) else None,
+        ),
+        method=MethodConfig.taking(
+            given.method,
+            hessian=given.hessian,
+            update=given.update,
+            forgetting=given.forgetting,
+            predictive=given.predictive,
+            n_samples=given.n_samples,
+            uncertain=given.uncertain,
+            temperature=given.temperature,
+            optimize_prior=given.optimize_prior,
+            **({} if given.prior_precision is None else {"prior_precision": given.prior_precision}),
+        ),
+        train=TrainConfig(
+            epochs=given.epochs,
+            batch_size=given.batch_size,
+            learning_rate=given.learning_rate,
+            seed=given.seed_,
+            device=given.device,  # pyright: ignore[reportArgumentType]
+            precision=str(given.precision),  # pyright: ignore[reportArgumentType]
+            verbose=bool(given.verbose),
+        ),
+    ).resolved()
+
+
+def check_parameters(given: LaplacianAutoencoder) -> None:
+    """ValueError where a parameter that is no option of a run is not valid."""
+    rate = given.contamination
+    if rate != "auto" and not (isinstance(rate, Real) and not isinstance(rate, bool) and 0 < float(rate) <= 0.5):
+        raise ValueError(f"contamination={rate!r}: expected a number above 0 and at most 0.5, or 'auto'")
+    held_out = given.validation_fraction
+    if held_out is not None and not 0 <= held_out < 1:
+        raise ValueError(f"validation_fraction={held_out}: expected a number from 0 to below 1")
