@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.predict.conformal import discoveries
+from lapae.space import Column
 
 if TYPE_CHECKING:
     from lapae.model import Model
@@ -138,9 +140,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         x = self._validated(X, reset=True)
         seed = self.random_state
         self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
-        names = getattr(self, "feature_names_in_", None)
-        columns = None if names is None else tuple(map(str, names))
-        data = Data.of(x, validation=self.validation_fraction, columns=columns)
+        data = Data.of(x, validation=self.validation_fraction)
+        if (names := getattr(self, "feature_names_in_", None)) is not None:
+            data = replace(data, space=replace(data.space, columns=tuple(Column(str(name)) for name in names)))
         self.model_ = fit(
             self._configuration(floats=x.dtype.kind == "f", holes=x.dtype.kind == "f" and bool(np.isnan(x).any())),
             data,
