@@ -142,7 +142,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         seed = self.random_state
         self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
         data = Data.of(x, validation=self.validation_fraction)
-        if (names := getattr(self, "feature_names_in_", None)) is not None:
+        names = None if x is X else getattr(self, "feature_names_in_", None)
+        if names is not None:
             data = replace(data, space=replace(data.space, columns=tuple(Column(str(name)) for name in names)))
         self.model_ = fit(
             configuration(self, x),
@@ -217,7 +218,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         Without `n_samples` the best guess (n, ...). With it that many plausible completions (n_samples, n, ...), each
         from a network and noise of its own: their spread is the uncertainty of the missing values.
         """
-        return self._fitted().impute(self._validated(X), n_samples)
+        filled = self._fitted().impute(self._validated(X), n_samples)
+        return self.model_.space.uncode(filled, X) if hasattr(X, "columns") and is_mixed(X) else filled
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Where missing values (NaN) lie: (low, high), arrays like X; an observed value is its own interval."""
@@ -236,7 +238,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if int(n_samples) < 1:
             raise ValueError(f"n_samples={n_samples}: expected at least 1")
         seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
-        return self._fitted().sample(int(n_samples), seed)
+        made, space = self._fitted().sample(int(n_samples), seed), self.model_.space
+        mixed = space.columns is not None and any(column.kind != "number" for column in space.columns)
+        return space.uncode(made) if mixed else made
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fitted estimator into a run folder: tensors and plain text, nothing pickled.
@@ -280,9 +284,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         check_is_fitted(self)
         return self.model_
 
-    def _validated(self, X: Any, *, reset: bool = False) -> np.ndarray:
+    def _validated(self, X: Any, *, reset: bool = False) -> Any:
         if not reset:
             check_is_fitted(self)
+        if is_mixed(X):  # a frame of columns of several kinds goes in as it is
+            if reset:
+                self.n_features_in_ = X.shape[1]
+                self.feature_names_in_ = np.asarray([str(name) for name in X.columns], dtype=object)
+            return X
         if hasattr(X, "detach"):
             X = X.detach().cpu().numpy()
         deep = isinstance(X, np.ndarray) and X.ndim > 2
@@ -312,3 +321,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         tags.input_tags.allow_nan = True
         tags.input_tags.three_d_array = True
         return tags
+
+
+def is_mixed(X: Any) -> bool:
+    """Whether X is a frame, of pandas or polars, with columns that are no numbers."""
+    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+        return False
+    kinds = {str(kind).lower() for kind in np.atleast_1d(np.asarray(X.dtypes, dtype=object))}
+    return not all(kind.startswith(("float", "int", "uint")) for kind in kinds)

@@ -18,9 +18,10 @@ def configuration(given: LaplacianAutoencoder, x: np.ndarray) -> Config:
     """The parameters of an estimator for data x; what is None is chosen by the data later."""
     noise = likelihood(given.likelihood)
     sigma = None if isinstance(given.likelihood, str) else getattr(noise, "sigma", None)
-    floats = x.dtype.kind == "f"
+    frame = not isinstance(x, np.ndarray)
     # later data may have holes where these have none
-    allow_nan = floats and (bool(np.isnan(x).any()) or noise.takes_missing)
+    holes = not frame and x.dtype.kind == "f" and bool(np.isnan(x).any())
+    allow_nan = holes or ((frame or x.dtype.kind == "f") and noise.takes_missing)
     return Config(
         data=DataConfig(source="X", allow_nan=allow_nan),
         model=ModelConfig(
