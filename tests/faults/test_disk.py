@@ -131,7 +131,7 @@ import os, subprocess, sys, warnings
 from pathlib import Path
 import numpy as np
 disk, source, whole = map(Path, sys.argv[1:4])
-if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
+if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(disk)], capture_output=True).returncode:
     sys.exit(77)
 sys.path.insert(0, sys.argv[4])
 from faults.runs import assert_same, train
@@ -141,9 +141,9 @@ from lapae.runs.outputs import csv_rows, write_arrays
 from lapae.runs import Run
 from lapae.train.checkpoint import load_checkpoint
 
-big = np.zeros((100, 1000))
+big = np.zeros((200, 1000))
 def into_npy():
-    with npy_rows(disk / "x.npy", 100) as write:
+    with npy_rows(disk / "x.npy", 200) as write:
         write(big)
 def into_csv():
     with csv_rows(disk / "x.csv", None) as write:
@@ -157,14 +157,14 @@ for write in (into_npy, into_csv, lambda: write_arrays(disk / "x.npz", {"x": big
     assert not list(disk.iterdir()), list(disk.iterdir())
 
 failures = 0
-for left in range(8_192, 65_536, 4_096):
+for left in range(8_192, 196_608, 12_288):
     ballast = disk / "ballast"
     with ballast.open("wb") as file:
         try:
-            file.write(bytes(65_536))
+            file.write(bytes(196_608))
         except OSError:
             pass
-    os.truncate(ballast, 65_536 - left)
+    os.truncate(ballast, 196_608 - left)
     run = disk / "run"
     try:
         train(run, source, 3)
@@ -183,7 +183,7 @@ assert_same(run, whole)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs of its own, which is a thing of Linux")
 def test_on_a_small_disk(source, whole, tmp_path):
-    """A tmpfs of 64 kB in a mount namespace of its own, filled up until less and less fails."""
+    """A tmpfs of 192 kB in a mount namespace of its own, filled up until less and less fails."""
     disk = tmp_path / "disk"
     disk.mkdir()
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
