@@ -24,7 +24,7 @@ TITLES = {
 
 
 def roc_curves(detections: Mapping[str, Detection], title: str) -> Figure:
-    """ROC curves of all scores for one out-of-distribution set (paper, figure 6)."""
+    """ROC curves of all scores for one out-of-distribution set (paper, figure 9)."""
     figure = Figure(figsize=(4.5, 4.2), layout="constrained")
     axes = figure.add_subplot()
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
@@ -36,7 +36,7 @@ def roc_curves(detections: Mapping[str, Detection], title: str) -> Figure:
 
 
 def histograms(inside: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarray], name: str, other: str) -> Figure:
-    """Histograms of each score inside and outside of the distribution (paper, figure 7)."""
+    """Histograms of each score inside and outside of the distribution (paper, figure 10)."""
     figure = Figure(figsize=(3.2 * len(inside), 2.8), layout="constrained")
     for axes, score in zip(np.atleast_1d(figure.subplots(1, len(inside))), inside, strict=True):
         both = np.concatenate([inside[score], outside[score]])

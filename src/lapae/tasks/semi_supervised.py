@@ -1,4 +1,4 @@
-"""Semi-supervised classification: nearest neighbours among the codes of a few labelled data (paper, figure 9, table 4).
+"""Classification with few labels: nearest neighbours among the codes of a few data (paper, figure 12 and table 4).
 
 A stochastic encoder embeds each labelled datum many times, which spreads its label as far as the code is uncertain. The
 data to classify are at their mean code. Labelled data are drawn from one set, and the rest of that set is classified.

@@ -22,7 +22,7 @@ import torch
 from lapae import __version__
 from lapae.runs.files import write_whole
 from lapae.train.devices import choose_device
-from lapae_paper.bench.contest import OURS, Job, Limits, contest, today
+from lapae_paper.bench.limited import OURS, Case, Limits, run_limited, today
 from lapae_paper.bench.peers import installed_peers
 
 TABLE_SIZES = (8, 32, 96)
@@ -87,19 +87,19 @@ def run(options: CurvatureBench) -> dict[str, Any]:
     limits = Limits(device, options.threads, options.seconds, options.call_seconds, int(options.memory_gb * 2**30))
     rows: list[dict[str, Any]] = []
     for method in (*options.methods, *(installed_peers() if options.peers else ())):
-        jobs = _jobs(method, options)
-        for row in contest(method, jobs, limits):
+        cases = _cases(method, options)
+        for row in run_limited(method, cases, limits):
             rows.append(row)
             print(line(row), flush=True)
     return {"options": {**asdict(options), "out": str(options.out)}, "machine": machine(options), "rows": rows}
 
 
-def _jobs(method: str, options: CurvatureBench) -> list[Job]:
-    jobs = []
+def _cases(method: str, options: CurvatureBench) -> list[Case]:
+    cases = []
     if options.table:
-        jobs += [Job(network) for network in ("dense", "fashion") if (network, method) not in NOT_SENSIBLE]
+        cases += [Case(network) for network in ("dense", "fashion") if (network, method) not in NOT_SENSIBLE]
     sizes = sorted({*(options.sizes if options.figure else ()), *(TABLE_SIZES if options.table else ())})
-    return jobs + [Job("autoencoder" if method == "bottleneck" else "convolutions", size) for size in sizes]
+    return cases + [Case("autoencoder" if method == "bottleneck" else "convolutions", size) for size in sizes]
 
 
 def machine(options: CurvatureBench) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lapae.runs.files import whole
-from lapae_paper.bench.contest import OURS
+from lapae_paper.bench.limited import OURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -100,9 +100,9 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     from lapae.curvature.memory import OutOfMemory
     from lapae.errors import DataError
     from lapae.runs.files import make_folder
-    from lapae_paper.experiments import Lab, Size
+    from lapae_paper.experiments import Size, Workspace
+    from lapae_paper.experiments.results import save, tables, write_pages
     from lapae_paper.experiments.training import fit_all
-    from lapae_paper.experiments.write import save, tables, write_pages
 
     root = command.out or Path("reproduced-quick" if command.quick else "reproduced")
     make_folder(root)
@@ -113,29 +113,35 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     )
     size = Size(command.quick, command.seeds)
     places: dict[str, Any] = {"device": command.device, "data_dir": command.data_dir}
-    labs = [Lab(entry, size, root, **places) for entry in chosen]
+    workspaces = [Workspace(entry, size, root, **places) for entry in chosen]
     if command.again:
-        for lab in labs:
-            lab.forget()
-    kept = {} if command.again or len(labs) == 1 else {lab.experiment.name: _kept(lab) for lab in labs}
-    failed = fit_all([lab for lab in labs if not kept.get(lab.experiment.name)], command.jobs, say)
+        for workspace in workspaces:
+            workspace.forget()
+    kept = (
+        {}
+        if command.again or len(workspaces) == 1
+        else {workspace.experiment.name: _kept(workspace) for workspace in workspaces}
+    )
+    failed = fit_all(
+        [workspace for workspace in workspaces if not kept.get(workspace.experiment.name)], command.jobs, say
+    )
     records = []
-    for lab in labs:
-        name = lab.experiment.name
+    for workspace in workspaces:
+        name = workspace.experiment.name
         if record := kept.get(name):
             say(f"{name}: done already (--again does it anew)")
         elif name in failed:
             continue
         else:
-            say(f"\n{name}: {lab.experiment.about}")
+            say(f"\n{name}: {workspace.experiment.about}")
             began = time.monotonic()
             try:
-                outcome = lab.experiment.run(lab)
+                outcome = workspace.experiment.run(workspace)
             except (LapaeError, DataError, OutOfMemory) as error:  # the others go on
                 failed[name] = str(error)
                 say(f"  failed: {error}")
                 continue
-            record = save(lab, outcome, time.monotonic() - began)
+            record = save(workspace, outcome, time.monotonic() - began)
             for table in tables(record):
                 say(f"\n{table.title}\n\n{table.markdown()}\n")
         records.append(record)
@@ -148,10 +154,10 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     return 0
 
 
-def _kept(lab: Any) -> dict[str, Any] | None:
+def _kept(workspace: Any) -> dict[str, Any] | None:
     """The result of an experiment that was done before on the same models."""
-    from lapae_paper.experiments.write import identity, load
+    from lapae_paper.experiments.results import identity, load
 
-    record = load(lab.root, lab.experiment.name)
-    same = record is not None and record["quick"] == lab.size.quick and record["plan"] == identity(lab)
+    record = load(workspace.root, workspace.experiment.name)
+    same = record is not None and record["quick"] == workspace.size.quick and record["plan"] == identity(workspace)
     return record if same else None

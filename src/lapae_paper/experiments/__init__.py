@@ -12,16 +12,16 @@ from lapae_paper.experiments import updates  # isort: skip
 from lapae_paper.experiments import vae_variance  # isort: skip
 from lapae_paper.experiments import linearization  # isort: skip
 from lapae_paper.experiments.base import EXPERIMENTS, Experiment, Outcome, Size, Table, Trial, experiment, find
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.workspace import Workspace
 
 __all__ = [
     "EXPERIMENTS",
     "Experiment",
-    "Lab",
     "Outcome",
     "Size",
     "Table",
     "Trial",
+    "Workspace",
     "compute",
     "experiment",
     "find",

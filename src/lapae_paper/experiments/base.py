@@ -5,7 +5,7 @@ An experiment is a file with two functions that read like a section of the paper
     def plan(size): return {"online": Trial(Config(...)), ...}         # what to train, by name
 
     @experiment("mine", of="figure 0", about="what it asks", minutes=(1, 5), plan=plan)
-    def run(lab): return Outcome(tables=[...], figures={...})          # lab.model("online") is the trained model
+    def run(workspace): return Outcome(tables=[...], figures={...})    # workspace.model("online"): the trained model
 
 Models are cached by what they are (`lapae_paper.experiments.workspace`), so that experiments share them.
 """
@@ -22,7 +22,7 @@ from lapae.errors import ConfigError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lapae_paper.experiments.workspace import Lab
+    from lapae_paper.experiments.workspace import Workspace
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class Experiment:
     minutes: tuple[float, float]
     """About how long: quick on two CPU cores, full on one GPU (trainings that no other experiment shares included)."""
     plan: Callable[[Size], Mapping[str, Trial]]
-    run: Callable[[Lab], Outcome]
+    run: Callable[[Workspace], Outcome]
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
@@ -112,10 +112,10 @@ def experiment(
     needs: Sequence[str] = (),
     minutes: tuple[float, float],
     plan: Callable[[Size], Mapping[str, Trial]] = lambda size: {},
-) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
-    """Enter a function lab -> outcome into the table."""
+) -> Callable[[Callable[[Workspace], Outcome]], Callable[[Workspace], Outcome]]:
+    """Enter a function workspace -> outcome into the table."""
 
-    def add(run: Callable[[Lab], Outcome]) -> Callable[[Lab], Outcome]:
+    def add(run: Callable[[Workspace], Outcome]) -> Callable[[Workspace], Outcome]:
         EXPERIMENTS[name] = Experiment(name, of, about, tuple(needs), minutes, plan, run)
         return run
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 
-from lapae_paper.bench.contest import OURS
 from lapae_paper.bench.curvature import CurvatureBench, machine, slopes
 from lapae_paper.bench.curvature import run as measure
 from lapae_paper.bench.figure import figure
+from lapae_paper.bench.limited import OURS
 from lapae_paper.experiments.base import Outcome, Table, experiment
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.workspace import Workspace
 
 PAPER = {"exact": "quadratic; out of memory at about 36x36 of 11 GB", "kfac": "scales poorly", "approx": "linear"}
 """What the paper says of figure 7, which has no table."""
@@ -28,10 +28,10 @@ PAPER = {"exact": "quadratic; out of memory at about 36x36 of 11 GB", "kfac": "s
     about="time and memory of every Hessian approximation against the size of the image, peers beside",
     minutes=(1, 2),
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """Measure, fit the slopes, draw."""
     full = CurvatureBench(
-        device=lab.torch_device,
+        device=workspace.torch_device,
         table=False,
         sizes=(8, 16, 24, 32, 48, 64, 96, 128),
         seconds=0.3,
@@ -41,7 +41,7 @@ def run(lab: Lab) -> Outcome:
     quick = CurvatureBench(
         device="cpu", table=False, sizes=(4, 8, 12), seconds=0.02, call_seconds=1.0, peers=False, threads=1
     )
-    options = lab.size(full, quick)
+    options = workspace.size(full, quick)
     with redirect_stdout(sys.stderr):  # a line a result, as it comes in
         results = measure(options)
     rows = []

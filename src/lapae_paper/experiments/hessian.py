@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
-from lapae_paper.experiments.models import dense, digits
 from lapae_paper.experiments.pictures import latent_row, squared_errors
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.trials import dense, digits
+from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,9 +60,9 @@ def plan(size: Size) -> Mapping[str, Trial]:
     minutes=(1, 10),
     plan=plan,
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """Errors on the held-out and on the test images."""
-    data = lab.data(digits(lab.size))
+    data = workspace.data(digits(workspace.size))
     found: dict[str, dict[str, list[float]]] = {}
     figures = {}
 
@@ -70,15 +70,15 @@ def run(lab: Lab) -> Outcome:
         return {
             f"{split} {key}": value
             for split, part in (("valid", data.valid), ("test", data.test))
-            for key, value in squared_errors(model, part, n_samples=lab.size(100, 20)).items()
+            for key, value in squared_errors(model, part, n_samples=workspace.size(100, 20)).items()
         }
 
-    for name in lab.plan:
+    for name in workspace.plan:
         row, _, seed = name.rpartition(", seed ")
-        for key, value in lab.measured(name, errors).items():
+        for key, value in workspace.measured(name, errors).items():
             found.setdefault(row, {}).setdefault(key, []).append(value)
         if seed == "0":
-            figures[f"hessian_{row.replace(' ', '_')}"] = latent_row(lab.model(name), data, title=row)
+            figures[f"hessian_{row.replace(' ', '_')}"] = latent_row(workspace.model(name), data, title=row)
     keys = ("valid -log p", "valid MSE", "test -log p", "test MSE")
     rows = [
         (row, *(spread(values[key]) for key in keys), *(cell(text) for text in PAPER.get(row, (None, None))))

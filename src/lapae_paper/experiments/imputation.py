@@ -36,9 +36,9 @@ from lapae.tasks.imputation import mask, value_range
 from lapae.tasks.imputation import run as impute_and_compare
 from lapae.tasks.metrics import classification
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
-from lapae_paper.experiments.models import NAMES, WIDE, dense, digits
 from lapae_paper.experiments.pictures import draw_mosaic
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.trials import NAMES, WIDE, dense, digits
+from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -84,26 +84,26 @@ def plan(size: Size) -> Mapping[str, Trial]:
     minutes=(0.3, 12),
     plan=plan,
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """Table 3, both ways; how different the samples are; the two pictures."""
-    data = lab.data(digits(lab.size))
-    index = subset(data.test, lab.size(None, 200))
+    data = workspace.data(digits(workspace.size))
+    index = subset(data.test, workspace.size(None, 200))
     found: dict[str, dict[str, list[float]]] = {}
     bare: dict[str, dict[str, float]] = {}  # by seed
     halves: dict[str, Tensor] = {}
     generated: dict[str, dict[int, Tensor]] = {}
     variety = []
-    model = lab.model(next(iter(lab.plan)))
-    classifiers = [clean_classifier(lab, model, data, seed) for seed in range(lab.size(5, 1))]
-    for name in lab.plan:
+    model = workspace.model(next(iter(workspace.plan)))
+    classifiers = [clean_classifier(workspace, model, data, seed) for seed in range(workspace.size(5, 1))]
+    for name in workspace.plan:
         method, _, seed = name.rpartition(", seed ")
         about = {"data": data, "index": index, "classifiers": classifiers, "seed": int(seed)}
-        numbers = lab.measured(name, partial(measure, **about))
+        numbers = workspace.measured(name, partial(measure, **about))
         bare[seed] = numbers["hidden"]
         for key, value in numbers["imputed"].items():
             found.setdefault(method, {}).setdefault(key, []).append(value)
         if seed == "0" and method in DRAWN:
-            model = lab.model(name)
+            model = workspace.model(name)
             halves[method] = half_samples(model, data)
             generated[method] = {steps: from_nothing(model, data, steps) for steps in STEPS}
             variety.append(variety_row(NAMES[method], model, data, generated[method].values()))
@@ -144,16 +144,16 @@ def run(lab: Lab) -> Outcome:
     return Outcome(tables, figures, {"rows": found, "test images": len(index)}, notes)
 
 
-def clean_classifier(lab: Lab, model: Model, data: Data, seed: int) -> nn.Module:
+def clean_classifier(workspace: Workspace, model: Model, data: Data, seed: int) -> nn.Module:
     """A classifier of clean images; kept beside the runs."""
     chosen = subset(data.train, None)
     return train_classifier(
         tensor(model, data.train, chosen),
         torch.as_tensor(np.asarray(data.train.y), dtype=torch.long),
         int(np.max(np.asarray(data.train.y))) + 1,
-        epochs=lab.size(5, 10),
+        epochs=workspace.size(5, 10),
         seed=seed,
-        cache=lab.root / "classifier",
+        cache=workspace.root / "classifier",
         device=device(model),
     )
 

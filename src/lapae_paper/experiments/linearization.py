@@ -30,8 +30,8 @@ from lapae.posterior.noise import fill_normal
 from lapae.predict.mc import evaluating
 from lapae.tasks.base import subset, tensor
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment
-from lapae_paper.experiments.models import LABELS, dense, digits
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.trials import LABELS, dense, digits
+from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,18 +94,18 @@ def plan(size: Size) -> Mapping[str, Trial]:
     minutes=(0.1, 1),
     plan=plan,
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """Panels for one datum, errors over many."""
-    data = lab.data(digits(lab.size))
-    n_directions = lab.size(16, 4)
+    data = workspace.data(digits(workspace.size))
+    n_directions = workspace.size(16, 4)
     figure = Figure(figsize=(8.0, 6.2), layout="constrained")
     grid = figure.add_gridspec(len(METHODS), 1)
     rows, raw = [], {}
     for i, name in enumerate(METHODS):
         part = figure.add_subfigure(grid[i])
-        model = lab.model(name)
+        model = workspace.model(name)
         assert isinstance(model.method, Laplace)
-        x = tensor(model, data.test, subset(data.test, lab.size(64, 16)))
+        x = tensor(model, data.test, subset(data.test, workspace.size(64, 16)))
         found = [along(model.method, x, seed) for seed in range(n_directions)]
         errors = torch.stack([each.relative_error() for each in found])
         lengths = torch.stack([each.tangent.norm(dim=1) for each in found])

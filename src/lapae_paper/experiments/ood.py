@@ -26,8 +26,8 @@ from lapae.tasks.metrics import detection
 from lapae.tasks.ood import SCORES, VARYING, OodResult, varying_features
 from lapae.tasks.ood import run as detect
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, experiment, spread
-from lapae_paper.experiments.models import trial
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.trials import trial
+from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from lapae.model import Model
@@ -121,17 +121,17 @@ def plan(size: Size) -> Mapping[str, Trial]:
     minutes=(1, 30),
     plan=plan,
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """AUROC of every score."""
-    setups = lab.size(SETUPS, QUICK)
+    setups = workspace.size(SETUPS, QUICK)
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     first: dict[str, Scores] = {}
-    for name in lab.plan:
+    for name in workspace.plan:
         setup, _, rest = name.partition(": ")
         row, _, seed = rest.rpartition(", seed ")
-        ways = PREDICTIVES if isinstance(lab.plan[name].config.method.options, LaplaceOptions) else {"mc": ""}
+        ways = PREDICTIVES if isinstance(workspace.plan[name].config.method.options, LaplaceOptions) else {"mc": ""}
         drawn = DRAWN if seed == "0" and setups[setup].drawn else ()
-        measured = lab.measured(name, partial(measure, lab, setups[setup].outside, ways, drawn))
+        measured = workspace.measured(name, partial(measure, workspace, setups[setup].outside, ways, drawn))
         for way, aurocs in measured["auroc"].items():
             values = found.setdefault(setup, {}).setdefault(row + ways[way], {})
             for score, value in aurocs.items():
@@ -155,9 +155,11 @@ def table(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
     return Table(f"AUROC, {title}", columns, cells)
 
 
-def measure(lab: Lab, other: str, ways: Iterable[str], drawn: Iterable[str], model: Model) -> dict[str, Any]:
+def measure(
+    workspace: Workspace, other: str, ways: Iterable[str], drawn: Iterable[str], model: Model
+) -> dict[str, Any]:
     """AUROC by predictive and score, and the scores to draw, of sampled networks; `other` are the data outside."""
-    found = {way: _detect(lab, model, other, way) for way in ways}
+    found = {way: _detect(workspace, model, other, way) for way in ways}
     sampled = found["mc"]
     return {
         "auroc": {way: {k: d.auroc.value for k, d in r.detections["outside"].items()} for way, r in found.items()},
@@ -170,17 +172,17 @@ def _cell(values: list[float]) -> str:
     return "-" if not values or all(abs(value - 0.5) < 1e-9 for value in values) else spread(values, 3)
 
 
-def _detect(lab: Lab, model: Model, other: str, way: str) -> OodResult:
+def _detect(workspace: Workspace, model: Model, other: str, way: str) -> OodResult:
     """Test data inside and outside; a part of the training data for typicality."""
-    inside, outside = lab.data(model.config.data.source), lab.data(other)
-    limit, n_train = lab.size(None, 150), lab.size(10_000, 150)
+    inside, outside = workspace.data(model.config.data.source), workspace.data(other)
+    limit, n_train = workspace.size(None, 150), workspace.size(10_000, 150)
     return detect(
         model.method,
         batches(model, inside.test, limit),
         {"outside": batches(model, outside.test, limit)},
         batches(model, inside.train, n_train),
         predictive=way,
-        n_samples=lab.size(100, 10),
+        n_samples=workspace.size(100, 10),
         n_bootstrap=2,
         varying=varying_features(inside.train, inside.space),
     )

@@ -22,8 +22,8 @@ from lapae.tasks import semi_supervised
 from lapae.tasks.base import subset, tensor
 from lapae.view.figures import reconstruction_figure
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
-from lapae_paper.experiments.models import LABELS, trial
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.trials import LABELS, trial
+from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,25 +67,25 @@ def plan(size: Size) -> Mapping[str, Trial]:
     minutes=(0.4, 3),
     plan=plan,
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """Table 4, and reconstructions of five faces."""
-    data = lab.data(faces(lab.size))
+    data = workspace.data(faces(workspace.size))
     parts = (data.valid, data.test)
     y = np.concatenate([np.asarray(part.y) for part in parts])
     names = tuple(data.label_names or ())
-    repetitions = lab.size(10, 3)
+    repetitions = workspace.size(10, 3)
     attributes: dict[str, np.ndarray] = {}
     overall: dict[str, list[float]] = {}
     figures = {}
     for method in METHODS:
-        model = lab.model(method)
+        model = workspace.model(method)
         x = torch.cat([tensor(model, part, subset(part, None)) for part in parts])
         found = semi_supervised.run(
             model.method,
             x,
             y,
             n_labels=(N_LABELLED,),
-            n_embeddings=lab.size(100, 10),
+            n_embeddings=workspace.size(100, 10),
             repetitions=repetitions,
             attribute_names=names,
         )
@@ -93,7 +93,7 @@ def run(lab: Lab) -> Outcome:
         attributes[method], overall[method] = found.attributes[0], found.accuracy[0].tolist()
         if method == "online":
             five = tensor(model, data.test, np.arange(5))
-            figures["semi_celeba_online"] = reconstruction_figure(model, five, n_samples=lab.size(100, 20))
+            figures["semi_celeba_online"] = reconstruction_figure(model, five, n_samples=workspace.size(100, 20))
     share = y.mean(0)
     majority = np.maximum(share, 1 - share)
 

@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from lapae.tasks import semi_supervised
 from lapae.tasks.base import subset, tensor
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, decide, experiment, spread
-from lapae_paper.experiments.models import NAMES, WIDE, dense, digits
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.trials import NAMES, WIDE, dense, digits
+from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,9 +55,9 @@ def plan(size: Size) -> Mapping[str, Trial]:
     minutes=(0.4, 12),
     plan=plan,
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """Accuracy by method and number of labels, over seeds and repetitions."""
-    data = lab.data(digits(lab.size))
+    data = workspace.data(digits(workspace.size))
     index = subset(data.valid, 5000)
     assert data.valid.y is not None
     y = np.asarray(data.valid.y)[index]
@@ -71,14 +71,14 @@ def run(lab: Lab) -> Outcome:
             tensor(model, data.valid, index),
             y,
             n_labels=n_labels,
-            n_embeddings=lab.size(100, 20),
+            n_embeddings=workspace.size(100, 20),
             repetitions=REPETITIONS,  # of the same labels for all methods
         )
         return result.accuracy.tolist()
 
-    for name in lab.plan:
+    for name in workspace.plan:
         method = name.rpartition(", seed ")[0]
-        found.setdefault(method, []).append(np.array(lab.measured(name, classify)))
+        found.setdefault(method, []).append(np.array(workspace.measured(name, classify)))
     accuracy = {method: np.stack(seeds, 1) for method, seeds in found.items()}  # (labels, seeds, repetitions)
     columns = ("method", *(f"{n} label{'s'[: n - 1]}" for n in n_labels))
     rows = [

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment
-from lapae_paper.experiments.models import LABELS, dense, digits
 from lapae_paper.experiments.pictures import draw_latent, draw_reconstruction, on_and_away
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.trials import LABELS, dense, digits
+from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,20 +43,20 @@ def plan(size: Size) -> Mapping[str, Trial]:
     minutes=(0.2, 3),
     plan=plan,
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """One figure, and how the deviation grows."""
-    data = lab.data(digits(lab.size))
-    n_samples = lab.size(100, 20)
+    data = workspace.data(digits(workspace.size))
+    n_samples = workspace.size(100, 20)
     figure = Figure(figsize=(8.4, 4.8), layout="constrained")
     grid = figure.add_gridspec(1, len(METHODS))
     found: dict[str, tuple[float, float]] = {}
     for i, method in enumerate(METHODS):
         part = figure.add_subfigure(grid[i])
-        model = lab.model(method)
+        model = workspace.model(method)
         part.suptitle(LABELS[method], fontsize=11)
         cells = part.add_gridspec(2, 2, height_ratios=(1.7, 1))
         space = part.add_subplot(cells[0, :])
-        draw_latent(space, model, data, n_samples=n_samples, side=lab.size(64, 32))
+        draw_latent(space, model, data, n_samples=n_samples, side=workspace.size(64, 32))
         space.set_xlabel("z1", fontsize=8)
         space.set_ylabel("z2", fontsize=8)
         draw_reconstruction(

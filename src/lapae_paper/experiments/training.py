@@ -20,46 +20,46 @@ from typing import Any
 from lapae.errors import LapaeError
 from lapae.runs import Run
 from lapae_paper.experiments.base import Size, find
-from lapae_paper.experiments.workspace import Lab, key
+from lapae_paper.experiments.workspace import Workspace, key
 
 Say = Callable[[str], object]
 """Told what goes on, a line at a time."""
 
 
-def fit_all(labs: Sequence[Lab], jobs: int, say: Say = print) -> dict[str, str]:
+def fit_all(workspaces: Sequence[Workspace], jobs: int, say: Say = print) -> dict[str, str]:
     """Train whatever the plans still miss, `jobs` at a time; returns why an experiment cannot go on, by its name.
 
     What others start from comes first, and a model that several plans have is trained once.
     """
-    tasks: dict[str, tuple[int, Lab, str, bool]] = {}
-    for lab in labs:
-        for name, trial in lab.plan.items():
-            if trial.start is not None and not Run(lab.folder(trial.start)).finished:
-                tasks.setdefault(key(trial.start), (0, lab, name, True))
-            if not Run(lab.folder(trial)).finished:
-                tasks.setdefault(key(trial), (0 if trial.start is None else 1, lab, name, False))
+    tasks: dict[str, tuple[int, Workspace, str, bool]] = {}
+    for workspace in workspaces:
+        for name, trial in workspace.plan.items():
+            if trial.start is not None and not Run(workspace.folder(trial.start)).finished:
+                tasks.setdefault(key(trial.start), (0, workspace, name, True))
+            if not Run(workspace.folder(trial)).finished:
+                tasks.setdefault(key(trial), (0 if trial.start is None else 1, workspace, name, False))
     failed: dict[str, str] = {}
     for stage in (0, 1):
-        todo = [(lab, name, start) for when, lab, name, start in tasks.values() if when == stage]
+        todo = [(workspace, name, start) for when, workspace, name, start in tasks.values() if when == stage]
         if not todo:
             continue
         say(f"{len(todo)} model{'s'[: len(todo) - 1]} to train{' from those' if stage else ''}")
-        for lab, name, reason, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
-            say(f"  {lab.experiment.name}: {name}: " + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
+        for workspace, name, reason, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
+            say(f"  {workspace.experiment.name}: {name}: " + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
             if reason:
-                failed[lab.experiment.name] = f"{name}: {reason}"
+                failed[workspace.experiment.name] = f"{name}: {reason}"
     return failed
 
 
-Todo = Sequence[tuple["Lab", str, bool]]
-Done = Iterator[tuple["Lab", str, str | None, float]]
+Todo = Sequence[tuple["Workspace", str, bool]]
+Done = Iterator[tuple["Workspace", str, str | None, float]]
 
 
 def _here(todo: Todo, jobs: int) -> Done:
     """One after another in this process."""
-    for lab, name, start in todo:
-        reason, seconds = _train(lab, name, start)
-        yield lab, name, reason, seconds
+    for workspace, name, start in todo:
+        reason, seconds = _train(workspace, name, start)
+        yield workspace, name, reason, seconds
 
 
 def _in_processes(todo: Todo, jobs: int) -> Done:
@@ -69,14 +69,17 @@ def _in_processes(todo: Todo, jobs: int) -> Done:
     jobs = min(jobs, len(todo))
     threads = max(1, torch.get_num_threads() // jobs)
     with ProcessPoolExecutor(jobs, get_context("spawn"), _start, (threads,)) as pool:
-        running = {pool.submit(_train_there, lab.as_task(), name, start): (lab, name) for lab, name, start in todo}
+        running = {
+            pool.submit(_train_there, workspace.as_task(), name, start): (workspace, name)
+            for workspace, name, start in todo
+        }
         try:
             for future in as_completed(running):
-                lab, name = running[future]
+                workspace, name = running[future]
                 try:
-                    yield lab, name, *future.result()
+                    yield workspace, name, *future.result()
                 except BrokenProcessPool:
-                    yield lab, name, "its process, or one beside it, was killed", 0.0
+                    yield workspace, name, "its process, or one beside it, was killed", 0.0
         except BaseException:
             for process in list(pool._processes.values()):
                 process.kill()
@@ -103,12 +106,12 @@ def _start(threads: int) -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def _train(lab: Lab, name: str, start: bool) -> tuple[str | None, float]:
+def _train(workspace: Workspace, name: str, start: bool) -> tuple[str | None, float]:
     """Why it failed, or None; and the seconds it took."""
     began = time.monotonic()
-    trial = lab.plan[name]
+    trial = workspace.plan[name]
     try:
-        lab.fit(trial.start if start and trial.start is not None else trial)
+        workspace.fit(trial.start if start and trial.start is not None else trial)
     except (LapaeError, ValueError, RuntimeError, MemoryError) as error:
         return f"{type(error).__name__}: {error}", time.monotonic() - began
     return None, time.monotonic() - began
@@ -121,4 +124,4 @@ def _train_there(task: dict[str, Any], name: str, start: bool) -> tuple[str | No
     warnings.simplefilter("ignore")
     places = {"device": task["device"], "data_dir": task["data_dir"]}
     size = Size(task["quick"], task["most_seeds"])
-    return _train(Lab(find(task["experiment"]), size, Path(task["root"]), **places), name, start)
+    return _train(Workspace(find(task["experiment"]), size, Path(task["root"]), **places), name, start)

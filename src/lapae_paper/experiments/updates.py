@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from lapae.methods.bbb import BBB
 from lapae.methods.laplace import Laplace
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, experiment, spread
-from lapae_paper.experiments.models import dense, digits
 from lapae_paper.experiments.pictures import squared_errors
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.trials import dense, digits
+from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,18 +54,18 @@ def plan(size: Size) -> Mapping[str, Trial]:
     minutes=(0.5, 4),
     plan=plan,
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """Errors of sampled networks and of their mean, and how wide the posterior is."""
-    data = lab.data(digits(lab.size))
+    data = workspace.data(digits(workspace.size))
     found: dict[str, dict[str, list[float]]] = {}
 
     def numbers(model: Model) -> dict[str, float]:
-        errors = squared_errors(model, data.test, n_samples=lab.size(100, 20))
+        errors = squared_errors(model, data.test, n_samples=workspace.size(100, 20))
         return errors | {"deviation": deviation(model), "epochs": float(model.metrics["epochs"])}
 
-    for name in lab.plan:
+    for name in workspace.plan:
         row = found.setdefault(name.rpartition(", seed ")[0], {})
-        for key, value in lab.measured(name, numbers).items():
+        for key, value in workspace.measured(name, numbers).items():
             row.setdefault(key, []).append(value)
     rows = [
         (

@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment
-from lapae_paper.experiments.models import dense, digits
 from lapae_paper.experiments.pictures import growth
-from lapae_paper.experiments.workspace import Lab
+from lapae_paper.experiments.trials import dense, digits
+from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +84,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     minutes=(0.1, 1),
     plan=plan,
 )
-def run(lab: Lab) -> Outcome:
+def run(workspace: Workspace) -> Outcome:
     """The mixture, ring by ring, and the VAE."""
     generator = torch.Generator().manual_seed(0)
     centre = torch.tensor(CENTRE, dtype=torch.float64)
@@ -106,7 +106,7 @@ def run(lab: Lab) -> Outcome:
 
     on, away = distance < RINGS[1], distance >= RINGS[3]
     ratios = [float(sigma[away].mean() / sigma[on].mean()) for sigma in deviations]
-    vae = growth(lab.model("vae"), lab.data(digits(lab.size)), n_samples=lab.size(100, 20))
+    vae = growth(workspace.model("vae"), workspace.data(digits(workspace.size)), n_samples=workspace.size(100, 20))
     compared = Table(
         "Deviation away from the data, as a multiple of that on them",
         ("model", "away / on", "the paper says"),

@@ -40,7 +40,7 @@ NOT_IDENTITY = {
 
 
 @dataclass
-class Lab:
+class Workspace:
     """An experiment at work."""
 
     experiment: Experiment
@@ -151,7 +151,7 @@ class Lab:
         return replace(config, data_dir=str(folder), source=place(config.source, folder))
 
     def as_task(self) -> dict[str, Any]:
-        """What another process needs to make the same lab."""
+        """What another process needs to make the same workspace."""
         places = {"root": str(self.root), "device": self.device, "data_dir": self.data_dir}
         return {"experiment": self.experiment.name, **asdict(self.size), **places}
 

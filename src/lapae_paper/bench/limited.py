@@ -25,7 +25,7 @@ START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Job:
+class Case:
     """A network: dense, fashion, convolutions, or these with a code of two numbers in their middle (autoencoder).
 
     The last two come with the side of their images.
@@ -67,26 +67,26 @@ class Limits:
     """On top of what the process holds before."""
 
 
-def contest(method: str, jobs: Sequence[Job], limits: Limits) -> Iterator[dict[str, Any]]:
-    """A result a job: {network, size, method, and ms, base_ms, ratio, shared_ratio, bytes, base_bytes, or failed: why}.
+def run_limited(method: str, cases: Sequence[Case], limits: Limits) -> Iterator[dict[str, Any]]:
+    """One result per case: network, size, method, ms, base_ms, ratio, shared_ratio, bytes, base_bytes; or why it failed.
 
-    Jobs of one network stand in the order of their size; after a failure the larger ones are left out.
+    Cases of one network stand in the order of their size; after a failure the larger ones are left out.
     """
     context = multiprocessing.get_context("spawn")
     failed: set[str] = set()
-    waiting = list(jobs)
+    waiting = list(cases)
     while waiting:
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_worker, args=(theirs, method, waiting, limits), daemon=True)
         process.start()
         theirs.close()
         while waiting:
-            job = waiting[0]
+            case = waiting[0]
             result = _receive(ours, START_SECONDS + 4 * limits.call_seconds + 4 * limits.seconds)
             waiting = waiting[1:]
-            yield {"network": job.network, "size": job.size, "method": method, **result}
+            yield {"network": case.network, "size": case.size, "method": method, **result}
             if "failed" in result:
-                failed.add(job.network)
+                failed.add(case.network)
                 waiting = [other for other in waiting if other.network not in failed]
                 break  # the process may be full of debris: the next network gets a new one
         process.kill()
@@ -102,14 +102,14 @@ def _receive(pipe: Connection, seconds: float) -> dict[str, Any]:
         return {"failed": "memory"}  # killed by the system
 
 
-def _worker(pipe: Connection, method: str, jobs: Sequence[Job], limits: Limits) -> None:
+def _worker(pipe: Connection, method: str, cases: Sequence[Case], limits: Limits) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # peers warn and the profiler reports; what matters goes by the pipe
     torch.set_num_threads(limits.threads)
     device = torch.device(limits.device)
     _limit_memory(device, limits.memory_bytes)
-    for job in jobs:
+    for case in cases:
         try:
-            pipe.send(_measure(method, job, device, limits))
+            pipe.send(_measure(method, case, device, limits))
         except Exception as error:
             text = f"{type(error).__name__}: {error}".splitlines()[0]
             memory = isinstance(error, MemoryError) or "memory" in text.lower()
@@ -129,8 +129,8 @@ def _limit_memory(device: torch.device, n_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _measure(method: str, job: Job, device: torch.device, limits: Limits) -> dict[str, Any]:
-    module, x = job.build(device)
+def _measure(method: str, case: Case, device: torch.device, limits: Limits) -> dict[str, Any]:
+    module, x = case.build(device)
     base = _forward_backward(module, x)
     works = {"base": base} | _works(method, module, x)
     base()

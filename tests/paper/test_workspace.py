@@ -11,9 +11,20 @@ from trained import assert_same
 
 from lapae.cli import main
 from lapae.errors import ConfigError
-from lapae_paper.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, Trial, experiment, find, hessian, training
-from lapae_paper.experiments.models import dense
+from lapae_paper.experiments import (
+    EXPERIMENTS,
+    Outcome,
+    Size,
+    Table,
+    Trial,
+    Workspace,
+    experiment,
+    find,
+    hessian,
+    training,
+)
 from lapae_paper.experiments.training import fit_all
+from lapae_paper.experiments.trials import dense
 from lapae_paper.experiments.workspace import key
 
 QUICK = Size(quick=True)
@@ -27,7 +38,7 @@ def plan(size: Size) -> dict[str, Trial]:
 @pytest.fixture
 def mine():
     @experiment("mine", of="nothing", about="a test", minutes=(0, 0), plan=plan)
-    def run(lab: Lab) -> Outcome:
+    def run(workspace: Workspace) -> Outcome:
         return Outcome([Table("t", ("a",), [("1",)])], raw={"a": 1.0})
 
     yield find("mine")
@@ -36,16 +47,18 @@ def mine():
 
 def test_a_model_that_cannot_be_trained_fails_its_experiment_alone(mine, tmp_path):
     lines: list[str] = []
-    lab = Lab(mine, QUICK, tmp_path, device="cpu")
-    failed = fit_all([lab], 1, lines.append)
+    workspace = Workspace(mine, QUICK, tmp_path, device="cpu")
+    failed = fit_all([workspace], 1, lines.append)
     assert list(failed) == ["mine"]
     assert "keeps nothing of the precision" in failed["mine"]
     assert lines[0] == "3 models to train"  # two of the plan and what the third starts from
     assert sorted(
         path.name for path in (tmp_path / "runs").iterdir() if (path / "model.safetensors").exists()
-    ) == sorted(key(trial) for trial in (lab.plan["good"], lab.plan["fitted"], lab.plan["fitted"].start))
+    ) == sorted(
+        key(trial) for trial in (workspace.plan["good"], workspace.plan["fitted"], workspace.plan["fitted"].start)
+    )
     again: list[str] = []
-    fit_all([lab], 1, again.append)
+    fit_all([workspace], 1, again.append)
     assert again[0] == "1 model to train"
 
 
@@ -56,12 +69,12 @@ def test_the_command_says_what_was_not_done(mine, tmp_path, capsys):
 
 
 def test_processes_train_what_one_does(tmp_path):
-    lab = Lab(find("linearization"), QUICK, tmp_path / "many", device="cpu")
-    assert fit_all([lab], 2, lambda line: None) == {}
-    alone = Lab(find("linearization"), QUICK, tmp_path / "one", device="cpu")
+    workspace = Workspace(find("linearization"), QUICK, tmp_path / "many", device="cpu")
+    assert fit_all([workspace], 2, lambda line: None) == {}
+    alone = Workspace(find("linearization"), QUICK, tmp_path / "one", device="cpu")
     assert fit_all([alone], 1, lambda line: None) == {}
-    for name in lab.plan:
-        several, one = lab.model(name).method.state_dict(), alone.model(name).method.state_dict()
+    for name in workspace.plan:
+        several, one = workspace.model(name).method.state_dict(), alone.model(name).method.state_dict()
         assert all((several[k] == one[k]).all() for k in one)
 
 
@@ -139,11 +152,11 @@ def test_a_variant_is_given_by_its_seed(tmp_path):
     from lapae_paper.variants.faulty_upsampling import faulty_conv
 
     trial = find("ood").plan(Size(quick=True))["quick: LAE (online), faulty rule, seed 0"]
-    labs = [Lab(find("ood"), Size(quick=True), tmp_path / place, device="cpu") for place in ("a", "b")]
-    for lab in labs:
+    workspaces = [Workspace(find("ood"), Size(quick=True), tmp_path / place, device="cpu") for place in ("a", "b")]
+    for workspace in workspaces:
         torch.rand(3)
-        lab.fit(trial)
-    assert_same(*(lab.folder(trial) for lab in labs))
+        workspace.fit(trial)
+    assert_same(*(workspace.folder(trial) for workspace in workspaces))
     networks = []
     for make in (conv, faulty_conv):
         torch.manual_seed(1)
@@ -176,7 +189,7 @@ def test_an_interrupted_experiment_keeps_what_it_has_measured(tmp_path, monkeypa
     asked.clear()
     assert main(command) == 0
     assert asked == ["exact", "exact"]
-    assert not Lab(find("hessian"), QUICK, tmp_path).folder_of_measures.exists()
+    assert not Workspace(find("hessian"), QUICK, tmp_path).folder_of_measures.exists()
     asked.clear()
     assert main(command) == 0
     assert len(asked) == 4

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from lapae.cli import main as cli
 from lapae.curvature import ggn_diagonal
 from lapae.models import mlp
-from lapae_paper.bench.contest import Job, Limits, contest
 from lapae_paper.bench.curvature import CurvatureBench, main, slopes, table
+from lapae_paper.bench.limited import Case, Limits, run_limited
 from lapae_paper.bench.measure import peak_bytes, take_turns
 from lapae_paper.bench.quality import quality
 from lapae_paper.bench.quality import table as quality_table
@@ -38,7 +38,7 @@ def test_the_command_writes_its_results(tmp_path, capsys):
 
 def test_what_meets_a_limit_is_reported_and_the_rest_goes_on():
     limits = Limits("cpu", 1, seconds=0.01, call_seconds=1e-9, memory_bytes=1 << 30)
-    rows = list(contest("approx", [Job("dense"), Job("convolutions", 4), Job("convolutions", 8)], limits))
+    rows = list(run_limited("approx", [Case("dense"), Case("convolutions", 4), Case("convolutions", 8)], limits))
     assert [(r["network"], r["size"], r["failed"]) for r in rows] == [
         ("dense", 28, "time"),
         ("convolutions", 4, "time"),
@@ -49,7 +49,7 @@ def test_what_meets_a_limit_is_reported_and_the_rest_goes_on():
 def test_what_runs_out_of_memory_dies_alone(method):
     pytest.importorskip("backpack", reason="BackPACK is an optional peer")
     limits = Limits("cpu", 1, seconds=0.01, call_seconds=60, memory_bytes=1 << 20)
-    rows = list(contest(method, [Job("convolutions", 48)], limits))
+    rows = list(run_limited(method, [Case("convolutions", 48)], limits))
     assert [r["failed"] for r in rows] == ["memory"]
 
 

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from lapae.cli import main
 from lapae.errors import RunError
 from lapae.runs import METRICS, MODEL
-from lapae_paper.experiments import EXPERIMENTS, Lab, Outcome, Size, Table, experiment, find, write
-from lapae_paper.experiments.models import dense
+from lapae_paper.experiments import EXPERIMENTS, Outcome, Size, Table, Workspace, experiment, find, write
+from lapae_paper.experiments.trials import dense
 
 QUICK = Size(quick=True)
 
@@ -31,14 +31,14 @@ def pair():
     EXPERIMENTS.clear()
 
     @experiment("first", of="nothing", about="a test", minutes=(0, 0))
-    def first(lab: Lab) -> Outcome:
+    def first(workspace: Workspace) -> Outcome:
         if "error" in told:
             raise told["error"]
         figures = {name: Figure(figsize=(1, 1)) for name in told["figures"]}
         return Outcome([Table("t", ("a",), [("1",)])], figures, {"a": told["raw"]})
 
     @experiment("second", of="nothing", about="a test", minutes=(0, 0))
-    def second(lab: Lab) -> Outcome:
+    def second(workspace: Workspace) -> Outcome:
         return Outcome([Table("t", ("a",), [("2",)])], raw={"a": 2.0})
 
     yield told
@@ -126,15 +126,15 @@ def test_numbers_that_are_none_are_printed_as_json(tmp_path, pair, capsys):
 def test_a_trained_model_that_is_damaged_is_made_anew(whose, tmp_path, pair):
     fitted = dense(QUICK, "posthoc")
     experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": fitted})(Outcome)
-    whole = Lab(find("third"), QUICK, tmp_path, device="cpu").model("it").method.state_dict()
-    lab = Lab(find("third"), QUICK, tmp_path, device="cpu")
+    whole = Workspace(find("third"), QUICK, tmp_path, device="cpu").model("it").method.state_dict()
+    workspace = Workspace(find("third"), QUICK, tmp_path, device="cpu")
     assert fitted.start is not None
     if whose == "start":  # read where the posterior is fitted, which is to be done again
-        (lab.folder(fitted) / METRICS).unlink()
-    damaged = lab.folder(fitted if whose == "fitted" else fitted.start) / MODEL
+        (workspace.folder(fitted) / METRICS).unlink()
+    damaged = workspace.folder(fitted if whose == "fitted" else fitted.start) / MODEL
     damaged.write_bytes(damaged.read_bytes()[:-40])
     with pytest.warns(UserWarning, match=rf"{damaged.parent.name}.*damaged.*made anew"):
-        found = lab.model("it").method.state_dict()
+        found = workspace.model("it").method.state_dict()
     assert all((found[name] == whole[name]).all() for name in whole)
 
 
@@ -153,20 +153,20 @@ def test_a_trained_model_that_is_damaged_is_made_anew(whose, tmp_path, pair):
 def test_what_was_measured_counts_where_it_is_whole_and_of_this_machine(damage, tmp_path, pair):
     one = dense(QUICK, "ae")
     experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": one})(Outcome)
-    lab = Lab(find("third"), QUICK, tmp_path, device="cpu")
-    lab._models = {"it": None}  # type: ignore[dict-item]
+    workspace = Workspace(find("third"), QUICK, tmp_path, device="cpu")
+    workspace._models = {"it": None}  # type: ignore[dict-item]
     asked: list[object] = []
 
     def measure(model: object) -> dict[str, float]:
         asked.append(model)
         return {"number": 1.25}
 
-    assert lab.measured("it", measure) == {"number": 1.25}
-    (path,) = lab.folder_of_measures.iterdir()
+    assert workspace.measured("it", measure) == {"number": 1.25}
+    (path,) = workspace.folder_of_measures.iterdir()
     before = path.read_text()
     path.write_text(damage(before))
     same = path.read_text() == before
-    assert lab.measured("it", measure) == {"number": 1.25}
+    assert workspace.measured("it", measure) == {"number": 1.25}
     assert len(asked) == (1 if same else 2)
 
 
@@ -174,11 +174,11 @@ def test_what_cannot_be_kept_is_measured_all_the_same(tmp_path, pair, monkeypatc
     """Another command on the same folder is done, and removes what was measured."""
     one = dense(QUICK, "ae")
     experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": one})(Outcome)
-    lab = Lab(find("third"), QUICK, tmp_path, device="cpu")
-    lab._models = {"it": None}  # type: ignore[dict-item]
+    workspace = Workspace(find("third"), QUICK, tmp_path, device="cpu")
+    workspace._models = {"it": None}  # type: ignore[dict-item]
     monkeypatch.setattr("lapae_paper.experiments.workspace.make_folder", lambda path: None)
     with pytest.warns(UserWarning, match="there is no folder .*; measured again if this is interrupted"):
-        assert lab.measured("it", lambda model: [1.0]) == [1.0]
+        assert workspace.measured("it", lambda model: [1.0]) == [1.0]
 
 
 def running(pid: int) -> bool:
@@ -214,7 +214,7 @@ def test_processes_that_train_end_with_the_one_that_started_them(tmp_path):
 def test_the_page_fits_a_telephone(tmp_path):
     for name in EXPERIMENTS:
         long = Table(f"what {name} found, " + "at length, " * 20, ("a column",) * 9, [("a number",) * 9])
-        write.save(Lab(find(name), QUICK, tmp_path, device="cpu"), Outcome([long]), 0.0)
+        write.save(Workspace(find(name), QUICK, tmp_path, device="cpu"), Outcome([long]), 0.0)
     write.write_pages(tmp_path)
     with Browser(tmp_path / "browser") as browser:
         browser.open(f"file://{tmp_path}/index.html")

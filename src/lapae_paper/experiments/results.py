@@ -18,7 +18,7 @@ from lapae import __version__
 from lapae.runs import plain
 from lapae.runs.files import make_folder, write_whole
 from lapae_paper.experiments.base import EXPERIMENTS, Experiment, Outcome, Table
-from lapae_paper.experiments.workspace import Lab, key
+from lapae_paper.experiments.workspace import Workspace, key
 
 RESULT = "result.json"
 DPI = 90
@@ -27,9 +27,9 @@ LARGE = 190_000
 """Bytes of a picture that is worth making smaller."""
 
 
-def save(lab: Lab, outcome: Outcome, seconds: float) -> dict[str, Any]:
+def save(workspace: Workspace, outcome: Outcome, seconds: float) -> dict[str, Any]:
     """Write what an experiment found."""
-    folder = lab.root / lab.experiment.name
+    folder = workspace.root / workspace.experiment.name
     make_folder(folder)
     names = []
     for name, figure in outcome.figures.items():
@@ -37,11 +37,11 @@ def save(lab: Lab, outcome: Outcome, seconds: float) -> dict[str, Any]:
         names.append(f"{name}.png")
     record = plain(
         {
-            "experiment": lab.experiment.name,
-            "plan": identity(lab),
-            "quick": lab.size.quick,
+            "experiment": workspace.experiment.name,
+            "plan": identity(workspace),
+            "quick": workspace.size.quick,
             "lapae": __version__,
-            "machine": lab.machine,
+            "machine": workspace.machine,
             "seconds": round(seconds, 1),
             "tables": [
                 {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]}
@@ -56,13 +56,13 @@ def save(lab: Lab, outcome: Outcome, seconds: float) -> dict[str, Any]:
     write_whole(folder / RESULT, f"{text}\n".encode())
     for old in set(folder.glob("*.png")) - {folder / name for name in names}:  # last: a result has its pictures
         old.unlink(missing_ok=True)
-    lab.forget()
+    workspace.forget()
     return record
 
 
-def identity(lab: Lab) -> list[str]:
+def identity(workspace: Workspace) -> list[str]:
     """The models that an experiment is made of: other models are another experiment."""
-    return sorted(key(trial) for trial in lab.plan.values())
+    return sorted(key(trial) for trial in workspace.plan.values())
 
 
 def load(root: Path, name: str) -> dict[str, Any] | None:
