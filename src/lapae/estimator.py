@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lapae.predict.conformal import discoveries
+from lapae.space import Column
 
 if TYPE_CHECKING:
     from lapae.model import Model
@@ -140,9 +142,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         x = self._validated(X, reset=True)
         seed = self.random_state
         self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
-        names = getattr(self, "feature_names_in_", None)
-        columns = None if names is None else tuple(map(str, names))
-        data = Data.of(x, validation=self.validation_fraction, columns=columns)
+        data = Data.of(x, validation=self.validation_fraction)
+        if (names := getattr(self, "feature_names_in_", None)) is not None:
+            data = replace(data, space=replace(data.space, columns=tuple(Column(str(name)) for name in names)))
         self.model_ = fit(
             configuration(self, x),
             data,

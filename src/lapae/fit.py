@@ -65,8 +65,10 @@ def load_data(config: DataConfig) -> Data:
         test=config.test_fraction,
         seed=config.split_seed,
         label_column=config.label_column,
+        columns=config.columns,
+        drop=config.drop,
         image_size=config.image_size,
-        allow_nan=config.allow_nan,
+        fit=config.fit,
         skip_bad=config.skip_bad,
         limit=config.limit,
     )

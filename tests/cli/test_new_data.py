@@ -81,7 +81,7 @@ def test_columns_are_found_by_name(place, tmp_path):
 
 
 def test_scores_do_not_depend_on_the_size_of_blocks(place, tmp_path, monkeypatch):
-    from lapae.data.inputs import base
+    from lapae.data import reader as base
 
     x = 50 + np.random.default_rng(0).standard_normal((50, 3))
     np.save(tmp_path / "x.npy", x)

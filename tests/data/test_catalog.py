@@ -35,7 +35,7 @@ def test_limit():
         ("mnits", {}, r"mnits: no such file, folder or data set \(did you mean 'mnist'\?\)"),
         ("nowhere/a.npy", {}, r"nowhere/a\.npy: no such file"),
         (Path("digits"), {}, "no such file"),
-        ("digits", {"label_column": "y"}, "label_column='y' is for .csv"),
+        ("digits", {"label_column": "y"}, "label_column='y' is for tables"),
         ("digits", {"image_size": 32}, "image_size=32 is for folders"),
         ("digits", {"validation": 1797}, "digits: validation=1797"),
     ],
@@ -47,7 +47,7 @@ def test_what_cannot_be_loaded(source, options, match):
 
 def test_file_of_an_unknown_kind(tmp_path):
     (tmp_path / "a.pkl").write_text("")
-    with pytest.raises(DataError, match=r"a\.pkl: expected a file that ends in .npy, .npz, .csv"):
+    with pytest.raises(DataError, match=r"a\.pkl: expected a file that ends in .csv"):
         load(tmp_path / "a.pkl")
 
 

@@ -63,7 +63,7 @@ def served(mirror, small_mnist, tmp_path, monkeypatch):
     files = {}
     for name in NAMES:
         content = mirror.files[name] = (small_mnist / "mnist" / name).read_bytes()
-        files[name] = (len(content), hashlib.md5(content).hexdigest())
+        files[name] = (len(content), hashlib.sha256(content).hexdigest())
     monkeypatch.setitem(load.__globals__["DOWNLOADS"], "mnist", Download((mirror.url,), files))
     return tmp_path / "fresh"
 
@@ -118,7 +118,7 @@ def test_unsound_rest_of_an_earlier_download_is_thrown_away(served, mirror, left
 @pytest.mark.parametrize("longer", [0, 1000])
 def test_wrong_checksum(served, mirror, longer):
     mirror.files[NAMES[1]] = bytes(len(mirror.files[NAMES[1]]) + longer)
-    with pytest.raises(DataError, match=rf"(?s){NAMES[1]}.*wrong MD5"):
+    with pytest.raises(DataError, match=rf"(?s){NAMES[1]}.*wrong SHA-256"):
         load("mnist", data_dir=served)
     assert [path.name for path in (served / "mnist").iterdir()] == [NAMES[0]]
 
@@ -144,7 +144,7 @@ def test_no_network_says_which_files_to_put_where(tmp_path, monkeypatch):
 def test_file_that_is_there_is_verified_and_not_overwritten(served, mirror):
     (served / "mnist").mkdir(parents=True)
     (served / "mnist" / NAMES[2]).write_bytes(b"mine")
-    with pytest.raises(DataError, match=rf"{NAMES[2]}: its MD5 is .*remove the file"):
+    with pytest.raises(DataError, match=rf"{NAMES[2]}: its SHA-256 is .*remove the file"):
         fetch("mnist", served)
     assert (served / "mnist" / NAMES[2]).read_bytes() == b"mine"
 

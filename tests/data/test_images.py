@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lapae.data import Batches, DataError, load
+from lapae.data import Batches, DataError, load, open_input
 from lapae.data.images import ImageFiles
 
 rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def test_sizes_and_modes_mix(tmp_path):
     save(tmp_path / "f.webp", (9, 5), "RGB", 100, lossless=True)
     Image.new("CMYK", (9, 9), (155, 155, 155, 0)).save(tmp_path / "g.jpg", quality=100)
     Image.new("1", (9, 9), 1).save(tmp_path / "h.png")
-    data = load(tmp_path, validation=0, test=0)
+    data = load(tmp_path, validation=0, test=0, fit="crop")
     assert data.shape == (3, 64, 64)
     x = np.asarray(data.train.x).astype(int)
     assert np.abs(x[:-1] - 100).max() <= 3
@@ -64,9 +64,47 @@ def test_gray_images_have_one_channel(tmp_path):
     save(tmp_path / "a.png", (9, 9), "L", 7)
     save(tmp_path / "b.png", (5, 9), "LA", 7)
     Image.fromarray(np.full((9, 9), 7 * 257 + 100, dtype=np.uint16)).save(tmp_path / "c.png")
-    data = load(tmp_path, image_size=16, validation=0, test=0)
+    data = load(tmp_path, image_size=16, validation=0, test=0, fit="stretch")
     assert data.shape == (1, 16, 16)
     assert (np.asarray(data.train.x) == 7).all()
+
+
+@pytest.mark.parametrize("fit", [None, "border", "crop", "stretch"])
+def test_the_aspect_is_kept_unless_stretched(tmp_path, fit):
+    """A wide image whose left quarter and right quarter are white, the middle gray."""
+    pixels = np.full((20, 80), 100, np.uint8)
+    pixels[:, :20] = pixels[:, 60:] = 255
+    for i in range(3):
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    data = load(tmp_path, image_size=20, fit=fit, validation=0, test=0)
+    assert data.space.fit == (fit or "border")
+    x = np.asarray(data.train.x)[0, 0]
+    if fit == "stretch":
+        assert (x[:, 0] == 255).all()
+        assert (x[:, 10] == 100).all()
+    elif fit == "crop":
+        assert (x == 100).all()
+    else:
+        assert (x[[0, -1]] == 0).all()
+        assert x[10, 0] == 255
+        assert x[10, 10] == 100
+    # new images are treated as those of training were, whatever their size
+    Image.fromarray(pixels).resize((160, 40)).save(tmp_path / "new.png")
+    (block,) = open_input(tmp_path / "new.png", data.space).blocks(lambda n: None)
+    assert np.abs(block.x[0, 0].astype(int) - x).max() <= 2 or fit != "crop"
+    assert block.x.shape[1:] == data.space.shape
+
+
+def test_images_of_one_size_are_taken_as_they_are(tmp_path):
+    for i in range(3):
+        save(tmp_path / f"{i}.png", (8, 9))
+    data = load(tmp_path, validation=0, test=0)
+    assert data.space.fit is None
+    save(tmp_path / "new.png", (9, 9))
+    with pytest.raises(DataError, match="9x9 pixels, the model takes 8x9; --resize"):
+        list(open_input(tmp_path / "new.png", data.space).blocks(lambda n: None))
+    (block,) = open_input(tmp_path / "new.png", data.space, resize=True).blocks(lambda n: None)
+    assert block.x.shape == (1, 3, 8, 9)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +133,7 @@ def test_photographs_are_turned_upright(tmp_path):
 def test_large_photographs_shrink_to_their_mean(tmp_path):
     for i in range(3):
         save(tmp_path / f"{i}.jpg", (900, 1200), quality=95)
-    x = np.asarray(load(tmp_path, validation=0, test=0).train.x)
+    x = np.asarray(load(tmp_path, validation=0, test=0, fit="stretch").train.x)
     assert x.shape == (3, 3, 64, 64)
     assert abs(x.mean() - 127.5) < 2
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lapae.cli import main
-from lapae.data.inputs import base
+from lapae.data import reader as base
 from lapae.model import Model
 
 FAST = ["--n-samples", "2", "--device", "cpu"]

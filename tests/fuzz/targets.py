@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -179,7 +178,7 @@ CSV_WORDS = tuple(
 
 def csv() -> Target:
     from lapae.data import load
-    from lapae.data.inputs import CsvInput
+    from lapae.data.table import TableReader
     from lapae.space import Column, Space
 
     rows = [f"{i},{i * 0.5},{-i},{'ab'[i % 2]}" for i in range(12)]
@@ -192,13 +191,12 @@ def csv() -> Target:
     ]
 
     space = Space("table", (3,), columns=tuple(map(Column, "abc")))
-    model = SimpleNamespace(space=space)
 
     def read(path: Path) -> None:
         from lapae.errors import DataError
 
         try:
-            for _ in CsvInput(path, model).blocks(lambda n: None):  # pyright: ignore
+            for _ in TableReader(path, space).blocks(lambda n: None):  # pyright: ignore
                 pass
         except DataError:
             pass

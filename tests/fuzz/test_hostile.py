@@ -7,7 +7,6 @@ import io
 import json
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ import lapae
 from lapae.config import Config, DataConfig, ModelConfig, TrainConfig
 from lapae.data import DataError, load
 from lapae.data.celeba import read_celeba
-from lapae.data.inputs import CsvInput
+from lapae.data.table import TableReader
 from lapae.errors import ConfigError, LapaeError, RunError
 from lapae.fit import fit, load_data, saved_config
 from lapae.posterior import update_rule
@@ -90,10 +89,9 @@ def test_an_honest_bomb_is_refused_before_it_is_unpacked(tmp_path):
 
 
 def test_undecodable_new_table(tmp_path):
-    model = SimpleNamespace(space=Space("table", (2,)))
     (tmp_path / "x.csv").write_bytes(b"a,b\n1,\xff\n")
     with pytest.raises(DataError, match=r"cannot be read as \.csv"):
-        CsvInput(tmp_path / "x.csv", model)  # pyright: ignore[reportArgumentType]
+        list(TableReader(tmp_path / "x.csv", Space("table", (2,))).blocks(lambda n: None))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from PIL import Image
 from ranks import on_processes
 
 from lapae.cli import main
-from lapae.data.inputs import base
+from lapae.data import reader as base
 
 FAST = ["--n-samples", "3", "--device", "cpu", "--json"]
 BLOCK = 7

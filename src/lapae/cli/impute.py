@@ -26,8 +26,12 @@ from lapae.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from lapae.data.inputs import Block, CsvInput, Input
+    from lapae.data import Block, Reader
+    from lapae.data.table import TableReader
     from lapae.model import Model
+
+PARQUET = (".parquet", ".pq")
+FORMATS = (".csv", ".tsv", *PARQUET, ".npy", ".npz")
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class ImputeCommand:
     run: Run
     """Folder of a trained run."""
     input: Source
-    """.csv, .npy or .npz file, image, or folder of images."""
+    """.csv, .parquet, .npy or .npz file, image, or folder of images."""
     out: Out
     """File of the same kind to write, or a folder for images."""
     options: Annotated[Intake, UNNAMED] = field(default_factory=Intake)
@@ -56,24 +60,25 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError(f"{out}: the input is a folder of images, expected a folder to write")
     else:
         suffix = command.input.suffix.lower()
-        check_out(out, command.input, (suffix if suffix in (".csv", ".npy", ".npz") else ".png",))
-    from lapae.data.inputs import ArrayInput, CsvInput
+        check_out(out, command.input, (suffix if suffix in FORMATS else ".png",))
+    from lapae.data.arrays import ArrayReader
+    from lapae.data.table import TableReader
 
     model = open_model(command.run, options)
     if options.seed is not None:
         model.config = replace(model.config, train=replace(model.config.train, seed=options.seed))
-    source = open_source(command.input, model, options, alpha=True)
+    source = open_source(command.input, model, options, alpha=True, written=True)
     blocks = filled(model, source)
-    if isinstance(source, CsvInput):
+    if isinstance(source, TableReader):
         n, holes = write_table(source, out, blocks)
-    elif isinstance(source, ArrayInput):
+    elif isinstance(source, ArrayReader):
         n, holes = write_array(source, out, blocks)
     else:
         n, holes = write_images(out, blocks, single=not command.input.is_dir(), model=model)
     return finish(source, out, n, options, imputed=holes)
 
 
-def filled(model: Model, source: Input) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
+def filled(model: Model, source: Reader) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
     """Blocks, their data (B, *shape) in storage units without a hole, and where the holes were."""
     import numpy as np
 
@@ -91,20 +96,34 @@ def filled(model: Model, source: Input) -> Iterator[tuple[Block, np.ndarray, np.
             yield block, x, missing
 
 
-def write_table(source: CsvInput, out: Path, blocks: Iterator[Any]) -> tuple[int, int]:
-    """Cells that were there as they were, the others as numbers."""
-    from lapae.runs.outputs import csv_rows
+def write_table(source: TableReader, out: Path, blocks: Iterator[Any]) -> tuple[int, int]:
+    """Cells that were there as they were, the others in the type of their column."""
+    from lapae.runs.outputs import csv_rows, parquet_rows
+    from lapae.space.frames import uncode
 
+    columns = source.columns
     n = holes = 0
-    with csv_rows(out, source.header, source.delimiter) as write:
+    csv = out.suffix.lower() not in PARQUET
+    with csv_rows(out, source.header, source.file.delimiter) if csv else parquet_rows(out, source.names) as write:
         for block, x, missing in blocks:
-            for row, values, gone in zip(block.cells, x.tolist(), missing.tolist(), strict=True):
-                for column, value, hole in zip(source.columns, values, gone, strict=True):
-                    if hole:
-                        row[column] = f"{value:.8g}"
-            write(block.cells)
+            frame = block.written
+            for i, (place, column) in enumerate(zip(source.features, columns, strict=True)):
+                gone = missing[:, i]
+                if gone.any():
+                    made = uncode(x[gone, i], column)
+                    values = [cell(value, column.kind, source.file.decimal) for value in made] if csv else made.tolist()
+                    frame[place] = frame[place].astype(object) if csv else frame[place]
+                    frame.iloc[gone.nonzero()[0], place] = values
+            write(frame.to_numpy().tolist() if csv else frame)
             n, holes = n + len(x), holes + int(missing.sum())
     return n, holes
+
+
+def cell(value: Any, kind: str, decimal: str) -> str:
+    """A value as it is written into a .csv file."""
+    if kind in ("number", "count"):
+        return (f"{value:.8g}" if kind == "number" else f"{value:.0f}").replace(".", decimal)
+    return str(value)
 
 
 def write_array(source: Any, out: Path, blocks: Iterator[Any]) -> tuple[int, int]:
@@ -150,7 +169,8 @@ def write_images(out: Path, blocks: Iterator[Any], *, single: bool, model: Model
     n = holes = 0
     with (whole if single else whole_folder)(out) as place:
         for block, x, missing in blocks:
-            for file, pixels in zip(block.files, image_bytes(space.arrange(x), space.most), strict=True):
+            for (name,), pixels in zip(block.cells, image_bytes(space.arrange(x), space.most), strict=True):
+                file = Path(name)
                 target = place if single else (place / file).with_suffix(".png")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not single and target.exists():

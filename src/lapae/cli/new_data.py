@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lapae.cli.shared import Rows
-    from lapae.data.inputs import Block, Input
+    from lapae.data import Block, Reader
     from lapae.model import Model
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -74,7 +74,9 @@ class PredictCommand:
     """.csv, .npz or .npy file to write."""
     options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
 
-    def predictions(self, of: Callable[[Model, Any], dict[str, Any]], what: str) -> tuple[Model, Input, Iterator[Rows]]:
+    def predictions(
+        self, of: Callable[[Model, Any], dict[str, Any]], what: str
+    ) -> tuple[Model, Reader, Iterator[Rows]]:
         """Model and input, and what `of` makes of each block; meets the other processes first, where there are some."""
         from lapae.train.distributed import join
 
@@ -109,12 +111,12 @@ def open_model(run: Path, options: Device) -> Model:
         return load_run(run, device=device)
 
 
-def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = False) -> Input:
+def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = False, written: bool = False) -> Reader:
     """The input of a command, as its options have it."""
-    from lapae.data.inputs import open_input
+    from lapae.data import open_input
 
     how = {"resize": options.resize, "skip_bad": options.skip_bad, "any_range": options.any_range}
-    return open_input(path, model, alpha=alpha, **how)
+    return open_input(path, model.space, alpha=alpha, written=written, **how)
 
 
 def check_missing(model: Model, block: Block, path: Path) -> None:
@@ -127,7 +129,7 @@ def check_missing(model: Model, block: Block, path: Path) -> None:
         raise DataError(f"{path}: has missing values, which the {model.config.model.likelihood} likelihood cannot take")
 
 
-def predicted(model: Model, source: Input, of: Callable[[Model, Any], dict[str, Any]], what: str) -> Iterator[Rows]:
+def predicted(model: Model, source: Reader, of: Callable[[Model, Any], dict[str, Any]], what: str) -> Iterator[Rows]:
     """What `of` makes of the input, block by block, with a progress bar. Processes share the blocks."""
     from lapae.cli.shared import Rows, in_order
     from lapae.data.progress import progress
@@ -142,7 +144,7 @@ def predicted(model: Model, source: Input, of: Callable[[Model, Any], dict[str, 
                 found = of(model, block.x)
             except ValueError as error:
                 raise ConfigError(str(error)) from error
-            yield Rows(block.index, *carried(source, block), found)
+            yield Rows(block.index, block.names, block.cells, found)
 
     with progress(what, source.size if rank() == 0 else None) as advance:
         yield from in_order(mine(advance), source.skipped)
@@ -167,18 +169,7 @@ def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
     return out.suffix.lower()
 
 
-def carried(source: Input, block: Block) -> tuple[list[str], list[list[str]]]:
-    """What the rows of the output begin with: names and, a row of the block, cells (an index, a label; a file)."""
-    from lapae.data.inputs import CsvInput, ImageInput
-
-    if isinstance(source, ImageInput):
-        return ["file"], [[str(file)] for file in block.files]
-    if isinstance(source, CsvInput) and source.header is not None:
-        return [source.header[i] for i in source.carried], [[row[i] for i in source.carried] for row in block.cells]
-    return [], [[] for _ in block.x]
-
-
-def finish(source: Input, out: Path, n: int, options: Device, **numbers: Any) -> int:
+def finish(source: Reader, out: Path, n: int, options: Device, **numbers: Any) -> int:
     """Say what was left out and what was written."""
     for message in source.skipped:
         print(f"lapae: skipped: {message}", file=sys.stderr)

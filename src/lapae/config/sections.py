@@ -19,7 +19,7 @@ class DataConfig:
     """What to learn from."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")] = "digits"
-    """digits, mnist, fashion_mnist, celeba; a .npy, .npz or .csv file; or a folder of images."""
+    """digits, mnist, fashion_mnist, celeba; a .npy, .npz, .csv or .parquet file; or a folder of images."""
     data_dir: str | None = None
     """Folder of the named data sets; $LAPAE_DATA where not given."""
     validation_fraction: float | None = None
@@ -33,11 +33,18 @@ class DataConfig:
     split_seed: Whole = 0
     """Seed of the splits. Not that of training: runs of several seeds are tested on the same data."""
     label_column: str | None = None
-    """Column of a .csv file that holds the labels."""
+    """Column of a table that holds the labels: a name, or a number from 0."""
+    columns: tuple[str, ...] | None = None
+    """Columns of a table to learn: names, or numbers from 0; all that can be learned where not given."""
+    drop: tuple[str, ...] | None = None
+    """Columns of a table not to learn."""
     image_size: int | None = None
-    """Side to which the images of a folder are resized."""
+    """Side of the square that the images of a folder are fitted into."""
+    fit: Literal["border", "crop", "stretch"] | None = None
+    """How images of a folder that are not all of one size are brought to one; border where not given."""
     allow_nan: bool = False
-    """Take missing values (NaN) as they are."""
+    """Missing values (NaN, empty cells) are taken as such by default, where the likelihood can. With this option the
+    model takes them even if the training data have none."""
     skip_bad: bool = False
     """Leave out images of a folder that cannot be read, instead of stopping at the first."""
     limit: int | None = None

@@ -1,48 +1,75 @@
-"""Arrays in .npy files, which are memory-mapped and not loaded, and in .npz files."""
+"""Arrays: .npy files, which are memory-mapped and not loaded, and .npz files."""
 
 from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from lapae.data.bounds import check_file, check_memory
 from lapae.data.labels import as_classes
+from lapae.data.reader import Block, Progress, Reader
 from lapae.data.source import Records
 from lapae.errors import DataError
-from lapae.space import chunks
+from lapae.space import Space, chunks
 
-MAX_MEMBER_BYTES = 4 * 2**30
 MAX_AXES = 32
 """NumPy has 64 at most; some are added on the way."""
+AT_ONCE = 2**24
 
 
-def read_npy(path: Path, *, allow_nan: bool = False) -> Records:
-    """The data of a .npy file (N, ...), as a memory map."""
-    return examine(path.stem, path, open_npy(path), allow_nan=allow_nan)
+class ArrayReader(Reader):
+    """A .npy file, or an .npz file: its array `x`, or the only one; labels in its array `y`, if there is one."""
 
+    def __init__(
+        self, path: Path, space: Space | None = None, *, allow_nan: bool = True, any_range: bool = False
+    ) -> None:
+        super().__init__(path, space)
+        self.allow_nan, self.any_range = allow_nan, any_range
+        self.raw, self.y = (open_npy(path), None) if path.suffix.lower() == ".npy" else open_npz(path)
+        self.size = len(self.raw) if self.raw.ndim else 0
+        if space is not None:
+            space.code(self.raw[:1] if self.raw.ndim else self.raw, str(path))  # its type and shape
 
-def read_npz(path: Path, *, allow_nan: bool = False) -> Records:
-    """The data of an .npz file: the array `x`, or the only one; labels in the array `y`, if there is one."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            others = [name for name in members if name != "y"]
-            name = "x" if "x" in members else others[0] if len(others) == 1 else None
-            if name is None:
-                raise DataError(
-                    f"{path}: expected an array named 'x', or only one; it holds {sorted(members) or 'none'}"
-                )
-            x = _read_member(path, archive, members[name])
-            y = _read_member(path, archive, members["y"]) if "y" in members else None
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:  # zipfile and its decompressors raise errors of many kinds on damaged files
-        raise DataError(f"{path}: not a sound .npz file ({error})") from error
-    classes, label_names = as_classes(path, y, len(x)) if y is not None and x.ndim else (None, None)
-    return examine(path.stem, path, x, allow_nan=allow_nan, y=classes, label_names=label_names)
+    def records(self) -> Records:
+        """The array as it is: a map of the file where it can be one."""
+        about: dict[str, Any] = {}
+        if self.y is not None and self.raw.ndim:
+            about["y"], about["label_names"] = as_classes(self.path, self.y, len(self.raw))
+        return examine(self.path.stem, self.path, self.raw, allow_nan=self.allow_nan, **about)
+
+    def _read(self, progress: Progress) -> Iterator[Block]:
+        """Slices of the array."""
+        where = str(self.path)
+        for index, start in enumerate(range(0, self.size, self.block_size)):
+            stop = min(start + self.block_size, self.size)
+            if self._mine(index):
+                part = self.space.code(self._rows(start, stop), where)
+                self.space.check(part, where, start)
+                if start == 0 and not self.any_range:  # the first block tells
+                    self.space.check_units(part, where)
+                yield Block(part, [], [[] for _ in part], index)
+            progress(stop - start)
+
+    def _rows(self, start: int, stop: int) -> np.ndarray:
+        """Some data as they are stored. By plain reads: a map of a file that is cut short ends the process."""
+        raw = self.raw
+        if not isinstance(raw, np.memmap) or not raw.flags.c_contiguous:
+            return np.asarray(raw[start:stop])
+        size = raw.dtype.itemsize * int(np.prod(raw.shape[1:]))
+        try:
+            with self.path.open("rb") as file:
+                file.seek(raw.offset + start * size)
+                content = file.read((stop - start) * size)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error.strerror or error})") from error
+        if len(content) < (stop - start) * size:
+            raise DataError(f"{self.path}: was cut short while it was read")
+        return np.frombuffer(content, raw.dtype).reshape(stop - start, *raw.shape[1:])
 
 
 def examine(name: str, where: str | Path, x: np.ndarray, *, allow_nan: bool = False, **about: Any) -> Records:
@@ -76,12 +103,31 @@ def bounds(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> tuple[float,
     return low, high, missing
 
 
+def open_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    """Data and labels of an .npz file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            others = [name for name in members if name != "y"]
+            name = "x" if "x" in members else others[0] if len(others) == 1 else None
+            if name is None:
+                raise DataError(
+                    f"{path}: expected an array named 'x', or only one; it holds {sorted(members) or 'none'}"
+                )
+            x = _read_member(path, archive, members[name])
+            return x, _read_member(path, archive, members["y"]) if "y" in members else None
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # zipfile and its decompressors raise errors of many kinds on damaged files
+        raise DataError(f"{path}: not a sound .npz file ({error})") from error
+
+
 def open_npy(path: Path) -> np.ndarray:
     """A .npy file as a read-only memory map."""
     try:
         with path.open("rb") as file:
             shape, fortran, dtype = _npy_header(path, file)
-            start, held = file.tell(), path.stat().st_size
+            start, held = file.tell(), check_file(path).st_size
         claimed = math.prod(shape) * dtype.itemsize
         if claimed != held - start:
             raise DataError(
@@ -122,11 +168,7 @@ def _npy_header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     """One array of an archive. No memory is taken before its header agrees with its place in the archive."""
     member = path / info.filename
-    if info.file_size > MAX_MEMBER_BYTES:
-        most = f"{MAX_MEMBER_BYTES:,}"
-        raise DataError(
-            f"{member}: {info.file_size:,} bytes unpacked, at most {most} are loaded; store it as .npy, which is mapped"
-        )
+    check_memory(member, info.file_size, "store it as .npy, which is mapped and not loaded")
     try:
         with archive.open(info) as file:
             shape, fortran, dtype = _npy_header(member, file)
@@ -135,11 +177,15 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
                 raise DataError(
                     f"{member}: the header claims {claimed:,} bytes of shape {shape}, the archive holds {held:,}"
                 )
-            content = file.read()
+            if claimed == 0:
+                return _nothing(member, shape, dtype)
+            content, filled = np.empty(claimed, np.uint8), 0
+            while part := file.read(min(AT_ONCE, claimed - filled)):
+                content[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
+                filled += len(part)
+            more = file.read(1)  # nothing; the checksum of the whole is then verified
     except RuntimeError as error:  # an archive with a password
         raise DataError(f"{member}: cannot be read ({error})") from error
-    if len(content) != claimed:
-        raise DataError(f"{member}: cut short, {len(content):,} of {claimed:,} bytes")
-    if claimed == 0:
-        return _nothing(member, shape, dtype)
-    return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if fortran else "C")
+    if filled != claimed or more:
+        raise DataError(f"{member}: cut short, {filled:,} of {claimed:,} bytes")
+    return content.view(dtype).reshape(shape, order="F" if fortran else "C")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lapae.data.arrays import read_npy, read_npz
 from lapae.data.celeba import HOW_TO_GET, missing_celeba, read_celeba
 from lapae.data.data import Data
 from lapae.data.digits import read_digits
 from lapae.data.download import fetch_files, missing
-from lapae.data.images import read_images
+from lapae.data.images import ImageReader
 from lapae.data.mnist import DOWNLOADS, read_mnist
+from lapae.data.opening import OPTIONS, SUFFIXES, reader_of
 from lapae.data.places import data_folder
 from lapae.data.source import Records
-from lapae.data.table import read_csv
 from lapae.errors import DataError, did_you_mean
+from lapae.space import Fit
 
 DESCRIPTIONS = {
     "digits": "1,797 handwritten digits, 8x8 gray, 10 classes; comes with scikit-learn",
@@ -24,7 +26,16 @@ DESCRIPTIONS = {
     "celeba": "202,599 faces, 64x64 colour, 40 attributes; fetched by hand",
 }
 LARGEST_IMAGE_SIZE = 4096
-SUFFIXES = (".npy", ".npz", ".csv")
+TABLES, FOLDERS = "tables: .csv and .parquet files", "folders of images"
+FOR = {
+    "label_column": TABLES,
+    "columns": TABLES,
+    "drop": TABLES,
+    "image_size": f"{FOLDERS} and for celeba",
+    "fit": FOLDERS,
+    "skip_bad": FOLDERS,
+}
+"""What options are for."""
 
 
 def load(
@@ -35,27 +46,35 @@ def load(
     calibration: float | int | None = None,
     test: float | int | None = None,
     seed: int = 0,
-    label_column: str | int | None = None,
-    image_size: int | None = None,
-    allow_nan: bool = False,
-    skip_bad: bool = False,
     limit: int | None = None,
+    allow_nan: bool = True,
+    label_column: str | int | None = None,
+    columns: Sequence[str | int] | None = None,
+    drop: Sequence[str | int] | None = None,
+    image_size: int | None = None,
+    fit: Fit | None = None,
+    skip_bad: bool = False,
 ) -> Data:
     """Load a data set and split it.
 
-    source: a name (digits, mnist, fashion_mnist, celeba), a .npy, .npz or .csv file, or a folder of images. A `Path`
-        is never a name.
-    data_dir: where the named sets lie, or are downloaded to; else `$LAPAE_DATA`, else `~/.cache/lapae/data`.
-    validation, calibration, test: fractions, or counts; where not given by the rules of `lapae.data.splits`. Sets
-        with splits of their own keep them.
-    seed: of the splits.
-    label_column: the column of a .csv that holds the classes, by name or by number from 0.
-    image_size: height and width that the images of a folder, or of CelebA, are resized to.
-    allow_nan: take NaN, and empty cells of a .csv, as missing values.
-    skip_bad: leave out images of a folder that cannot be read, with a warning each.
-    limit: use at most this many data of each split.
+    Args:
+        source: a name (digits, mnist, fashion_mnist, celeba), a .npy, .npz, .csv or .parquet file, or a folder of
+            images. A `Path` is never a name.
+        data_dir: where the named sets lie, or are downloaded to; else `$LAPAE_DATA`, else `~/.cache/lapae/data`.
+        validation, calibration, test: fractions, or counts; where not given by the rules of `lapae.data.splits`. Sets
+            with splits of their own keep them.
+        seed: of the splits.
+        limit: use at most this many data of each split.
+        allow_nan: take NaN, and empty cells of a table, as missing values; an error otherwise.
+        label_column: the column of a table that holds the classes, by name or by number from 0.
+        columns, drop: the columns of a table to learn, and those not to.
+        image_size: height and width that the images of a folder, or of CelebA, are brought to.
+        fit: border, crop or stretch: how images of a folder are brought to one size.
+        skip_bad: leave out images of a folder that cannot be read, with a warning each.
     """
-    records = _read(source, data_folder(data_dir), label_column, image_size, allow_nan, skip_bad)
+    given = {"label_column": label_column, "columns": columns, "drop": drop, "image_size": image_size, "fit": fit}
+    given |= {"skip_bad": skip_bad or None, "allow_nan": allow_nan}
+    records = _read(source, data_folder(data_dir), {k: value for k, value in given.items() if value is not None})
     options = {"validation": validation, "calibration": calibration, "test": test, "seed": seed, "limit": limit}
     try:
         return Data.divide(records, **options)
@@ -63,42 +82,35 @@ def load(
         raise DataError(f"{source}: {error}") from error
 
 
-def _read(
-    source: str | Path,
-    folder: Path,
-    label_column: str | int | None,
-    image_size: int | None,
-    allow_nan: bool,
-    skip_bad: bool,
-) -> Records:
-    """Find the reader of a source. An option that has no meaning for it is an error, not ignored."""
+def _read(source: str | Path, folder: Path, options: dict[str, Any]) -> Records:
+    """Read a source. An option that has no meaning for it is an error, not ignored."""
     path = Path(source).expanduser()
-    name = source if isinstance(source, str) and source in DESCRIPTIONS else None
-    if name is None and not path.exists():
+    size = options.get("image_size")
+    if size is not None and not 1 <= size <= LARGEST_IMAGE_SIZE:
+        raise DataError(f"image_size must be from 1 to {LARGEST_IMAGE_SIZE}, got {size}")
+    if isinstance(source, str) and source in DESCRIPTIONS:
+        _check_options(source, options, {"allow_nan", *(("image_size",) if source == "celeba" else ())})
+        return _read_named(source, folder / source, size)
+    if not path.exists() and not path.is_symlink():
         hint = did_you_mean(str(source), DESCRIPTIONS)
         raise DataError(
             f"{source}: no such file, folder or data set{hint}; expected one of {', '.join(DESCRIPTIONS)}, "
             f"a {', '.join(SUFFIXES)} file, or a folder of images"
         )
-    suffix = "" if name else path.suffix.lower()
-    is_folder = not name and path.is_dir()
-    if label_column is not None and (suffix != ".csv" or is_folder):
-        raise DataError(f"{source}: label_column={label_column!r} is for .csv files")
-    if image_size is not None and not is_folder and name != "celeba":
-        raise DataError(f"{source}: image_size={image_size} is for folders of images and for celeba")
-    if image_size is not None and not 1 <= image_size <= LARGEST_IMAGE_SIZE:
-        raise DataError(f"image_size must be from 1 to {LARGEST_IMAGE_SIZE}, got {image_size}")
-    if skip_bad and not is_folder:
-        raise DataError(f"{source}: skip_bad is for folders of images")
-    if name:
-        return _read_named(name, folder / name, image_size)
-    if is_folder:
-        return read_images(path, image_size, skip_bad=skip_bad)
-    if suffix == ".csv":
-        return read_csv(path, label_column=label_column, allow_nan=allow_nan)
-    if suffix in (".npy", ".npz"):
-        return (read_npy if suffix == ".npy" else read_npz)(path, allow_nan=allow_nan)
-    raise DataError(f"{source}: expected a file that ends in {', '.join(SUFFIXES)}, or a folder of images")
+    reader = reader_of(path)
+    if reader is None or (reader is ImageReader and not path.is_dir()):
+        raise DataError(f"{source}: expected a file that ends in {', '.join(SUFFIXES)}, or a folder of images")
+    _check_options(source, options, OPTIONS[reader])
+    if reader is ImageReader:
+        options.pop("allow_nan")
+    return reader(path, **options).records()
+
+
+def _check_options(source: str | Path, options: dict[str, Any], known: set[str]) -> None:
+    for name, value in options.items():
+        if name not in known and name != "allow_nan":
+            places = FOR[name]
+            raise DataError(f"{source}: {name}={value!r} is for {places}")
 
 
 def _read_named(name: str, folder: Path, image_size: int | None) -> Records:

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from lapae.data.arrays import open_npy
+from lapae.data.bounds import check_file
 from lapae.data.cache import write_npy
 from lapae.data.decode import in_threads, opened
 from lapae.data.places import cache_folder
@@ -25,6 +26,7 @@ WIDTH, HEIGHT, CROP = 178, 218, 148
 SIZE = 64
 RECIPE = "crop 148 bilinear 1"  # a change of what is done to a face must change this, and with it the cache
 AT_ONCE = 512
+MOST_LIST_BYTES = 2**28
 
 HOW_TO_GET = (
     "CelebA is not downloaded: its licence asks you to fetch it by hand (the aligned and cropped images, from the "
@@ -98,6 +100,8 @@ def _fingerprint(folder: Path, names: list[str]) -> str:
 
 
 def _lines(path: Path) -> list[str]:
+    if check_file(path).st_size > MOST_LIST_BYTES:
+        raise DataError(f"{path}: larger than any list of this data set")
     try:
         return path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:

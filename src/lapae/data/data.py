@@ -9,9 +9,11 @@ import numpy as np
 
 from lapae.data.arrays import examine
 from lapae.data.labels import as_classes
-from lapae.data.source import Records, Split, named, take
+from lapae.data.source import Records, Split, take
 from lapae.data.splits import partition
+from lapae.data.table import table_records
 from lapae.space import Space
+from lapae.space.frames import as_frame
 
 
 @dataclass(frozen=True)
@@ -55,26 +57,34 @@ class Data:
         *,
         name: str = "X",
         columns: Any = None,
+        drop: Any = None,
+        label_column: str | int | None = None,
         test: float | int | None = 0,
         allow_nan: bool = True,
         **options: Any,
     ) -> Data:
-        """A user's data in splits.
+        """A user's data in splits: the same as those of a file with the same content.
 
         Args:
-            X: (n, *shape) an array, a tensor or nested lists of numbers.
+            X: (n, *shape) an array, a tensor or nested lists of numbers; or a frame of pandas or polars.
             y: (n,) classes, or (n, A) attributes that are 0 or 1.
-            name: of the data set.
-            columns: names of the columns of a table.
+            name: of the data set, and of messages.
+            columns, drop: the columns of a frame to learn, and those not to.
+            label_column: the column of a frame that holds the classes.
             test: share of the data to test on.
-            allow_nan: take NaN as missing values.
+            allow_nan: take missing values; an error otherwise.
             options: `validation`, `calibration`, `seed` and `limit` of `lapae.data.splits.partition`.
         """
-        x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
-        classes, label_names = as_classes(name, np.asarray(y), len(x)) if y is not None else (None, None)
-        records = examine(
-            name, name, x, allow_nan=allow_nan, y=classes, label_names=label_names, columns=named(columns)
-        )
+        frame = as_frame(X)
+        x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else frame
+        about: dict[str, Any] = {"allow_nan": allow_nan}
+        if y is not None:
+            about["y"], about["label_names"] = as_classes(name, np.asarray(y), len(x))
+        if frame is not None:
+            about |= {"columns": columns, "drop": drop, "label_column": label_column}
+            records = table_records(frame, name, name, **about)
+        else:
+            records = examine(name, name, np.asarray(x), **about)
         return cls.divide(records, test=test, **options)
 
     @classmethod
@@ -92,5 +102,6 @@ class Data:
             name=records.name,
             label_names=records.label_names,
             missing=records.missing,
+            fit=records.fit,
         )
         return cls(space, train, valid, calib, held_out)

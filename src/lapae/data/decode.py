@@ -12,7 +12,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from PIL import Image, ImageOps
 
+from lapae.data.bounds import check_file
 from lapae.errors import DataError
+from lapae.space import Fit
 
 # A closed list: Pillow also opens formats that run other programs (EPS).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -36,6 +38,7 @@ class Header(NamedTuple):
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
     """An image whose pixels are not read yet; refused above `MAX_PIXELS`, which would be a decompression bomb."""
+    check_file(path)
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
@@ -56,9 +59,8 @@ def read_header(path: Path) -> Header:
         return Header((height, width), image.mode in GRAY_MODES)
 
 
-def decode(path: Path, size: tuple[int, int], *, gray: bool) -> np.ndarray:
-    """The image at `path`, upright, resized to (height, width): uint8 (1 or 3, height, width). Alpha is dropped."""
-    height, width = size
+def decode(path: Path, size: tuple[int, int], *, gray: bool, fit: Fit = "border") -> np.ndarray:
+    """The image at `path`, upright, fitted into (height, width): uint8 (1 or 3, height, width). Alpha is dropped."""
     with opened(path) as image:
         # JPEGs are decoded at a fraction of their size where that is still twice what is needed
         image.draft(None, (2 * max(size), 2 * max(size)))
@@ -69,11 +71,35 @@ def decode(path: Path, size: tuple[int, int], *, gray: bool) -> np.ndarray:
             )
         if upright.mode.startswith("I;16"):
             upright = Image.fromarray(((np.asarray(upright).astype(np.uint32) + 128) // 257).astype(np.uint8))
-        pixels = upright.convert("L" if gray else "RGB")
-        if pixels.size != (width, height):
-            pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
-        array = np.asarray(pixels)
+        array = np.asarray(fitted(upright.convert("L" if gray else "RGB"), size, fit))
     return array[None] if gray else np.ascontiguousarray(array.transpose(2, 0, 1))
+
+
+def transparent(path: Path, size: tuple[int, int], fit: Fit = "border") -> np.ndarray:
+    """Where the image at `path`, fitted as `decode` does it, is fully transparent: (height, width)."""
+    with opened(path) as image:
+        if "A" not in image.getbands() and "transparency" not in image.info:
+            return np.zeros(size, bool)
+        alpha = image.convert("RGBA").getchannel("A")
+        return np.asarray(fitted(alpha, size, fit, Image.Resampling.NEAREST, border=255)) == 0
+
+
+def fitted(
+    image: Image.Image,
+    size: tuple[int, int],
+    fit: Fit,
+    resample: Image.Resampling = Image.Resampling.BILINEAR,
+    border: int = 0,
+) -> Image.Image:
+    """An image brought to (height, width): with borders, cropped at the middle, or stretched."""
+    height, width = size
+    if image.size == (width, height):
+        return image
+    if fit == "crop":
+        return ImageOps.fit(image, (width, height), resample)
+    if fit == "border":
+        return ImageOps.pad(image, (width, height), resample, color=border if image.mode == "L" else (border,) * 3)
+    return image.resize((width, height), resample)
 
 
 def in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lapae.data.bounds import check_file
 from lapae.data.progress import progress
 from lapae.errors import DataError
 
@@ -25,7 +28,7 @@ class Download:
     mirrors: tuple[str, ...]
     """Addresses that hold the files, tried in order; each ends with a slash."""
     files: dict[str, tuple[int, str]]
-    """File name to size in bytes and MD5."""
+    """File name to size in bytes and SHA-256."""
 
 
 def missing(download: Download, folder: Path) -> list[str]:
@@ -39,18 +42,22 @@ def fetch_files(download: Download, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder}: cannot be made ({error.strerror}); choose another data folder") from error
-    for name, (size, md5) in download.files.items():
+    if absent := missing(download, folder):
+        size = sum(download.files[name][0] for name in absent) / 1e6
+        host = urllib.parse.urlsplit(download.mirrors[0]).hostname
+        print(f"lapae: downloading {size:.1f} MB from {host} to {folder}", file=sys.stderr)
+    for name, (size, digest) in download.files.items():
         path = folder / name
         if path.exists():
-            if _md5(path) != md5:
-                raise DataError(
-                    f"{path}: its MD5 is {_md5(path)}, expected {md5}; remove the file to have it fetched again"
-                )
+            check_file(path)
+            if _sha256(path) != digest:
+                came = f"{path}: its SHA-256 is {_sha256(path)}, expected {digest}"
+                raise DataError(f"{came}; remove the file to have it fetched again")
             continue
-        _fetch(download, path, size, md5)
+        _fetch(download, path, size, digest)
 
 
-def _fetch(download: Download, path: Path, size: int, md5: str) -> None:
+def _fetch(download: Download, path: Path, size: int, digest: str) -> None:
     """One file, from the first mirror that gives it whole."""
     part = path.with_name(path.name + ".part")
     failures = []
@@ -65,12 +72,12 @@ def _fetch(download: Download, path: Path, size: int, md5: str) -> None:
             except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
                 failures.append(f"{url}: {getattr(error, 'reason', None) or error}")
                 break
-            if _md5(part) == md5:
+            if _sha256(part) == digest:
                 os.replace(part, path)
                 return
             part.unlink()
             if not resumed:
-                failures.append(f"{url}: the file that came has the wrong MD5, expected {md5}")
+                failures.append(f"{url}: the file that came has the wrong SHA-256, expected {digest}")
                 break
     names = ", ".join(missing(download, path.parent))
     reasons = "\n  ".join(failures)
@@ -98,6 +105,6 @@ def _receive(url: str, part: Path, size: int, advance: Callable[[int], None]) ->
         raise ConnectionError(f"the connection ended after {have:,} of {size:,} bytes; try again to go on from there")
 
 
-def _md5(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,10 +11,10 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
+from lapae.data.bounds import check_file, check_memory
 from lapae.errors import DataError
 
 UNSIGNED_BYTE = 0x08
-MAX_BYTES = 4 * 2**30
 DEFLATE_RATIO = 1032  # no deflate stream unpacks to more times its own size
 
 
@@ -22,7 +22,7 @@ def read_idx(path: Path, *, ndim: int) -> np.ndarray:
     """A uint8 array of `ndim` axes from an idx file, gzipped if its name ends in .gz."""
     packed = path.suffix == ".gz"
     try:
-        held = path.stat().st_size
+        held = check_file(path).st_size
         with gzip.open(path) if packed else path.open("rb") as file:
             return _read(cast(BinaryIO, file), path, ndim, most=held * DEFLATE_RATIO if packed else held)
     except EOFError as error:
@@ -45,8 +45,9 @@ def _read(file: BinaryIO, path: Path, ndim: int, most: int) -> np.ndarray:
         raise DataError(f"{path}: the header is cut short")
     shape = struct.unpack(f">{ndim}I", sizes)
     claimed = math.prod(shape)
-    if claimed > min(most, MAX_BYTES):
+    if claimed > most:
         raise DataError(f"{path}: the header claims {claimed:,} bytes of shape {shape}, more than the file can hold")
+    check_memory(path, claimed, "there is no smaller way to read it")
     # grows with what is there, so that a header that lies costs no memory
     content = bytearray()
     while len(content) < claimed and (part := file.read(min(2**20, claimed - len(content)))):

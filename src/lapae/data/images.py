@@ -1,19 +1,21 @@
-"""Folders of images: any size and mode, sub-folders are labels. Decoded on access, so that they may exceed memory."""
+"""Images: one, or a folder of them, of any size and mode. Decoded on access, so that they may exceed memory."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lapae.data.decode import SUFFIXES, Header, decode, in_threads, read_header
+from lapae.data.decode import SUFFIXES, Header, decode, in_threads, read_header, transparent
 from lapae.data.progress import progress
+from lapae.data.reader import Block, Progress, Reader
 from lapae.data.source import Lazy, Records
 from lapae.errors import DataError
+from lapae.space import Fit, Space
 
 DEFAULT_SIZE = 64
 LARGEST_COMMON_SIZE = 128
@@ -21,11 +23,112 @@ CHECK_AT_ONCE = 512
 SKIP = " (--skip-bad leaves such files out)"
 
 
+class ImageReader(Reader):
+    """An image, or a folder of them whose sub-folders are labels; scaled to [0, 1].
+
+    Args:
+        path: of the image or the folder.
+        space: of the model that the images are read for; None to train on them.
+        image_size: side of the square that images to train on are fitted into; by default their own size where all
+            agree and it is at most 128, else 64.
+        fit: border, crop or stretch: how an image of another shape is brought to that size.
+        skip_bad: leave out what cannot be read.
+        resize: fit images of another size than the model's also where those of training were all of one size.
+        alpha: pixels that are transparent are missing.
+        any_colour: a model of gray images takes colour ones too.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        space: Space | None = None,
+        *,
+        image_size: int | None = None,
+        fit: Fit | None = None,
+        skip_bad: bool = False,
+        resize: bool = False,
+        alpha: bool = False,
+        any_colour: bool = False,
+    ) -> None:
+        super().__init__(path, space)
+        self.skip_bad, self.alpha, self.any_colour = skip_bad, alpha, any_colour
+        self.image_size = image_size
+        self.fit: Fit = fit or "border"
+        if space is not None:
+            if space.kind != "image" or space.model_shape[0] not in (1, 3):
+                raise DataError(f"{path}: images, the model takes data of shape {space.shape}")
+            self.fit = fit or space.fit or "border"
+            self.resize = resize or space.fit is not None
+            self.scale = space.most / 255  # a model of floats in [0, 1] has a scale of 1
+        self.folder = path if path.is_dir() else path.parent
+        self.files = list_images(path) if path.is_dir() else [path]
+        self.size = len(self.files)
+
+    def records(self) -> Records:
+        """All images, decoded when they are needed; gray if all are, else RGB. `skip_bad` decodes all of them once."""
+        found = _headers(self.folder, self.files, partial(_sound, skip_bad=self.skip_bad))
+        paths = [path for path, header in zip(self.files, found, strict=True) if header is not None]
+        headers = [header for header in found if header is not None]
+        if not paths:
+            raise DataError(f"{self.folder}: none of its {len(self.files)} images can be read")
+        classes = _classes(self.folder, paths)
+        sizes = {header.size for header in headers}
+        size = (self.image_size or DEFAULT_SIZE, self.image_size or DEFAULT_SIZE)
+        if self.image_size is None and len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_COMMON_SIZE:
+            size = next(iter(sizes))
+        names = tuple(sorted(set(classes)))
+        number = {name: i for i, name in enumerate(names)}
+        return Records(
+            name=self.folder.resolve().name,
+            x=ImageFiles(paths, size, gray=all(header.gray for header in headers), fit=self.fit),
+            y=np.array([number[c] for c in classes], dtype=np.int64) if names else None,
+            label_names=names or None,
+            fit=None if sizes == {size} else self.fit,
+        )
+
+    def _read(self, progress: Progress) -> Iterator[Block]:
+        """Images in the order of their names."""
+        for index, start in enumerate(range(0, self.size, self.block_size)):
+            images, files = [], []
+            names = self.files[start : start + self.block_size]
+            if not self._mine(index):
+                progress(len(names))
+                continue
+            for file in names:
+                try:
+                    images.append(self._pixels(file))
+                    files.append([str(file.relative_to(self.folder))])
+                except DataError as error:
+                    if not self.skip_bad:
+                        raise DataError(f"{error}{SKIP}") from error
+                    self.skipped.append(str(error))
+                progress(1)
+            if images:
+                yield Block(self.space.as_given(np.stack(images)), ["file"], files, index)
+
+    def _pixels(self, path: Path) -> np.ndarray:
+        channels, height, width = self.space.model_shape
+        header = read_header(path)
+        if channels == 1 and not header.gray and not self.any_colour:
+            raise DataError(f"{path}: a colour image, the model takes gray ones")
+        if header.size != (height, width) and not self.resize:
+            came = f"{header.size[0]}x{header.size[1]}"
+            raise DataError(f"{path}: {came} pixels, the model takes {height}x{width}; --resize scales images to it")
+        pixels = decode(path, (height, width), gray=channels == 1, fit=self.fit)
+        if not self.alpha and self.scale == 1:
+            return pixels
+        floats = pixels * np.float32(self.scale)
+        if not self.alpha:
+            return floats
+        return np.where(transparent(path, (height, width), self.fit), np.float32(np.nan), floats)
+
+
 class ImageFiles(Lazy):
     """Image files as a source (N, 1 or 3, height, width) of uint8, decoded when they are asked for."""
 
-    def __init__(self, paths: list[Path], size: tuple[int, int], *, gray: bool) -> None:
+    def __init__(self, paths: list[Path], size: tuple[int, int], *, gray: bool, fit: Fit = "border") -> None:
         self.paths, self.size, self.gray = paths, size, gray
+        self.fit: Fit = fit
         self.shape, self.dtype = (len(paths), 1 if gray else 3, *size), np.dtype(np.uint8)
 
     def __getitem__(self, index: Any) -> np.ndarray:
@@ -38,37 +141,9 @@ class ImageFiles(Lazy):
 
     def _read(self, path: Path) -> np.ndarray:
         try:
-            return decode(path, self.size, gray=self.gray)
+            return decode(path, self.size, gray=self.gray, fit=self.fit)
         except DataError as error:
             raise DataError(f"{error}{SKIP}") from error
-
-
-def read_images(folder: Path, image_size: int | None = None, *, skip_bad: bool = False) -> Records:
-    """The images of a folder, scaled to [0, 1]; classes are the names of its sub-folders, where it has some.
-
-    Size: `image_size` squared; by default that of the images where all agree and it is at most 128, else 64 squared.
-    They are RGB unless all are gray. `skip_bad` decodes all of them once, and leaves out what cannot be read, with a
-    warning each.
-    """
-    files = list_images(folder)
-    found = _headers(folder, files, partial(_sound, skip_bad=skip_bad))
-    paths = [path for path, header in zip(files, found, strict=True) if header is not None]
-    headers = [header for header in found if header is not None]
-    if not paths:
-        raise DataError(f"{folder}: none of its {len(files)} images can be read")
-    classes = _classes(folder, paths)
-    sizes = {header.size for header in headers}
-    size = (image_size or DEFAULT_SIZE, image_size or DEFAULT_SIZE)
-    if image_size is None and len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_COMMON_SIZE:
-        size = sizes.pop()
-    names = tuple(sorted(set(classes)))
-    number = {name: i for i, name in enumerate(names)}
-    return Records(
-        name=folder.resolve().name,
-        x=ImageFiles(paths, size, gray=all(header.gray for header in headers)),
-        y=np.array([number[c] for c in classes], dtype=np.int64) if names else None,
-        label_names=names or None,
-    )
 
 
 def list_images(folder: Path) -> list[Path]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from lapae.errors import DataError
+from lapae.space.frames import Series
 
 
 def as_classes(path: str | Path, y: np.ndarray, n_data: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
@@ -31,11 +33,12 @@ def as_classes(path: str | Path, y: np.ndarray, n_data: int) -> tuple[np.ndarray
     return classes.astype(np.int64), tuple(str(value) for value in values)
 
 
-def parse_classes(path: Path, cells: list[str], rows: list[int]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels of a table's column, as text: classes from 0, in the order of numbers where all are whole numbers."""
-    for cell, row in zip(cells, rows, strict=True):
-        if not cell:
-            raise DataError(f"{path}, row {row}: the label is empty")
+def parse_classes(where: str, labels: Series, row_name: Callable[[int], str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels of a table's column: classes from 0, in the order of numbers where all are whole numbers."""
+    empty = (labels.isna() | (labels.astype(str).str.strip() == "")).to_numpy(bool)
+    if empty.any():
+        raise DataError(f"{where}, {row_name(int(empty.argmax()))}: the label is empty")
+    cells = [str(label).strip() for label in labels]
     try:
         values = np.array([float(cell) for cell in cells])
     except ValueError:
@@ -43,8 +46,8 @@ def parse_classes(path: Path, cells: list[str], rows: list[int]) -> tuple[np.nda
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         values = np.array(cells)  # classes named "nan" or "inf"
     if values.dtype.kind == "f" and (i := _first_fraction(values)) is not None:
-        raise DataError(f"{path}, row {rows[i]}: the label is {cells[i]!r}, expected classes: whole numbers or text")
-    classes, names = as_classes(path, values, len(cells))
+        raise DataError(f"{where}, {row_name(i)}: the label is {cells[i]!r}, expected classes: whole numbers or text")
+    classes, names = as_classes(where, values, len(cells))
     assert names is not None
     return classes, names
 

@@ -28,19 +28,43 @@ DOWNLOADS = {
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
         files={
-            "train-images-idx3-ubyte.gz": (9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-            "train-labels-idx1-ubyte.gz": (28881, "d53e105ee54ea40749a09fcbcd1e9432"),
-            "t10k-images-idx3-ubyte.gz": (1648877, "9fb629c4189551a2d022fa330f9573f3"),
-            "t10k-labels-idx1-ubyte.gz": (4542, "ec29112dd5afa0611ce80d1b7f02629c"),
+            "train-images-idx3-ubyte.gz": (
+                9912422,
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            "train-labels-idx1-ubyte.gz": (
+                28881,
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+            "t10k-images-idx3-ubyte.gz": (
+                1648877,
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            "t10k-labels-idx1-ubyte.gz": (
+                4542,
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
         },
     ),
     "fashion_mnist": Download(
-        mirrors=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        mirrors=("https://fashion-mnist.s3.eu-central-1.amazonaws.com/",),
         files={
-            "train-images-idx3-ubyte.gz": (26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-            "train-labels-idx1-ubyte.gz": (29515, "25c81989df183df01b3e8a0aad5dffbe"),
-            "t10k-images-idx3-ubyte.gz": (4422102, "bef4ecab320f06d8554ea6380940ec79"),
-            "t10k-labels-idx1-ubyte.gz": (5148, "bb300cfdad3c16e7a12a480ee83cd310"),
+            "train-images-idx3-ubyte.gz": (
+                26421880,
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            ),
+            "train-labels-idx1-ubyte.gz": (
+                29515,
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            ),
+            "t10k-images-idx3-ubyte.gz": (
+                4422102,
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            ),
+            "t10k-labels-idx1-ubyte.gz": (
+                5148,
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            ),
         },
     ),
 }

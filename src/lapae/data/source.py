@@ -7,13 +7,12 @@ A source holds N data in storage units: uint8 from 0 to 255, or floats. Arrays a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from lapae.space import Column
+from lapae.space import Column, Fit
 
 
 class Lazy(ABC):
@@ -95,8 +94,5 @@ class Records:
     within: tuple[float, float] | None = None
     """Least and greatest value, where they are known."""
     missing: bool = False
-
-
-def named(names: Iterable[str] | None) -> tuple[Column, ...] | None:
-    """Columns of numbers by their names."""
-    return None if names is None else tuple(Column(name) for name in names)
+    fit: Fit | None = None
+    """How images of other sizes are brought to one."""

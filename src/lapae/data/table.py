@@ -1,201 +1,280 @@
-"""Tables in .csv files, with a header or without."""
+"""Tables: frames, and .csv and .parquet files."""
 
 from __future__ import annotations
 
-import csv
 import math
-import re
-import warnings
-from array import array
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any
 
 import numpy as np
 
+from lapae.data.bounds import check_memory
+from lapae.data.csv_file import CsvFile
 from lapae.data.labels import parse_classes
-from lapae.data.source import Records, named
-from lapae.errors import DataError, did_you_mean
+from lapae.data.parquet_file import ParquetFile
+from lapae.data.reader import Block, Progress, Reader
+from lapae.data.source import Records
+from lapae.errors import DataError
+from lapae.space import Column, Space
+from lapae.space.columns import unique_names
+from lapae.space.deciding import decide_columns, place_of, select, warn_left_out
+from lapae.space.frames import MISSING, Frame, Series, code_frame, warn_unknown
 
-MISSING = frozenset(("", "nan", "na", "n/a", "null"))
-DELIMITERS = (",", ";", "\t")
+CSV, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 INDEX_NAMES = frozenset(("", "index", "id", "unnamed: 0", "row"))
 """Names of a first column that numbers the rows, as pandas writes one."""
-NO_NUMBER = " is not a number"
-CLASSES = " is not a number (label_column, --label-column, is for a column of classes)"
+CHUNK_CELLS = 2**22
 
 
-class Table(NamedTuple):
-    """The content of a .csv file."""
+class TableReader(Reader):
+    """A .csv or .parquet file.
 
-    x: np.ndarray
-    """(N, F) float64."""
-    feature_names: tuple[str, ...] | None
-    labels: list[str] | None
-    rows: list[int]
-    """(N,) the line of the file that each datum ends on, from 1."""
+    Columns are found by name where the model knows names; those that it does not know are carried along.
 
-
-def read_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bool = False) -> Records:
-    """The numbers of a .csv file (N, F), to be standardised; classes from `label_column`, a name or a number from 0."""
-    table = parse_csv(path, label_column=label_column, allow_nan=allow_nan)
-    y, label_names = parse_classes(path, table.labels, table.rows) if table.labels is not None else (None, None)
-    return Records(path.stem, table.x, y, label_names=label_names, columns=named(table.feature_names))
-
-
-def parse_csv(path: Path, *, label_column: str | int | None = None, allow_nan: bool = False) -> Table:
-    """Read a .csv file. The first row is a header if none of its cells is a number, the label's left aside.
-
-    An index is not learned: a first column that numbers the rows (`INDEX_NAMES`, whole numbers, no two alike) or, under
-    a header, that names them (words or dates, no two alike).
+    Args:
+        path: of the file.
+        space: of the model that the rows are read for; None to train on them.
+        label_column: the column that holds the classes, by name or by number from 0.
+        columns, drop: the columns to learn, and those not to.
+        allow_nan: take missing values.
+        any_range: the values may be far from those of the training data.
+        written: keep the rows as they are written, in `Block.written`.
     """
-    values, labels, rows = array("d"), [], []
-    words: list[str] | None = None
-    header: list[str] | None = None
-    label: int | None = None
-    width = 0
-    for row, cells in rows_of(path, delimiter_of(path)):
-        if not width:
-            width = len(cells)
-            label = _label_index(path, cells, label_column)
-            if label_column in cells or is_header(cells, label):
-                header = cells
+
+    def __init__(
+        self,
+        path: Path,
+        space: Space | None = None,
+        *,
+        label_column: str | int | None = None,
+        columns: Sequence[str | int] | None = None,
+        drop: Sequence[str | int] | None = None,
+        allow_nan: bool = True,
+        any_range: bool = False,
+        written: bool = False,
+    ) -> None:
+        super().__init__(path, space)
+        self.options = {"columns": columns, "drop": drop, "allow_nan": allow_nan}
+        self.label_column, self.any_range, self.written = label_column, any_range, written
+        parquet = path.suffix.lower() in PARQUET
+        self.file = ParquetFile(path) if parquet else CsvFile(path)
+        self.size = self.file.size
+        if space is not None:
+            if space.kind != "table":
+                raise DataError(f"{path}: a table of rows, the model takes data of shape {space.shape}")
+            known = space.columns is not None and {c.name for c in space.columns} <= set(unique_names(self.file.first))
+            index = self.file.first[0].lower() in INDEX_NAMES
+            has_header = known or self.is_header(self.file.first[1:] if index else self.file.first)
+        else:
+            has_header = label_column in self.file.first or self.is_header(self.file.first, self._label_place())
+        self.header = unique_names(self.file.first) if parquet or has_header else None
+        self.features = [] if space is None else self._features(space)
+
+    def is_header(self, cells: list[str], label: int | None = None) -> bool:
+        """Whether a first row names columns: none of its cells, but the label's, is a number."""
+        features = [cell for i, cell in enumerate(cells) if i != label]
+        words = [cell for cell in features if cell.lower() not in MISSING and self._number(cell) is None]
+        return bool(words) and not any(math.isfinite(self._number(cell) or math.inf * 0) for cell in features)
+
+    def _number(self, cell: str) -> float | None:
+        try:
+            return None if "_" in cell else float(cell.replace(self.file.decimal, "."))
+        except ValueError:
+            return None
+
+    def _label_place(self) -> int | None:
+        """The label's place among the columns, before it is known whether they have names."""
+        label = self.label_column
+        if label is None or label in self.file.first:
+            return None if label is None else self.file.first.index(str(label))
+        return place_of([str(i) for i in range(self.file.width)], label, str(self.path)) if _is_place(label) else None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns; their numbers where there is no header."""
+        return self.header or [str(i) for i in range(self.file.width)]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Of the model."""
+        return self.space.columns or tuple(Column(str(i)) for i in range(self.space.shape[0]))
+
+    def row_name(self, row: int) -> str:
+        """What messages call data row `row` (from 0): its line in the file."""
+        return f"row {self.file.line_of(row, skip_first=self.header is not None)}"
+
+    def frame(self, progress: Progress | None = None) -> Frame:
+        """All rows, under the names of the columns; of a .csv in the types that its cells read as."""
+        import pandas as pd
+
+        texts: dict[int, str] = {}
+        if self.label_column is not None and not isinstance(self.file, ParquetFile):
+            texts[place_of(self.names, self.label_column, str(self.path))] = "str"
+        chunk = max(1, CHUNK_CELLS // max(1, self.file.width))
+        while True:
+            parts, read = [], [0]
+
+            def count(n: int, read: list[int] = read) -> None:
+                read[0] += n
+                if progress is not None:
+                    progress(n)
+
+            for part in self.file.frames(
+                skip_first=self.header is not None, chunk=chunk, types=dict(texts) or None, progress=count
+            ):
+                if not parts:
+                    held = int(part.memory_usage(deep=True).sum()) * self.size / max(read[0], 1)
+                    check_memory(self.path, int(2 * held), "store its numbers as .npy, which is mapped and not loaded")
+                parts.append(part)
+            # cells that read as numbers in one part, and not in another, are text in all of them
+            mixed = {i for i in range(self.file.width) if len({_sort(part[i]) for part in parts} - {None}) > 1}
+            if mixed <= set(texts):
+                break
+            texts |= dict.fromkeys(mixed, "str")
+        self.check_unchanged()
+        if not parts:
+            raise DataError(f"{self.path}: holds no rows")
+        frame = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        frame.columns = self.names
+        return frame
+
+    def records(self) -> Records:
+        """All rows as numbers, with the columns that can be learned."""
+        from lapae.data.progress import progress
+
+        with progress(f"reading {self.path.name}", self.size) as advance:
+            frame = self.frame(advance)
+        label = self.label_column
+        if label in frame.columns and self.header is not None and label in frame[label].values:
+            # the name of a class was given, and a row of data was taken for the header
+            raise DataError(f"{self.path}: {label!r} is a label and no column; label_column must be a name or a number")
+        options = {**self.options, "label_column": label, "rows": self.row_name}
+        return table_records(frame, self.path.stem, str(self.path), **options)
+
+    def _features(self, space: Space) -> list[int]:
+        """Where the features of a model are."""
+        names = [column.name for column in space.columns or ()]
+        if self.header is not None and set(names) <= set(self.header) and names:
+            return [self.header.index(name) for name in names]
+        n, width = space.shape[0], self.file.width
+        if self.header is not None and names and names != [str(i) for i in range(n)]:
+            absent = [name for name in names if name not in self.header]
+            raise DataError(
+                f"{self.path}: has no column {', '.join(map(repr, absent[:5]))}{' …' if len(absent) > 5 else ''}; "
+                f"it has {', '.join(self.header[:20])}; the model was trained on {', '.join(names[:20])}"
+            )
+        if self.header is not None and width == n + 1 and self.header[0].lower() in INDEX_NAMES:
+            return list(range(1, width))
+        if width != n:
+            raise DataError(f"{self.path}: {width} columns, the model takes {n} features")
+        return list(range(n))
+
+    def _read(self, progress: Progress) -> Iterator[Block]:
+        """Rows as codes, with the cells that are no features."""
+        columns = self.columns
+        carried = [i for i in range(self.file.width) if i not in set(self.features)] if self.header else []
+        names, where = [self.names[i] for i in carried], str(self.path)
+        unknown: dict[str, set[str]] = {}
+        numbers = {i for i, column in zip(self.features, columns, strict=True) if column.kind in ("number", "count")}
+        types: Any = {i: "float64" if i in numbers else "str" for i in self.features}
+        types |= dict.fromkeys(carried, "written")
+        for index, frame in enumerate(self._frames("str" if self.written else types, progress)):
+            if not self._mine(index):
                 continue
-        if len(cells) != width:
-            raise DataError(f"{path}, row {row}: {len(cells)} cells, expected {width}")
-        if label is not None:
-            labels.append(cells.pop(label))
-        if not rows and header and len(cells) > 1 and _is_word(cells[0]):
-            words = []
-        if words is not None and _is_word(cells[0]):
-            words.append(cells[0])
-            cells[0] = "0"  # left out below, or refused
-        values.extend(numbers_of(path, row, cells, header, label, allow_nan, CLASSES))
-        rows.append(row)
-    if header and label is not None and header[label] == label_column and label_column in labels:
-        # the name of a class was given, and a row of data was taken for the header
-        raise DataError(f"{path}: {label_column!r} is a label and no column; label_column must be a name or a number")
-    n_features = width - (label is not None)
-    if not rows or not n_features:
-        raise DataError(f"{path}: " + ("is empty" if not width else "holds no rows of numbers"))
-    names = [name for i, name in enumerate(header) if i != label] if header else None
-    x = np.frombuffer(values, dtype=np.float64).reshape(len(rows), n_features)
-    if words and names and not 1 < len(words) == len(set(words)) == len(rows):
-        raise DataError(f"{path}, row {rows[0]}, column {names[0]!r}: {words[0][:40]!r}{CLASSES}")
-    numbered = bool(names) and n_features > 1 and names[0].lower() in INDEX_NAMES and _numbers_rows(x[:, 0])
-    if names and (words or numbered):
-        does = "names" if words else "numbers"
-        warnings.warn(f"{path}: its first column {names[0]!r} {does} the rows, and is not learned", stacklevel=3)
-        x, names = x[:, 1:], names[1:]
-    return Table(x, tuple(names) if names else None, labels if label is not None else None, rows)
+            part = frame[self.features]
+            part.columns = [column.name for column in columns]
+            start = index * self.block_size
+            x = code_frame(
+                _with_points(part, columns) if self.written and self.file.decimal == "," else part,
+                columns,
+                where,
+                unknown=unknown,
+                rows=lambda row, start=start: self.row_name(start + row),
+            )
+            if index == 0 and not self.any_range:  # the first block tells
+                self.space.check_units(x, where)
+            cells = frame[carried].astype(object).where(frame[carried].notna(), "").astype(str).to_numpy().tolist()
+            yield Block(x, names, cells, index, frame if self.written else None)
+        warn_unknown(unknown, where)
+
+    def _frames(self, types: Any, progress: Progress) -> Iterator[Frame]:
+        """Blocks of rows; a cell of a number that is none is an error that names it."""
+        options: dict[str, Any] = {"skip_first": self.header is not None, "chunk": self.block_size}
+        try:
+            yield from self.file.frames(types=types, progress=progress, **options)
+        except ValueError as error:
+            if isinstance(error, DataError) or self.written:
+                raise
+            self.written = True  # slower, but it says where
+            for _ in self._read(lambda n: None):
+                pass
+            raise DataError(f"{self.path}: cannot be read ({error})") from error
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[TextIO]:
-    """A .csv file; what goes wrong in reading it is a DataError."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield file
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as .csv ({error})") from error
+def table_records(
+    frame: Frame,
+    name: str,
+    where: str,
+    *,
+    columns: Sequence[str | int] | None = None,
+    drop: Sequence[str | int] | None = None,
+    label_column: str | int | None = None,
+    allow_nan: bool = True,
+    rows: Callable[[int], str] | None = None,
+    **about: Any,
+) -> Records:
+    """The columns of a frame that can be learned, as codes; a warning names the others.
+
+    Args:
+        frame: all rows.
+        name: of the data set.
+        where: begins messages.
+        columns, drop: the columns to learn, and those not to; names, or numbers from 0.
+        label_column: the column that holds the classes.
+        allow_nan: take missing values; an error names the first otherwise.
+        rows: from the position of a row to what messages call it.
+        about: other fields of the records.
+    """
+    rows = rows or (lambda row: f"row {row} (from 0)")
+    names = unique_names(frame.columns)
+    frame = frame.set_axis(names, axis=1)
+    if label_column is not None:
+        label = place_of(names, label_column, where)
+        about["y"], about["label_names"] = parse_classes(where, frame.iloc[:, label], rows)
+        drop = [*(drop or ()), names[label]]
+    frame = select(frame, columns, drop, where)
+    if not len(frame) or not frame.shape[1]:
+        raise DataError(f"{where}: holds no rows of features")
+    learned, left_out = decide_columns(frame)
+    warn_left_out(left_out, learned, where)
+    x = code_frame(frame, learned, where, rows=rows)
+    missing = np.isnan(x)
+    if missing.any() and not allow_nan:
+        row, column = np.argwhere(missing)[0]
+        raise DataError(f"{where}, {rows(int(row))}, column {learned[column].name!r}: a value is missing")
+    return Records(name, x, columns=learned, missing=bool(missing.any()), **about)
 
 
-def delimiter_of(path: Path) -> str:
-    """What stands between the cells of a file's first line."""
-    with _reading(path) as file:
-        line = file.readline(2**16)
-    return max(DELIMITERS, key=re.sub(r'"[^"]*"', "", line).count)
+def _with_points(frame: Frame, columns: Sequence[Column]) -> Frame:
+    """Numbers that are written with a decimal comma."""
+    frame = frame.copy()
+    for column in columns:
+        if column.kind in ("number", "count"):
+            frame[column.name] = frame[column.name].astype(object).str.replace(",", ".", regex=False)
+    return frame
 
 
-def rows_of(
-    path: Path, delimiter: str, progress: Callable[[int], None] | None = None
-) -> Iterator[tuple[int, list[str]]]:
-    """Lines that rows end on, from 1, and their cells; blank lines are left out. `progress` counts characters."""
-    with _reading(path) as file:
-        lines = file if progress is None else _counted(file, progress)
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        for cells in reader:
-            if cells:
-                yield reader.line_num, [cell.strip() for cell in cells]
-
-
-def _counted(lines: Iterable[str], progress: Callable[[int], None]) -> Iterator[str]:
-    for line in lines:
-        progress(len(line))
-        yield line
-
-
-def _numbers_rows(column: np.ndarray) -> bool:
-    """Whether (N,) are whole numbers, no two alike; one alone says nothing."""
-    return 1 < len(column) == len(np.unique(column)) and bool((np.floor(column) == column).all())
-
-
-def _label_index(path: Path, first: list[str], label_column: str | int | None) -> int | None:
-    """The label's place in a row: by name in the header, or by number, negative from the end."""
-    if label_column is None:
+def _sort(series: Series) -> str | None:
+    """Whether cells were read as numbers, booleans or text; None where all are missing."""
+    if series.isna().all():
         return None
-    if isinstance(label_column, str) and label_column in first:
-        if first.count(label_column) > 1:
-            raise DataError(f"{path}: {first.count(label_column)} columns are named {label_column!r}; give its number")
-        return first.index(label_column)
+    return {"b": "boolean", "i": "number", "u": "number", "f": "number"}.get(series.dtype.kind, "text")
+
+
+def _is_place(label: str | int) -> bool:
     try:
-        number = int(label_column)
-    except ValueError:
-        named = [cell for cell in first if cell and not _is_number(cell)]
-        hint = did_you_mean(str(label_column), named)
-        has = f"it has {', '.join(named[:20])}" if is_header(first, None) else "it has no header"
-        raise DataError(f"{path}: no column {label_column!r}{hint}; {has}") from None
-    if not -len(first) <= number < len(first):
-        raise DataError(f"{path}: no column {number}, it has {len(first)} columns, counted from 0")
-    return number % len(first)
-
-
-def is_header(cells: list[str], label: int | None) -> bool:
-    """Whether a first row names columns: none of its cells, but the label's, is a number."""
-    features = [cell for i, cell in enumerate(cells) if i != label]
-    named = [cell for cell in features if _is_word(cell)]
-    return bool(named) and not any(_is_number(cell) and math.isfinite(float(cell)) for cell in features)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
+        int(label)
     except ValueError:
         return False
-    return "_" not in cell  # Python reads 1_000, other programs do not
-
-
-def _is_word(cell: str) -> bool:
-    return cell.lower() not in MISSING and not _is_number(cell)
-
-
-def numbers_of(
-    path: Path,
-    row: int,
-    cells: list[str],
-    header: list[str] | None,
-    label: int | None,
-    allow_nan: bool,
-    no_number: str = NO_NUMBER,
-) -> list[float]:
-    """The cells as numbers; the first that is none (`no_number` says so), or that is not allowed, is named."""
-    try:
-        numbers = list(map(float, cells))
-        if all(map(math.isfinite, numbers)) and "_" not in "".join(cells):
-            return numbers
-    except ValueError:
-        pass
-    numbers = []
-    for i, cell in enumerate(cells):
-        column = i + (label is not None and i >= label)
-        where = f"{path}, row {row}, column {repr(header[column]) if header else column}"
-        missing = cell.lower() in MISSING
-        if _is_word(cell):
-            raise DataError(f"{where}: {cell[:40]!r}{no_number}")
-        number = math.nan if missing else float(cell)
-        if math.isinf(number) or (math.isnan(number) and not allow_nan):
-            what = " is missing; allow_nan, --allow-nan, takes it" if missing else " is not finite"
-            raise DataError(f"{where}: {cell!r}{what}")
-        numbers.append(number)
-    return numbers
+    return True

@@ -55,7 +55,7 @@ def build_method(
     learned = likelihood is None and config.model.sigma is None
     likelihood = likelihood or make_likelihood(config.model, space)
     # later data of our networks may have holes where these have none
-    if config.data.allow_nan or (config.model.linear is not None and likelihood.takes_missing):
+    if config.data.allow_nan or space.missing or (config.model.linear is not None and likelihood.takes_missing):
         head = partial(Observe, config.model.hide) if config.model.hide else FillMissing
         try:
             factory, likelihood = filling(factory, head), likelihood.for_missing()

@@ -23,6 +23,28 @@ def csv_rows(path: Path, header: Sequence[str] | None, delimiter: str = ",") -> 
         yield writer.writerows
 
 
+@contextmanager
+def parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Any]:
+    """A function that writes frames of one schema to a .parquet file, under `names`."""
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+    import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
+
+    with whole(path) as temporary:
+        writer: Any = None
+
+        def write(frame: Any) -> None:
+            nonlocal writer
+            table = pa.Table.from_pandas(frame.set_axis(list(names), axis=1), preserve_index=False)
+            writer = writer or parquet.ParquetWriter(temporary, table.schema)
+            writer.write_table(table.cast(writer.schema))
+
+        try:
+            yield write
+        finally:
+            if writer is not None:
+                writer.close()
+
+
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Arrays in an .npz file, or the first of them alone in a .npy file."""
     with whole(path) as temporary, temporary.open("wb") as file:

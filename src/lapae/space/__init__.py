@@ -2,6 +2,6 @@
 
 from lapae.space.columns import Column
 from lapae.space.scaling import Source, chunks
-from lapae.space.space import Kind, Space
+from lapae.space.space import Fit, Kind, Space
 
-__all__ = ["Column", "Kind", "Source", "Space", "chunks"]
+__all__ = ["Column", "Fit", "Kind", "Source", "Space", "chunks"]

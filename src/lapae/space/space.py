@@ -13,18 +13,22 @@ Images are uint8, boolean, or floats within [0, 1]. Missing values are NaN every
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
 from lapae.errors import DataError
-from lapae.space.columns import Column
+from lapae.space.columns import Column, Spans
+from lapae.space.frames import as_frame, code_frame, uncode_frame
 from lapae.space.scaling import Number, Source, apply, chunks, invert, standardise
 
 Kind: TypeAlias = Literal["table", "image", "series", "array"]
 Layout: TypeAlias = Literal["plain", "gray", "last"]
+Fit: TypeAlias = Literal["border", "crop", "stretch"]
 CHANNELS = (1, 3, 4)
 IMAGE_RANGE, STANDARD_RANGE = (0.0, 1.0), (-3.0, 3.0)
 ABSURD = 100.0
@@ -56,6 +60,8 @@ class Space:
     """Of the data set."""
     n_data: int = 1
     """Number of training data."""
+    fit: Fit | None = None
+    """How images of other sizes were brought to this one; None where all were of one size."""
 
     @classmethod
     def of(
@@ -81,6 +87,8 @@ class Space:
             columns = tuple(columns) if columns is not None else None
             names = None if columns is None else [column.name for column in columns]
             offset, scale = standardise(x, names)
+            if columns is not None:
+                offset, scale = Spans(columns).spread(offset, 0.0), Spans(columns).spread(scale, 1.0)
             return cls("table", shape, offset=offset, scale=scale, columns=columns, **about)
         if most is None:
             most = _greatest(x, within)
@@ -95,6 +103,8 @@ class Space:
     @property
     def model_shape(self) -> tuple[int, ...]:
         """Of one datum in the model."""
+        if self.columns is not None:
+            return (self._spans.n_features,)
         if self.layout == "gray":
             return (1, *self.shape)
         return (self.shape[-1], *self.shape[:-1]) if self.layout == "last" else self.shape
@@ -112,24 +122,41 @@ class Space:
     @property
     def feature_names(self) -> tuple[str, ...] | None:
         """Names of the model's features, of a table whose columns have names."""
-        return None if self.columns is None else tuple(column.name for column in self.columns)
+        return None if self.columns is None else tuple(name for column in self.columns for name in column.features)
 
     @property
     def parts(self) -> tuple[tuple[str, int, int], ...]:
-        """The likelihood of each span of the model's features: (name, start, stop)."""
-        return (("gaussian", 0, math.prod(self.model_shape)),)
+        """(likelihood, start, stop) of the spans of the model's features, of a table; gaussian everywhere else."""
+        return (("gaussian", 0, math.prod(self.model_shape)),) if self.columns is None else self._spans.parts
 
     @property
     def maskable(self) -> bool:
         """Whether values can be hidden one by one: of more than one feature."""
         return len(self.model_shape) == 1 and self.model_shape[0] > 1
 
-    def code(self, X: Any, where: str = "X") -> np.ndarray:
-        """What a user hands over (an array, a tensor, nested lists) as numbers (n, *shape); `where` begins messages.
+    @cached_property
+    def _spans(self) -> Spans:
+        return Spans(self.columns or ())
 
-        Images may come in another layout than those of training.
+    @property
+    def _mixed(self) -> bool:
+        """Whether codes of columns are not what the model sees, but for their scale."""
+        return self.columns is not None and any(column.kind != "number" for column in self.columns)
+
+    def code(self, X: Any, where: str = "X", **options: Any) -> np.ndarray:
+        """What a user hands over as numbers (n, *shape): a frame, an array, a tensor or nested lists.
+
+        Columns of a frame are found by name, others are ignored; an array of numbers holds codes already. Images may
+        come in another layout than in training. `where` begins messages, `options` are those of `code_frame`.
         """
-        x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
+        frame = as_frame(X)
+        x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else X
+        if frame is None and x.dtype.kind in "OUS" and x.ndim == 2:
+            frame = as_frame(x.astype(object))
+        if frame is not None and self.kind == "table":
+            columns = self.columns or tuple(Column(str(i)) for i in range(self.shape[0]))
+            return code_frame(frame, columns, where, **options)
+        x = np.asarray(x)
         if x.dtype.kind not in "biuf":
             raise DataError(f"{where}: values of type {x.dtype}, expected numbers")
         x = x.view(np.uint8) if x.dtype == np.bool_ else x
@@ -157,16 +184,41 @@ class Space:
     def to_user(self, x: np.ndarray, *, deviation: bool = False) -> np.ndarray:
         """(…, *model_shape) in the model's space -> (…, *shape) in the user's units and layout.
 
+        Of a table with columns these are codes: a count is whole, a boolean 0 or 1, a category its code.
+
         Args:
             x: data, or with `deviation` their standard deviations, which are scaled and not moved.
             deviation: see above.
         """
         scale = np.asarray(self.scale, x.dtype)
-        return self.as_given(x * scale if deviation else invert(x, self.offset, self.scale))
+        units = x * scale if deviation else invert(x, self.offset, self.scale)
+        return self._spans.gather(units, deviation=deviation) if self._mixed else self.as_given(units)
 
-    def uncode(self, x: np.ndarray) -> Any:
-        """Numbers (n, *shape) as what the model was trained on."""
-        return x
+    def probabilities(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Of every category and boolean in (…, D) of the model's space, by the name of the column: (…, categories)."""
+        found = {}
+        for i in self._spans.of_kind("category", "boolean"):
+            part = x[..., self._spans.starts[i] : self._spans.starts[i + 1]]
+            column = self._spans.columns[i]
+            found[column.name] = part if column.kind == "category" else np.concatenate([1 - part, part], -1)
+        return found
+
+    def uncode(self, x: np.ndarray, like: Any = None) -> Any:
+        """Numbers (n, *shape) as what the model was trained on: a frame where it was one, with the types it had.
+
+        Args:
+            x: numbers, or several of them (m, n, *shape), which stay an array.
+            like: the frame that they belong to: its index, and polars where it is of polars.
+        """
+        if self.columns is None or x.ndim != 2:
+            return x
+        frame = uncode_frame(x, self.columns, getattr(like, "index", None))
+        if type(like).__module__.partition(".")[0] != "polars":
+            return frame
+        import polars as pl  # pyright: ignore[reportMissingImports]
+
+        values = {name: frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame.columns}
+        return pl.DataFrame(values, strict=False)
 
     def check(self, x: np.ndarray, where: str = "X", row: int = 0) -> None:
         """DataError where a value of x (n, *shape), whose first datum is number `row`, is infinite or out of range."""
@@ -195,8 +247,12 @@ class Space:
             return
         if not x.size:
             return
-        offset, scale = (np.broadcast_to(v, x.shape[1:]).ravel() for v in (self.offset, self.scale))
         values = x.reshape(len(x), -1).astype(np.float64)
+        if self.columns is None:
+            offset, scale = (np.broadcast_to(v, x.shape[1:]).ravel() for v in (self.offset, self.scale))
+        else:
+            offset, scale = (np.asarray(v)[self._spans.starts[:-1]] for v in (self.offset, self.scale))
+            values = np.where(np.isin(np.arange(len(offset)), self._spans.of_kind("number", "count")), values, np.nan)
         gaps = np.abs(values - offset) / scale
         known = ~np.isnan(gaps)
         far = known & (gaps > ABSURD)
@@ -220,6 +276,9 @@ class Space:
             colour = {1: "gray", 3: "colour"}.get(channels, f"{channels}-channel")
             return f"{n:,} {colour} images of {height}x{width}"
         what = f"rows of {size} columns" if self.kind == "table" else f"arrays of {size}"
+        if self._mixed:
+            kinds = Counter(column.kind for column in self.columns or ())
+            what += f" ({', '.join(f'{number} {_plural(kind, number)}' for kind, number in kinds.items())})"
         return f"{n:,} {what}" + (", with missing values" if self.missing else "")
 
     def to_dict(self) -> dict[str, Any]:
@@ -239,9 +298,9 @@ class Space:
         shape, columns, labels = tuple(values["shape"]), values["columns"], values["label_names"]
         if not shape or not all(type(n) is int and n > 0 for n in (*shape, values["n_data"])):
             raise ValueError(f"shape {shape} and n_data {values['n_data']!r} must be whole numbers above 0")
-        for name, known in (("kind", Kind), ("layout", Layout)):
-            if values[name] not in get_args(known):
-                raise ValueError(f"{name} {values[name]!r}: expected one of {', '.join(get_args(known))}")
+        for name, known in (("kind", get_args(Kind)), ("layout", get_args(Layout)), ("fit", (None, *get_args(Fit)))):
+            if values[name] not in known:
+                raise ValueError(f"{name} {values[name]!r}: expected one of {', '.join(map(str, known))}")
         offset, scale = (np.asarray(values[key], dtype=np.float64) for key in ("offset", "scale"))
         if not (np.isfinite(offset).all() and np.isfinite(scale).all() and (scale > 0).all()):
             raise ValueError("offset and scale must be finite, and the scale above 0")
@@ -271,14 +330,26 @@ class Space:
     __hash__ = None  # type: ignore[assignment]  # compared by value, and values are arrays
 
     def arrange(self, x: Any) -> Any:
-        """(n, *shape) -> (n, *model_shape), values as they are."""
-        return _arranged(x, self.layout)
+        """(n, *shape) -> (n, *model_shape), values as they are; categories one-hot."""
+        if not self._mixed:
+            return _arranged(x, self.layout)
+        if isinstance(x, np.ndarray):
+            return self._spans.expand(x)
+        import torch
+
+        return torch.from_numpy(self._spans.expand(x.cpu().numpy())).to(x.device)
 
     def as_given(self, x: np.ndarray) -> np.ndarray:
-        """(…, *model_shape) -> (…, *shape), values as they are."""
+        """(…, *model_shape) -> (…, *shape), values as they are; those of a category are added up."""
+        if self._mixed:
+            return np.add.reduceat(x, self._spans.starts[:-1], axis=-1)
         if self.layout == "gray":
             return np.squeeze(x, -3)
         return np.moveaxis(x, -3, -1) if self.layout == "last" else x
+
+
+def _plural(kind: str, number: int) -> str:
+    return kind if number == 1 else "categories" if kind == "category" else f"{kind}s"
 
 
 def _layout(shape: tuple[int, ...]) -> Layout:

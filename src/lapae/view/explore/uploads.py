@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lapae.data import DataError
+from lapae.data import DataError, Reader, open_input
 from lapae.data.arrays import open_npy
 from lapae.data.decode import read_header
 from lapae.data.images import SKIP
-from lapae.data.inputs import Input, open_input
 from lapae.model import Model
 from lapae.view.explore.requests import BadRequest
 
@@ -78,12 +77,12 @@ def _suffix(body: bytes) -> str:
     return ".csv" if text else ".png"
 
 
-def _open(path: Path, model: Model) -> Input:
+def _open(path: Path, model: Model) -> Reader:
     """The file as an input; whatever its values, as how unusual they are is what is asked."""
     if path.suffix != ".npy":
-        return open_input(path, model, resize=True, alpha=True, any_colour=True, any_range=True)
+        return open_input(path, model.space, resize=True, alpha=True, any_colour=True, any_range=True)
     try:
-        return open_input(path, model, any_range=True)
+        return open_input(path, model.space, any_range=True)
     except DataError:
         raw = open_npy(path)
         shape = tuple(model.shape)
@@ -91,10 +90,10 @@ def _open(path: Path, model: Model) -> Input:
         if raw.shape not in single:
             raise
         np.save(path, np.array(raw)[None])  # one datum without an axis of data
-        return open_input(path, model, any_range=True)
+        return open_input(path, model.space, any_range=True)
 
 
-def _pick(source: Input, row: int, note: str) -> Upload:
+def _pick(source: Reader, row: int, note: str) -> Upload:
     parts: list[Any] = []
     n = 0
     for block in source.blocks(lambda done: None):

@@ -1,0 +1,58 @@
+"""What may be read: regular files, and no more than the memory there is."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from lapae.errors import DataError
+
+SHARE = 0.8
+"""Part of the free memory that data may take."""
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def check_file(path: Path) -> os.stat_result:
+    """The status of a regular file; a DataError for all else: a pipe would be waited for, a device never ends."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    kind = stat.S_IFMT(found.st_mode)
+    if kind != stat.S_IFREG:
+        raise DataError(f"{path}: is {_KINDS.get(kind, 'something else')}, expected a file")
+    return found
+
+
+def check_memory(where: str | Path, n_bytes: int, advice: str) -> None:
+    """DataError where `n_bytes` are more than there is memory for; asked before it is taken."""
+    free = free_memory()
+    if free is not None and n_bytes > SHARE * free:
+        raise DataError(f"{where}: {_giga(n_bytes)} unpacked, and {_giga(free)} of memory are free; {advice}")
+
+
+def free_memory() -> int | None:
+    """Bytes that can be had without swapping, within the limit of a container; None where nothing says."""
+    found = []
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            found += [1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:")]
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        limit, used = (Path("/sys/fs/cgroup", name).read_text() for name in ("memory.max", "memory.current"))
+        found.append(max(0, int(limit) - int(used)))
+    except (OSError, ValueError):  # no control group, or no limit ("max")
+        pass
+    return min(found, default=None)
+
+
+def _giga(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:,.1f} GB"

@@ -1,0 +1,211 @@
+"""A .csv file as frames of some rows each, read by pandas; what pandas would let pass is checked on the way."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lapae.data.bounds import check_file
+from lapae.errors import DataError
+from lapae.space.frames import MISSING, Frame
+
+DELIMITERS = (",", ";", "\t")
+SAMPLE = 2**18
+"""Bytes that tell the delimiter, the header and the decimal sign."""
+BUFFER = 2**20
+MOST_LINE = 2**24
+"""Bytes of a row: more would be millions of cells."""
+NA = sorted({form for word in MISSING for form in (word, word.upper(), word.capitalize(), word.title())} | {"NaN"})
+_COMMA, _POINT = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
+
+
+class CsvFile:
+    """The dialect of a file, and its rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = check_file(path).st_size
+        with _reading(path), path.open("rb") as file:
+            head = file.read(SAMPLE)
+            while b"\n" not in head and len(head) <= MOST_LINE and (more := file.read(SAMPLE)):
+                head += more
+            if len(head) > MOST_LINE and b"\n" not in head[:MOST_LINE]:
+                raise DataError(f"{path}, row 1: a row of more than {MOST_LINE:,} bytes")
+            # what is cut off in the middle is left aside
+            sample = (head if len(head) == self.size else head[: head.rfind(b"\n") + 1]).decode("utf-8-sig")
+            first = sample.split("\n", 1)[0]
+            self.delimiter = max(DELIMITERS, key=re.sub(r'"[^"]*"', "", first).count)
+            rows = csv.reader(io.StringIO(sample, newline=""), delimiter=self.delimiter)
+            found = next(((row, rows.line_num) for row in rows if row), None)
+            if found is None:
+                raise DataError(f"{path}: is empty")
+            self.first, self.first_lines = [cell.strip() for cell in found[0]], found[1]
+            self.width = len(self.first)
+            cells = [cell.strip() for row in rows for cell in row]
+        comma = any(_COMMA.fullmatch(cell) for cell in (*cells, *self.first))
+        self.decimal = "," if comma and not any(_POINT.fullmatch(cell) for cell in cells) else "."
+
+    def frames(
+        self,
+        *,
+        skip_first: bool,
+        chunk: int,
+        types: Any = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[Frame]:
+        """Rows in order, `chunk` at a time, under column numbers from 0.
+
+        Args:
+            skip_first: the first row is a header.
+            chunk: rows at a time.
+            types: of columns by their number; "str" gives all cells as they are written. By default what they read as.
+            progress: is called with the number of bytes that were read.
+        """
+        import pandas as pd
+
+        marks: Any = NA
+        if types is not None:  # cells of text are carried as they are written
+            marks = [] if types == "str" else {i: NA for i in range(self.width) if types.get(i) != "written"}
+            types = "str" if types == "str" else {i: "str" if kind == "written" else kind for i, kind in types.items()}
+        with _reading(self.path), io.BufferedReader(_Watched(self, skip_first, progress), BUFFER) as file:
+            try:
+                read: Any = pd.read_csv
+                frames = read(
+                    file,
+                    sep=self.delimiter,
+                    decimal=self.decimal,
+                    header=None,
+                    names=list(range(self.width)),
+                    index_col=False,
+                    dtype=types,
+                    keep_default_na=False,
+                    na_values=marks,
+                    na_filter=marks != [],
+                    skipinitialspace=True,
+                    **({} if pd.__version__ >= "3" else {"float_precision": "round_trip"}),  # exact since then
+                    low_memory=False,
+                    encoding="utf-8-sig",
+                    chunksize=chunk,
+                )
+                yield from (frame for frame in frames if len(frame))
+            except pd.errors.EmptyDataError:
+                return
+
+    def line_of(self, row: int, *, skip_first: bool) -> int:
+        """The line that data row `row` (from 0) ends on, from 1; for messages."""
+        for number, (line, _) in enumerate(self.rows(skip_first=skip_first)):
+            if number == row:
+                return line
+        return 0
+
+    def rows(self, *, skip_first: bool) -> Iterator[tuple[int, list[str]]]:
+        """Lines that rows end on, from 1, and their cells; blank lines are left out."""
+        with _reading(self.path), self.path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter=self.delimiter)
+            for cells in reader:
+                if cells and not (skip_first and reader.line_num <= self.first_lines):
+                    yield reader.line_num, [cell.strip() for cell in cells]
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What goes wrong in reading a .csv file is a DataError."""
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as .csv ({error})") from error
+    except Exception as error:
+        if type(error).__name__ != "ParserError":  # of pandas, which is not imported here
+            raise
+        raise DataError(f"{path}: cannot be read as .csv ({str(error).strip()})") from error
+
+
+class _Watched(io.RawIOBase):
+    """The bytes of a file on their way to pandas: every row has the same number of cells, and none is endless.
+
+    pandas fills rows that are too short, and takes gigabytes for a row of millions of cells before it complains.
+    """
+
+    def __init__(self, of: CsvFile, skip_first: bool, progress: Callable[[int], None] | None) -> None:
+        super().__init__()
+        self.of, self.progress = of, progress
+        self.file = of.path.open("rb")
+        self.line, self.cells, self.length, self.quoted = 1, 1, 0, False
+        if self.file.read(3) != b"\xef\xbb\xbf":
+            self.file.seek(0)
+        for _ in range(of.first_lines if skip_first else 0):
+            self.file.readline()
+            self.line += 1
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        n = self.file.readinto(buffer)  # pyright: ignore[reportAttributeAccessIssue]
+        content = bytes(buffer[:n])
+        if not self._is_even(content):
+            self._look(np.frombuffer(content, np.uint8))
+        if self.progress is not None:
+            self.progress(n)
+        return n
+
+    def _is_even(self, content: bytes) -> bool:
+        """Whether whole rows have the right number of cells in all: then none is short, as pandas refuses long ones."""
+        end = content.rfind(b"\n") + 1
+        if not end or self.quoted or b'"' in content:
+            return False
+        n_lines, mark = content.count(b"\n", 0, end), self.of.delimiter.encode()
+        if content.count(mark, 0, end) + self.cells - 1 != n_lines * (self.of.width - 1):
+            return False
+        self.cells, self.length = content.count(mark, end) + 1, len(content) - end
+        self.line += n_lines
+        return True
+
+    def _look(self, part: np.ndarray) -> None:
+        if not len(part):
+            self._row(self.cells, self.length, self.line)  # the last, which may have no end
+            return
+        quotes = np.cumsum(part == ord('"'), dtype=np.int64) + self.quoted
+        outside = quotes % 2 == 0
+        ends = np.flatnonzero((part == ord("\n")) & outside)
+        commas = np.cumsum((part == ord(self.of.delimiter)) & outside)
+        lines = np.cumsum(part == ord("\n"))
+        visible = np.cumsum((part != ord("\n")) & (part != ord("\r")))
+        if len(ends):
+            cells = np.diff(commas[ends], prepend=0) + 1
+            length = np.diff(visible[ends], prepend=0)
+            cells[0] += self.cells - 1
+            length[0] += self.length
+            wrong = np.flatnonzero((cells != self.of.width) & (length > 0) | (length > MOST_LINE))
+            if len(wrong):
+                first = wrong[0]
+                self._row(int(cells[first]), int(length[first]), self.line + int(lines[ends[first]]) - 1)
+            self.cells = int(commas[-1] - commas[ends[-1]]) + 1
+            self.length = int(visible[-1] - visible[ends[-1]])
+        else:
+            self.cells += int(commas[-1])
+            self.length += int(visible[-1])
+        if self.length > MOST_LINE:
+            self._row(self.cells, self.length, self.line + int(lines[-1]))
+        self.line += int(lines[-1])
+        self.quoted = bool(quotes[-1] % 2)
+
+    def _row(self, cells: int, length: int, line: int) -> None:
+        """DataError where a row is not as long as the others."""
+        if length > MOST_LINE:
+            raise DataError(f"{self.of.path}, row {line}: a row of more than {MOST_LINE:,} bytes")
+        if length and cells != self.of.width and not self.quoted:
+            raise DataError(f"{self.of.path}, row {line}: {cells} cells, expected {self.of.width}")

@@ -1,0 +1,43 @@
+"""The reader that a path calls for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lapae.data.arrays import ArrayReader
+from lapae.data.decode import SUFFIXES as IMAGES
+from lapae.data.images import ImageReader
+from lapae.data.reader import Reader
+from lapae.data.table import CSV, PARQUET, TableReader
+from lapae.errors import DataError
+from lapae.space import Space
+
+ARRAYS = (".npy", ".npz")
+SUFFIXES = (*CSV, *PARQUET, *ARRAYS)
+OPTIONS = {
+    ArrayReader: {"allow_nan", "any_range"},
+    TableReader: {"allow_nan", "any_range", "label_column", "columns", "drop", "written"},
+    ImageReader: {"image_size", "fit", "skip_bad", "resize", "alpha", "any_colour"},
+}
+
+
+def open_input(source: str | Path, space: Space, **options: Any) -> Reader:
+    """New data for a model of `space`, with the options of their reader; those of other formats are left aside."""
+    path = Path(source).expanduser()
+    if not path.exists() and not path.is_symlink():
+        raise DataError(f"{path}: no such file or folder")
+    reader = reader_of(path)
+    if reader is None:
+        raise DataError(f"{path}: expected a {', '.join(SUFFIXES)} file, an image, or a folder of images")
+    return reader(path, space, **{name: value for name, value in options.items() if name in OPTIONS[reader]})
+
+
+def reader_of(path: Path) -> type[Any] | None:
+    """The reader of a file by its name, or of a folder."""
+    suffix = path.suffix.lower()
+    if path.is_dir() or suffix in IMAGES:
+        return ImageReader
+    if suffix in ARRAYS:
+        return ArrayReader
+    return TableReader if suffix in (*CSV, *PARQUET) else None

@@ -1,0 +1,61 @@
+"""A .parquet file as frames of some rows each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lapae.data.bounds import check_file, check_memory
+from lapae.errors import DataError
+from lapae.space.frames import Frame
+
+
+class ParquetFile:
+    """The schema of a file, and its rows."""
+
+    decimal, delimiter = ".", ","
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise DataError(f"{path}: reading .parquet files needs pyarrow: pip install 'lapae[parquet]'") from None
+        check_file(path)
+        self.path = path
+        try:
+            self.file = parquet.ParquetFile(path)
+            table = self.file.schema_arrow.empty_table().to_pandas()
+        except Exception as error:  # pyarrow raises errors of many kinds on damaged files
+            raise DataError(f"{path}: not a sound .parquet file ({str(error)[:200]})") from error
+        self.first = [str(name) for name in table.columns]
+        self.width = len(self.first)
+        about = self.file.metadata
+        self.size = about.num_rows
+        largest = max((about.row_group(i).total_byte_size for i in range(about.num_row_groups)), default=0)
+        check_memory(path, largest, "write it with smaller row groups")
+
+    def frames(
+        self,
+        *,
+        skip_first: bool = True,
+        chunk: int,
+        types: Any = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[Frame]:
+        """Rows in order, `chunk` at a time, under column numbers from 0; `types` are those of the file."""
+        try:
+            for batch in self.file.iter_batches(chunk):
+                frame = batch.to_pandas()
+                frame.columns = range(len(frame.columns))
+                yield frame.reset_index(drop=True)
+                if progress is not None:
+                    progress(len(frame))
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"{self.path}: not a sound .parquet file ({str(error)[:200]})") from error
+
+    def line_of(self, row: int, *, skip_first: bool = True) -> int:
+        """Rows are counted from 1."""
+        return row + 1

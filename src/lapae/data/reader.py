@@ -1,0 +1,94 @@
+"""A reader of a format: all of a file for training, or block by block for a model that is trained.
+
+What does not fit a model (another shape, other columns, another range of values) is a `DataError` that says what came
+and what was expected. Memory does not grow with the data: blocks are read as they are asked for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lapae.data.bounds import check_file
+from lapae.data.source import Records
+from lapae.errors import DataError
+from lapae.runs.files import stamp
+from lapae.space import Space
+
+BLOCK_ELEMENTS = 2**21
+BLOCK_ROWS = 8192
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some data, in the user's units."""
+
+    x: np.ndarray
+    """(B, *shape) of the space; floats may hold NaN, which is missing."""
+    names: list[str] = field(default_factory=list)
+    """Of the cells."""
+    cells: list[list[str]] = field(default_factory=list)
+    """For each datum what is not learned but belongs to it: an index, a label, the name of its file."""
+    index: int = 0
+    """Place among the blocks of the input."""
+    written: Any = None
+    """The rows of a table as they were written, where they were asked for."""
+
+
+class Reader(ABC):
+    """A file, or a folder of images."""
+
+    size: int
+    """Of the whole, in the units that progress is reported in: bytes of a .csv, data otherwise."""
+
+    def __init__(self, path: Path, space: Space | None = None) -> None:
+        self.path, self._space = path, space
+        if not path.is_dir():
+            check_file(path)
+        self._stamp = self._look()
+        self.skipped: list[str] = []
+        """Files that could not be read and were left out."""
+        self.turn: tuple[int, int] = (0, 1)
+        """(r, n): blocks r, r + n, r + 2n, … are this process's, where n share the input."""
+
+    @property
+    def space(self) -> Space:
+        """That of the model that the data are read for."""
+        assert self._space is not None, "opened for training"
+        return self._space
+
+    @property
+    def block_size(self) -> int:
+        """Data in a block."""
+        return max(1, min(BLOCK_ROWS, BLOCK_ELEMENTS // max(1, int(np.prod(self.space.model_shape)))))
+
+    @abstractmethod
+    def records(self) -> Records:
+        """All data, to train on."""
+
+    def blocks(self, progress: Progress) -> Iterator[Block]:
+        """All data in order; those of this process's turns. DataError at the end where the file is another by then."""
+        yield from self._read(progress)
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """DataError where the file is not the one that was opened."""
+        if self._look() != self._stamp:
+            raise DataError(f"{self.path}: has changed while it was read; give it a file that stays as it is")
+
+    @abstractmethod
+    def _read(self, progress: Progress) -> Iterator[Block]:
+        """As `blocks`, of a file that stays as it is."""
+
+    def _look(self) -> tuple[int, ...] | None:
+        """What changes with the file; a folder's images are read one by one."""
+        return None if self.path.is_dir() else stamp(self.path)
+
+    def _mine(self, index: int) -> bool:
+        return index % self.turn[1] == self.turn[0]
