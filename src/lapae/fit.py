@@ -223,7 +223,7 @@ def check_same_data(checkpoint: Checkpoint, now: Space) -> None:
         raise RunError(f"{checkpoint.path} is damaged: what it says of its data is not valid ({error!r})") from error
     if before.n_data != now.n_data:
         return  # the loop says so
-    for name in ("kind", "shape", "feature_names", "label_names"):
+    for name in ("kind", "shape", "columns", "label_names"):
         was, found = getattr(before, name), getattr(now, name)
         if was != found:
             raise RunError(f"{checkpoint.path} is of other data: their {name} was {was}, and is {found} now")

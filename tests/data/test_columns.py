@@ -163,7 +163,8 @@ def test_columns_are_chosen():
     [
         (np.arange(N) % 30, "count"),
         (np.arange(N) % 30 - 3, "number"),
-        (np.arange(N) % 5, "number"),
+        (np.arange(N) % 5, "count"),
+        (np.arange(N) % 2, "number"),
         (np.where(np.arange(N) % 7, np.arange(N) % 30, np.nan), "count"),
         (np.arange(N) % 30 + 0.0, "number"),
         (np.arange(N) % 30 + 0.5, "number"),

@@ -99,7 +99,7 @@ def filled(model: Model, source: Reader) -> Iterator[tuple[Block, np.ndarray, np
 def write_table(source: TableReader, out: Path, blocks: Iterator[Any]) -> tuple[int, int]:
     """Cells that were there as they were, the others in the type of their column."""
     from lapae.runs.outputs import csv_rows, parquet_rows
-    from lapae.space.frames import uncode
+    from lapae.space.frames import cells, uncode
 
     columns = source.columns
     n = holes = 0
@@ -110,20 +110,13 @@ def write_table(source: TableReader, out: Path, blocks: Iterator[Any]) -> tuple[
             for i, (place, column) in enumerate(zip(source.features, columns, strict=True)):
                 gone = missing[:, i]
                 if gone.any():
-                    made = uncode(x[gone, i], column)
-                    values = [cell(value, column.kind, source.file.decimal) for value in made] if csv else made.tolist()
+                    made = x[gone, i]
+                    values = cells(made, column, source.file.decimal) if csv else uncode(made, column).tolist()
                     frame[place] = frame[place].astype(object) if csv else frame[place]
                     frame.iloc[gone.nonzero()[0], place] = values
             write(frame.to_numpy().tolist() if csv else frame)
             n, holes = n + len(x), holes + int(missing.sum())
     return n, holes
-
-
-def cell(value: Any, kind: str, decimal: str) -> str:
-    """A value as it is written into a .csv file."""
-    if kind in ("number", "count"):
-        return (f"{value:.8g}" if kind == "number" else f"{value:.0f}").replace(".", decimal)
-    return str(value)
 
 
 def write_array(source: Any, out: Path, blocks: Iterator[Any]) -> tuple[int, int]:

@@ -37,6 +37,8 @@ def main(arguments: Sequence[str]) -> int:
 
     from lapae.runs.files import check_place, whole, whole_folder
     from lapae.runs.outputs import csv_rows, grid, image_bytes, save_image, write_arrays
+    from lapae.space import Column
+    from lapae.space.frames import table_cells
 
     if suffix:
         check_place(command.out)
@@ -48,9 +50,10 @@ def main(arguments: Sequence[str]) -> int:
     pixels = image_bytes(model.space.arrange(x), model.space.most) if picture else None
     if suffix == ".csv":
         flat = x.reshape(len(x), -1)
-        names = model.space.feature_names or tuple(f"x{i}" for i in range(flat.shape[1]))
+        names = model.space.names or tuple(f"x{i}" for i in range(flat.shape[1]))
+        cells = table_cells(flat, model.space.columns or [Column(name) for name in names])
         with csv_rows(command.out, names) as write:
-            write([f"{value:.8g}" for value in row] for row in flat.tolist())
+            write(cells)
     elif suffix in (".npz", ".npy"):
         write_arrays(command.out, {"x": x})
     elif suffix == ".png":

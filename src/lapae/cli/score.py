@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         n, n_outliers = len(found["score"]), int(found["outlier"].sum())
         write_arrays(command.out, found)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
-    names = model.space.feature_names
+    names = model.space.names
     first = next(blocks, None)
     with csv_rows(command.out, [*(first.names if first else []), *columns, "outlier"]) as write:
         while first is not None:

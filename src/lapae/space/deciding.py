@@ -5,7 +5,7 @@
 | bool               |                                                                | boolean     |
 | text               | two words: true/false or yes/no                                | boolean     |
 | dates, or text     | that all reads as dates of one form                            | date        |
-| whole numbers      | none below 0, more than ten different ones                     | count       |
+| whole numbers      | none below 0, more than two different ones                     | count       |
 | numbers, or text   | that all reads as numbers                                      | number      |
 | category           | at most 50, or 20 rows for each                                | category    |
 | text               | the same, and values come again (two rows for each, or ten)    | category    |
@@ -26,7 +26,7 @@ from lapae.errors import DataError, did_you_mean
 from lapae.space.columns import DAY, Column, unique_names
 from lapae.space.frames import WORDS, Frame, Series, days, numbers, parse_dates, text
 
-FEW_NUMBERS = 10
+FEW_NUMBERS = 2
 MOST_CATEGORIES = 50
 ROWS_EACH = 20
 TINY = 10

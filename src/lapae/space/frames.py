@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lapae.errors import DataError
-from lapae.space.columns import DAY, Column, unique_names
+from lapae.space.columns import Column, unique_names
 
 Frame: TypeAlias = Any
 Series: TypeAlias = Any
@@ -158,6 +158,20 @@ def uncode(values: np.ndarray, column: Column) -> Series:
     return series.astype(column.dtype)
 
 
+def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
+    """Codes (n,) of a column as they are written into a text file."""
+    if column.kind == "number":
+        return [f"{value:.8g}".replace(".", decimal) for value in values.tolist()]
+    if column.kind == "count":
+        return [f"{value:.0f}" for value in values.tolist()]
+    return [str(value) for value in uncode(values, column)]
+
+
+def table_cells(x: np.ndarray, columns: Sequence[Column]) -> list[tuple[str, ...]]:
+    """Codes (n, F) as rows of a text file."""
+    return list(zip(*(cells(x[:, i], column) for i, column in enumerate(columns)), strict=True))
+
+
 def parse_dates(words: Iterable[str | None], form: str) -> np.ndarray:
     """Days since 1970 (n,) of dates in text of a form, "" for ISO 8601; NaN where there is none, or another form."""
     import pandas as pd
@@ -241,6 +255,3 @@ def _unnamed(names: Sequence[str]) -> bool:
 def _few(words: Iterable[str]) -> str:
     found = sorted(words)
     return ", ".join(repr(word[:40]) for word in found[:SHOWN]) + (" …" if len(found) > SHOWN else "")
-
-
-__all__ = ["DAY", "as_frame", "code_frame", "find_columns", "uncode", "uncode_frame", "warn_unknown"]

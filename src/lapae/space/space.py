@@ -120,6 +120,11 @@ class Space:
         return float(np.max(self.scale))
 
     @property
+    def names(self) -> tuple[str, ...] | None:
+        """Of the columns, of a table whose columns have names."""
+        return None if self.columns is None else tuple(column.name for column in self.columns)
+
+    @property
     def feature_names(self) -> tuple[str, ...] | None:
         """Names of the model's features, of a table whose columns have names."""
         return None if self.columns is None else tuple(name for column in self.columns for name in column.features)

@@ -79,7 +79,7 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
     flat = in_units(model, x)
     n = flat.shape[1]
     channels: tuple[int, ...] = ()
-    names = space.feature_names or tuple(f"{'column' if space.kind == 'table' else 'value'} {i}" for i in range(n))
+    names = space.names or tuple(f"{'column' if space.kind == 'table' else 'value'} {i}" for i in range(n))
     known = np.where(np.isnan(flat).all(0), 0.0, flat)  # a feature without any value has no range
     ranges = np.nanpercentile(known, [0.5, 99.5], axis=0).T
     if len(space.shape) == 2 and space.shape[0] > 2:  # a channel's values lie apart, by the number of channels
