@@ -19,9 +19,7 @@ from pathlib import Path
 import atheris  # pyright: ignore[reportMissingImports]
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-with atheris.instrument_imports(
-    include=["lapae.data", "lapae.runs.toml", "zipfile", "tomllib", "gzip"]
-):
+with atheris.instrument_imports(include=["lapae.data", "lapae.runs.toml", "zipfile", "tomllib", "gzip"]):
     from fuzz.driver import NAMES
     from fuzz.targets import find
 

@@ -6,12 +6,15 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from lapae import LaplacianAutoencoder
 from lapae.errors import ConfigError
 
 onnx = pytest.importorskip("onnx", reason="exporting needs the extra lapae[export]")
 pytest.importorskip("onnxscript", reason="exporting needs the extra lapae[export]")
+if torch.__version__ < "2.13":
+    pytest.skip("torch.export of earlier versions cannot record the one-pass deviation", allow_module_level=True)
 runtime = pytest.importorskip("onnxruntime", reason="running an exported graph needs onnxruntime")
 
 

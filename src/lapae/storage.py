@@ -35,6 +35,7 @@ from lapae.runs.files import make_folder, new_folder, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.space import Space
 from lapae.train.checkpoint import load_checkpoint, load_state
+from lapae.train.parameters import check_parameters
 
 FORMAT = "lapae model 3"
 CALIBRATION = "calibration.safetensors"
@@ -213,7 +214,7 @@ def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihoo
     try:
         estimator = cls(**params)
         estimator.seed_ = 0
-        estimator._check()
+        check_parameters(estimator)
         estimator._configuration(floats=False, holes=False)
     except (TypeError, ValueError) as error:
         raise RunError(f"{run / ABOUT} is damaged: {error}") from error

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from lapae.cli import main
 from lapae.errors import RunError
 from lapae.runs import METRICS, MODEL
-from lapae_paper.experiments import EXPERIMENTS, Outcome, Size, Table, Workspace, experiment, find, write
+from lapae_paper.experiments import EXPERIMENTS, Outcome, Size, Table, Workspace, experiment, find, results
 from lapae_paper.experiments.trials import dense
 
 QUICK = Size(quick=True)
@@ -100,7 +100,7 @@ def test_killed_between_the_pictures_and_the_result_the_old_result_has_its_pictu
         plain(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(write, "write_whole", killed)
+        patch.setattr(results, "write_whole", killed)
         assert reproduce("first", tmp_path) == 130
     assert reproduce("second", tmp_path) == 0
     assert "![a.png](first/a.png)" in (tmp_path / "results.md").read_text()
@@ -214,8 +214,8 @@ def test_processes_that_train_end_with_the_one_that_started_them(tmp_path):
 def test_the_page_fits_a_telephone(tmp_path):
     for name in EXPERIMENTS:
         long = Table(f"what {name} found, " + "at length, " * 20, ("a column",) * 9, [("a number",) * 9])
-        write.save(Workspace(find(name), QUICK, tmp_path, device="cpu"), Outcome([long]), 0.0)
-    write.write_pages(tmp_path)
+        results.save(Workspace(find(name), QUICK, tmp_path, device="cpu"), Outcome([long]), 0.0)
+    results.write_pages(tmp_path)
     with Browser(tmp_path / "browser") as browser:
         browser.open(f"file://{tmp_path}/index.html")
         browser.screenshot(tmp_path / "page.png", width=390)
