@@ -92,10 +92,10 @@ def test_a_result_without_its_picture_is_left_aside(tmp_path, pair, capsys):
 def test_killed_between_the_pictures_and_the_result_the_old_result_has_its_pictures(tmp_path, pair, monkeypatch):
     assert reproduce("first", tmp_path) == 0
     pair["figures"] = ("b", "c")
-    plain = write.write_whole
+    plain = results.write_whole
 
     def killed(path, content):
-        if path.name == write.RESULT:
+        if path.name == results.RESULT:
             raise KeyboardInterrupt
         plain(path, content)
 

@@ -115,8 +115,8 @@ class TrainConfig:
     verbose: bool = True
     """Show the progress of training."""
 
-    def filled(self) -> TrainConfig:
-        """With the paper's numbers in place of what is open."""
+    def filled(self) -> Any:
+        """With the paper's numbers in place of what is open: a TrainConfig without a None among them."""
         return _filled(self, epochs=100, batch_size=64, learning_rate=1e-3, schedule="plateau", patience=8)
 
 

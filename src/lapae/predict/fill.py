@@ -6,6 +6,8 @@ reconstruction stands in for what is missing until the two agree (complete.py, t
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,7 @@ def guess(method: Method, predict: Predict, x: Tensor, *, seed: int, value_range
         found = predict(x).x_mean
         assert found is not None
         return torch.where(x.isnan(), found, x)
-    options = {"modes": CHAINS, "average": AVERAGE, "steps": STEPS}
+    options: dict[str, Any] = {"modes": CHAINS, "average": AVERAGE, "steps": STEPS}
     return impute(method, x, **options, seed=seed, value_range=value_range).mean
 
 

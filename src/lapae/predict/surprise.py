@@ -288,7 +288,7 @@ def to_tensors(surprise: Surprise) -> dict[str, Tensor]:
 def from_tensors(spread: Spread, tensors: dict[str, Tensor]) -> Surprise:
     """Inverse of `to_tensors`."""
     kinds: dict[str, Any] = {"bank": Bank, "ranks": Bank, "view": Bank, "marginals": Marginals}
-    held = {}
+    held: dict[str, Any] = {}
     for name, kind in kinds.items():
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
         held[name] = kind(**own) if own else None

@@ -86,7 +86,7 @@ def train(
     `keep_start` is for initial weights that were chosen with care: they are moved with care too, and kept unless
     training has made held-out errors smaller beyond doubt.
     """
-    options = options.filled()
+    numbers: Any = options.filled()
     device = take_place(options) if device is None else device
     method.to(device)
     state = TrainState(batches.n_data)
@@ -95,7 +95,7 @@ def train(
 
     held_out = valid if valid is not None and valid.n_data else batches
     if any(parameter.requires_grad for parameter in method.parameters()):
-        optimizer = make_optimizer(method, options.learning_rate, device, by_width=keep_start)
+        optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=keep_start)
         # Any smaller loss is better, as for early stopping: a relative threshold means nothing for a log-density.
         schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=5, threshold=0.0)
         begun, first = copy_state(method), errors(method, lambda: held_out.epoch(0), device) if keep_start else None
@@ -116,24 +116,24 @@ def train(
             optimizer,
             context,
             losses,
-            batch_size=options.batch_size,
-            precision=options.precision,
-            capture=options.capture == "auto",
+            batch_size=numbers.batch_size,
+            precision=numbers.precision,
+            capture=numbers.capture == "auto",
         )
-        checkpoints = None if run is None else Checkpoints(run, options.checkpoint_every)
+        checkpoints = None if run is None else Checkpoints(run, numbers.checkpoint_every)
         if checkpoints is not None:
             write_history(checkpoints.run, state.history)
         for observer in observers:
-            observer.start(state.epoch, options.epochs, len(batches))
+            observer.start(state.epoch, numbers.epochs, len(batches))
         try:
-            while not state.stop_reason(options.epochs, options.patience):
+            while not state.stop_reason(numbers.epochs, numbers.patience):
                 began = time.monotonic()
                 epoch = state.epoch + 1
 
-                if options.schedule == "cosine":
-                    anneal(optimizer, options.learning_rate, (epoch - 1) / options.epochs)
+                if numbers.schedule == "cosine":
+                    anneal(optimizer, numbers.learning_rate, (epoch - 1) / numbers.epochs)
                 method.train()
-                seed_all(options.seed, "train", epoch, **noise)
+                seed_all(numbers.seed, "train", epoch, **noise)
                 losses.reset()
                 sizes = batches.sizes() if world_size > 1 else [None] * len(batches)
                 for x, n_batch in zip(batches.epoch(epoch), sizes, strict=True):
@@ -145,9 +145,9 @@ def train(
 
                 set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
                 if valid is not None and valid.n_data:
-                    seed_all(options.seed, "valid", epoch, **noise)
+                    seed_all(numbers.seed, "valid", epoch, **noise)
                     record |= {
-                        f"valid_{k}": v for k, v in validate(method, valid, context, device, options.precision).items()
+                        f"valid_{k}": v for k, v in validate(method, valid, context, device, numbers.precision).items()
                     }
                 record = from_first(record.copy)  # what is decided by it is decided alike everywhere
                 loss, steering = record["loss"], record.get("valid_loss", record["loss"])
@@ -162,12 +162,12 @@ def train(
                 if state.is_best(steering):
                     state.best_epoch, state.best_loss = epoch, steering
                     best = copy_state(method)
-                if options.schedule == "plateau":
+                if numbers.schedule == "plateau":
                     schedule.step(steering)
 
                 if checkpoints is not None:
                     append_history(checkpoints.run, state.history[-1])
-                    due = checkpoints.due(epoch) or bool(state.stop_reason(options.epochs, options.patience))
+                    due = checkpoints.due(epoch) or bool(state.stop_reason(numbers.epochs, numbers.patience))
                     kept = gather(method, optimizer, schedule, state, best, about or {})
                     checkpoints.keep(*kept, best, write=due)
                 for observer in observers:
@@ -187,9 +187,9 @@ def train(
     set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
 
     method.eval()
-    seed_all(options.seed, "finish", rank=rank)
+    seed_all(numbers.seed, "finish", rank=rank)
     finish = method.finish(lambda: batches.epoch(0), batches.n_data, together())
-    stopped = state.stop_reason(options.epochs, options.patience) or "nothing to train"
+    stopped = state.stop_reason(numbers.epochs, numbers.patience) or "nothing to train"
     return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish)
 
 
