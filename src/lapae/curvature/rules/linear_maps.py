@@ -117,7 +117,7 @@ class Upsample(LinearMap):
         return _sum_copies(v.flatten(0, 1), factors).unflatten(0, v.shape[:2])
 
     def _whole_factors(self, layer: Any, size: torch.Size) -> list[int] | None:
-        """Copies per dimension, where all inputs are copied equally often: a scale of 2.3 may double a size, unevenly."""
+        """Copies per dimension, where inputs are copied equally often: a scale of 2.3 may double a size unevenly."""
         if layer.mode != "nearest":
             return None
         if layer.size is None:
