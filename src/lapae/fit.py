@@ -130,7 +130,7 @@ def fit(
             return done[0] if done else load_run(run.path, network=network, likelihood=likelihood)
     data = node_first(lambda: load_data(config.data)) if data is None else data
     config = choose(config, data.space, own=network is not None)
-    options = config.train
+    options: Any = config.train
     began = time.monotonic()
     share: dict[str, Any] = {"device": device, "seed": options.seed, "rank": rank(), "world_size": world_size()}
     generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])

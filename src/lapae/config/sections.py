@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from lapae.config.fields import Bound, Count, OneOf, Positive, Whole, Widths, check
 from lapae.config.methods import MethodConfig
 from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ class TrainConfig:
         return _filled(self, epochs=100, batch_size=64, learning_rate=1e-3, schedule="plateau", patience=8)
 
 
-def _filled(section: T, **values: Any) -> T:
+def _filled(section: Any, **values: Any) -> Any:
     """A section with `values` for the fields of theirs that are None."""
     return replace(section, **{name: value for name, value in values.items() if getattr(section, name) is None})
 

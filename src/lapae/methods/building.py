@@ -122,7 +122,7 @@ class Named:
         if config.activation is not None:
             options["activation"] = ACTIVATIONS.find(config.activation).load()
         try:
-            return build_network(config.network, self.shape, config.latent_dim, **options)
+            return build_network(config.network or "mlp", self.shape, config.latent_dim or 2, **options)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"network {config.network!r} with {options or 'its defaults'}: {error}") from error
 

@@ -81,7 +81,7 @@ class Coded(nn.Module):
     def __init__(self, network: nn.Module, half: bool = False) -> None:
         """With `half` the code is the first half along dimension 1: the other half are log-variances."""
         super().__init__()
-        self.network, self.half = network, half
+        self.network, self.half = network, half  # pyright: ignore
 
     def forward(self, x: Tensor) -> Tensor:
         code = code_of(self.network(x))

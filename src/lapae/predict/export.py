@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,6 +36,13 @@ OUTPUTS = ("reconstruction", "low", "high", "deviation", "code", "code_deviation
 
 class Pipeline(nn.Module):
     """What the graph does, as a module: it also serves to check the graph."""
+
+    method: Any
+    offset: Tensor
+    scale: Tensor
+    reference: Tensor
+    levels: Tensor
+    radius: Tensor
 
     def __init__(self, model: Model) -> None:
         super().__init__()

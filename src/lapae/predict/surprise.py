@@ -293,4 +293,4 @@ def from_tensors(spread: Spread, tensors: dict[str, Tensor]) -> Surprise:
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
         held[name] = kind(**own) if own else None
     held |= {name: tensors[name] for name in FIELDS if name in tensors}
-    return Surprise(spread, *(tensors[name] for name in ("directions", "mean", "whiten")), **held)
+    return Surprise(spread, tensors["directions"], tensors["mean"], tensors["whiten"], **held)
