@@ -124,7 +124,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """An estimator around a trained network: `fit` trains nothing, and fits a posterior and the calibration.
 
         Args:
-            encoder, decoder: modules that are called on data and on codes; they are not changed.
+            encoder: a module that is called on data; it is not changed.
+            decoder: one that is called on codes, likewise.
             parameters: further arguments of the constructor.
         """
         return cls(network=(encoder, decoder), **{"method": "posthoc", "epochs": 0, **parameters})

@@ -35,7 +35,7 @@ from lapae.runs.files import make_folder, new_folder, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.space import Space
 from lapae.train.checkpoint import load_checkpoint, load_state
-from lapae.train.parameters import check_parameters
+from lapae.train.parameters import check_parameters, configuration
 
 FORMAT = "lapae model 3"
 CALIBRATION = "calibration.safetensors"
@@ -215,7 +215,8 @@ def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihoo
         estimator = cls(**params)
         estimator.seed_ = 0
         check_parameters(estimator)
-        estimator._configuration(floats=False, holes=False)
+        estimator.seed_ = 0
+        configuration(estimator, np.empty(0))
     except (TypeError, ValueError) as error:
         raise RunError(f"{run / ABOUT} is damaged: {error}") from error
     device = "cuda" if estimator.device != "cpu" and torch.cuda.is_available() else "cpu"

@@ -51,7 +51,7 @@ def test_killed_twenty_times_it_ends_at_the_same_weights(processes, tmp_path):
     while kills < KILLS:
         child = processes.Process(target=train, args=(run, source, EPOCHS))
         child.start()
-        child.join(chance.uniform(0, seconds / 4))
+        child.join(chance.uniform(0, seconds))
         child.kill()
         child.join()
         kills += child.exitcode == -signal.SIGKILL

@@ -61,13 +61,16 @@ def load(
         source: a name (digits, mnist, fashion_mnist, celeba), a .npy, .npz, .csv or .parquet file, or a folder of
             images. A `Path` is never a name.
         data_dir: where the named sets lie, or are downloaded to; else `$LAPAE_DATA`, else `~/.cache/lapae/data`.
-        validation, calibration, test: fractions, or counts; where not given by the rules of `lapae.data.splits`. Sets
+        validation: fractions, or counts; where not given by the rules of `lapae.data.splits`. Sets
             with splits of their own keep them.
+        calibration: see `validation`.
+        test: see `validation`.
         seed: of the splits.
         limit: use at most this many data of each split.
         allow_nan: take NaN, and empty cells of a table, as missing values; an error otherwise.
         label_column: the column of a table that holds the classes, by name or by number from 0.
-        columns, drop: the columns of a table to learn, and those not to.
+        columns: the columns of a table to learn, and those not to.
+        drop: see `columns`.
         image_size: height and width that the images of a folder, or of CelebA, are brought to.
         fit: border, crop or stretch: how images of a folder are brought to one size.
         skip_bad: leave out images of a folder that cannot be read, with a warning each.

@@ -69,7 +69,8 @@ class Data:
             X: (n, *shape) an array, a tensor or nested lists of numbers; or a frame of pandas or polars.
             y: (n,) classes, or (n, A) attributes that are 0 or 1.
             name: of the data set, and of messages.
-            columns, drop: the columns of a frame to learn, and those not to.
+            columns: the columns of a frame to learn, and those not to.
+            drop: see `columns`.
             label_column: the column of a frame that holds the classes.
             test: share of the data to test on.
             allow_nan: take missing values; an error otherwise.

@@ -65,6 +65,7 @@ def impute(
     """
     if modes < 1 or average < 0 or steps < 1:
         raise ValueError(f"expected modes >= 1, average >= 0 and steps >= 1, got {modes}, {average} and {steps}")
+    x = x.to(next(method.parameters()).dtype)
     known = ~x.isnan()
     if observed is not None:
         if observed.dtype != torch.bool:
