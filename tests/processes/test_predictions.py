@@ -86,7 +86,7 @@ def test_two_processes_write_what_one_writes(case, place):
     assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []
 
 
-@pytest.mark.parametrize(("row", "code", "said"), [(10, 0, ""), (30, 2, "another process of this job has ended")])
+@pytest.mark.parametrize(("row", "code", "said"), [(10, 2, ""), (30, 2, "another process of this job has ended")])
 def test_an_error_of_any_process_is_said_by_the_first(row, code, said, place, tmp_path):
     """Row 10 is in the second block, the second process's; row 30 in the fifth, the first one's."""
     text = (place / "table.csv").read_text()

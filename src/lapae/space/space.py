@@ -256,7 +256,9 @@ class Space:
         if self.columns is None:
             offset, scale = (np.broadcast_to(v, x.shape[1:]).ravel() for v in (self.offset, self.scale))
         else:
-            offset, scale = (np.asarray(v)[self._spans.starts[:-1]] for v in (self.offset, self.scale))
+            offset, scale = (
+                np.broadcast_to(v, self.model_shape)[self._spans.starts[:-1]] for v in (self.offset, self.scale)
+            )
             values = np.where(np.isin(np.arange(len(offset)), self._spans.of_kind("number", "count")), values, np.nan)
         gaps = np.abs(values - offset) / scale
         known = ~np.isnan(gaps)
