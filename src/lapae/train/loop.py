@@ -89,6 +89,10 @@ def train(
     training has made held-out errors smaller beyond doubt.
     """
     options = options.filled()
+    assert options.epochs is not None
+    assert options.patience is not None
+    assert options.batch_size is not None
+    assert options.learning_rate is not None
     device = take_place(options) if device is None else device
     method.to(device)
     state = TrainState(batches.n_data)
