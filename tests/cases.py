@@ -30,6 +30,8 @@ class Case:
         torch.manual_seed(0)
         module = self.layers().double().eval()
         for layer in module.modules():
+            if isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm) and layer.weight is not None:
+                layer.weight.data.uniform_(0.5, 1.5)
             if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
                 for statistic in (layer.running_mean, layer.running_var, layer.weight, layer.bias):
                     if statistic is not None:
@@ -95,6 +97,14 @@ DENSE = [Case(f"dense {name}", lambda a=a: dense(a), (5,)) for name, a in ACTIVA
     Case("linear on (B, S, T, in)", lambda: dense(nn.Tanh), (2, 2, 5)),
     Case("wider than the data", lambda: nn.Sequential(nn.Linear(2, 9), nn.ELU(), nn.Linear(9, 5), dense(nn.ELU)), (2,)),
     Case("layer norm", lambda: nn.Sequential(dense(nn.Tanh), nn.LayerNorm(5), dense(nn.Tanh)), (5,)),
+    Case("layer norm without bias, of two axes", lambda: nn.Sequential(
+        dense(nn.Tanh), nn.LayerNorm((2, 5), eps=0.1, bias=False), dense(nn.Tanh)), (2, 5)),
+    Case("layer norm on (B, T, in)", lambda: nn.Sequential(dense(nn.Tanh), nn.LayerNorm(5), dense(nn.Tanh)), (3, 5)),
+    Case("rms norm", lambda: nn.Sequential(dense(nn.Tanh), nn.RMSNorm(5), dense(nn.Tanh)), (5,)),
+    Case("rms norm on (B, T, in), no weight", lambda: nn.Sequential(
+        dense(nn.Tanh), nn.RMSNorm(5, eps=0.3, elementwise_affine=False), dense(nn.Tanh)), (2, 5)),
+    Case("softmax over positions", lambda: nn.Sequential(dense(nn.Tanh), nn.Softmax(1), dense(nn.Tanh)), (3, 5)),
+    Case("log-softmax inside", lambda: nn.Sequential(dense(nn.Tanh), nn.LogSoftmax(-1), dense(nn.Tanh)), (5,)),
     Case("softmax inside", lambda: nn.Sequential(dense(nn.Tanh), nn.Softmax(1), dense(nn.Tanh)), (5,)),
     Case("batchnorm 1d", lambda: nn.Sequential(dense(nn.Tanh), nn.BatchNorm1d(5), nn.Tanh(), dense(nn.Tanh)), (5,)),
     Case("batchnorm at both ends", lambda: nn.Sequential(nn.BatchNorm1d(5), dense(nn.Tanh), nn.BatchNorm1d(5)), (5,)),
@@ -237,6 +247,8 @@ MAPS = [
     Case("batchnorm on sequences", lambda: around(nn.BatchNorm1d(2), dims=1), (1, 5)),
     Case("residual, convolutional", lambda: around(Residual(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU())), (1, 4, 3)),
     Case("group norm", lambda: around(nn.GroupNorm(2, 4), channels=4), (1, 4, 3)),
+    Case("group norm without weights", lambda: around(nn.GroupNorm(1, 2, eps=0.2, affine=False)), (1, 4, 3)),
+    Case("group norm on sequences", lambda: around(nn.GroupNorm(2, 2), dims=1), (1, 5)),
     Case("flatten in part", lambda: nn.Sequential(nn.Flatten(2), dense(nn.Tanh)), (2, 5, 1)),
     Case(
         "convolutional autoencoder",

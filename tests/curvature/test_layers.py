@@ -10,7 +10,7 @@ from torch.func import jacrev, vmap
 from torch.testing import assert_close
 
 from lapae.curvature import Leaf, Params, ggn_blocks, ggn_diagonal, reference
-from lapae.curvature.forward import leaves, record
+from lapae.curvature.forward import leaves, record, walk
 from lapae.curvature.likelihoods import Bernoulli
 
 
@@ -93,3 +93,22 @@ def test_nothing_but_layers_is_a_network_too():
     module = nn.Linear(4, 2).double()
     assert_close(ggn_diagonal(module, x, method="exact"), reference.ggn_diagonal(module, x))
     assert_close(ggn_blocks(module, x), reference.ggn_blocks(module, x))
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.GroupNorm(8, 64), nn.LayerNorm((64, 64, 64)), nn.RMSNorm((64, 64)), nn.Softmax(1), nn.LogSoftmax(1)]
+)
+def test_layers_that_couple_features_cost_no_row_per_feature(layer):
+    """262,144 of them: a row each would be 69 billion numbers."""
+    x = torch.randn(1, 64, 64, 64)
+    (leaf,) = leaves(walk(nn.Sequential(layer), x).nodes)
+    m_in, _ = leaf.rule.squared_backward(leaf, torch.rand(1, 64, 64, 64))
+    assert m_in is not None
+    assert m_in.isfinite().all()
+    assert (m_in > -1e-6).all()
+
+
+def test_a_softmax_says_over_what():
+    for dim in (None, 0):
+        with pytest.raises(ValueError, match="name the axis of the classes"):
+            ggn_diagonal(nn.Sequential(nn.Linear(4, 4), nn.Softmax(dim)), torch.zeros(2, 4))

@@ -8,7 +8,7 @@ from cases import CASES, Case, dense, seeded
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac, reference
+from lapae.curvature import Residual, Sum, ggn_blocks, ggn_diagonal, ggn_kfac, reference
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.curvature.rules import product_with_itself
 from lapae.models import conv, mlp
@@ -67,9 +67,9 @@ def test_chunks_inside_a_layer_change_nothing(monkeypatch):
     case = BY_NAME["conv2d padding"]
     module, x = case.module(), case.x(4)
     expected = ggn_diagonal(module, x, method="exact"), ggn_blocks(module, x), ggn_kfac(module, x, n_samples=None)
-    for file in ("rules.affine", "rules.base", "extract"):
+    for file in ("rules.base", "extract", "collect"):
         monkeypatch.setattr(f"lapae.curvature.{file}.CHUNK_FLOATS", 40)
-    monkeypatch.setattr("lapae.curvature.rules.affine.COLUMN_FLOATS", 40)
+    monkeypatch.setattr("lapae.curvature.extract.COLUMN_FLOATS", 40)
     assert_close(ggn_diagonal(module, x, method="exact"), expected[0])
     assert_close(ggn_blocks(module, x), expected[1])
     for name, factors in ggn_kfac(module, x, n_samples=None).items():
@@ -201,3 +201,23 @@ def test_methods_and_numbers_of_samples_are_checked():
         ggn_diagonal(module, x, method="approximate")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="n_samples=0: expected at least 1"):
         ggn_diagonal(module, x, method="mc", n_samples=0)
+
+
+@pytest.mark.parametrize("kind", ["residual", "sum"])
+def test_approx_leaves_out_what_two_ways_have_in_common(kind):
+    """For a diagonal M the pull through y = A x + B x is Σ_o m_o (A_oi + B_oi)²; its mixed term 2 Σ_o m_o A_oi B_oi is
+    dropped; for a skip connection (A = I) it is 2 m_i B_ii, a sum over all ways through a branch of several layers."""
+    torch.manual_seed(0)
+    way = nn.Linear(5, 5, bias=False)
+    a = torch.eye(5) if kind == "residual" else nn.Linear(5, 5, bias=False)
+    both = Residual(way) if kind == "residual" else Sum(a, way)
+    module = nn.Sequential(nn.Linear(4, 5), both, nn.Linear(5, 3)).double()
+    x = torch.randn(6, 4, dtype=torch.float64)
+    a, b = (torch.eye(5).double() if kind == "residual" else a.weight), way.weight
+    m = module[2].weight.square().sum(0)  # diag(M) where the two ways have met
+    h = ggn_diagonal(module, x)["0.bias"] / len(x)
+    assert_close(h, m @ (a.square() + b.square()))
+    whole = m @ (a + b).square()
+    assert_close(whole - h, 2 * m @ (a * b))
+    if kind == "residual":
+        assert_close(whole - h, 2 * m * b.diagonal())

@@ -95,7 +95,7 @@ def covered(case: Case) -> bool:
     known = (*AFFINE, *SELECTIONS, nn.Sequential, Residual, Sum)
 
     def is_activation(layer: nn.Module) -> bool:
-        return type(layer).__module__.endswith("activation") and not isinstance(layer, nn.Softmax)
+        return type(layer).__module__.endswith("activation") and not isinstance(layer, nn.Softmax | nn.LogSoftmax)
 
     return all(isinstance(m, known) or is_activation(m) for m in case.module().modules())
 

@@ -1,12 +1,12 @@
-"""The generalised Gauss-Newton matrix of networks of plain `torch.nn` layers. See README.md beside this file.
+"""The generalised Gauss-Newton matrix of any network. See README.md beside this file.
 
-Stands on its own: depends on torch and on the likelihoods only.
+Stands on its own: depends on torch only.
 """
 
 from lapae.curvature import reference
 from lapae.curvature.call import Call, call
+from lapae.curvature.collect import Kronecker
 from lapae.curvature.containers import Residual, Sum
-from lapae.curvature.extract import Kronecker
 from lapae.curvature.forward import Forward, record, walk
 from lapae.curvature.ggn import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac
 from lapae.curvature.rules import Elementwise, Leaf, LinearMap, Params, Rule, UnknownLayerError, register

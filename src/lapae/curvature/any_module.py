@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lapae.curvature.call import Work
-from lapae.curvature.extract import Kronecker, outer
+from lapae.curvature.collect import Kronecker, outer
+from lapae.curvature.extract import input_factor, output_rows, rows_diagonal
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.per_datum import PerDatum, Pulled, per_datum, rows_of_gradients
 from lapae.curvature.rules import CHUNK_FLOATS, Params, identity_rows
@@ -44,7 +45,7 @@ def add_diagonal(h: Tensor, pulled: Pulled, name: str) -> None:
     uses, copy = pulled.uses(name), pulled.copies.get(name)
     if len(uses) == 1 and copy is None:
         leaf, key, v = uses[0]
-        h += leaf.rule.rows_diagonal(leaf, v, None)[key]
+        h += rows_diagonal(leaf.rule, leaf, v, None)[key]
     elif uses or copy is not None:
         for data in _chunks(pulled, h.numel()):
             gradients = pulled.gradients(name, data)
@@ -95,13 +96,13 @@ def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: 
                 _add(outputs, name, _whole(pulled, name))
                 continue
             for leaf in leaves if fresh else ():  # inputs are the same for all rows
-                factor = leaf.rule.input_factor(leaf)
+                factor = input_factor(leaf.rule, leaf)
                 assert factor is not None
                 a, n = factor
                 known = inputs.get(name)
                 inputs[name] = (a, n) if known is None else (known[0] + a, known[1] + n)
-            factors = [outer(leaf.rule.output_rows(leaf, v), None) for leaf, _, v in pulled.uses(name)]
-            n_out = leaves[0].rule.output_rows(leaves[0], leaves[0].y[None]).shape[2]
+            factors = [outer(output_rows(leaf.rule, leaf, v), None) for leaf, _, v in pulled.uses(name)]
+            n_out = output_rows(leaves[0].rule, leaves[0], leaves[0].y[None]).shape[2]
             _add(outputs, name, sum(factors, at.output.new_zeros(n_out, n_out)))
 
     _pull_all(task, likelihood, sampling, budget, read)

@@ -2,7 +2,7 @@
 
 `approximate` carries the diagonal alone (the paper's linear-cost rule). `exact` carries all of M in whichever form is
 smaller, after a plan made from the sizes of the layers and a memory budget. What a layer yields from the M at its
-output is up to the reader (extract.py).
+output is up to the reader (collect.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Dense, Diagonal, Form, Rows, Seed
 from lapae.curvature.forward import Node, Skip, leaves, n_features
 from lapae.curvature.rules import Leaf, Params
 
 
-class Extract(Protocol):
+class Collect(Protocol):
     """Takes what it wants of a layer from the M at the layer's output."""
 
     takes_squares: bool
@@ -39,7 +40,7 @@ class Extract(Protocol):
 
 
 def approximate(
-    nodes: list[Node], stop: int, m: Tensor, extract: Extract, through: bool = False, forget: bool = False
+    nodes: list[Node], stop: int, m: Tensor, collect: Collect, through: bool = False, forget: bool = False
 ) -> Tensor:
     """Carry diag(M) from the output of the last node to node `stop`, which is read, and passed only if `through`.
 
@@ -47,40 +48,40 @@ def approximate(
     (B or 1, *F).
     """
     for i in range(len(nodes) - 1, stop - 1, -1):
-        pulled = _pull_diagonal(nodes[i], m, extract, need_input=through or i > stop)
+        pulled = _pull_diagonal(nodes[i], m, collect, need_input=through or i > stop)
         m = m if pulled is None else pulled
         if forget:
             nodes.pop()
     return m
 
 
-def _pull_diagonal(node: Node, m: Tensor, extract: Extract, need_input: bool) -> Tensor | None:
+def _pull_diagonal(node: Node, m: Tensor, collect: Collect, need_input: bool) -> Tensor | None:
     if isinstance(node, Leaf):
         m_in, h = node.rule.squared_backward(node, m, need_input)
         if h:
-            extract.squared(node, h)
+            collect.squared(node, h)
         return m_in
     total = None
     for way in node.ways:
         inner = m
         for k, child in enumerate(reversed(way)):
-            pulled = _pull_diagonal(child, inner, extract, need_input or k < len(way) - 1)
+            pulled = _pull_diagonal(child, inner, collect, need_input or k < len(way) - 1)
             inner = inner if pulled is None else pulled
         total = inner if total is None or not need_input else total + inner
     return total if need_input else None
 
 
-def pull_rows(node: Node, rows: Rows, extract: Extract, need_input: bool = True) -> Rows:
+def pull_rows(node: Node, rows: Rows, collect: Collect, need_input: bool = True) -> Rows:
     """Read a node and pull rows through it: exact, skip connections included."""
     if isinstance(node, Leaf):
         if node.trainable:
-            extract.rows(node, rows)
+            collect.rows(node, rows)
         return Rows(node.rule.vjp(node, rows.v), rows.c) if need_input else rows
     total = None
     for way in node.ways:
         inner = rows
         for k, child in enumerate(reversed(way)):
-            inner = pull_rows(child, inner, extract, need_input or k < len(way) - 1)
+            inner = pull_rows(child, inner, collect, need_input or k < len(way) - 1)
         total = inner.v if total is None or not need_input else total + inner.v
     return Rows(total, rows.c) if need_input and total is not None else rows
 
@@ -109,7 +110,7 @@ class Step:
     n_rows: int = 0
 
 
-def plan(nodes: Sequence[Node], stop: int, form: Form, extract: Extract, budget: int) -> list[Step]:
+def plan(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget: int) -> list[Step]:
     """Which form of M to use where, by counting, if it starts as `form`. `budget` is in numbers."""
     steps: list[Step] = []
     diagonal, whole = isinstance(form, Diagonal), not isinstance(form, Seed)
@@ -117,7 +118,7 @@ def plan(nodes: Sequence[Node], stop: int, form: Form, extract: Extract, budget:
     while i >= stop:
         node = nodes[i]
         n_in, n_out = n_features(node.x), n_features(node.y)
-        lean = diagonal and isinstance(node, Leaf) and (extract.takes_squares or not node.trainable)
+        lean = diagonal and isinstance(node, Leaf) and (collect.takes_squares or not node.trainable)
         whole_floats = n_out if lean else n_out**2
         dense_floats = whole_floats + n_out * n_in + n_in**2
         leaf = node if whole and isinstance(node, Leaf) else None
@@ -132,7 +133,7 @@ def plan(nodes: Sequence[Node], stop: int, form: Form, extract: Extract, budget:
             j = i
             while j > stop and n_features(nodes[j].x) >= n_out:
                 j -= 1
-            floats = max(leaf.rule.row_floats(leaf) for leaf in leaves(nodes[j : i + 1]))
+            floats = max(row_floats(leaf.rule, leaf) for leaf in leaves(nodes[j : i + 1]))
             steps.append(Step("rows", i, j, floats, n_out))
             diagonal, whole = False, True
             i = j
@@ -140,32 +141,32 @@ def plan(nodes: Sequence[Node], stop: int, form: Form, extract: Extract, budget:
     return steps
 
 
-def exact(nodes: Sequence[Node], stop: int, form: Form, extract: Extract, budget: int) -> None:
+def exact(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget: int) -> None:
     """Carry all of M from the output of the last node to node `stop`, which is read and not passed."""
-    for step in plan(nodes, stop, form, extract, budget):
+    for step in plan(nodes, stop, form, collect, budget):
         if step.form == "rows":
-            form = _pass_rows(nodes, step, stop, form, extract, budget)
+            form = _pass_rows(nodes, step, stop, form, collect, budget)
             continue
         node = nodes[step.first]
         assert isinstance(node, Leaf)
         assert not isinstance(form, Seed)
-        _read_whole(node, form, extract)
+        _read_whole(node, form, collect)
         if step.first == stop or step.form == "keep":
             continue
         form = _pass_whole(node, form)
 
 
-def _read_whole(leaf: Leaf, form: Diagonal | Dense, extract: Extract) -> None:
+def _read_whole(leaf: Leaf, form: Diagonal | Dense, collect: Collect) -> None:
     """For a diagonal M squares are exact; a dense one is read as it is."""
     if not leaf.trainable:
         return
-    if isinstance(form, Diagonal) and extract.takes_squares:
+    if isinstance(form, Diagonal) and collect.takes_squares:
         m = form.m.reshape(len(form.m), *leaf.y.shape[1:])
-        extract.squared(leaf, leaf.rule.squared_backward(leaf, m, need_input=False)[1])
+        collect.squared(leaf, leaf.rule.squared_backward(leaf, m, need_input=False)[1])
     elif isinstance(form, Diagonal):
-        extract.dense(leaf, torch.diag_embed(form.m.flatten(1)))
+        collect.dense(leaf, torch.diag_embed(form.m.flatten(1)))
     else:
-        extract.dense(leaf, form.c)
+        collect.dense(leaf, form.c)
 
 
 def _pass_whole(leaf: Leaf, form: Diagonal | Dense) -> Diagonal | Dense:
@@ -179,7 +180,7 @@ def _pass_whole(leaf: Leaf, form: Diagonal | Dense) -> Diagonal | Dense:
     return Dense(leaf.rule.dense_pull(leaf, form.c))
 
 
-def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, form: Form, extract: Extract, budget: int) -> Form:
+def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, form: Form, collect: Collect, budget: int) -> Form:
     """Rows through a stretch of layers, some at a time, collapsed to a matrix once features are fewer than rows."""
     y = nodes[step.first].y
     collapses = step.last > stop
@@ -191,7 +192,7 @@ def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, form: Form, extract
     for first in range(0, step.n_rows, size):
         rows = source.rows(first, min(first + size, step.n_rows), y)
         for k in range(step.first, step.last - 1, -1):
-            rows = pull_rows(nodes[k], rows, extract, need_input=k > stop)
+            rows = pull_rows(nodes[k], rows, collect, need_input=k > stop)
         if collapses:
             c = rows.dense()
             collapsed = c if collapsed is None else collapsed.add_(c)

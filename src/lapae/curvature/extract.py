@@ -1,174 +1,144 @@
-"""What is made of the M at a layer's output: the diagonal, the block, or Kronecker factors of it."""
+"""What a layer yields of its own from the M at its output: pieces of the diagonal, of the block, of Kronecker factors.
+
+Rules say what the derivatives of a layer are; here they are made use of. Each function goes by the class of the rule,
+the first argument, and has a default that is right for any: register a faster one for a rule of your own with
+`rows_diagonal.register(MyRule)`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from functools import singledispatch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lapae.curvature.forms import Rows
-from lapae.curvature.forward import Node, leaves
-from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
+from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, Rule, identity_rows, product_with_itself, row_bound
+from lapae.curvature.rules.affine import Affine, Linear
 
-
-class ExtractDiagonal:
-    """The diagonal of every layer's block, by full parameter name, in the parameter's shape."""
-
-    takes_squares = True
-
-    def __init__(self) -> None:
-        self.result: Params = {}
-
-    def squared(self, leaf: Leaf, h: Params) -> None:
-        """As it is."""
-        for key in leaf.trainable:
-            name = full_name(leaf, key)
-            self.result[name] = self.result[name] + h[key] if name in self.result else h[key]
-
-    def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """Squares of the rows' gradients."""
-        self.squared(leaf, leaf.rule.rows_diagonal(leaf, rows.v, rows.c))
-
-    def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """From the matrix."""
-        self.squared(leaf, leaf.rule.dense_diagonal(leaf, c))
+COLUMN_FLOATS = 1 << 22
+"""Numbers of columns whose products are summed: few enough to be found in the cache again."""
 
 
-class ExtractBlocks:
-    """The whole block of every layer, (P, P) with P its wanted parameters, flattened in their order, by layer name."""
-
-    takes_squares = False
-
-    def __init__(self) -> None:
-        self.result: Params = {}
-
-    def squared(self, leaf: Leaf, h: Params) -> None:
-        """A diagonal M still has a block with off-diagonal terms: never asked for here."""
-        raise AssertionError("the block of a layer is read from rows or a matrix")
-
-    def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """Gᵀ c G, some rows and data at a time: G is linear in the rows, so that c G are the gradients of c v."""
-        if leaf.rule.takes_matrix(leaf):
-            self.dense(leaf, rows.dense())
-            return
-        n_rows, n_data = rows.v.shape[:2]
-        n_parameters = sum(leaf.params[k].numel() for k in leaf.trainable)
-        n_pairs = max(1, CHUNK_FLOATS // (2 * n_parameters))
-        for b in range(0, n_data, max(1, n_pairs // n_rows)):
-            data = slice(b, b + max(1, n_pairs // n_rows))
-            part, v = leaf.part(data), rows.v[:, data]
-            right = v if rows.c is None else torch.einsum("brs,sb...->rb...", rows.c[data], v)
-            for r in range(0, n_rows, n_pairs):
-                g = self._gradients(part, v[r : r + n_pairs])
-                self._add(leaf, g.T @ (g if rows.c is None else self._gradients(part, right[r : r + n_pairs])))
-
-    def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """As the layer can, or through all rows of the identity."""
-        if leaf.rule.takes_matrix(leaf):
-            self._add(leaf, leaf.rule.dense_block(leaf, c))
-        else:
-            self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
-
-    def _gradients(self, leaf: Leaf, v: Tensor) -> Tensor:
-        """(R B, P)."""
-        gradients = leaf.rule.gradients(leaf, v)
-        return torch.cat([gradients[k].flatten(2) for k in leaf.trainable], dim=2).flatten(0, 1)
-
-    def _add(self, leaf: Leaf, block: Tensor) -> None:
-        self.result[leaf.name] = self.result[leaf.name] + block if leaf.name in self.result else block
-
-
-@dataclass(frozen=True)
-class Kronecker:
-    """A block as G ⊗ A / n: of a weight seen as a matrix (out, in), or, with A None, of a bias."""
-
-    g: Tensor
-    """(out, out): sum over data and positions of the M at the output."""
-    a: Tensor | None = None
-    """(in, in): sum over data and positions of x xᵀ."""
-    n: int = 1
-    """Data times positions."""
-
-    def __add__(self, other: Kronecker) -> Kronecker:
-        """Factors of more data: sums."""
-        if self.a is None or other.a is None:
-            return Kronecker(self.g + other.g)
-        return Kronecker(self.g + other.g, self.a + other.a, self.n + other.n)
-
-    def block(self) -> Tensor:
-        """The (out·in, out·in) matrix that the factors stand for."""
-        return self.g if self.a is None else torch.kron(self.g, self.a / self.n)
-
-
-class ExtractFactors:
-    """KFAC: an input factor from the forward pass, an output factor from M.
-
-    Biases, and parameters that are no matrix (those of a normalisation), get their exact block.
-    """
-
-    takes_squares = False
-
-    def __init__(self) -> None:
-        self._inputs: dict[str, tuple[Tensor, int]] = {}
-        self._outputs: Params = {}
-
-    @property
-    def result(self) -> dict[str, Kronecker]:
-        """Factors by full parameter name."""
-        factors = {name: Kronecker(g) for name, g in self._outputs.items()}
-        return factors | {name: Kronecker(self._outputs[name], a, n) for name, (a, n) in self._inputs.items()}
-
-    def inputs(self, nodes: Sequence[Node]) -> None:
-        """Input factors of all layers, once for every datum."""
-        for leaf in leaves(nodes):
-            factor = leaf.rule.input_factor(leaf) if "weight" in leaf.trainable else None
-            if factor is not None:
-                self._inputs[full_name(leaf, "weight")] = factor
-
-    def squared(self, leaf: Leaf, h: Params) -> None:
-        """The output factor is a full matrix: never asked for here."""
-        raise AssertionError("Kronecker factors are read from rows or a matrix")
-
-    def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """Outer products of rows: a sum over positions of them for the weight, of sums over positions for the bias."""
-        whole = [key for key in leaf.trainable if full_name(leaf, key) not in self._inputs]
-        if "weight" in leaf.trainable and "weight" not in whole:
-            v = leaf.rule.output_rows(leaf, rows.v)
-            g = outer(v, rows.c)
-            self._add(leaf, "weight", g)
-            if whole == ["bias"] and v.shape[-1] == 1:
-                self._add(leaf, "bias", g)
-                return
-        if whole:
-            gradients = leaf.rule.gradients(replace(leaf, trainable=tuple(whole)), rows.v)
-            for key in whole:
-                self._add(leaf, key, outer(gradients[key].flatten(2)[..., None], rows.c))
-
-    def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """The sum over data of the matrix; through all rows of the identity where the layer has positions."""
-        if not leaf.rule.takes_matrix(leaf):
-            self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
-            return
-        g = c.sum(0) * (len(leaf.y) // len(c))
-        for key in leaf.trainable:
-            self._add(leaf, key, g)
-
-    def _add(self, leaf: Leaf, key: str, g: Tensor) -> None:
-        name = full_name(leaf, key)
-        self._outputs[name] = self._outputs[name] + g if name in self._outputs else g
-
-
-def full_name(leaf: Leaf, key: str) -> str:
-    """The name of a layer's parameter in `named_parameters()` of the module."""
-    return f"{leaf.name}.{key}" if leaf.name else key
-
-
-def outer(v: Tensor, c: Tensor | None) -> Tensor:
-    """Σ_rs Σ_bp c_rs v_r v_sᵀ: (R, B, O, P) -> (O, O)."""
-    flat = v.flatten(0, 1).transpose(0, 1).flatten(1)  # (O, R B P)
+@singledispatch
+def rows_diagonal(rule: Rule, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
+    """Diagonal per parameter of Σ_b Gᵀ c G, G the gradients of rows v; c is (B, R, R), or None for the identity."""
+    gradients = rule.gradients(at, v)
     if c is None:
-        return product_with_itself(flat)
-    right = torch.einsum("brs,sbop->orbp", c, v).flatten(1)
-    return flat @ right.T
+        return {k: g.square().sum((0, 1)) for k, g in gradients.items()}
+    return {k: torch.einsum("brs,rb...,sb...->...", c, g, g) for k, g in gradients.items()}
+
+
+@rows_diagonal.register(Affine)
+def _(rule: Affine, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
+    """In chunks of data, as the gradient of a row and datum is |W| numbers."""
+    general = rows_diagonal.dispatch(Rule)
+    size = max(1, CHUNK_FLOATS // (len(v) * sum(p.numel() for p in at.params.values()) + n_columns(at)))
+    total: Params = {}
+    for i in range(0, len(at.x), size):
+        part = slice(i, i + size)
+        h = general(rule, at.part(part), v[:, part], None if c is None else c[part])
+        total = {k: total[k] + h[k] for k in h} if total else h
+    return total
+
+
+@rows_diagonal.register(Linear)
+def _(rule: Linear, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
+    """Without positions only the diagonal of M counts."""
+    if at.x.ndim > 2:
+        return rows_diagonal.dispatch(Affine)(rule, at, v, c)
+    m = v.square().sum(0) if c is None else torch.einsum("brs,rbo,sbo->bo", c, v, v)
+    return rule.squared_backward(at, m, need_input=False)[1]
+
+
+@singledispatch
+def dense_diagonal(rule: Rule, at: Leaf, c: Tensor) -> Params:
+    """Diagonal per parameter of Σ_b (∂y/∂w)ᵀ c (∂y/∂w), for c of (B or 1, out, out)."""
+    return rows_diagonal(rule, at, identity_rows(at.y), c.expand(len(at.y), *c.shape[1:]))
+
+
+@dense_diagonal.register(Linear)
+def _(rule: Linear, at: Leaf, c: Tensor) -> Params:
+    """Without positions only the diagonal of M counts."""
+    if at.x.ndim > 2:
+        return dense_diagonal.dispatch(Rule)(rule, at, c)
+    return rule.squared_backward(at, c.diagonal(dim1=1, dim2=2), need_input=False)[1]
+
+
+@singledispatch
+def dense_block(rule: Rule, at: Leaf, c: Tensor) -> Tensor:
+    """The block Σ_b (∂y/∂w)ᵀ c (∂y/∂w), (P, P), for c of (B or 1, out, out), where the rule `takes_matrix`."""
+    raise NotImplementedError
+
+
+@dense_block.register(Linear)
+def _(rule: Linear, at: Leaf, c: Tensor) -> Tensor:
+    """Σ_b c ⊗ x xᵀ, where x gets a one at its end for the bias."""
+    n_out, n_in = at.y.shape[1], at.x.shape[1]
+    x = torch.cat([at.x, at.x.new_ones(len(at.x), 1)], 1)
+    products = x[:, :, None] * x[:, None, :]
+    if len(c) == 1:
+        products = products.sum(0, keepdim=True)
+    block = (c.flatten(1).T @ products.flatten(1)).reshape(n_out, n_out, n_in + 1, n_in + 1)
+    block = block.transpose(1, 2).reshape(n_out * (n_in + 1), -1)
+    place = torch.arange(len(block), device=x.device).reshape(n_out, n_in + 1)  # the last of a row: bias
+    places = {"weight": place[:, :-1].flatten(), "bias": place[:, -1]}
+    wanted = torch.cat([places[k] for k in at.trainable])
+    return block[wanted[:, None], wanted]
+
+
+@singledispatch
+def input_factor(rule: Rule, at: Leaf) -> tuple[Tensor, int] | None:
+    """For KFAC: Σ over data and positions of x xᵀ, x the inputs (in,) that meet the weight, and how many there are.
+
+    None where the weight is no matrix that multiplies inputs: its block is then taken whole.
+    """
+    return None
+
+
+@input_factor.register(Affine)
+def _(rule: Affine, at: Leaf) -> tuple[Tensor, int]:
+    """Products of columns, some data at a time."""
+    if getattr(at.layer, "groups", 1) != 1:
+        raise ValueError(
+            f"layer {at.name!r}, {at.layer}: KFAC needs a convolution without groups; freeze its weight, or take "
+            "the diagonal"
+        )
+    factor, n = None, 0
+    size = max(1, COLUMN_FLOATS // n_columns(at))
+    for i in range(0, len(at.x), size):
+        columns = rule.flat_columns(at.layer, at.x[i : i + size])
+        product = product_with_itself(columns)
+        factor, n = product if factor is None else factor + product, n + columns.shape[1]
+    assert factor is not None
+    return factor, n
+
+
+@singledispatch
+def output_rows(rule: Rule, at: Leaf, v: Tensor) -> Tensor:
+    """For KFAC, where there is an input factor: rows per position, (R, B, out, P)."""
+    raise NotImplementedError
+
+
+@output_rows.register(Affine)
+def _(rule: Affine, at: Leaf, v: Tensor) -> Tensor:
+    """Outputs of the one group."""
+    return rule.outputs(at.layer, v)[:, :, 0]
+
+
+@singledispatch
+def row_floats(rule: Rule, at: Leaf) -> int:
+    """Numbers in memory for one row of one datum: what chunks are planned with."""
+    return row_bound(at)
+
+
+@row_floats.register(Linear)
+def _(rule: Linear, at: Leaf) -> int:
+    """No gradient is formed without positions."""
+    return 2 * max(at.x.shape[-1], at.y.shape[-1]) if at.x.ndim == 2 else row_bound(at)
+
+
+def n_columns(at: Leaf) -> int:
+    """Numbers in the columns of one datum."""
+    n_outputs = at.layer.out_features if isinstance(at.layer, nn.Linear) else at.layer.out_channels
+    return math.prod(at.y.shape[1:]) // n_outputs * at.params["weight"].numel() // n_outputs + 1

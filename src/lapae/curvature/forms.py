@@ -41,7 +41,6 @@ class Diagonal:
     m: Tensor
 
     def part(self, data: slice) -> Diagonal:
-        """M of some of the data."""
         return self if len(self.m) == 1 else Diagonal(self.m[data])
 
     def rows(self, first: int, last: int, y: Tensor) -> Rows:
@@ -51,13 +50,12 @@ class Diagonal:
 
 @dataclass(frozen=True)
 class Dense:
-    """M as a matrix a datum, or one matrix for all."""
+    """M as a matrix per datum, or one matrix for all."""
 
     c: Tensor
     """(B or 1, F, F)"""
 
     def part(self, data: slice) -> Dense:
-        """M of some of the data."""
         return self if len(self.c) == 1 else Dense(self.c[data])
 
     def rows(self, first: int, last: int, y: Tensor) -> Rows:
@@ -75,7 +73,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Factor:
-    """M = s sᵀ a datum, or one for all."""
+    """M = s sᵀ per datum, or one for all."""
 
     s: Tensor
     """(B or 1, F, F)"""
@@ -94,7 +92,6 @@ class Seed:
     output: Tensor
 
     def part(self, data: slice) -> Seed:
-        """M of some of the data."""
         return Seed(self.likelihood.part(data), self.output[data])
 
     def rows(self, first: int, last: int, y: Tensor) -> Rows:

@@ -1,4 +1,4 @@
-"""The forward pass, recorded: one entry a layer, with what went in and what came out.
+"""The forward pass, recorded: one entry per layer, with what went in and what came out.
 
 A network is a tree of `nn.Sequential` (flattened), `Residual` and `Sum`, with layers at its leaves. The module is only
 read: nothing is attached to it, and `params` may stand in for its weights.
@@ -108,7 +108,7 @@ def leaves(nodes: Iterable[Node]) -> Iterator[Leaf]:
 
 
 def n_features(x: Tensor) -> int:
-    """Numbers a datum."""
+    """Numbers per datum."""
     return math.prod(x.shape[1:])
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lapae.curvature import any_module, walked
 from lapae.curvature.call import Call, Work, call
-from lapae.curvature.extract import Kronecker
+from lapae.curvature.collect import Kronecker
 from lapae.curvature.forward import Forward, begin, walk
 from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.curvature.memory import within_memory

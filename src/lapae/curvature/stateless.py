@@ -31,7 +31,7 @@ def functional_call(module: nn.Module, values: Mapping[str, Tensor], args: tuple
         return module(*args)
     finally:
         for table, key, own in places:
-            table[key] = own
+            table[key] = own  # pyright: ignore[reportArgumentType]
         for layer in module.modules():
             if isinstance(layer, nn.RNNBase):  # it keeps a list of its weights
                 layer._update_flat_weights()

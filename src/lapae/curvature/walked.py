@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from lapae.curvature.any_module import Sampling, check_code
-from lapae.curvature.backward import Extract, approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
-from lapae.curvature.extract import ExtractBlocks, ExtractDiagonal, ExtractFactors, Kronecker, full_name
+from lapae.curvature.backward import Collect, approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
+from lapae.curvature.collect import CollectBlocks, CollectDiagonal, CollectFactors, Kronecker, full_name
+from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Dense, Diagonal, Form, Rows, seed
 from lapae.curvature.forward import Forward, leaves, n_features
 from lapae.curvature.likelihoods import Likelihood
@@ -25,80 +26,80 @@ def diagonal(
     forget: bool,
 ) -> Params:
     """The diagonal by every method but sketch. `budget` is in numbers; with `forget` layers are let go on the way."""
-    extract, forward = ExtractDiagonal(), forward.promoted()
+    collect, forward = CollectDiagonal(), forward.promoted()
     names, stop = _names(forward), forward.first_trainable
     output, nodes = forward.output.detach(), forward.nodes
     if method == "approx":
-        approximate(nodes, stop, likelihood.hessian_diag(output), extract, forget=forget)
+        approximate(nodes, stop, likelihood.hessian_diag(output), collect, forget=forget)
     elif method == "exact":
-        _exact(forward, len(nodes), seed(likelihood, output), extract, budget)
+        _exact(forward, len(nodes), seed(likelihood, output), collect, budget)
     elif method == "mc":
-        _sampled(forward, likelihood, extract, *sampling, budget)
+        _sampled(forward, likelihood, collect, *sampling, budget)
     elif method == "mixed":
         k = max(stop, _first_narrow(forward, switch))
         form = seed(likelihood, output)
         if k < len(nodes):
-            form = Diagonal(approximate(nodes, k, likelihood.hessian_diag(output), extract, through=k > stop))
+            form = Diagonal(approximate(nodes, k, likelihood.hessian_diag(output), collect, through=k > stop))
         if k > stop:
-            _exact(forward, k, form, extract, budget)
+            _exact(forward, k, form, collect, budget)
     else:
         k = _bottleneck(forward, bottleneck)
         check_code(n_features(nodes[k - 1].y if k else nodes[0].x))
-        approximate(nodes, max(k, stop), likelihood.hessian_diag(output), extract)
+        approximate(nodes, max(k, stop), likelihood.hessian_diag(output), collect)
         if k > stop:
-            _exact(forward, k, Dense(_latent_curvature(forward, k, likelihood)), extract, budget)
-    return {name: extract.result[name] for name in names}
+            _exact(forward, k, Dense(_latent_curvature(forward, k, likelihood)), collect, budget)
+    return {name: collect.result[name] for name in names}
 
 
 def blocks(forward: Forward, likelihood: Likelihood, budget: int) -> Params:
     """The exact block of every layer."""
-    extract, forward = ExtractBlocks(), forward.promoted()
-    _exact(forward, len(forward.nodes), seed(likelihood, forward.output.detach()), extract, budget)
-    return {leaf.name: extract.result[leaf.name] for leaf in leaves(forward.nodes) if leaf.trainable}
+    collect, forward = CollectBlocks(), forward.promoted()
+    _exact(forward, len(forward.nodes), seed(likelihood, forward.output.detach()), collect, budget)
+    return {leaf.name: collect.result[leaf.name] for leaf in leaves(forward.nodes) if leaf.trainable}
 
 
 def kfac(forward: Forward, likelihood: Likelihood, sampling: Sampling | None, budget: int) -> dict[str, Kronecker]:
     """Kronecker factors, with sampled or exact output factors."""
-    extract, forward = ExtractFactors(), forward.promoted()
-    extract.inputs(forward.nodes)
+    collect, forward = CollectFactors(), forward.promoted()
+    collect.inputs(forward.nodes)
     if sampling is None:
-        _exact(forward, len(forward.nodes), seed(likelihood, forward.output.detach()), extract, budget)
+        _exact(forward, len(forward.nodes), seed(likelihood, forward.output.detach()), collect, budget)
     else:
-        _sampled(forward, likelihood, extract, *sampling, budget)
-    result = extract.result
+        _sampled(forward, likelihood, collect, *sampling, budget)
+    result = collect.result
     return {name: result[name] for name in _names(forward)}
 
 
-def _exact(forward: Forward, end: int, form: Form, extract: Extract, budget: int) -> None:
+def _exact(forward: Forward, end: int, form: Form, collect: Collect, budget: int) -> None:
     """Carry all of M from the output of node end - 1 to the first wanted layer, in chunks of data under the budget."""
     stop = forward.first_trainable
     nodes = forward.nodes[:end]
-    size = data_per_chunk(plan(nodes, stop, form, extract, budget), budget)
+    size = data_per_chunk(plan(nodes, stop, form, collect, budget), budget)
     n_data = len(forward.output)
     for i in range(0, n_data, size):
         data = slice(i, i + size)
         part = nodes if size >= n_data else [node.part(data) for node in nodes]
-        exact(part, stop, form if size >= n_data else form.part(data), extract, budget)
+        exact(part, stop, form if size >= n_data else form.part(data), collect, budget)
 
 
 def _sampled(
     forward: Forward,
     likelihood: Likelihood,
-    extract: Extract,
+    collect: Collect,
     n_samples: int,
     generator: torch.Generator | None,
     budget: int,
 ) -> None:
     """Pull back vectors v ~ N(0, H_out / n_samples), some at a time: E Σ v vᵀ = H_out."""
     output, stop, nodes = forward.output.detach(), forward.first_trainable, forward.nodes
-    floats = max(leaf.rule.row_floats(leaf) for leaf in leaves(nodes)) * len(output)
+    floats = max(row_floats(leaf.rule, leaf) for leaf in leaves(nodes)) * len(output)
     size = max(1, min(n_samples, budget // floats))
     for first in range(0, n_samples, size):
         n = min(size, n_samples - first)
         eps = torch.randn(n, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
         rows = Rows(likelihood.hessian_factor(output, eps * n_samples**-0.5))
         for k in range(len(nodes) - 1, stop - 1, -1):
-            rows = pull_rows(nodes[k], rows, extract, need_input=k > stop)
+            rows = pull_rows(nodes[k], rows, collect, need_input=k > stop)
 
 
 def _latent_curvature(forward: Forward, k: int, likelihood: Likelihood) -> Tensor:

@@ -124,7 +124,6 @@ class Laplace(Method):
         return dict(zip(names, moved, strict=True))
 
     def sample_params(self, generator: torch.Generator | None) -> dict[str, Tensor]:
-        """One draw of the weights."""
         eps = normal(self.posterior.prior, self.posterior.n_weights, generator)
         return self.params_at(self.posterior.scale_noise(eps))
 
@@ -137,7 +136,6 @@ class Laplace(Method):
             return WeightDraws(self.network, self.params_at(noise))
 
     def draw_mean(self) -> Draws:
-        """The network at the mean weights."""
         return Point(self.network)
 
     def weight_posterior(self) -> WeightPosterior:

@@ -1,4 +1,4 @@
-"""One matrix a layer: exact within layers, zero between them. For small layers."""
+"""One matrix per layer: exact within layers, zero between them. For small layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lapae.posterior.precision import Precision, eigh
 
 
 class BlockPrecision(Precision):
-    """H as a matrix (n, n) a layer, over the layer's parameters, flattened in their order."""
+    """H as a matrix (n, n) per layer, over the layer's parameters, flattened in their order."""
 
     def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
         super().__init__(shapes, prior_precision, temperature)
@@ -26,7 +26,6 @@ class BlockPrecision(Precision):
         self._eigen: list[tuple[Tensor, Tensor] | None] = [None] * len(self.layer_sizes)
 
     def block(self, i: int) -> Tensor:
-        """H of the i-th layer."""
         return self.get_buffer(f"h{i}")
 
     def reset(self, value: float | Sequence[float]) -> None:
@@ -37,7 +36,6 @@ class BlockPrecision(Precision):
         self._forget()
 
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
-        """Layer by layer, in place."""
         for i, layer in enumerate(self.layers):
             self.block(i).mul_(keep).add_(curvature[layer] * gain)
         self._forget()
@@ -59,7 +57,6 @@ class BlockPrecision(Precision):
         return found
 
     def prior_of_parameter(self, name: str) -> Tensor:
-        """δ of a parameter."""
         return self.prior[list(self.shapes).index(name)]
 
     def scale_noise(self, eps: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def log_marginal_likelihood(log_likelihood: float, mean: Mapping[str, Tensor], p
 
 
 def maximise(mean: Mapping[str, Tensor], precision: Precision, groups: Literal["scalar", "layer"] = "scalar") -> None:
-    """Set the prior precision of `precision` to the maximum of the evidence: one number, or one a layer."""
+    """Set the prior precision of `precision` to the maximum of the evidence: one number, or one per layer."""
     values = precision.eigenvalues()
     norms = {name: _squared_norm(mean, precision, name) for name in values}
     if groups == "scalar":

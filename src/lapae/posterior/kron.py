@@ -1,4 +1,4 @@
-"""Kronecker factors a weight: H = G ⊗ A / n, sampled through the eigenvectors of both factors.
+"""Kronecker factors per weight: H = G ⊗ A / n, sampled through the eigenvectors of both factors.
 
 With G = U diag(g) Uᵀ and A = V diag(a) Vᵀ, the precision G ⊗ A / n + δ I has eigenvectors U ⊗ V and eigenvalues
 g_i a_j / n + δ: exact, without damping heuristics (Ritter et al. 2018; Daxberger et al. 2021).
@@ -80,7 +80,7 @@ class KronPrecision(Precision):
         self._eigen = None
 
     def _factors(self) -> list[tuple[Tensor, Tensor | None, Tensor]]:
-        """(U, V, eigenvalues (out, in) of H) a parameter."""
+        """(U, V, eigenvalues (out, in) of H) of each parameter."""
         if self._eigen is None:
             self._eigen = []
             for i, name in enumerate(self.shapes):
@@ -151,5 +151,4 @@ class KronPrecision(Precision):
         return {name: self._factors()[i][2].reshape(-1) for i, name in enumerate(self.shapes)}
 
     def prior_of(self, name: str) -> Tensor:
-        """δ of a parameter."""
         return self.prior[list(self.shapes).index(name)]

@@ -1,7 +1,7 @@
 """The precision of a Gaussian over the weights: (H + δ I) / T, with H the curvature of the data.
 
-H is kept as a diagonal, as a block a layer, or as Kronecker factors a weight: three classes with the same methods. All
-vectors are flat, (…, P), over the parameters in the order of `shapes`. δ > 0 is the prior precision, one number a
+H is kept as a diagonal, as a block per layer, or as Kronecker factors per weight: three classes with the same methods.
+All vectors are flat, (…, P), over the parameters in the order of `shapes`. δ > 0 is the prior precision, one number per
 parameter tensor; T is the temperature. Every H is positive semi-definite by construction (sums of squares), so that the
 precision is positive whatever happens in float32.
 """
@@ -51,7 +51,6 @@ class Precision(nn.Module):
 
     @property
     def n_weights(self) -> int:
-        """P."""
         return sum(self.sizes)
 
     def set_prior(self, delta: float | Sequence[float] | Tensor) -> None:
@@ -158,7 +157,6 @@ class DiagonalPrecision(Precision):
             part.fill_(number)
 
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
-        """Element by element, in place."""
         self.h.mul_(keep)
         new = [curvature[name] for name in self.shapes]
         if isinstance(gain, Tensor):
@@ -179,12 +177,12 @@ class DiagonalPrecision(Precision):
         return (self.h + (self.flat_prior() if prior is None else prior)).div_(self.temperature)
 
     def scale_noise(self, eps: Tensor) -> Tensor:
-        """Eps / √precision."""
+        """eps / √precision."""
         deviation = self.diagonal().rsqrt_()
         return deviation.mul_(eps) if eps.ndim == 1 else deviation * eps
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """G / √precision."""
+        """g / √precision."""
         precision = self.split(self.diagonal())
         return torch.cat([g * precision[name].reshape(-1).rsqrt() for name, g in gradients.items()], dim=-1)
 
@@ -197,5 +195,4 @@ class DiagonalPrecision(Precision):
         return {name: part.reshape(-1) for name, part in self.split(self.h).items()}
 
     def prior_of(self, name: str) -> Tensor:
-        """δ of a parameter."""
         return self.prior[list(self.shapes).index(name)]

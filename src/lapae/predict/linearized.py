@@ -20,6 +20,7 @@ from torch.func import vjp, vmap
 from lapae.curvature import Forward, Leaf
 from lapae.curvature.any_module import LARGEST_CODE
 from lapae.curvature.backward import pull_rows
+from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Node, leaves, n_features
 from lapae.curvature.rules import Params, identity_rows
@@ -103,7 +104,7 @@ class _Spread:
         return max(
             2 * max(n_features(leaf.x), n_features(leaf.y))
             if self.has_independent_units(leaf)
-            else leaf.rule.row_floats(leaf)
+            else row_floats(leaf.rule, leaf)
             for leaf in leaves(nodes)
         )
 
@@ -118,11 +119,9 @@ class _Covariance:
         self.total: Tensor | float = 0.0
 
     def squared(self, leaf: Leaf, h: Params) -> None:
-        """Not asked for: rows are exact."""
         raise AssertionError
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """Not asked for: rows are exact."""
         raise AssertionError
 
     def take(self, n_rows: int, n_data: int, like: Tensor) -> Tensor:
@@ -130,7 +129,6 @@ class _Covariance:
         return self.total if isinstance(self.total, Tensor) else like.new_zeros(n_data, n_rows, n_rows)
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """Add a layer's part."""
         if self.spread.has_independent_units(leaf):
             part = torch.einsum("rbo,bo,sbo->brs", rows.v, self._unit_variance(leaf), rows.v)
         else:
@@ -154,7 +152,6 @@ class _Variance(_Covariance):
     """The diagonal alone: (R, B)."""
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """Add a layer's part."""
         if self.spread.has_independent_units(leaf):
             part = (rows.v.square() * self._unit_variance(leaf)).sum(-1)
         else:

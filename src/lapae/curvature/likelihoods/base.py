@@ -157,7 +157,6 @@ class Observed(Likelihood):
 
     @property
     def diagonal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the likelihood."""
         return self.inner.diagonal
 
     def log_prob_elements(self, output: Tensor, target: Tensor) -> Tensor:
@@ -165,15 +164,12 @@ class Observed(Likelihood):
         return self.inner.log_prob_elements(output, target) * self.mask
 
     def mean(self, output: Tensor) -> Tensor:
-        """That of the likelihood."""
         return self.inner.mean(output)
 
     def variance(self, output: Tensor) -> Tensor:
-        """That of the likelihood."""
         return self.inner.variance(output)
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """That of the likelihood."""
         return self.inner.sample(output, generator)
 
     def part(self, data: slice) -> Observed:

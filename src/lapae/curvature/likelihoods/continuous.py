@@ -69,11 +69,9 @@ class Location(Skipping):
         return other
 
     def mean(self, output: Tensor) -> Tensor:
-        """The output itself."""
         return output
 
     def variance_of_mean(self, output: Tensor, variance: Tensor) -> Tensor:
-        """That of the output."""
         return variance
 
     def _gap(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

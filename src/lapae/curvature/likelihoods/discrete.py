@@ -20,7 +20,6 @@ class Bernoulli(Skipping):
 
     @property
     def support(self) -> tuple[float, float]:
-        """0 to 1."""
         return 0.0, 1.0
 
     def log_prob_elements(self, output: Tensor, target: Tensor) -> Tensor:
@@ -64,7 +63,6 @@ class Categorical(Likelihood):
 
     @property
     def support(self) -> tuple[float, float]:
-        """0 to 1."""
         return 0.0, 1.0
 
     def log_prob_elements(self, output: Tensor, target: Tensor) -> Tensor:

@@ -47,12 +47,10 @@ class Mixed(Likelihood):
 
     @property
     def diagonal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether all parts are."""
         return all(which.diagonal for which, _, _ in self.parts)
 
     @property
     def exponential(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether all parts are."""
         return all(which.exponential for which, _, _ in self.parts)
 
     @property
@@ -67,20 +65,16 @@ class Mixed(Likelihood):
         return self._each("log_prob_elements", output, target)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """The sum over parts."""
         terms = [which.log_prob(*slices) for which, slices in self._slices(output, target)]
         return torch.stack(terms).sum(0)
 
     def mean(self, output: Tensor) -> Tensor:
-        """Part by part."""
         return self._each("mean", output)
 
     def variance(self, output: Tensor) -> Tensor:
-        """Part by part."""
         return self._each("variance", output)
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Part by part."""
         return torch.cat([which.sample(part, generator) for which, (part,) in self._slices(output)], -1)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
@@ -90,20 +84,16 @@ class Mixed(Likelihood):
         return torch.cat([part.expand(n_data, -1) for part in parts], -1)
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
-        """Part by part."""
         return self._each("hessian_product", output, t)
 
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
-        """Part by part."""
         return self._each("hessian_factor", output, eps)
 
     def variance_of_mean(self, output: Tensor, variance: Tensor) -> Tensor:
-        """Part by part."""
         return self._each("variance_of_mean", output, variance)
 
     @property
     def noisy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether a part is."""
         return any(which.noisy for which, _, _ in self.parts)
 
     def with_noise(self, sigma: Tensor) -> Mixed:

@@ -1,6 +1,6 @@
-"""One rule a class of layers."""
+"""One rule per class of layers."""
 
-from lapae.curvature.rules import activations, affine, convolution, linear_maps, norm
+from lapae.curvature.rules import activations, affine, convolution, groups, linear_maps, norm
 from lapae.curvature.rules.activations import Elementwise
 from lapae.curvature.rules.base import (
     CHUNK_FLOATS,
@@ -13,6 +13,7 @@ from lapae.curvature.rules.base import (
     identity_rows,
     product_with_itself,
     register,
+    row_bound,
 )
 from lapae.curvature.rules.linear_maps import LinearMap
 
@@ -28,10 +29,12 @@ __all__ = [
     "affine",
     "convolution",
     "find",
+    "groups",
     "hollow",
     "identity_rows",
     "linear_maps",
     "norm",
     "product_with_itself",
     "register",
+    "row_bound",
 ]

@@ -23,15 +23,15 @@ class Elementwise(Rule):
         return jvp(lambda x: self.apply(layer, {}, x), (x,), (torch.ones_like(x),))[1]
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
-        """F'(x) t."""
+        """f'(x) t."""
         return self.derivative(at.layer, at.x, at.y) * t
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """F'(x) v."""
+        """f'(x) v."""
         return self.derivative(at.layer, at.x, at.y) * v
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
-        """F'(x)² m."""
+        """f'(x)² m."""
         return self.derivative(at.layer, at.x, at.y).square_().mul_(m) if need_input else None, {}
 
 
@@ -105,7 +105,7 @@ class GELU(Elementwise):
     uses_y = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """F'(x) of the variant in use."""
+        """f'(x) of the variant in use."""
         if layer.approximate == "none":
             density = torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi)
             return 0.5 * (1 + torch.erf(x / math.sqrt(2))) + x * density
@@ -144,10 +144,8 @@ class Identity(Elementwise):
     uses_x = uses_y = False
 
     def check(self, layer: Any) -> None:
-        """Refuse active dropout."""
         if layer.training and getattr(layer, "p", 0) > 0:
             raise ValueError("dropout is on; the curvature is that of one network: call .eval() first")
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """One."""
         return torch.ones_like(x)

@@ -108,11 +108,11 @@ class Rule:
         return vmap(of_datum, in_dims=(0, 1), out_dims=1)(at.x, v)
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
-        """The vjp with squared coefficients: m_in = Σ_o m_o J_oi², and h_w = Σ_b Σ_o m_o (∂y_o/∂w)² a parameter."""
+        """The vjp with squared coefficients: m_in = Σ_o m_o J_oi², and h_w = Σ_b Σ_o m_o (∂y_o/∂w)² per parameter."""
         weights = m.reshape(len(m), -1).T.expand(-1, len(at.x))
         m_in = torch.zeros_like(at.x) if need_input else None
         h = {k: torch.zeros_like(at.params[k]) for k in at.trainable}
-        size = max(1, CHUNK_FLOATS // (len(at.x) * self.row_floats(at)))
+        size = max(1, CHUNK_FLOATS // (len(at.x) * row_bound(at)))
         for first in range(0, len(weights), size):
             eye = identity_rows(at.y, first, min(first + size, len(weights)))
             w = weights[first : first + size]
@@ -122,17 +122,6 @@ class Rule:
             for k in h:
                 h[k] += torch.einsum("rb,rb...->...", w, gradients[k].square())
         return m_in, h
-
-    def rows_diagonal(self, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
-        """Diagonal a parameter of Σ_b Gᵀ c G, G the gradients of the rows; c (B, R, R), or None: the identity."""
-        gradients = self.gradients(at, v)
-        if c is None:
-            return {k: g.square().sum((0, 1)) for k, g in gradients.items()}
-        return {k: torch.einsum("brs,rb...,sb...->...", c, g, g) for k, g in gradients.items()}
-
-    def dense_diagonal(self, at: Leaf, c: Tensor) -> Params:
-        """Diagonal a parameter of Σ_b (∂y/∂w)ᵀ c (∂y/∂w), for c of (B or 1, out, out)."""
-        return self.rows_diagonal(at, identity_rows(at.y), c.expand(len(at.y), *c.shape[1:]))
 
     def takes_matrix(self, at: Leaf) -> bool:
         """Whether M may be pulled through this layer, and its block be read, as a matrix; else it goes as rows."""
@@ -145,25 +134,11 @@ class Rule:
         d = self.jvp(at, torch.ones_like(at.x)[None])[0].flatten(1)
         return (c * d[:, None, :]).mul_(d[:, :, None])
 
-    def row_floats(self, at: Leaf) -> int:
-        """Numbers in memory for one row of one datum: what chunks are planned with."""
-        widest = max(math.prod(at.x.shape[1:]), math.prod(at.y.shape[1:]))
-        return 2 * widest + sum(p.numel() for p in at.params.values())
 
-    def input_factor(self, at: Leaf) -> tuple[Tensor, int] | None:
-        """For KFAC: Σ over data and positions of x xᵀ, x the inputs (in,) that meet the weight, and how many there are.
-
-        None where the weight is no matrix that multiplies inputs: its block is then taken whole.
-        """
-        return None
-
-    def output_rows(self, at: Leaf, v: Tensor) -> Tensor:
-        """For KFAC, where there is an input factor: rows a position, (R, B, out, P)."""
-        raise NotImplementedError
-
-    def dense_block(self, at: Leaf, c: Tensor) -> Tensor:
-        """The block Σ_b (∂y/∂w)ᵀ c (∂y/∂w), (P, P), for c of (B or 1, out, out)."""
-        raise NotImplementedError
+def row_bound(at: Leaf) -> int:
+    """Numbers in memory for one row of one datum, where its gradient is formed."""
+    widest = max(math.prod(at.x.shape[1:]), math.prod(at.y.shape[1:]))
+    return 2 * widest + sum(p.numel() for p in at.params.values())
 
 
 def identity_rows(y: Tensor, first: int = 0, last: int | None = None) -> Tensor:

@@ -31,7 +31,6 @@ class Conv(Affine):
             )
 
     def apply(self, layer: Any, params: Params, x: Tensor) -> Tensor:
-        """The convolution."""
         return self._convolve(layer, x, params["weight"], params.get("bias"))
 
     def _convolve(self, layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -87,7 +86,7 @@ class Conv(Affine):
         return all(s == 1 for s in at.layer.stride) and min(self._reach(at.layer)) >= 0
 
     def _reach(self, layer: Any) -> list[int]:
-        """Padding of the transposed map, a dimension each."""
+        """Padding of the transposed map, for each dimension."""
         padding = (0,) * len(layer.kernel_size) if isinstance(layer.padding, str) else layer.padding
         return [d * (k - 1) - p for d, k, p in zip(layer.dilation, layer.kernel_size, padding, strict=True)]
 

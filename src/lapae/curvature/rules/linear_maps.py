@@ -4,7 +4,7 @@ For the diagonal of M they need the squares of their coefficients:
 
 - selections (padding, pixel shuffle, nearest upsampling, max-pooling): coefficients are 0 and 1, their own squares;
 - averages: all coefficients of a window are equal, so that m is multiplied by that coefficient first;
-- bilinear upsampling: a product of one small matrix a dimension, squared element by element.
+- bilinear upsampling: a product of one small matrix per dimension, squared element by element.
 """
 
 from __future__ import annotations
@@ -81,21 +81,18 @@ class Reshape(LinearMap):
             raise ValueError("the batch axis (0) must be kept, and dimensions be numbers")
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
-        """Another view."""
         return t.reshape(*t.shape[:2], *at.y.shape[1:])
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """Another view."""
         return v.reshape(*v.shape[:2], *at.x.shape[1:])
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
-        """Another view."""
         return m.reshape(len(m), *at.x.shape[1:])
 
 
 @register(nn.Upsample)
 class Upsample(LinearMap):
-    """Nearest (a selection), and linear, bilinear, trilinear and bicubic (one matrix a dimension)."""
+    """Nearest (a selection), and linear, bilinear, trilinear and bicubic (one matrix per dimension)."""
 
     def apply(self, layer: Any, params: Params, x: Tensor) -> Tensor:
         """The layer, or on a CPU, where torch's nearest upsampling goes through another memory format, plain copies."""
@@ -120,7 +117,7 @@ class Upsample(LinearMap):
         return _sum_copies(v.flatten(0, 1), factors).unflatten(0, v.shape[:2])
 
     def _whole_factors(self, layer: Any, size: torch.Size) -> list[int] | None:
-        """Copies a dimension, where every input is copied equally often: a scale of 2.3 may double a size, unevenly."""
+        """Copies per dimension, where all inputs are copied equally often: a scale of 2.3 may double a size, unevenly."""
         if layer.mode != "nearest":
             return None
         if layer.size is None:
@@ -151,7 +148,7 @@ class Upsample(LinearMap):
 
 
 def _copies(x: Tensor, factors: list[int]) -> Tensor:
-    """Each element `factor` times in a row, a dimension after the other: (N, C, *size) -> (N, C, *size * factors)."""
+    """Each element `factor` times in a row, one dimension after the other: (N, C, *size) -> (N, C, *size * factors)."""
     for dim, factor in reversed(list(enumerate(factors, start=2))):
         if factor > 1:
             x = torch.stack([x] * factor, dim + 1).flatten(dim, dim + 1)
@@ -159,7 +156,7 @@ def _copies(x: Tensor, factors: list[int]) -> Tensor:
 
 
 def _sum_copies(v: Tensor, factors: list[int]) -> Tensor:
-    """Sum of each block of copies, a dimension after the other: (N, C, *size * factors) -> (N, C, *size).
+    """Sum of each block of copies, one dimension after the other: (N, C, *size * factors) -> (N, C, *size).
 
     Strided slices are added, which is many times faster than a sum over small inner dimensions.
     """
@@ -192,8 +189,6 @@ class Average(LinearMap):
 
 @register(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 class AvgPool(Average):
-    """Average pooling."""
-
     def coefficients(self, layer: Any, n_in: int, which: int, like: Tensor) -> Tensor:
         """The largest entry of each row of the one-dimensional pooling matrix."""
 
@@ -248,13 +243,11 @@ class MaxPool(LinearMap):
         return t.flatten(3).gather(3, places).reshape(len(t), *at.y.shape)
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """Scatter to the winners."""
         places = at.saved.flatten(2).expand(len(v), -1, -1, -1)
         flat = v.new_zeros(len(v), *at.x.flatten(2).shape).scatter_add_(3, places, v.flatten(3))
         return flat.reshape(len(v), *at.x.shape)
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
-        """Scatter to the winners."""
         return self.vjp(at, m.expand(1, *at.y.shape))[0]
 
 

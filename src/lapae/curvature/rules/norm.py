@@ -1,7 +1,4 @@
-"""Normalisations. Batch normalisation in eval mode is a scale and a shift a channel, y = weight * x̂ + bias, with x̂
-fixed by buffers. Those within a datum couple its features and have no short form: the general rule is right for them,
-and as slow as a row a feature.
-"""
+"""Batch normalisation in eval mode: a scale and a shift per channel, y = weight * x̂ + bias, with x̂ fixed by buffers."""
 
 from __future__ import annotations
 
@@ -41,15 +38,15 @@ class BatchNorm(Rule):
         return (x - self._channels(layer.running_mean, x)) * self._inverse_deviation(layer, x)
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
-        """Scale t."""
+        """scale * t."""
         return t * self._scale(at.layer, at.params, at.x)
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """Scale v."""
+        """scale * v."""
         return v * self._scale(at.layer, at.params, at.x)
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
-        """Scale² m, Σ m x̂², Σ m."""
+        """scale² m, Σ m x̂², Σ m."""
         h = {}
         if "weight" in at.trainable:
             h["weight"] = self._sum(m * self._normalised(at.layer, at.x).square())
@@ -65,6 +62,3 @@ class BatchNorm(Rule):
         """Sums over positions of v x̂ and v."""
         values = {"weight": v * self._normalised(at.layer, at.x), "bias": v}
         return {k: values[k].flatten(2).unflatten(2, (at.x.shape[1], -1)).sum(-1) for k in at.trainable}
-
-
-register(nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LogSoftmax, nn.Softmax)(Rule)

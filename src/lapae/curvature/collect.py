@@ -1,0 +1,173 @@
+"""What is gathered on the way back, layer by layer: the diagonal, the blocks, or Kronecker factors of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lapae.curvature.extract import dense_block, dense_diagonal, input_factor, output_rows, rows_diagonal
+from lapae.curvature.forms import Rows
+from lapae.curvature.forward import Node, leaves
+from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
+
+
+class CollectDiagonal:
+    """The diagonal of every layer's block, by full parameter name, in the parameter's shape."""
+
+    takes_squares = True
+
+    def __init__(self) -> None:
+        self.result: Params = {}
+
+    def squared(self, leaf: Leaf, h: Params) -> None:
+        for key in leaf.trainable:
+            name = full_name(leaf, key)
+            self.result[name] = self.result[name] + h[key] if name in self.result else h[key]
+
+    def rows(self, leaf: Leaf, rows: Rows) -> None:
+        """Squares of the rows' gradients."""
+        self.squared(leaf, rows_diagonal(leaf.rule, leaf, rows.v, rows.c))
+
+    def dense(self, leaf: Leaf, c: Tensor) -> None:
+        self.squared(leaf, dense_diagonal(leaf.rule, leaf, c))
+
+
+class CollectBlocks:
+    """The whole block of every layer, (P, P) with P its wanted parameters, flattened in their order, by layer name."""
+
+    takes_squares = False
+
+    def __init__(self) -> None:
+        self.result: Params = {}
+
+    def squared(self, leaf: Leaf, h: Params) -> None:
+        """A diagonal M still has a block with off-diagonal terms: never asked for here."""
+        raise AssertionError("the block of a layer is read from rows or a matrix")
+
+    def rows(self, leaf: Leaf, rows: Rows) -> None:
+        """Gᵀ c G, some rows and data at a time: G is linear in the rows, so that c G are the gradients of c v."""
+        if leaf.rule.takes_matrix(leaf):
+            self.dense(leaf, rows.dense())
+            return
+        n_rows, n_data = rows.v.shape[:2]
+        n_parameters = sum(leaf.params[k].numel() for k in leaf.trainable)
+        n_pairs = max(1, CHUNK_FLOATS // (2 * n_parameters))
+        for b in range(0, n_data, max(1, n_pairs // n_rows)):
+            data = slice(b, b + max(1, n_pairs // n_rows))
+            part, v = leaf.part(data), rows.v[:, data]
+            right = v if rows.c is None else torch.einsum("brs,sb...->rb...", rows.c[data], v)
+            for r in range(0, n_rows, n_pairs):
+                g = self._gradients(part, v[r : r + n_pairs])
+                self._add(leaf, g.T @ (g if rows.c is None else self._gradients(part, right[r : r + n_pairs])))
+
+    def dense(self, leaf: Leaf, c: Tensor) -> None:
+        """As the layer can, or through all rows of the identity."""
+        if leaf.rule.takes_matrix(leaf):
+            self._add(leaf, dense_block(leaf.rule, leaf, c))
+        else:
+            self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
+
+    def _gradients(self, leaf: Leaf, v: Tensor) -> Tensor:
+        """(R B, P)."""
+        gradients = leaf.rule.gradients(leaf, v)
+        return torch.cat([gradients[k].flatten(2) for k in leaf.trainable], dim=2).flatten(0, 1)
+
+    def _add(self, leaf: Leaf, block: Tensor) -> None:
+        self.result[leaf.name] = self.result[leaf.name] + block if leaf.name in self.result else block
+
+
+@dataclass(frozen=True)
+class Kronecker:
+    """A block as G ⊗ A / n: of a weight seen as a matrix (out, in), or, with A None, of a bias."""
+
+    g: Tensor
+    """(out, out): sum over data and positions of the M at the output."""
+    a: Tensor | None = None
+    """(in, in): sum over data and positions of x xᵀ."""
+    n: int = 1
+    """Data times positions."""
+
+    def __add__(self, other: Kronecker) -> Kronecker:
+        """Factors of more data: sums."""
+        if self.a is None or other.a is None:
+            return Kronecker(self.g + other.g)
+        return Kronecker(self.g + other.g, self.a + other.a, self.n + other.n)
+
+    def block(self) -> Tensor:
+        """The (out·in, out·in) matrix that the factors stand for."""
+        return self.g if self.a is None else torch.kron(self.g, self.a / self.n)
+
+
+class CollectFactors:
+    """KFAC: an input factor from the forward pass, an output factor from M.
+
+    Biases, and parameters that are no matrix (those of a normalisation), get their exact block.
+    """
+
+    takes_squares = False
+
+    def __init__(self) -> None:
+        self._inputs: dict[str, tuple[Tensor, int]] = {}
+        self._outputs: Params = {}
+
+    @property
+    def result(self) -> dict[str, Kronecker]:
+        """Factors by full parameter name."""
+        factors = {name: Kronecker(g) for name, g in self._outputs.items()}
+        return factors | {name: Kronecker(self._outputs[name], a, n) for name, (a, n) in self._inputs.items()}
+
+    def inputs(self, nodes: Sequence[Node]) -> None:
+        """Input factors of all layers, once for every datum."""
+        for leaf in leaves(nodes):
+            factor = input_factor(leaf.rule, leaf) if "weight" in leaf.trainable else None
+            if factor is not None:
+                self._inputs[full_name(leaf, "weight")] = factor
+
+    def squared(self, leaf: Leaf, h: Params) -> None:
+        """The output factor is a full matrix: never asked for here."""
+        raise AssertionError("Kronecker factors are read from rows or a matrix")
+
+    def rows(self, leaf: Leaf, rows: Rows) -> None:
+        """Outer products of rows: a sum over positions of them for the weight, of sums over positions for the bias."""
+        whole = [key for key in leaf.trainable if full_name(leaf, key) not in self._inputs]
+        if "weight" in leaf.trainable and "weight" not in whole:
+            v = output_rows(leaf.rule, leaf, rows.v)
+            g = outer(v, rows.c)
+            self._add(leaf, "weight", g)
+            if whole == ["bias"] and v.shape[-1] == 1:
+                self._add(leaf, "bias", g)
+                return
+        if whole:
+            gradients = leaf.rule.gradients(replace(leaf, trainable=tuple(whole)), rows.v)
+            for key in whole:
+                self._add(leaf, key, outer(gradients[key].flatten(2)[..., None], rows.c))
+
+    def dense(self, leaf: Leaf, c: Tensor) -> None:
+        """The sum over data of the matrix; through all rows of the identity where the layer has positions."""
+        if not leaf.rule.takes_matrix(leaf):
+            self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
+            return
+        g = c.sum(0) * (len(leaf.y) // len(c))
+        for key in leaf.trainable:
+            self._add(leaf, key, g)
+
+    def _add(self, leaf: Leaf, key: str, g: Tensor) -> None:
+        name = full_name(leaf, key)
+        self._outputs[name] = self._outputs[name] + g if name in self._outputs else g
+
+
+def full_name(leaf: Leaf, key: str) -> str:
+    """The name of a layer's parameter in `named_parameters()` of the module."""
+    return f"{leaf.name}.{key}" if leaf.name else key
+
+
+def outer(v: Tensor, c: Tensor | None) -> Tensor:
+    """Σ_rs Σ_bp c_rs v_r v_sᵀ: (R, B, O, P) -> (O, O)."""
+    flat = v.flatten(0, 1).transpose(0, 1).flatten(1)  # (O, R B P)
+    if c is None:
+        return product_with_itself(flat)
+    right = torch.einsum("brs,sbop->orbp", c, v).flatten(1)
+    return flat @ right.T
