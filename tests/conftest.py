@@ -9,12 +9,17 @@ os.environ["OMP_NUM_THREADS"] = "1"  # child processes too
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from trained import in_splits
 
 from lapae.data import Data, Split
 from lapae.space import Space
 
 torch.set_num_threads(1)
+
+# A busy machine is no failure, so no example has a deadline; what fails in CI (CI=true) must fail again elsewhere.
+settings.register_profile("lapae", deadline=None, derandomize=os.environ.get("CI", "").lower() in ("true", "1"))
+settings.load_profile("lapae")
 
 
 @pytest.fixture

@@ -32,9 +32,12 @@ def test_tensor_file_reads_back(tmp_path):
         assert torch.equal(tensors[name], tensor)
 
 
-def test_tied_tensors_are_written_apart():
-    shared = torch.ones(3)
-    tensor_file({"a": shared, "b": shared, "c": shared[:2]}, {})
+def test_tied_tensors_are_written_apart(tmp_path):
+    shared = torch.arange(3.0)
+    write_whole(tmp_path / "x", tensor_file({"a": shared, "b": shared, "c": shared[:2]}, {}))
+    tensors = read_tensor_file(tmp_path / "x")[0]
+    tensors["a"].zero_()
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {"a": [0] * 3, "b": [0, 1, 2], "c": [0, 1]}
 
 
 @pytest.fixture(scope="module")

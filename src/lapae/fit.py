@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,16 +21,16 @@ from lapae.model import Model
 from lapae.models.threads import few_threads
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import write_whole
-from lapae.runs.toml import config_from_dict, config_to_dict, read_config, write_config
-from lapae.space import Space
+from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.storage import load_run
-from lapae.train.checkpoint import Checkpoint, load_checkpoint, take_up_together
+from lapae.train.checkpoint import take_up_together
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.evaluate import evaluate
 from lapae.train.loop import train
 from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
+from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
 
 VALIDATION_BATCH = 256
 """At least so many data in a validation batch: no gradient, so more of them fit."""
@@ -41,17 +40,6 @@ STARTED_FROM = 4000
 
 CHECKED = 1000
 """Data that tell whether the likelihood suits them."""
-
-MAY_CHANGE = {
-    "data": {"data_dir"},
-    "model": set(),
-    "method": {"predictive", "n_samples"},
-    "train": {
-        *("epochs", "patience", "device", "devices", "num_nodes", "precision", "capture"),
-        *("checkpoint_every", "tensorboard", "verbose"),
-    },
-}
-"""Options that a resumed run may be given anew; the others would make it another run."""
 
 
 def load_data(config: DataConfig) -> Data:
@@ -108,22 +96,22 @@ def fit(
     config = config.resolved()
     options = config.train
     device = take_place(options)
-    if run is not None and resume:
+    if run is not None and resume and from_first(lambda: has_config(run)):
+        saved = config_from_dict(from_first(lambda: config_to_dict(saved_config(run))), str(run.path))
+        config = as_before(saved, config)
+        options = config.train
         done: list[Model] = []
 
         def finished() -> bool:
             """Whether there is nothing left to do."""
-            if not run.finished:
+            if not run.finished or config_to_dict(saved) != config_to_dict(config):
                 return False
             try:
-                found = load_run(run.path, network=network, likelihood=likelihood)
+                done.append(load_run(run.path, network=network, likelihood=likelihood))
             except RunError as error:
                 if not (run / CHECKPOINT).exists():
                     raise
                 warnings.warn(str(error), stacklevel=2)
-                return False
-            if config_to_dict(choose(config, found.space, own=network is not None)) == config_to_dict(found.config):
-                done.append(found)
             return bool(done)
 
         if from_first(finished):
@@ -143,9 +131,10 @@ def fit(
         small.enter_context(few_threads(method, options.batch_size))
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
+        digest = data_digest(data.train.x)
         checkpoint = take_up_together(run) if run is not None and resume else None
         if checkpoint is not None:
-            check_same_data(checkpoint, data.space)
+            check_same_data(checkpoint, data, digest)
         elif config.method.options.starts_from is not None:
             start(method, config.method.options.starts_from)
         if run is not None and rank() == 0:  # now that the configuration is known to work
@@ -159,7 +148,7 @@ def fit(
             valid,
             options,
             run=run,
-            about={"config": config_to_dict(config), "space": data.space.to_dict()},
+            about={"config": config_to_dict(config), "space": data.space.to_dict(), "digest": digest},
             device=device,
             resume=checkpoint,
             observers=observers,
@@ -170,6 +159,7 @@ def fit(
         "best_epoch": result.best_epoch,
         "best_loss": result.best_loss,
         "stopped": result.stopped,
+        "explained": result.explained,
         "seconds": time.monotonic() - began,
         "device": str(device),
         **({"processes": world_size()} if world_size() > 1 else {}),
@@ -190,55 +180,3 @@ def start(method: Method, run: str) -> None:
         method.start_from(load_run(run).method)
     except ConfigError as error:
         raise ConfigError(f"cannot start from {run!r}: {error}") from error
-
-
-def saved_config(run: Run) -> Config:
-    """The configuration of a run: the checkpoint's, which a digest guards; that of config.toml before there is one."""
-    checkpoint = load_checkpoint(run)
-    if checkpoint is not None:
-        config = config_from_dict(checkpoint.about.get("config"), checkpoint.path)
-        if (run / CONFIG).exists() and not _says(run / CONFIG, config):
-            warnings.warn(
-                f"{run / CONFIG} is damaged or was changed: the options are those of the checkpoint", stacklevel=2
-            )
-        return config
-    if not (run / CONFIG).exists():
-        raise RunError(f"{run.path} cannot be resumed: it has neither a checkpoint nor a {CONFIG}")
-    return read_config(run / CONFIG)
-
-
-def _says(path: Path, config: Config) -> bool:
-    """Whether a configuration file can be read and says `config`."""
-    try:
-        return config_to_dict(read_config(path).resolved()) == config_to_dict(config.resolved())
-    except ConfigError:
-        return False
-
-
-def check_same_data(checkpoint: Checkpoint, now: Space) -> None:
-    """RunError where the data are of another kind, or where what is standardised has other values than before."""
-    try:
-        before = Space.from_dict(checkpoint.about["space"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{checkpoint.path} is damaged: what it says of its data is not valid ({error!r})") from error
-    if before.n_data != now.n_data:
-        return  # the loop says so
-    for name in ("kind", "shape", "columns", "label_names"):
-        was, found = getattr(before, name), getattr(now, name)
-        if was != found:
-            raise RunError(f"{checkpoint.path} is of other data: their {name} was {was}, and is {found} now")
-    for name in ("offset", "scale"):  # up to rounding: another machine may sum in another order
-        was, found = getattr(before, name), getattr(now, name)
-        if not np.allclose(was, found, rtol=1e-5, atol=1e-5 * float(np.max(before.scale))):
-            raise RunError(f"{checkpoint.path} is of other data: the values to train on have changed since")
-
-
-def check_resumable(saved: Config, wanted: Config) -> None:
-    """ConfigError where `wanted` differs from `saved` in an option that a resumed run cannot change."""
-    for section, before in config_to_dict(saved.resolved()).items():
-        after = config_to_dict(wanted.resolved())[section]
-        for name, value in before.items():
-            if after.get(name) != value and name not in MAY_CHANGE[section]:
-                raise ConfigError(
-                    f"a resumed run cannot change {name} (from {value!r} to {after.get(name)!r}): start a new one"
-                )

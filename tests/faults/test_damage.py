@@ -16,12 +16,12 @@ import torch
 from lapae.cli import main
 from lapae.errors import RunError
 from lapae.estimator import LaplacianAutoencoder
-from lapae.fit import saved_config
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, POSTERIOR, PREVIOUS, Run
 from lapae.runs.files import write_whole
 from lapae.storage import CALIBRATION, load_run
 from lapae.train import loop
 from lapae.train.checkpoint import load_checkpoint
+from lapae.train.resume import saved_config
 
 from .runs import assert_same, config, curve, train
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from lapae.data import DataError, load
 from lapae.data.idx import read_idx
 from lapae.errors import ConfigError
-from lapae.runs.toml import read_config
+from lapae.runs.toml import dumps, read_config, write_config
 
 from .driver import NAMES, run
 
@@ -84,11 +85,14 @@ values = st.recursive(
 @calm
 @given(tables=st.dictionaries(names, st.dictionaries(names, values, max_size=3), max_size=3))
 def test_any_toml(place, tables):
-    from lapae.runs.toml import dumps
-
-    (place / "x.toml").write_text(dumps(tables), encoding="utf-8")
+    """What is written reads back; a configuration that is taken says the same when it is written again."""
+    text = dumps(tables)
+    assert repr(tomllib.loads(text)) == repr(tables)  # as text, since NaN is not equal to itself
+    (place / "x.toml").write_text(text, encoding="utf-8")
     with contextlib.suppress(ConfigError):
-        read_config(place / "x.toml").resolved()
+        config = read_config(place / "x.toml").resolved()
+        (place / "y.toml").write_text(write_config(config), encoding="utf-8")
+        assert read_config(place / "y.toml").resolved() == config
 
 
 @calm

@@ -19,12 +19,13 @@ from lapae.data import DataError, load
 from lapae.data.celeba import read_celeba
 from lapae.data.table import TableReader
 from lapae.errors import ConfigError, LapaeError, RunError
-from lapae.fit import fit, load_data, saved_config
+from lapae.fit import fit, load_data
 from lapae.posterior import update_rule
 from lapae.runs import CHECKPOINT, MODEL, Run, read_tensor_file, tensor_file
 from lapae.runs.toml import read_config
 from lapae.space import Space
 from lapae.storage import load_run
+from lapae.train.resume import saved_config
 
 SOURCE = Path(lapae.__file__).parent
 

@@ -242,7 +242,7 @@ def test_initial_precision(hessian, initial, value):
 
 
 def test_default_forgetting_is_the_learning_rate(table):
-    config = Config(method=MethodConfig(hessian_every=1), train=TrainConfig(epochs=0, learning_rate=0.02, device="cpu"))
+    config = Config(method=MethodConfig(hessian_every=1), train=TrainConfig(epochs=1, learning_rate=0.02, device="cpu"))
     method = fit(dataclasses.replace(config, model=ModelConfig(hidden=(4,))), table).method
     assert method.rule.keep == pytest.approx(0.98)
 

@@ -78,6 +78,17 @@ def test_the_table_has_a_line_a_method():
     assert "| backpack exact | time (480) | not supported |" in text
 
 
+def test_a_network_of_others_has_a_column_of_its_own():
+    pytest.importorskip("diffusers", reason="diffusers is a test extra")
+    limits = Limits("cpu", 1, seconds=0.01, call_seconds=60, memory_bytes=4 << 30)
+    (row,) = run_limited("sketch", [Case("kl")], limits)
+    assert row["shared_ratio"] < row["ratio"]
+    text = table([row], CurvatureBench(device="cpu"))
+    assert "| AutoencoderKL |" in text
+    (refused,) = run_limited("approx", [Case("kl")], limits)
+    assert refused["failed"].startswith("not supported (UnknownLayerError")
+
+
 def test_turns_and_peaks():
     called: list[str] = []
     times = take_turns({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, seconds=0.001)
@@ -99,6 +110,7 @@ def test_quality_is_the_error_by_its_definition():
     assert found["encoder.0", "bottleneck"]["error"] < 1e-9
     assert found["decoder.2", "approx"]["error"] < 1e-9
     assert found["all", "mc(10)"]["error"] < found["all", "mc(1)"]["error"]
+    assert found["all", "sketch(10)"]["error"] < found["all", "sketch(1)"]["error"]
     text = quality_table(rows)
     assert text.count("\n| ") == 6
     assert "exact costs" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -14,8 +15,9 @@ from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Batches
 from lapae.errors import ConfigError, DivergedError, RunError
 from lapae.fit import fit
-from lapae.methods import METHODS, Method
+from lapae.methods import METHODS, Method, Point
 from lapae.methods.ae import AE
+from lapae.models import Autoencoder
 from lapae.runs import HISTORY, POSTERIOR, Run
 from lapae.storage import load_run
 from lapae.train.loop import train
@@ -60,6 +62,9 @@ class Scripted(Method):
         loss = self.losses[self.n_valid]
         self.n_valid += 1
         return {"loss": torch.tensor(float(loss)) * len(x), "other": torch.tensor(2.0) * len(x)}
+
+    def draw_mean(self):
+        return Point(Autoencoder(torch.nn.Identity(), torch.nn.Identity()))
 
     def finish(self, batches, n_data, step):
         self.calls.append("finish")
@@ -131,10 +136,14 @@ def test_nothing_to_train_goes_straight_to_finish():
     assert (result.history, result.stopped, method.calls) == ([], "nothing to train", ["finish"])
 
 
-def test_no_epochs_gives_the_initial_weights(table):
-    a, b = fit(config(epochs=0), table), fit(config(epochs=0), table)
-    assert same(state(a), state(b))
-    assert a.metrics["stopped"] == "0 epochs done"
+def test_no_epochs_is_for_a_network_that_is_trained(table):
+    network = torch.nn.Linear(6, 2), torch.nn.Linear(2, 6)
+    model = fit(config(epochs=0), table, network=network)
+    assert torch.equal(model.method.network.encoder.weight.float(), network[0].weight)
+    assert model.metrics["stopped"] == "0 epochs done"
+    plain = dataclasses.replace(config(epochs=0), model=dataclasses.replace(SMALL, linear=False))
+    with pytest.raises(ConfigError, match="epochs = 0 is for a network that is trained already"):
+        fit(plain, table)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

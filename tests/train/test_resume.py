@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from observers import StopAfter
@@ -20,11 +21,12 @@ from trained import CURVE, assert_equal, assert_same, weights
 from lapae.cli import main
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.errors import ConfigError, RunError
-from lapae.fit import check_resumable, fit, saved_config
+from lapae.fit import fit
 from lapae.methods import METHODS
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, NEXT, PREVIOUS, Run, read_tensor_file
 from lapae.storage import load_run
 from lapae.train.checkpoint import load_checkpoint
+from lapae.train.resume import check_resumable, data_digest, saved_config
 
 OPTIONS = ["--method", "vae", "--hidden", "16", "--device", "cpu", "--epochs", "25", "--batch-size", "32"]
 COMMAND = [sys.executable, "-m", "lapae", "train"]
@@ -145,6 +147,30 @@ def test_other_data(stopped, table):
     fewer = dataclasses.replace(table, train=dataclasses.replace(table.train, x=table.train.x[:90]))
     with pytest.raises(RunError, match="is of 96 training data, there are 90 now"):
         fit(CURVE, fewer, run=stopped, resume=True)
+
+
+def test_other_images_of_the_same_number_and_shape(tmp_path, capsys):
+    """Images are not standardised: nothing else tells them apart."""
+    rng, source, run = np.random.default_rng(0), tmp_path / "images.npy", str(tmp_path / "run")
+    images = rng.integers(0, 256, (40, 1, 8, 8), dtype=np.uint8)
+    np.save(source, images)
+    quick = ["--hidden", "4", "--device", "cpu", "--no-verbose"]
+    assert main(["train", str(source), *quick, "--epochs", "1", "--out", run]) == 0
+    np.save(source, rng.integers(0, 256, images.shape, dtype=np.uint8))
+    assert main(["train", "--resume", run, "--epochs", "2"]) == 2
+    assert "is of other data of this kind" in capsys.readouterr().err
+    np.save(source, images)
+    assert main(["train", "--resume", run, "--epochs", "2"]) == 0
+
+
+def test_the_digest_of_data_looks_at_rows_from_all_of_them(monkeypatch):
+    monkeypatch.setattr("lapae.train.resume.SAMPLED_BYTES", 200)
+    x = np.zeros((1000, 5), np.float32)
+    digests = [data_digest(x)]
+    for row in (0, 999):
+        x[row] += 1
+        digests.append(data_digest(x))
+    assert len({*digests, data_digest(x.astype(np.float64)), data_digest(x.reshape(1000, 5, 1))}) == 5
 
 
 @pytest.mark.parametrize("how", ["empty", "truncated", "flipped"])

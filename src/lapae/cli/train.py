@@ -93,9 +93,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
     """The run folder, and whether to continue what is in it."""
-    from lapae.fit import check_resumable, saved_config
     from lapae.runs import CHECKPOINT, CONFIG, Run
     from lapae.train.distributed import has_begun
+    from lapae.train.resume import check_resumable, saved_config
 
     there = command.resume
     if there is None and command.out is not None and (command.resume_if_exists or has_begun()):
@@ -119,8 +119,8 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
     given, _ = first.parse_known_args(arguments[:-1] if dangling else arguments)
     config = Config()
     if given.resume is not None:
-        from lapae.fit import saved_config
         from lapae.runs import Run
+        from lapae.train.resume import saved_config
 
         if given.config is not None:
             raise ConfigError("--resume takes the options of the run, so there is no --config with it")

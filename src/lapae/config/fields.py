@@ -32,6 +32,8 @@ class Bound:
 
 
 Count = Annotated[int, Bound(lambda n: n >= 1, "at least 1")]
+CodeSize = Annotated[int, Bound(lambda n: 1 <= n <= 65_536, "from 1 to 65,536")]
+"""Of a code; a larger one is taken for a mistake, which would fill the memory before anything is said."""
 Whole = Annotated[int, Bound(lambda n: n >= 0, "0 or more")]
 Positive = Annotated[float, Bound(lambda value: 0 < value < math.inf, "a finite number above 0")]
 Share = Annotated[float, Bound(lambda value: 0 < value <= 1, "a number above 0 and at most 1")]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from lapae.config.fields import Bound, Count, OneOf, Positive, Whole, Widths, check
+from lapae.config.fields import Bound, CodeSize, Count, OneOf, Positive, Whole, Widths, check
 from lapae.config.methods import MethodConfig
 from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
 
@@ -55,7 +55,7 @@ class ModelConfig:
 
     network: Annotated[str, OneOf(NETWORKS)] | None = None
     """Encoder and decoder. What is not given here and below is chosen by the data (`lapae.train.choose`)."""
-    latent_dim: Count | None = None
+    latent_dim: CodeSize | None = None
     """Size K of the code."""
     hidden: Widths | None = None
     """Widths of the hidden dense layers of the encoder (mlp, conv); the network's own where not given."""

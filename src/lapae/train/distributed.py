@@ -126,8 +126,11 @@ def start_sum(tensors: Sequence[Tensor]) -> Wait:
 
 
 def total(tensor: Tensor) -> Tensor:
-    """`tensor` summed over all processes, in place."""
-    start_sum([tensor])()
+    """`tensor` summed over all processes, in place, wherever it is."""
+    if world_size() > 1:
+        carried = tensor.to(_device())
+        start_sum([carried])()
+        tensor.copy_(carried)
     return tensor
 
 

@@ -7,7 +7,6 @@ post-hoc posterior is fitted there).
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import warnings
@@ -24,12 +23,12 @@ from lapae.errors import DivergedError, ElsewhereError, RunError
 from lapae.methods import Method
 from lapae.methods.seeds import seed_all
 from lapae.methods.step import Step
-from lapae.runs import HISTORY, Run, plain
-from lapae.runs.files import write_whole
+from lapae.runs import Run, plain
 from lapae.train import distributed as processes
 from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
 from lapae.train.distributed import from_first, stand_in, take_place, together, total
-from lapae.train.noise import errors, is_better, set_noise
+from lapae.train.held_out import errors, is_better, mean, set_noise, variance
+from lapae.train.history import append_history, write_history
 from lapae.train.precision import autocast
 from lapae.train.progress import Observer
 from lapae.train.step import LossSum, anneal, make_optimizer, make_step
@@ -65,6 +64,9 @@ class TrainResult:
     """Why training ended."""
     finish: dict[str, float]
     """What `Method.finish` reported."""
+    explained: float | None = None
+    """Share of the variance of held-out data that their reconstructions explain: 0 or less is no better than the mean
+    of the data. None where they do not vary."""
 
 
 def train(
@@ -94,11 +96,12 @@ def train(
     run, observers = (run, observers) if rank == 0 else (None, ())  # one process writes, and speaks
 
     held_out = valid if valid is not None and valid.n_data else batches
+    spread = variance(lambda: held_out.epoch(0), device)
     if any(parameter.requires_grad for parameter in method.parameters()):
         optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=keep_start)
         # Any smaller loss is better, as for early stopping: a relative threshold means nothing for a log-density.
         schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=5, threshold=0.0)
-        begun, first = copy_state(method), errors(method, lambda: held_out.epoch(0), device) if keep_start else None
+        begun, first = copy_state(method), errors(method, lambda: held_out.epoch(0), device)
         if resume is not None:
             resume.restore(method, optimizer, schedule)
             state = resume.state
@@ -180,9 +183,13 @@ def train(
             for observer in observers:
                 observer.close()
         method.load_state_dict(best)
-        if first is not None and not is_better(errors(method, lambda: held_out.epoch(0), device), first):
+        after = errors(method, lambda: held_out.epoch(0), device)
+        if keep_start and not is_better(after, first):
             kept = {name: value for name, value in begun.items() if name in dict(method.named_parameters())}
             method.load_state_dict({**best, **kept})  # with the posterior that training has found
+            state.best_epoch = 0
+        elif spread < mean(after) > mean(first):  # it has diverged to a finite number
+            method.load_state_dict(begun)
             state.best_epoch = 0
     set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
 
@@ -207,23 +214,6 @@ def validate(method: Method, valid: EpochBatches, step: Step, device: torch.devi
     # One reduction and one read for all of them.
     values = total(torch.stack([*sums.values()])).tolist()
     return {name: value / valid.n_data for name, value in zip(sums, values, strict=True)}
-
-
-def append_history(run: Run, record: dict[str, Any]) -> None:
-    """Add an epoch to metrics.jsonl."""
-    try:
-        with open(run / HISTORY, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-    except OSError as error:
-        raise RunError(f"cannot write {run / HISTORY}: {error.strerror}") from error
-
-
-def write_history(run: Run, history: list[dict[str, Any]]) -> None:
-    """Make metrics.jsonl say what the checkpoint knows: epochs after it are done again, damage is mended."""
-    known = "".join(json.dumps(record) + "\n" for record in history).encode()
-    if (run / HISTORY).exists() and not (run / HISTORY).read_bytes().startswith(known):
-        warnings.warn(f"{run / HISTORY} is damaged: written anew from the checkpoint", stacklevel=2)
-    write_whole(run / HISTORY, known)
 
 
 def _diverged(record: dict[str, Any], n_finite: int, n_steps: int, state: TrainState, run: Run | None) -> str:

@@ -26,8 +26,10 @@ from lapae_paper.bench.limited import OURS, Case, Limits, run_limited, today
 from lapae_paper.bench.peers import installed_peers
 
 TABLE_SIZES = (8, 32, 96)
-NOT_SENSIBLE = {("dense", "block"), ("fashion", "block"), ("fashion", "exact"), ("fashion", "kfac exact")}
-"""Blocks of a million weights, and exact methods that take minutes a batch: left out of the table."""
+NOT_SENSIBLE = {("dense", "block"), ("fashion", "block"), ("fashion", "exact"), ("fashion", "kfac exact")} | {
+    ("kl", method) for method in ("block", "exact", "kfac exact")
+}
+"""Blocks of a million weights, and exact methods that take minutes per batch: left out of the table."""
 
 
 SIZED = ("convolutions", "autoencoder")
@@ -97,7 +99,8 @@ def run(options: CurvatureBench) -> dict[str, Any]:
 def _cases(method: str, options: CurvatureBench) -> list[Case]:
     cases = []
     if options.table:
-        cases += [Case(network) for network in ("dense", "fashion") if (network, method) not in NOT_SENSIBLE]
+        networks = ("dense", "fashion", *(("kl",) if find_spec("diffusers") else ()))
+        cases += [Case(network) for network in networks if (network, method) not in NOT_SENSIBLE]
     sizes = sorted({*(options.sizes if options.figure else ()), *(TABLE_SIZES if options.table else ())})
     return cases + [Case("autoencoder" if method == "bottleneck" else "convolutions", size) for size in sizes]
 
@@ -125,8 +128,10 @@ def line(row: dict[str, Any]) -> str:
 
 def table(rows: list[dict[str, Any]], options: CurvatureBench) -> str:
     """Markdown: multiples of a forward plus backward pass; in brackets on a shared forward pass; then memory."""
-    columns = [("dense", 28), ("fashion", 28), *(("convolutions", size) for size in TABLE_SIZES)]
-    heads = ["dense", "fashion", *(f"5 convolutions {s}x{s}" for s in TABLE_SIZES)]
+    columns = [("dense", 28), ("fashion", 28), *(("convolutions", size) for size in TABLE_SIZES), ("kl", 28)]
+    heads = ["dense", "fashion", *(f"5 convolutions {s}x{s}" for s in TABLE_SIZES), "AutoencoderKL"]
+    if not any(row["network"] == "kl" for row in rows):
+        columns, heads = columns[:-1], heads[:-1]
     found = {(row["method"], row["network"], row["size"]): row for row in rows}
     lines = ["| method | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for method in dict.fromkeys(row["method"] for row in rows):

@@ -14,21 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac, record
+from lapae.curvature import blocks, call, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac, record
 from lapae.curvature.likelihoods import Gaussian
-from lapae.models import mlp, paper_fashion
+from lapae.models import Autoencoder, mlp, paper_fashion
+from lapae.models.adapt import adapt
 from lapae_paper.bench.measure import Work, peak_bytes, seconds_of, take_turns, typical
 from lapae_paper.bench.peers import installed_peers
 
-OURS = ("approx", "mc", "mixed", "bottleneck", "kfac", "kfac exact", "exact", "block")
+OURS = ("approx", "mc", "sketch", "mixed", "bottleneck", "kfac", "kfac exact", "exact", "block")
 START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network: dense, fashion, convolutions, or these with a code of two numbers in their middle (autoencoder).
+    """A network: dense, fashion, kl, convolutions, or these with a code of two numbers in their middle (autoencoder).
 
-    The last two come with the side of their images.
+    The last two come with the side of their images. The third is a small AutoencoderKL of diffusers, with attention,
+    group normalisation and skip connections, on images of 32x32.
     """
 
     network: str
@@ -41,6 +43,8 @@ class Case:
             module, x = mlp((784,), 2), torch.rand(64, 784)
         elif self.network == "fashion":
             module, x = paper_fashion(), torch.rand(64, 1, 28, 28)
+        elif self.network == "kl":
+            module, x = autoencoder_kl(), torch.rand(8, 3, 32, 32)
         else:
             x = torch.rand(8, 3, self.size, self.size)
             layers: list[nn.Module] = []
@@ -51,6 +55,20 @@ class Case:
                 layers[4:4] = [nn.Flatten(), nn.Linear(n, 2), nn.Linear(2, n), nn.Unflatten(1, x.shape[1:]), nn.Tanh()]
             module = nn.Sequential(*layers[:-1])
         return module.to(device), x.to(device)
+
+
+def autoencoder_kl() -> nn.Module:
+    """Of 400,000 weights; its code is the mean, (2, 16, 16)."""
+    from diffusers import AutoencoderKL
+
+    model = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(16, 32),
+        norm_num_groups=8,
+        latent_channels=2,
+    )
+    return Autoencoder(*adapt(model.eval(), (3, 32, 32)))
 
 
 @dataclass(frozen=True)
@@ -162,6 +180,12 @@ def _works(method: str, module: nn.Module, x: Tensor) -> dict[str, Work]:
     if method not in OURS:
         return {"alone": installed_peers()[method](module, x)}
     likelihood = Gaussian()
+    if method == "sketch":
+        run = call(module, x)
+        return {
+            "alone": lambda: ggn_diagonal(module, x, likelihood, "sketch"),
+            "shared": lambda: diagonal(run, likelihood, "sketch"),
+        }
     with torch.no_grad():
         tape = record(module, x)
     if method.startswith("kfac"):

@@ -2,8 +2,8 @@
 
 For a layer with exact diagonal h and estimate ĥ the relative error is |ĥ - h| / |h| over its parameters, and the bias
 the ratio of their sums, Σ ĥ / Σ h: 1 is unbiased, above 1 the posterior is too narrow. Estimates sum over the same
-data, so that the error of `mc` is that of one pass over them; it falls with data and with samples, while that of
-`approx` stays.
+data, so that the errors of `mc` and `sketch` are those of one pass over them; they fall with data (of a sketch, with
+batches) and with samples, while that of `approx` stays.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ ESTIMATES: dict[str, dict[str, Any]] = {
     "bottleneck": {"method": "bottleneck"},
     "mc(1)": {"method": "mc", "n_samples": 1},
     "mc(10)": {"method": "mc", "n_samples": 10},
+    "sketch(1)": {"method": "sketch", "n_samples": 1},
+    "sketch(10)": {"method": "sketch", "n_samples": 10},
 }
 
 

@@ -64,6 +64,31 @@ def errors(method: Method, data: Data, device: torch.device) -> Tensor:
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
 
+def mean(values: Tensor) -> float:
+    """Of values (n,) over all processes."""
+    sums = total(torch.stack([values.sum(), torch.tensor(float(len(values)), dtype=values.dtype)]))
+    return float(sums[0] / sums[1].clamp_min(1))
+
+
+@torch.no_grad()
+def variance(data: Data, device: torch.device) -> float:
+    """Squared error per datum of the best constant, which is the mean of the data; missing values do not count."""
+    sums: Tensor | None = None
+    n_data = torch.zeros((), dtype=torch.float64)
+    for part in data():
+        x = stand_in(part).to(device).double()
+        known = ~x.isnan() & bool(len(part))
+        x = torch.where(known, x, 0.0)
+        three = torch.stack([x.sum(0), x.square().sum(0), known.double().sum(0)])
+        sums = three if sums is None else sums + three
+        n_data += len(part)
+    if sums is None:
+        return 0.0
+    first, second, count = total(sums)
+    around = (second - first.square() / count.clamp_min(1)).clamp_min(0)
+    return float(around.sum().cpu() / total(n_data).clamp_min(1))
+
+
 def is_better(after: Tensor, before: Tensor) -> bool:
     """Whether errors (n,) have fallen by more than one standard error of the difference, datum by datum."""
     gain = before - after

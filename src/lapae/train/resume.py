@@ -1,0 +1,119 @@
+"""What a run that is resumed must have in common with what it was: its options, and its data."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from lapae.config import Config
+from lapae.data import Data
+from lapae.errors import ConfigError, RunError
+from lapae.runs import CHECKPOINT, CONFIG, NEXT, PREVIOUS, Run
+from lapae.runs.toml import config_from_dict, config_to_dict, read_config
+from lapae.space import Source, Space
+from lapae.train.checkpoint import Checkpoint, load_checkpoint
+
+MAY_CHANGE = {
+    "data": {"data_dir"},
+    "model": set(),
+    "method": {"predictive", "n_samples"},
+    "train": {
+        *("epochs", "patience", "device", "devices", "num_nodes", "precision", "capture"),
+        *("checkpoint_every", "tensorboard", "verbose"),
+    },
+}
+"""Options that a resumed run may be given anew; the others would make it another run."""
+
+SAMPLED_BYTES = 2**20
+"""Data that tell whether they are the same as before, at most."""
+
+
+def has_config(run: Run) -> bool:
+    """Whether there is anything to resume."""
+    return any((run / name).exists() for name in (CONFIG, CHECKPOINT, PREVIOUS, NEXT))
+
+
+def saved_config(run: Run) -> Config:
+    """The configuration of a run: the checkpoint's, which a digest guards; that of config.toml before there is one."""
+    checkpoint = load_checkpoint(run)
+    if checkpoint is not None:
+        config = config_from_dict(checkpoint.about.get("config"), checkpoint.path)
+        if (run / CONFIG).exists() and not _says(run / CONFIG, config):
+            warnings.warn(
+                f"{run / CONFIG} is damaged or was changed: the options are those of the checkpoint", stacklevel=2
+            )
+        return config
+    if not (run / CONFIG).exists():
+        raise RunError(f"{run.path} cannot be resumed: it has neither a checkpoint nor a {CONFIG}")
+    return read_config(run / CONFIG)
+
+
+def _says(path: Path, config: Config) -> bool:
+    """Whether a configuration file can be read and says `config`."""
+    try:
+        return config_to_dict(read_config(path).resolved()) == config_to_dict(config.resolved())
+    except ConfigError:
+        return False
+
+
+def data_digest(x: Source) -> str:
+    """SHA-256 of data, of at most a megabyte of them: rows evenly from all."""
+    row = max(1, math.prod(x.shape[1:]) * x.dtype.itemsize)
+    index = np.unique(np.linspace(0, len(x) - 1, min(len(x), max(1, SAMPLED_BYTES // row))).round().astype(int))
+    found = hashlib.sha256(f"{x.dtype.str} {tuple(x.shape)}".encode())
+    found.update(np.ascontiguousarray(x[index]).tobytes())
+    return found.hexdigest()
+
+
+def check_same_data(checkpoint: Checkpoint, data: Data, digest: str) -> None:
+    """RunError where the data are of another kind than those of a checkpoint, or have other values.
+
+    Args:
+        checkpoint: what training is resumed from.
+        data: the data to go on with.
+        digest: `data_digest` of their training data.
+    """
+    now = data.space
+    try:
+        before = Space.from_dict(checkpoint.about["space"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{checkpoint.path} is damaged: what it says of its data is not valid ({error!r})") from error
+    if checkpoint.state.n_data != len(data.train.x):
+        return  # the loop says so
+    for name in ("kind", "shape", "columns", "label_names"):
+        was, found = getattr(before, name), getattr(now, name)
+        if was != found:
+            raise RunError(f"{checkpoint.path} is of other data: their {name} was {was}, and is {found} now")
+    for name in ("offset", "scale"):  # up to rounding: another machine may sum in another order
+        was, found = getattr(before, name), getattr(now, name)
+        if not np.allclose(was, found, rtol=1e-5, atol=1e-5 * float(np.max(before.scale))):
+            raise RunError(f"{checkpoint.path} is of other data: the values to train on have changed since")
+    if checkpoint.about.get("digest", digest) != digest:
+        raise RunError(f"{checkpoint.path} is of other data of this kind: the values to train on have changed since")
+
+
+def as_before(saved: Config, wanted: Config) -> Config:
+    """`wanted`, with the options that it leaves open as they were."""
+    before, asked = config_to_dict(saved.resolved()), config_to_dict(wanted.resolved())
+    if before["method"]["method"] != asked["method"]["method"]:
+        return wanted
+    tables = {
+        part: table | {name: before[part].get(name) for name, value in table.items() if value is None}
+        for part, table in asked.items()
+    }
+    return config_from_dict(tables, "the options of a resumed run").resolved()
+
+
+def check_resumable(saved: Config, wanted: Config) -> None:
+    """ConfigError where `wanted` differs from `saved` in an option that a resumed run cannot change."""
+    for section, before in config_to_dict(saved.resolved()).items():
+        after = config_to_dict(as_before(saved, wanted))[section]
+        for name, value in before.items():
+            if after.get(name) != value and name not in MAY_CHANGE[section]:
+                raise ConfigError(
+                    f"a resumed run cannot change {name} (from {value!r} to {after.get(name)!r}): start a new one"
+                )
