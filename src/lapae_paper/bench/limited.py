@@ -59,15 +59,15 @@ class Case:
 
 def autoencoder_kl() -> nn.Module:
     """Of 400,000 weights; its code is the mean, (2, 16, 16)."""
-    from diffusers import AutoencoderKL
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
-    model = AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=(16, 32),
-        norm_num_groups=8,
-        latent_channels=2,
-    )
+    # Their annotations ask for tuples of one element.
+    sizes: dict[str, Any] = {
+        "down_block_types": ("DownEncoderBlock2D",) * 2,
+        "up_block_types": ("UpDecoderBlock2D",) * 2,
+        "block_out_channels": (16, 32),
+    }
+    model = AutoencoderKL(**sizes, norm_num_groups=8, latent_channels=2)
     return Autoencoder(*adapt(model.eval(), (3, 32, 32)))
 
 
