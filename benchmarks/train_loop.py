@@ -4,8 +4,8 @@
 
 Dense network 784-512-256-2 and back, batch 64, plain autoencoder. Both loops take turns in one process, so that the
 ratio of their medians depends little on how busy the machine is. The target is at most 1.3. The bare loop is what one
-writes without a library: Adam as torch makes it, the loss read once an epoch. Where MNIST is absent, noise of its shape
-stands in.
+writes without a library: Adam as torch makes it, the loss read once per epoch. Where MNIST is absent, noise of its
+shape stands in.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def curvature_of(form: str, module: nn.Module, x: Tensor):
 
 
 def fitted(form: str, prior: str = "one", temperature: float = 1.0) -> tuple[Autoencoder, Precision]:
-    """A precision after two updates, with one δ or with one a parameter."""
+    """A precision after two updates, with one δ or with one per parameter."""
     module = network()
     precision = make_precision(module, HESSIANS[form], 0.7, temperature).double()
     precision.set_prior(0.7)

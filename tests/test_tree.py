@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import lapae_paper
 
 ROOT = Path(lapae.__file__).parent
 PAPER = Path(lapae_paper.__file__).parent
+REPOSITORY = Path(__file__).parents[1]
 LAYERS = (
     *("errors", "registry", "config", "runs", "curvature", "space", "data", "models", "posterior", "methods"),
     *("predict", "train", "model storage", "fit", "tasks", "view", "estimator", "cli", "__init__ __main__"),
@@ -66,6 +68,15 @@ def parts_imported(path: Path) -> set[str]:
 
 def test_every_part_of_the_root_has_its_place():
     assert {part(path) for path in files()} == set(RANK)
+
+
+def test_the_architecture_page_is_right():
+    text = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    tree = re.findall(r"^\| (`[^|]+) \|", text.partition("| in `src/lapae`")[2].partition("\n\n")[0], re.M)
+    parts = [name.removesuffix(".py") for row in tree for name in re.findall(r"`([\w.]+)/?`", row)]
+    assert parts == [name for name in RANK if not name.startswith("__")]
+    for name in re.findall(r"`([\w/]+(?:\.py|\.md|/))`", text):
+        assert (ROOT / name).exists() or (REPOSITORY / name).exists(), name
 
 
 def test_imports_go_downward():

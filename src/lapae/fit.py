@@ -88,10 +88,16 @@ def fit(
     likelihood: Likelihood | None = None,
     observers: Sequence[Observer] = (),
 ) -> Model:
-    """Train what `config` says on `data` (those that it names, where not given), in `run` where there is one.
+    """Train a model. torch's global generators are left as they were.
 
-    `resume` goes on from the last checkpoint of `run`. `network` (encoder, decoder) and `likelihood` stand in for those
-    that the configuration names. torch's global generators are left as they were.
+    Args:
+        config: what to train, and how; what it leaves open is chosen by the data.
+        data: what to learn; where not given, the data that `config` names.
+        run: folder to write checkpoints and the trained model into; nothing is written where not given.
+        resume: continue from the last checkpoint of `run`.
+        network: encoder and decoder, in place of the network that `config` names.
+        likelihood: in place of the one that `config` names.
+        observers: are told how training goes.
     """
     config = config.resolved()
     options = config.train

@@ -80,11 +80,14 @@ def load_run(
     device: str | torch.device = "cpu",
     allow_nan: bool = False,
 ) -> Model:
-    """The trained model of a run folder, at its best weights.
+    """The trained model of a run folder, at its best weights; of an unfinished run the best so far, with a warning.
 
-    `network` and `likelihood` are needed where the model was trained with modules or a likelihood of one's own. A run
-    that is not finished gives its best weights so far, with a warning. `allow_nan` has the model take missing values
-    even where none were allowed in training.
+    Args:
+        path: the run folder.
+        network: encoder and decoder, needed where the model was trained with modules of one's own.
+        likelihood: needed where the model was trained with a likelihood of one's own.
+        device: where to put the weights.
+        allow_nan: have the model take missing values even where none were allowed in training.
     """
     run = Run.open(path)
     calibration: dict[str, torch.Tensor] = {}

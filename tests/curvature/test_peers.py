@@ -167,7 +167,7 @@ def test_sampled_kfac_is_backpack_s_in_expectation(name):
     [(Gaussian(), nn.MSELoss(reduction="sum"), 2), (Categorical(), nn.CrossEntropyLoss(reduction="sum"), 1)],
 )
 def test_kfac_is_curvlinops_s(name, likelihood, loss, factor):
-    """Their operator has one block a parameter, in order, for weights and biases apart."""
+    """Their operator has one block per parameter, in order, for weights and biases apart."""
     kfac = pytest.importorskip("curvlinops.kfac", reason="curvlinops is an optional oracle")
     module, x = made(name)
     module_copy = copy.deepcopy(module)

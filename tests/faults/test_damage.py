@@ -115,7 +115,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(name, stopped, finished, sour
         messages = resumed(path, source)
         assert_same(path, finished)
         if name == CHECKPOINT:
-            assert any("damaged" in m and "going on from the checkpoint before it" in m for m in messages), way
+            assert any("damaged" in m and "continuing from the checkpoint before it" in m for m in messages), way
         elif name == HISTORY and not content.startswith(known):
             assert any("metrics.jsonl is damaged: written anew" in message for message in messages), way
         else:

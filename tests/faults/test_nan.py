@@ -23,7 +23,7 @@ def test_the_last_good_epoch_stays_and_can_be_used_and_resumed(tmp_path, monkeyp
 
     def breaks(self, x, step):
         calls.append(len(x))
-        return forward(self, x, step) * (torch.nan if len(calls) > 5 else 1.0)  # two steps an epoch
+        return forward(self, x, step) * (torch.nan if len(calls) > 5 else 1.0)  # two steps per epoch
 
     with monkeypatch.context() as patch:
         patch.setattr(Online, "forward", breaks)

@@ -15,7 +15,7 @@ from trained import in_splits
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac, reference
 from lapae.curvature.likelihoods import Bernoulli, Gaussian
-from lapae.data import Split
+from lapae.data import Data, Split
 from lapae.errors import ConfigError
 from lapae.fit import fit
 from lapae.methods.posthoc import PostHoc
@@ -84,7 +84,7 @@ def test_blocks():
 
 
 def test_kronecker_factors():
-    """Input factors are exact; output factors come from one vector a datum: right on average."""
+    """Input factors are exact; output factors come from one vector per datum: right on average."""
     method, _ = finished(hessian="kfac")
     assert isinstance(method.posterior, KronPrecision)
     exact = ggn_kfac(network(), data(), n_samples=None)

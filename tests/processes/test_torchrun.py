@@ -85,7 +85,7 @@ def test_a_job_of_two_learns_what_one_process_learns(place):
 
 
 def test_a_killed_process_and_a_restart_end_at_the_same_weights(place, tmp_path):
-    """torchrun ends the others and starts the job again, which goes on from the last checkpoint."""
+    """torchrun ends the others and starts the job again, which continues from the last checkpoint."""
     run = tmp_path / "run"
     arguments = ["digits", *QUICK, "--epochs", str(EPOCHS), "--out", str(run)]
     with subprocess.Popen(job("train", *arguments, restarts=3), stderr=subprocess.PIPE, text=True) as process:

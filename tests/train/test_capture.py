@@ -23,7 +23,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graph
     ids=lambda m: f"{m.method} {getattr(m.options, 'hessian', '')}".strip(),
 )
 def test_captured_training_is_eager_training(method, table):
-    """96 data in batches of 20: four replayable steps an epoch and a ragged one."""
+    """96 data in batches of 20: four replayable steps per epoch and a ragged one."""
     model, train = ModelConfig(hidden=(8,)), TrainConfig(epochs=5, batch_size=20, device="cuda", capture="auto")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a step that falls back to eager warns

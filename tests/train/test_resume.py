@@ -101,7 +101,7 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["empty", "truncated", "flipped"])
 def test_damaged_checkpoint_falls_back_to_the_one_before(how, stopped, whole, table):
     damage(stopped / CHECKPOINT, how)
-    with pytest.warns(UserWarning, match="damaged.*going on from the checkpoint before it"):
+    with pytest.warns(UserWarning, match="damaged.*continuing from the checkpoint before it"):
         fit(CURVE, table, run=stopped, resume=True)
     assert_same(stopped.path, whole.path)
 

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(f"out of memory: try a smaller batch_size or network, or device cpu ({str(error)[:200]})")
         if _others_are_gone(error):
             await_end()
-            return _fail("another process of this job has ended or cannot be reached, so this one cannot go on")
+            return _fail("another process of this job has ended or cannot be reached, so this one cannot continue")
         raise
     except BrokenPipeError:  # the reader of a pipe has had enough
         sys.stderr.close()

@@ -28,7 +28,6 @@ class DataCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, then list or fetch."""
     command = tyro.cli(DataCommand, args=list(arguments), prog="lapae data")
     from lapae.data import data_sets, fetch
 

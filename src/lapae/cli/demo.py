@@ -42,7 +42,6 @@ class DemoCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train, evaluate, report, print."""
     command = tyro.cli(DemoCommand, args=list(arguments), prog="lapae demo")
     from lapae.cli.run_folder import print_numbers, train_in
     from lapae.fit import load_data

@@ -31,7 +31,6 @@ def encoded(model: Model, x: Any) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, embed block by block, write."""
     command = tyro.cli(EmbedCommand, args=list(arguments), prog="lapae embed")
     suffix = check_out(command.out, command.input, (".csv", ".npz", ".npy"))
     import numpy as np

@@ -47,7 +47,6 @@ class ExploreCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, serve until Ctrl-C."""
     command = tyro.cli(ExploreCommand, args=list(arguments), prog="lapae explore")
     for name in ("n_samples", "points"):
         if getattr(command, name) < 1:

@@ -21,7 +21,6 @@ class ExportCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, load, write."""
     command = tyro.cli(ExportCommand, args=list(arguments), prog="lapae export")
     from lapae.predict.export import export
     from lapae.runs.files import check_place

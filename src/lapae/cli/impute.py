@@ -52,7 +52,6 @@ class ImputeCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, impute block by block, write."""
     command = tyro.cli(ImputeCommand, args=list(arguments), prog="lapae impute")
     out, options = command.out, command.options
     if command.input.is_dir():

@@ -35,7 +35,6 @@ class ReportCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, write, say where."""
     command = tyro.cli(ReportCommand, args=list(arguments), prog="lapae report")
     from lapae.cli.run_folder import open_run
     from lapae.errors import ConfigError

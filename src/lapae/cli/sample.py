@@ -27,7 +27,6 @@ class SampleCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, generate, write."""
     command = tyro.cli(SampleCommand, args=list(arguments), prog="lapae sample")
     suffix = command.out.suffix.lower()
     if suffix not in (".npz", ".npy", ".csv", ".png", ""):

@@ -47,7 +47,6 @@ def explained(model: Model, x: Any) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, score block by block, write."""
     command = tyro.cli(ScoreCommand, args=list(arguments), prog="lapae score")
     suffix = check_out(command.out, command.input, (".csv", ".npy", ".npz"))
     if not 0 < command.rate < 1:

@@ -1,7 +1,7 @@
-"""A command's blocks, shared out over processes: each predicts every so-manieth, the first has all of them in order.
+"""A command's blocks, shared between processes.
 
-Nothing is put on a disk on the way, and nobody holds more than a block of each process: a process waits until the first
-one takes what it has found.
+Each rank predicts every n-th block; rank 0 collects them in input order. Nothing is put on a disk on the way, and
+nobody holds more than one block of each process: a process waits until rank 0 takes what it has found.
 """
 
 from __future__ import annotations

@@ -68,7 +68,6 @@ class TrainCommand(Generic[M]):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, train, print."""
     end_with_launcher()
     command = parse(arguments)
     config = command.configuration.resolved()

@@ -43,7 +43,6 @@ class ArrayReader(Reader):
         return examine(self.path.stem, self.path, self.raw, allow_nan=self.allow_nan, **about)
 
     def _read(self, progress: Progress) -> Iterator[Block]:
-        """Slices of the array."""
         where = str(self.path)
         for index, start in enumerate(range(0, self.size, self.block_size)):
             stop = min(start + self.block_size, self.size)

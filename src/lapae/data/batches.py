@@ -68,7 +68,7 @@ class Batches:
             self._source = x
 
     def __len__(self) -> int:
-        """Batches an epoch, the same on every rank."""
+        """Batches per epoch, the same on every rank."""
         whole, rest = divmod(self.n_data, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 

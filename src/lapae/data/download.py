@@ -102,7 +102,7 @@ def _receive(url: str, part: Path, size: int, advance: Callable[[int], None]) ->
             file.flush()
             os.fsync(file.fileno())
     if have < size:
-        raise ConnectionError(f"the connection ended after {have:,} of {size:,} bytes; try again to go on from there")
+        raise ConnectionError(f"the connection ended after {have:,} of {size:,} bytes; try again to continue")
 
 
 def _sha256(path: Path) -> str:

@@ -57,5 +57,4 @@ class ParquetFile:
             raise DataError(f"{self.path}: not a sound .parquet file ({str(error)[:200]})") from error
 
     def line_of(self, row: int, *, skip_first: bool = True) -> int:
-        """Rows are counted from 1."""
         return row + 1

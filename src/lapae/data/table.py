@@ -97,7 +97,6 @@ class TableReader(Reader):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Of the model."""
         return self.space.columns or tuple(Column(str(i)) for i in range(self.space.shape[0]))
 
     def row_name(self, row: int) -> str:

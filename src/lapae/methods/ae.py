@@ -30,5 +30,4 @@ class AE(Method):
         return Point(self.network)
 
     def draw_mean(self) -> Draws:
-        """The network."""
         return Point(self.network)

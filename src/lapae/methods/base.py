@@ -142,7 +142,7 @@ class Method(nn.Module):
         return {}
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """One draw a seed; the same seed gives the same network, however the draws are grouped."""
+        """One draw per seed; the same seed gives the same network, however the draws are grouped."""
         raise NotImplementedError
 
     def draw_mean(self) -> Draws:

@@ -1,6 +1,6 @@
 """Bayes by Backprop (Blundell et al. 2015): a Gaussian of independent weights, fitted by gradient descent.
 
-q(θ) = N(μ, softplus(ρ)²), prior N(0, 1/δ), one sample of the weights a batch:
+q(θ) = N(μ, softplus(ρ)²), prior N(0, 1/δ), one sample of the weights per batch:
 E_q[-log p(x | f_θ(x))] + KL(q || prior) / N.
 """
 

@@ -113,7 +113,6 @@ class Named:
     shape: Shape
 
     def __call__(self) -> Autoencoder:
-        """One of them."""
         config = self.config
         names = ("hidden", "channels", "kernel_size", "activation", "linear")
         options: dict[str, Any] = {n: getattr(config, n) for n in names if getattr(config, n) is not None}

@@ -40,7 +40,7 @@ class Dropout(Method):
             return -self.likelihood.log_prob(self.network(x), x).mean()
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """Networks with dropout on, one stream of masks a seed."""
+        """Networks with dropout on, one stream of masks per seed."""
         return MaskDraws(self.network, self.masks, seeds)
 
     def draw_mean(self) -> Draws:
@@ -88,7 +88,6 @@ class MaskLayer(nn.Module):
         return (x.unflatten(0, (-1, batch)) * mask.div_(keep)).flatten(0, 1)
 
     def extra_repr(self) -> str:
-        """The probability."""
         return f"p={self.masks.p}"
 
 

@@ -32,7 +32,7 @@ DEFAULT_FORGETTING = 1e-3
 
 
 class Online(Laplace):
-    """Mean by the optimiser, precision by the update rule, one weight sample a step."""
+    """Mean by the optimiser, precision by the update rule, one weight sample per step."""
 
     steps: Tensor
 

@@ -21,7 +21,7 @@ from lapae.models import Autoencoder
 
 
 class VAE(Method):
-    """q(z|x) = N(μ(x), σ²(x)), one sample of the code a datum and step.
+    """q(z|x) = N(μ(x), σ²(x)), one sample of the code per datum and step.
 
     `learned_variance` concerns the Gaussian likelihood: the others have no variance beside their mean.
     """
@@ -60,11 +60,10 @@ class VAE(Method):
         return -log_prob(self.likelihood, output, x)[0], kl
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """Codes sampled from q(z|x), one stream of noise a seed."""
+        """Codes sampled from q(z|x), one stream of noise per seed."""
         return CodeDraws(PointWithVariance(self.network, self.log_variance), self.code_log_variance, seeds)
 
     def draw_mean(self) -> Draws:
-        """Codes at their mean."""
         return PointWithVariance(self.network, self.log_variance)
 
 

@@ -1,7 +1,7 @@
 """Many networks of one architecture at once: draws from a distribution over weights.
 
 Parameters are stacked along a leading axis S and the network is mapped over it. On a GPU, and for dense networks on a
-CPU, the map is `torch.func.vmap`: one batched matrix product a layer. A convolution with its own kernel for each
+CPU, the map is `torch.func.vmap`: one batched matrix product per layer. A convolution with its own kernel for each
 network becomes a grouped convolution under vmap, which the CPU runs two to three times slower than the plain ones, so
 there the networks run one after the other.
 

@@ -27,7 +27,6 @@ class FillMissing(nn.Module):
     """Zero in place of NaN."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, *shape) -> the same."""
         return torch.where(x.isnan(), torch.zeros((), dtype=x.dtype, device=x.device), x)
 
 

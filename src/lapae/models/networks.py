@@ -85,12 +85,20 @@ def conv(
     activation: type[nn.Module] = nn.Tanh,
     linear: bool = False,
 ) -> Autoencoder:
-    """Convolutional autoencoder for images (C, H, W).
+    """Convolutional autoencoder for images.
 
-    Encoder: for each of `channels` a convolution, the activation and a 2x2 max-pool; then dense layers of `hidden`.
-    The decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels. `channels`
-    are (32, 64) where not given, with one more of half as many before them for each doubling above 64 pixels, so that
-    neither the first feature maps nor the first dense layer of large images fill the memory. `linear`: as in `mlp`.
+    Encoder: for each of `channels` a convolution, the activation and a 2x2 max-pool; then dense layers of `hidden`. The
+    decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels.
+
+    Args:
+        shape: (C, H, W) of an image.
+        latent_dim: size K of the code.
+        channels: of the convolutions. Where not given (32, 64), with one more of half as many before them for each
+            doubling above 64 pixels, so that neither feature maps nor the first dense layer fill the memory.
+        hidden: widths of the dense layers.
+        kernel_size: side of the kernels, odd.
+        activation: class of the layers between the others.
+        linear: as in `mlp`.
     """
     if len(shape) != 3:
         raise ValueError(f"a convolutional network needs images of shape (C, H, W), got data of shape {shape}")

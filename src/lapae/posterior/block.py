@@ -68,7 +68,7 @@ class BlockPrecision(Precision):
         return torch.cat(parts, dim=-1)
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Eigenvectorsᵀ g / √values."""
+        """eigenvectorsᵀ g / √values."""
         layer = next(iter(gradients)).rpartition(".")[0]
         values, vectors = self._factor(list(self.layers).index(layer))
         return (torch.cat([gradients[name] for name in self.layers[layer]], dim=-1) @ vectors) * values.rsqrt()
@@ -82,7 +82,6 @@ class BlockPrecision(Precision):
         return torch.stack(total).sum(0)
 
     def eigenvalues(self) -> dict[str, Tensor]:
-        """Of H, by layer."""
         return {layer: torch.linalg.eigvalsh(self.block(i)).clamp_min(0) for i, layer in enumerate(self.layers)}
 
     def prior_of(self, name: str) -> Tensor:

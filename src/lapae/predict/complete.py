@@ -1,6 +1,6 @@
 """Missing data: fill with noise, then encode and decode with sampled networks while the observed part stays fixed.
 
-The paper's procedure (appendix A) has two stages. The first explores: each of `modes` chains draws a network (one a
+The paper's procedure (appendix A) has two stages. The first explores: each of `modes` chains draws a network (one per
 step) and replaces the missing values by its reconstruction. The second averages: `average` more networks reconstruct
 every mode, and their mean is the sample. `average=0` is plain iteration (Rezende et al. 2014), with `steps` steps.
 
@@ -57,11 +57,21 @@ def impute(
     batch_size: int = 512,
     progress: Progress | None = None,
 ) -> Imputation:
-    """Complete the missing values of x (N, *shape); those are NaN, or False in `observed`.
+    """Complete the missing values of data.
 
-    Noise fills `value_range`, clipped to it; each mode has noise of its own unless `shared_noise` (as in the authors'
-    code, where only the networks tell modes apart). `start` (M, N, *shape) fills in place of noise: other data, say,
-    from where chains reach completions that differ more. `progress` is called with the number of data done.
+    Args:
+        method: the trained method.
+        x: data (N, *shape) in the model's space; a missing value is NaN, or False in `observed`.
+        observed: boolean, (N, *shape) or (*shape).
+        modes: chains, each of networks of its own.
+        average: networks averaged within each mode after its last step; 0 is plain iteration.
+        steps: encodings and decodings of each chain.
+        seed: of the noise and of the networks.
+        value_range: range of the data, which the first filling stays in.
+        shared_noise: all modes start from the same noise, so that only networks tell them apart (the authors' code).
+        start: (M, N, *shape) to fill in instead of noise. From other data, chains reach completions that differ more.
+        batch_size: data at a time.
+        progress: called with the number of data done.
     """
     if modes < 1 or average < 0 or steps < 1:
         raise ValueError(f"expected modes >= 1, average >= 0 and steps >= 1, got {modes}, {average} and {steps}")
@@ -109,7 +119,6 @@ class _Chain:
         self.total, self.squares = torch.zeros_like(self.state), torch.zeros_like(self.state)
 
     def explore(self, method: Method, draws: Draws) -> None:
-        """One network a mode."""
         self.raw = _reconstruct(method, draws, self.state)
         self.state = self._paste(self.raw)
 

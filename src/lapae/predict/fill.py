@@ -51,7 +51,17 @@ def completions(
     seed: int,
     value_range: tuple[float, float],
 ) -> Tensor:
-    """n completions (n, N, *shape) of x: networks of their own, and noise for what networks do not account for."""
+    """Completions of data with missing values: networks of their own, and noise for what networks do not account for.
+
+    Args:
+        method: the trained method.
+        calibration: what the noise is taken from.
+        predict: makes predictions of data.
+        x: data (N, *shape) in the model's space; NaN is missing.
+        n: completions of each; the result is (n, N, *shape).
+        seed: of networks and noise.
+        value_range: range of the data.
+    """
     if n < 1:
         raise ValueError(f"n_samples={n}: expected at least 1")
     center = guess(method, predict, x, seed=seed, value_range=value_range)

@@ -39,8 +39,17 @@ def predict(
 ) -> Prediction:
     """Mean and variance of codes and reconstructions, densities and errors for all of x.
 
-    `mc` draws `n_samples` networks (any method); `linearized` is the closed form of the network linearised in its
-    weights, `moments` one pass with a mean and a variance: both for the Laplace posteriors (online, posthoc).
+    Args:
+        method: the trained method.
+        x: data (N, *shape) in the model's space, or batches of them.
+        predictive: "mc" draws networks, for any method; "linearized" is the closed form of the network linearised in
+            its weights and "moments" one pass with a mean and a variance, both for Laplace posteriors.
+        n_samples: networks drawn by "mc".
+        seed: of the networks.
+        want: the quantities to compute; the other fields of the result are None.
+        batch_size: data at a time.
+        draws_at_once: networks at a time; as many as fit where not given.
+        progress: called with the number of (network, datum) pairs done.
     """
     options = {"n_samples": n_samples, "seed": seed, "want": want, "batch_size": batch_size, "progress": progress}
     parts = list(predict_blocks(method, x, predictive=predictive, draws_at_once=draws_at_once, **options))

@@ -82,7 +82,6 @@ class Spread:
         return self.factor(found, x).reshape(-1, *(1 for _ in self.noise.shape)) * self.noise
 
     def tensors(self) -> dict[str, Tensor]:
-        """To save."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

@@ -87,7 +87,6 @@ class Surprise:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parts."""
         if self.bank is not None:
             return TABLE
         return FIELD

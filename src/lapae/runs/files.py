@@ -136,7 +136,7 @@ def stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder reach the disk."""
+    """fsync the folder, so that renames survive a crash."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

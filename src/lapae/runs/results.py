@@ -85,7 +85,15 @@ class Record:
 
 
 def save_result(run: Run, task: str, options: Any, result: Result, seconds: float | None = None) -> Record:
-    """Write a result and its pictures, each file whole; pictures of an earlier result of the task go."""
+    """Write a result and its pictures, each file whole; pictures of an earlier result of the task go.
+
+    Args:
+        run: the run folder.
+        task: its name.
+        options: the task's dataclass of options, or a mapping of them.
+        result: what the task found.
+        seconds: how long it took.
+    """
     for folder in (TASKS, FIGURES):
         try:
             (run / folder).mkdir(exist_ok=True)

@@ -42,8 +42,6 @@ PATIENCE = 10
 
 
 class Run:
-    """A run folder."""
-
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 

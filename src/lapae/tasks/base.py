@@ -42,7 +42,16 @@ def batches(
     batch_size: int = 512,
     space: Space | None = None,
 ) -> Batches | Tensor:
-    """The data of a split, of the model's `space` or another, or at most `limit` of them, in the model."""
+    """The data of a split in the model's space.
+
+    Args:
+        model: the trained model.
+        split: of a data set.
+        limit: at most so many, at random.
+        seed: of that choice.
+        batch_size: of the batches.
+        space: of the data, where it is another than the model's.
+    """
     from lapae.data import Batches
 
     if limit is not None and limit < len(split.x):

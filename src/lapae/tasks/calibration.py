@@ -1,4 +1,4 @@
-"""Calibration of the uncertainty itself: is the error large where the predicted deviation is?
+"""Calibration of the uncertainty itself: are errors larger where the model is less certain?
 
 - In equal-count bins of the predicted deviation: its mean against the root mean square error. For the output by
   element, with the deviation over networks and with that of networks and noise together; and by datum, with the summed
@@ -52,7 +52,6 @@ class Bins:
     of one scale, or a deviation is 0."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
         return {
             "deviation": self.deviation.tolist(),
             "error": self.error.tolist(),
@@ -72,7 +71,6 @@ class CalibrationResult:
     """By space ("output", "output_total", "latent"): share inside the intervals of each level."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
         return {
             "bins": {name: found.to_dict() for name, found in self.bins.items()},
             "levels": list(self.levels),
@@ -145,7 +143,18 @@ def run(
     max_values: int = 1_000_000,
     progress: Progress | None = None,
 ) -> CalibrationResult:
-    """Calibration on x (N, *shape); of the output's elements at most `max_values`, at random."""
+    """Calibration of deviations and intervals.
+
+    Args:
+        method: the trained method.
+        x: data (N, *shape) in the model's space.
+        n_samples: networks drawn.
+        seed: of the networks, and of the values that are looked at.
+        n_bins: bins of the predicted deviation, with equally many values in each.
+        levels: of the intervals.
+        max_values: at most so many elements of the output, at random.
+        progress: called with the number of (network, datum) pairs done.
+    """
     found = predict(method, x, n_samples=n_samples, seed=seed, want=("codes", "outputs"), progress=progress)
     assert found.x_mean is not None
     assert found.x_var is not None

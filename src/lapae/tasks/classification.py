@@ -48,7 +48,6 @@ class ClassificationResult:
         return {**self.metrics, "imputation": self.imputation.to_dict()}
 
     def table(self) -> Table:
-        """A row for each input."""
         return Table.by_name(self.metrics)
 
     def figures(self) -> dict[str, Figure]:
@@ -69,10 +68,18 @@ def run(
     keep_observed: bool = True,
     **options: Any,
 ) -> ClassificationResult:
-    """Impute what is not observed of x (N, *shape), of classes y (N,), and classify the samples.
+    """Impute what is not observed, and classify the samples.
 
-    `keep_observed` puts the observed values back into the samples before they are classified; the authors classify what
-    the network says of the whole image. `options` are those of `impute`.
+    Args:
+        method: the trained method.
+        x: data (N, *shape) in the model's space, complete.
+        y: their classes (N,).
+        observed: boolean (N, *shape).
+        classifier: of clean data, in evaluation mode.
+        n_bins: of the calibration errors.
+        keep_observed: put the observed values back before classifying; the authors classify what the network says of
+            the whole image.
+        options: those of `impute`.
     """
     imputed = run_imputation(method, x, observed, **options)
     found = imputed.imputation
@@ -114,7 +121,7 @@ class ClassificationOptions(ImputationOptions):
 def evaluate(model: Model, data: Data, options: ClassificationOptions) -> ClassificationResult:
     y_train, y_test = (labels(split, "the task 'classification'") for split in (data.train, data.test))
     if y_train.ndim != 1:
-        raise ConfigError(f"the task 'classification' needs one class a datum, got labels of shape {y_train.shape}")
+        raise ConfigError(f"the task 'classification' needs one class per datum, got labels of shape {y_train.shape}")
     chosen = subset(data.train, options.train_limit, options.seed)
     index, x, observed = hidden_test_data(model, data, options)
     path = options.cache or getattr(model, "path", None)

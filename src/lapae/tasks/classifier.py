@@ -68,14 +68,24 @@ def train_classifier(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> nn.Module:
-    """Train on x (N, *shape) and classes y (N,), or read what was trained on the same before from the folder `cache`.
+    """A classifier in evaluation mode (dropout off), trained, or read from `cache`.
 
-    `progress` is called with the number of data seen. The classifier comes in evaluation mode: dropout off.
+    Args:
+        x: training data (N, *shape).
+        y: their classes (N,).
+        n_classes: how many there are.
+        epochs: passes over the data.
+        batch_size: data in a step.
+        learning_rate: of Adam.
+        seed: of the initial weights, the order of the data and dropout.
+        cache: folder that keeps it; one that was trained there on the same data is read.
+        device: where to train.
+        progress: called with the number of data seen.
     """
     if len(x) != len(y) or not len(x):
         raise ValueError(f"expected as many labels as data, and at least one, got {len(y)} and {len(x)}")
     if y.is_floating_point() or y.ndim != 1:
-        raise ValueError(f"expected one integer class a datum, got labels of shape {tuple(y.shape)} and {y.dtype}")
+        raise ValueError(f"expected one integer class per datum, got labels of shape {tuple(y.shape)} and {y.dtype}")
     if y.min() < 0 or y.max() >= n_classes:
         raise ValueError(f"expected classes from 0 to {n_classes - 1}, got {int(y.min())} to {int(y.max())}")
     settings = {

@@ -50,7 +50,7 @@ def histograms(inside: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarra
 
 
 def imputed_images(x: Tensor, observed: Tensor, imputation: Imputation, n: int = 8) -> Figure:
-    """A row a datum: truth, what is observed, the modes, their mean and deviation."""
+    """One row per datum: truth, what is observed, the modes, their mean and deviation."""
     rows, titles = [], ["truth", "observed", *(f"mode {m + 1}" for m in range(len(imputation.samples)))]
     for i in range(min(n, len(x))):
         visible = x[i].masked_fill(~observed[i], 0.0)

@@ -44,7 +44,6 @@ class Generated:
     """Mean distance from a sample to the nearest training datum."""
 
     def to_dict(self) -> dict[str, float | int]:
-        """The numbers."""
         return {"n": len(self.samples), "diversity": self.diversity, "nearest_distance": self.nearest_distance}
 
 
@@ -59,7 +58,6 @@ class GenerationResult:
         return {name: found.to_dict() for name, found in self.sets.items()}
 
     def table(self) -> Table:
-        """A row for each source."""
         return Table.by_name(self.to_dict())
 
     def figures(self) -> dict[str, Figure]:
@@ -103,7 +101,19 @@ def run(
     value_range: tuple[float, float] = (0.0, 1.0),
     progress: Progress | None = None,
 ) -> GenerationResult:
-    """Generate n data from every source that the method has; train and held_out are (N, *shape) and (M, *shape)."""
+    """Generate data from every source that the method has, and measure them.
+
+    Args:
+        method: the trained method.
+        train: training data (N, *shape) to look for the nearest in.
+        held_out: data (M, *shape) that are measured the same way.
+        n: how many to generate from each source.
+        steps: encodings and decodings from noise.
+        average: networks averaged at the end.
+        seed: of noise, codes and networks.
+        value_range: range of the data.
+        progress: as in `from_noise`.
+    """
     if not len(train):
         raise ValueError("expected training data to compare with, got none")
     options: dict[str, Any] = {"steps": steps, "average": average, "seed": seed, "value_range": value_range}

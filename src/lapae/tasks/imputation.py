@@ -27,8 +27,15 @@ MASKS: tuple[MaskName, ...] = ("upper", "lower", "left", "right", "random", "all
 
 
 def mask(which: MaskName, shape: tuple[int, ...], *, n: int = 1, seed: int = 0, missing: float = 0.5) -> Tensor:
-    """What is observed, (n, *shape): everything but the upper (lower, left, right) half, but a share of random values
-    (`missing`, drawn for each datum), but all of it ("all"), or everything ("none")."""
+    """What is observed, (n, *shape) boolean.
+
+    Args:
+        which: what is hidden: the upper, lower, left or right half, "random" values, "all" or "none".
+        shape: of a datum.
+        n: masks; they differ where they are random.
+        seed: of random masks.
+        missing: share of values that "random" hides.
+    """
     if which not in MASKS:
         raise ValueError(f"unknown mask {which!r}: expected one of {', '.join(MASKS)}")
     observed = torch.ones(n, *shape, dtype=torch.bool)
@@ -83,7 +90,6 @@ class ImputationResult:
     imputation: Imputation
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers."""
         names = (
             *("mse_missing", "error_missing", "error_missing_samples", "error_whole", "error_whole_samples"),
             *("missing", "mode_distance"),

@@ -1,7 +1,7 @@
-"""Nearest neighbours whose number k is chosen by cross-validation, for one class a datum or many binary attributes.
+"""Nearest neighbours whose number k is chosen by cross-validation, for one class per datum or many binary attributes.
 
 Votes of all candidate k come from one search: sorted neighbours, cumulated. Shapes: n labelled points, m queries, A
-columns of indicators (one a class, or one an attribute).
+columns of indicators (one per class, or one per attribute).
 """
 
 from __future__ import annotations

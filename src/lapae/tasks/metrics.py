@@ -25,7 +25,6 @@ class Estimate:
     high: float
 
     def to_dict(self) -> dict[str, float]:
-        """The three numbers."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
 

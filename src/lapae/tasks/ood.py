@@ -100,7 +100,14 @@ def scores(
 ) -> dict[str, np.ndarray]:
     """All scores but typicality, (N,) each: what one pass over the data gives.
 
-    varying: (*shape) boolean, the features that vary in training; None where all do.
+    Args:
+        method: the trained method.
+        x: data (N, *shape) in the model's space, or batches of them.
+        predictive: as in `predict`.
+        n_samples: networks drawn by "mc".
+        seed: of the networks.
+        varying: boolean (*shape), the features that vary in training (`varying_features`); None where all do.
+        progress: as in `predict`.
     """
     names = [*(name for name in SCORES if name != "typicality"), *([] if varying is None else [VARYING])]
     parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
@@ -136,9 +143,21 @@ def run(
     varying: Tensor | None = None,
     progress: Progress | None = None,
 ) -> OodResult:
-    """Tell `inside` from each of the sets `outside`. Without training data there is no typicality.
+    """Tell data inside the distribution from data outside of it.
 
-    varying: (*shape) boolean, the features that vary in training (`varying_features`).
+    Args:
+        method: the trained method.
+        inside: data of the kind that it was trained on.
+        outside: other data, by name.
+        train: training data, for typicality; there is none without them.
+        predictive: as in `predict`.
+        n_samples: networks drawn by "mc".
+        seed: of the networks and of the bootstrap.
+        n_bootstrap: resamplings for the intervals.
+        confidence: of the intervals.
+        name: of the data inside, for figures.
+        varying: as in `scores`.
+        progress: as in `predict`.
     """
     if not outside:
         raise ValueError("expected at least one out-of-distribution set")

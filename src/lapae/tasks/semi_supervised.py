@@ -42,7 +42,7 @@ class SemiSupervisedResult:
     """Accuracy against the number of labels, over repetitions."""
 
     n_labels: tuple[int, ...]
-    """Labelled data a class (in all, for attributes)."""
+    """Labelled data per class (in all, for attributes)."""
     accuracy: np.ndarray
     """(len(n_labels), repetitions): of classes, or over all attributes."""
     k: np.ndarray
@@ -109,10 +109,21 @@ def run(
     candidates: Sequence[int] = CANDIDATES,
     progress: Progress | None = None,
 ) -> SemiSupervisedResult:
-    """Accuracy on x (N, *shape) with classes y (N,) or attributes y (N, A), from `n_labels` labelled ones of them.
+    """Accuracy of nearest neighbours among the codes of a few labelled data.
 
-    The fewer labels are a part of the more in each repetition. Repetitions are classified in threads, and `progress` is
-    called from them, once a classifier.
+    In each repetition the fewer labels are a part of the more. Repetitions are classified in threads.
+
+    Args:
+        method: the trained method.
+        x: data (N, *shape) in the model's space.
+        y: classes (N,), or attributes (N, A).
+        n_labels: labelled data per class (in all, for attributes).
+        n_embeddings: copies of each labelled datum, each embedded by a network of its own.
+        repetitions: draws of the labelled data.
+        seed: of these draws and of the networks.
+        attribute_names: of the columns of y.
+        candidates: for the number of neighbours.
+        progress: called from the threads with 1 after each classifier.
     """
     n_labels = tuple(sorted(set(n_labels)))
     voting = Voting(y)
@@ -174,7 +185,7 @@ class SemiSupervisedOptions:
     """Nearest-neighbour classification with few labels."""
 
     labels: tuple[int, ...] | None = None
-    """Labels a class; 1 to 100 where not given (10 labelled data in all for attributes, as the paper has)."""
+    """Labels per class; 1 to 100 where not given (10 labelled data in all for attributes, as the paper has)."""
     n_embeddings: int = 100
     """How often a stochastic encoder embeds each labelled datum."""
     repetitions: int = 5

@@ -1,4 +1,4 @@
-"""What resuming needs, in one safetensors file a checkpoint, with the previous one kept beside it.
+"""What resuming needs, in one safetensors file per checkpoint, with the previous one kept beside it.
 
 Tensors: `method.*` (weights and posterior), `optimizer.<parameter>.*`, and `best.*` where the best epoch is not this
 one. Everything else is JSON in the file's metadata, the configuration and the history of the epochs included, so that
@@ -44,7 +44,7 @@ class TrainState:
     best_loss: float | None = None
     """The best validation loss."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """One record an epoch."""
+    """One record per epoch."""
 
     def stop_reason(self, epochs: int, patience: int) -> str | None:
         """Why training is over, or None."""
@@ -65,7 +65,7 @@ def copy_state(module: nn.Module) -> Tensors:
 class Checkpoints:
     """Writes the checkpoints of a run: every so many epochs or, without a number, as often as is cheap.
 
-    Cheap is a twentieth of the time, judged by what the last one took. Between two of them the state of the last epoch
+    Cheap is at most 5 % of the time, judged by what the last one took. Between two of them the state of the last epoch
     is held in memory and written when training ends early: a kill loses the epochs since the last checkpoint, Ctrl-C or
     a loss that becomes NaN lose none.
     """
@@ -233,7 +233,7 @@ def load_state(method: nn.Module, state: Tensors, origin: str) -> None:
 
 
 def take_up(run: Run) -> Checkpoint | None:
-    """The checkpoint to go on from, under its own name again if a kill or a full disk came before the renames."""
+    """The checkpoint to continue from, under its own name again if a kill or a full disk came before the renames."""
     checkpoint = load_checkpoint(run)
     if checkpoint is not None and checkpoint.path == str(run / NEXT):
         _put_in_place(run)
@@ -283,7 +283,7 @@ def load_checkpoint(run: Run) -> Checkpoint | None:
                 failures.append(str(error))
             continue
         if failures:
-            warnings.warn(f"{failures[0]}; going on from the checkpoint before it, {run / name}", stacklevel=2)
+            warnings.warn(f"{failures[0]}; continuing from the checkpoint before it, {run / name}", stacklevel=2)
         return Checkpoint(tensors, metadata, str(run / name))
     if failures:
         raise RunError("no readable checkpoint: " + "; ".join(failures))

@@ -1,7 +1,7 @@
 """What a user leaves open, chosen by the data: the one place where defaults depend on them.
 
 The networks of one's own and the paper's keep what they were made for; `mlp` and `conv` start from principal components
-and go on from there, so that they are no worse. docs/methods.md says what each choice rests on.
+and continue from there, so that they are no worse. docs/methods.md says what each choice rests on.
 """
 
 from __future__ import annotations

@@ -29,4 +29,4 @@ def check_gpus(n_processes: int) -> None:
     import torch
 
     if n_processes > torch.cuda.device_count():
-        raise ConfigError(f"{n_processes} processes, but {torch.cuda.device_count()} GPUs here: one GPU a process")
+        raise ConfigError(f"{n_processes} processes, but {torch.cuda.device_count()} GPUs here: one GPU per process")

@@ -97,7 +97,6 @@ def has_begun() -> bool:
 
 
 def leave() -> None:
-    """Part from the others."""
     if world_size() > 1:
         dist.destroy_process_group()
 
@@ -112,7 +111,6 @@ class Sum:
         self.work: Any = dist.all_reduce(self.flat, async_op=True)
 
     def wait(self) -> None:
-        """Until the tensors hold the sum."""
         self.work.wait()
         if self.flat is not self.tensors[0]:
             parts = self.flat.split([tensor.numel() for tensor in self.tensors])

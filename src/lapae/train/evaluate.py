@@ -15,7 +15,7 @@ N_DRAWS = 10
 
 @torch.no_grad()
 def evaluate(method: Method, batches: Batches, n_draws: int = N_DRAWS) -> dict[str, float]:
-    """Squared error a datum, summed over its elements, in model space.
+    """Squared error per datum, summed over its elements, in model space.
 
     "squared_error" is that of the point estimate; "squared_error_sampled", for a stochastic method, the average over
     `n_draws` sampled networks (the paper's "-log p"). Batches that are split over processes are summed over them.

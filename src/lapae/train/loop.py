@@ -39,7 +39,7 @@ class EpochBatches(Protocol):
     n_data: int
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         ...
 
     def epoch(self, epoch: int = 0) -> Iterator[Tensor]:
@@ -56,7 +56,7 @@ class TrainResult:
     """What training came to. The method holds the best weights."""
 
     history: list[dict[str, Any]]
-    """One record an epoch: epoch, loss, valid_loss, learning_rate, seconds, and what the method validates."""
+    """One record per epoch: epoch, loss, valid_loss, learning_rate, seconds, and what the method validates."""
     best_epoch: int
     best_loss: float | None
     stopped: str
@@ -81,11 +81,21 @@ def train(
     observers: Sequence[Observer] = (),
     keep_start: bool = False,
 ) -> TrainResult:
-    """Train `method` on `batches`; without `valid`, the training loss steers.
+    """Train a method.
 
-    `run` keeps the metrics and the checkpoints, with `about` (plain JSON: the configuration, the data) in them.
-    `keep_start` is for initial weights that were chosen with care: they are moved with care too, and kept unless
-    training has made held-out errors smaller beyond doubt.
+    Args:
+        method: what to train; it is left at its best weights.
+        batches: of training data.
+        valid: of validation data, whose loss steers the learning rate and early stopping; without them, the training
+            loss does.
+        options: epochs, learning rate, schedule, patience, precision, seed.
+        run: folder that keeps the metrics and the checkpoints.
+        about: plain JSON to keep in the checkpoints: the configuration, the data.
+        device: where to train; where the method is, by default.
+        resume: checkpoint to continue from.
+        observers: are told how training goes.
+        keep_start: for initial weights that were chosen with care: they are moved with care too, and kept unless
+            training has made held-out errors smaller beyond doubt.
     """
     numbers: Any = options.filled()
     device = take_place(options) if device is None else device

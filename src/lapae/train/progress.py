@@ -41,7 +41,7 @@ def describe(record: Record) -> str:
 
 
 class Lines:
-    """A line an epoch."""
+    """One line per epoch."""
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
@@ -78,7 +78,6 @@ class Bar:
         self.bar = Progress(*columns, TimeRemainingColumn(elapsed_when_finished=True), console=Console(file=file))
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
-        """Show the bar."""
         self.n_batches, self.n_steps, self.shown = max(n_batches, 1), 0, 0.0
         self.task = self.bar.add_task("", total=epochs, completed=epoch)
         self.done = epoch
@@ -94,12 +93,10 @@ class Bar:
             self.bar.update(self.task, completed=self.done + min(self.n_steps / self.n_batches, 0.999))
 
     def epoch(self, record: Record) -> None:
-        """Show the epoch's losses."""
         self.done, self.n_steps = record["epoch"], 0
         self.bar.update(self.task, completed=self.done, description=describe(record))
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
         self.bar.stop()
 
 
@@ -121,13 +118,11 @@ class TensorBoard:
         """Nothing: the loss is on the device until the epoch is over."""
 
     def epoch(self, record: Record) -> None:
-        """Write the epoch."""
         for name, value in record.items():
             if name != "epoch" and value is not None:
                 self.writer.add_scalar(name, value, record["epoch"])
 
     def close(self) -> None:
-        """Flush and close."""
         self.writer.close()
 
 

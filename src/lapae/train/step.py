@@ -24,14 +24,13 @@ TakeStep = Callable[..., Tensor]
 
 
 class LossSum:
-    """Losses summed on the device, read once an epoch: reading each step would make the device wait."""
+    """Losses summed on the device, read once per epoch: reading each step would make the device wait."""
 
     def __init__(self, device: torch.device) -> None:
         # [sum of loss times B, number of data, steps whose running sum was finite]
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
 
     def reset(self) -> None:
-        """Start an epoch."""
         self.sums.zero_()
 
     def add(self, loss: Tensor, n_data: int) -> None:
@@ -200,6 +199,7 @@ class CapturedStep:
             )
             torch.cuda.synchronize()
             for generator in (self.generator, torch.cuda.default_generators[x.device.index or 0]):
-                generator.graphsafe_set_state(generator.clone_state())  # theirs still believes in the capture
+                # the default generator still has its capture flag set
+                generator.graphsafe_set_state(generator.clone_state())
             return None
         return graph

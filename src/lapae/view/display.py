@@ -36,11 +36,9 @@ class Display:
     """Of a window of a time series (T, channels): those shown, one strip each. `features` go strip by strip."""
 
     def name(self, j: int) -> str:
-        """Of value j."""
         return self.names[j]
 
     def range(self, j: int) -> tuple[float, float]:
-        """Low and high of value j."""
         return float(self.ranges[j, 0]), float(self.ranges[j, 1])
 
     def to_dict(self) -> dict[str, Any]:

@@ -31,7 +31,17 @@ def latent_figure(
     n_samples: int = 100,
     seed: int = 0,
 ) -> Figure:
-    """The codes of x (N, *shape) on the deviation of the decoder (paper, figure 1): low on the data, high away."""
+    """The codes of data on the deviation of the decoder (paper, figure 1): low on the data, high away.
+
+    Args:
+        model: the trained model.
+        x: data (N, *shape) in the model's space.
+        y: their classes (N,), for colours.
+        label_names: of the classes, for a legend.
+        side: cells along a side of the map.
+        n_samples: networks drawn.
+        seed: of the networks.
+    """
     space = latent_space(model.method, x)
     found = plane(model.method, space, side=side, n_samples=n_samples, seed=seed)
     figure = Figure(figsize=(5.4, 4.4), layout="constrained")
@@ -57,7 +67,7 @@ def _points(axes: Axes, points: np.ndarray, y: np.ndarray | None, names: Sequenc
 
 
 def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
-    """A column a datum of x (n, C, H, W): input, mean reconstruction, deviation."""
+    """One column per datum of x (n, C, H, W): input, mean reconstruction, deviation."""
     found = predict(model.method, x, n_samples=n_samples, seed=seed, want=("outputs",))
     assert found.x_mean is not None
     assert found.x_var is not None
@@ -77,7 +87,7 @@ def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed
 
 
 def imputation_figure(model: Model, x: Tensor, *, which: MaskName = "upper", modes: int = 6, seed: int = 0) -> Figure:
-    """A row a datum of x (n, C, H, W): truth, what is left of it, samples of the missing half."""
+    """One row per datum of x (n, C, H, W): truth, what is left of it, samples of the missing half."""
     observed = mask(which, tuple(x.shape[1:]), n=len(x), seed=seed)
     found = impute(model.method, x, observed, modes=modes, steps=2, seed=seed)
     rows = [[x[i], x[i].masked_fill(~observed[i], 0.5), *found.samples[:, i]] for i in range(len(x))]

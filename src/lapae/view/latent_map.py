@@ -131,6 +131,16 @@ def plane(
     seed: int = 0,
     batch_size: int = 64,
 ) -> Plane:
-    """Decode the grid of a map."""
+    """Decode the grid of a map.
+
+    Args:
+        method: the trained method.
+        space: the latent space of the data.
+        axes: two of its axes.
+        side: cells along a side.
+        n_samples: networks drawn.
+        seed: of the networks.
+        batch_size: cells at a time.
+    """
     z = torch.as_tensor(space.grid(axes, side))
     return Plane(axes, decode(method, z, n_samples=n_samples, seed=seed, batch_size=batch_size), side)

@@ -65,7 +65,6 @@ class CurvatureBench:
 
 
 def main(options: CurvatureBench) -> int:
-    """Run, print, write."""
     results = run(options)
     options.out.mkdir(parents=True, exist_ok=True)
     write_whole(options.out / "curvature.json", (json.dumps(results, indent=1) + "\n").encode())
@@ -84,7 +83,7 @@ def main(options: CurvatureBench) -> int:
 
 
 def run(options: CurvatureBench) -> dict[str, Any]:
-    """All results: {options, machine, rows}, a row a method and network; progress goes to the terminal."""
+    """All results: {options, machine, rows}, one row per method and network; progress goes to the terminal."""
     device = choose_device(options.device)
     limits = Limits(device, options.threads, options.seconds, options.call_seconds, int(options.memory_gb * 2**30))
     rows: list[dict[str, Any]] = []
@@ -114,7 +113,6 @@ def machine(options: CurvatureBench) -> str:
 
 
 def line(row: dict[str, Any]) -> str:
-    """One result as it comes in."""
     place = f"{row['network']} {row['size']}x{row['size']}" if row["network"] in SIZED else row["network"]
     begin = f"{row['method']:<20} {place:<22}"
     if "failed" in row:
@@ -174,7 +172,6 @@ def _slope(x: list[float], y: list[float]) -> float:
 
 
 def slopes_table(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
     lines = ["| five convolutions | slope of time | slope of memory | largest image |", "|---|---|---|---|"]
     for method, (time, memory, largest) in slopes(rows).items():
         lines.append(f"| {method} | {time:.2f} | {memory:.2f} | {largest}x{largest} |")

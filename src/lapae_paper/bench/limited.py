@@ -37,7 +37,6 @@ class Case:
     size: int = 28
 
     def build(self, device: torch.device) -> tuple[nn.Module, Tensor]:
-        """The network and a batch."""
         torch.manual_seed(0)
         if self.network == "dense":
             module, x = mlp((784,), 2), torch.rand(64, 784)

@@ -39,7 +39,7 @@ def quality(
     switch: int = 1024,
     seconds: float = 5.0,
 ) -> list[dict[str, Any]]:
-    """A row a layer and estimate, and one for all layers together (layer "all"): layer, estimate, error, bias, cost.
+    """One row per layer and estimate, and one for all layers ("all"): layer, estimate, error, bias, cost.
 
     Args:
         module: a network, trained or not.
@@ -105,7 +105,7 @@ def _cost(
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line a layer, the relative error (and bias) of each estimate; its cost at the foot."""
+    """Markdown: one line per layer, the relative error (and bias) of each estimate; its cost at the foot."""
     names = list(dict.fromkeys(row["estimate"] for row in rows if row["estimate"] != "exact"))
     found = {(row["layer"], row["estimate"]): row for row in rows}
     lines = ["| layer | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]

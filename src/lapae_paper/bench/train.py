@@ -52,7 +52,7 @@ class TrainBench:
 
 
 def run(options: TrainBench) -> list[dict[str, Any]]:
-    """A row a method: name, milliseconds a step, multiple of the plain autoencoder's."""
+    """One row per method: name, milliseconds per step, multiple of the plain autoencoder's."""
     with matrix_products(TrainConfig(precision=options.precision)):  # pyright: ignore[reportArgumentType]
         return _run(options)
 

@@ -43,7 +43,6 @@ class ReproduceCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, run, write, print."""
     command = tyro.cli(ReproduceCommand, args=list(arguments), prog="lapae reproduce")
     for name, number in (("jobs", command.jobs), ("seeds", command.seeds)):
         if number is not None and number < 1:
@@ -60,7 +59,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def print_list(*, as_json: bool = False) -> None:
-    """What there is."""
     from lapae.runs.results import Table
     from lapae_paper.experiments import EXPERIMENTS, Size
     from lapae_paper.experiments.workspace import key

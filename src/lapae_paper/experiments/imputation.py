@@ -263,7 +263,7 @@ def variety_row(name: str, model: Model, data: Data, sets: Iterable[Tensor]) -> 
 
 
 def half_figure(data: Data, model: Model, samples: Mapping[str, Tensor]) -> Figure:
-    """Four half images, and what each method makes of them: a column a mode."""
+    """Four half images, and what each method makes of them: one column per mode."""
     x = shown(model, data)
     seen = x.masked_fill(~mask("upper", tuple(x.shape[1:])), 0.5)
     figure = Figure(figsize=(9.0, 2.5), layout="constrained")
@@ -276,7 +276,7 @@ def half_figure(data: Data, model: Model, samples: Mapping[str, Tensor]) -> Figu
 
 
 def nothing_figure(samples: Mapping[str, Mapping[int, Tensor]]) -> Figure:
-    """Images out of noise alone: a column a method, a row a number of steps."""
+    """Images out of noise alone: one column per method, one row per number of steps."""
     figure = Figure(figsize=(6.8, 2.8), layout="constrained")
     grid = figure.subplots(len(STEPS), len(samples), squeeze=False)
     for column, (method, sets) in enumerate(samples.items()):

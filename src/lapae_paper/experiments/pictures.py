@@ -24,7 +24,7 @@ SHOWN = 2000
 
 
 def squared_errors(model: Model, split: Split, *, n_samples: int = 100) -> dict[str, float]:
-    """Squared error a datum: of sampled networks ("-log p") and of their mean reconstruction ("MSE")."""
+    """Squared error per datum: of sampled networks ("-log p") and of their mean reconstruction ("MSE")."""
     x = batches(model, split, None)
     found = predict(model.method, x, n_samples=n_samples, want=("outputs", "error"))
     assert found.squared_error is not None

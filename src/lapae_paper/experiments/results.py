@@ -1,4 +1,4 @@
-"""Results on disk: a folder an experiment (tables, pictures, raw numbers), and one page of all there are.
+"""Results on disk: one folder per experiment (tables, pictures, raw numbers), and one page of all there are.
 
 NAME/result.json   settings, tables, raw numbers; its presence says that the experiment is done
 NAME/*.png         figures

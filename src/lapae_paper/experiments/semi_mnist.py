@@ -1,8 +1,8 @@
-"""Few labels (the paper's figure 12): nearest neighbours among the codes of MNIST, with 1 to 100 labels a class.
+"""Few labels (the paper's figure 12): nearest neighbours among the codes of MNIST, with 1 to 100 labels per class.
 
 Labels come from the held-out training images, and the rest of these is classified at its mean code (appendix A). A
 stochastic encoder embeds each labelled image 100 times; k is chosen by two-fold cross-validation. The paper claims that
-the Laplacian autoencoder beats all others, the deterministic one too, with 1 to 20 labels a class, and that the
+the Laplacian autoencoder beats all others, the deterministic one too, with 1 to 20 labels per class, and that the
 deterministic one catches up at about 100. Its numbers are in a picture alone.
 
 What differs from the authors: folds of the cross-validation are of images and not of their copies, so that no image is
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 METHODS = {**NAMES, "bbb": "Bayes by Backprop"}
 N_LABELS = (1, 2, 5, 10, 20, 50, 100)
 FEW = 20
-"""The claim is about at most so many labels a class."""
+"""The claim is about at most so many labels per class."""
 REPETITIONS = 5
 CLAIMED = ("online", WIDE, "posthoc")
 """What is compared with the deterministic autoencoder."""
@@ -106,7 +106,7 @@ def claim(accuracy: Mapping[str, np.ndarray], n_labels: tuple[int, ...]) -> Tabl
             gap = 100 * (accuracy[method][i, :seeds] - accuracy["ae"][i, :seeds]).mean(1)
             theirs = "yes" if method == "online" and n <= FEW else "-"
             rows.append((f"{n}", METHODS[method], *decide(gap.tolist()), theirs))
-    columns = ("labels a class", "method", "accuracy minus the AE's ± standard error", "better", "the paper says")
+    columns = ("labels per class", "method", "accuracy minus the AE's ± standard error", "better", "the paper says")
     return Table("Does the Laplacian autoencoder beat the deterministic one? (in percent of the images)", columns, rows)
 
 

@@ -97,7 +97,6 @@ class Workspace:
 
     @property
     def machine(self) -> str:
-        """What it runs on."""
         import torch
 
         where = torch.cuda.get_device_name() if self.torch_device == "cuda" else f"{platform.machine()} CPU"
@@ -105,7 +104,7 @@ class Workspace:
 
     @property
     def folder_of_measures(self) -> Path:
-        """Where an experiment that is not done yet keeps what it has measured, a file a model."""
+        """Where an experiment that is not done yet keeps what it has measured, one file per model."""
         return self.root / self.experiment.name / "measured"
 
     def forget(self) -> None:
@@ -161,7 +160,6 @@ class Workspace:
 
     @property
     def torch_device(self) -> str:
-        """Where models are put."""
         from lapae.train.devices import choose_device
 
         return choose_device(self.device)
@@ -196,5 +194,4 @@ def key(trial: Trial) -> str:
 
 
 def _digest(value: Any) -> str:
-    """Of plain JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -27,7 +27,7 @@ from lapae_paper.variants import NoisyAdamOptions
 
 
 class NoisyAdam(Laplace):
-    """Mean by the optimiser, precision by squared gradients, one weight sample a step."""
+    """Mean by the optimiser, precision by squared gradients, one weight sample per step."""
 
     posterior: DiagonalPrecision
 

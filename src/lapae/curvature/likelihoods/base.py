@@ -160,7 +160,6 @@ class Observed(Likelihood):
         return self.inner.diagonal
 
     def log_prob_elements(self, output: Tensor, target: Tensor) -> Tensor:
-        """Of the observed features."""
         return self.inner.log_prob_elements(output, target) * self.mask
 
     def mean(self, output: Tensor) -> Tensor:

@@ -117,7 +117,6 @@ class Gaussian(Location):
         return 0.5 * math.log(2 * math.pi) + (scale.log() if isinstance(scale, Tensor) else math.log(scale))
 
     def variance(self, output: Tensor) -> Tensor:
-        """sigma²."""
         return self._features(self.scale(output) ** 2, output).expand_as(output)
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:

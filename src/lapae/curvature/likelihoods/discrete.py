@@ -23,7 +23,6 @@ class Bernoulli(Skipping):
         return 0.0, 1.0
 
     def log_prob_elements(self, output: Tensor, target: Tensor) -> Tensor:
-        """Negative binary cross-entropy."""
         missing = target.isnan()
         known = torch.where(missing, 0.0, target).expand_as(output)
         terms = F.binary_cross_entropy_with_logits(output, known, reduction="none")
@@ -41,11 +40,9 @@ class Bernoulli(Skipping):
         return output.sigmoid()
 
     def variance(self, output: Tensor) -> Tensor:
-        """p (1 - p)."""
         return self.hessian_diag(output)
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Zeros and ones."""
         return torch.bernoulli(output.sigmoid(), generator=generator)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
@@ -82,7 +79,6 @@ class Categorical(Likelihood):
         return output.softmax(1)
 
     def variance(self, output: Tensor) -> Tensor:
-        """π (1 - π)."""
         return self.hessian_diag(output)
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -42,7 +42,6 @@ class Mixed(Likelihood):
 
     @property
     def n_features(self) -> int:
-        """D."""
         return self.parts[-1][2]
 
     @property
@@ -55,7 +54,6 @@ class Mixed(Likelihood):
 
     @property
     def support(self) -> tuple[Tensor, Tensor]:
-        """Of each feature."""
         bounds = [torch.tensor(which.support).expand(stop - start, 2) for which, start, stop in self.parts]
         low, high = torch.cat(bounds).unbind(1)
         return low, high

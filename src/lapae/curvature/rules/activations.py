@@ -55,12 +55,9 @@ register(
 
 @register(nn.Tanh)
 class Tanh(Elementwise):
-    """1 - y²."""
-
     uses_x = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """1 - y²."""
         return torch.addcmul(torch.ones((), dtype=y.dtype, device=y.device), y, y, value=-1)
 
 
@@ -71,7 +68,6 @@ class Sigmoid(Elementwise):
     uses_x = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """y - y²."""
         return torch.addcmul(y, y, y, value=-1)
 
 
@@ -119,7 +115,6 @@ class SiLU(Elementwise):
     """s + y (1 - s), with s the sigmoid."""
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """s + y (1 - s)."""
         s = x.sigmoid()
         return s + y * (1 - s)
 

@@ -71,12 +71,10 @@ class Rank:
 
     @property
     def verdict(self) -> str:
-        """One or two words."""
         return next(word for most, word in VERDICTS if self.percentile <= most)
 
     @property
     def words(self) -> str:
-        """A sentence."""
         if self.at_most == 0:
             return f"More unusual than every one of {self.n:,} {self.name}."
         if self.at_most == self.n and self.percentile > 99:
@@ -87,7 +85,6 @@ class Rank:
         return f"More unusual than {100 - self.percentile:.{digits}f} % of {self.n:,} {self.name}."
 
     def to_dict(self) -> dict[str, object]:
-        """For the page."""
         return {
             "percentile": round(self.percentile, 2),
             "n": self.n,

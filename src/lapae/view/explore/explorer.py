@@ -87,7 +87,6 @@ class Explorer:
 
     @property
     def n_values(self) -> int:
-        """Of a datum."""
         return int(np.prod(self.model.shape))
 
     def place(self, axes: Axes, at: tuple[float, float], anchor: np.ndarray | None) -> dict[str, Any]:

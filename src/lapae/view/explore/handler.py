@@ -52,7 +52,6 @@ class UntilDeadline(io.RawIOBase):
         self.until = 0.0
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -65,8 +64,6 @@ class UntilDeadline(io.RawIOBase):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "lapae", ""
     idle, deadline = IDLE, DEADLINE
@@ -98,7 +95,6 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(self._get)
 
     def do_POST(self) -> None:
-        """A question."""
         self._answer(self._post)
 
     def _other(self) -> None:
@@ -223,7 +219,6 @@ class Handler(BaseHTTPRequestHandler):
                 pass
 
     def handle_expect_100(self) -> bool:
-        """As always, at once."""
         going_on = super().handle_expect_100()
         self._flush()
         return going_on

@@ -44,5 +44,4 @@ class KeptNetworks(Method):
         return draws
 
     def draw_mean(self) -> Draws:
-        """That of the method."""
         return self.method.draw_mean()

@@ -16,8 +16,6 @@ BINS = 40
 
 @dataclass(frozen=True)
 class Tick:
-    """A mark on an axis."""
-
     at: float
     text: str
 
@@ -39,12 +37,10 @@ class Frame:
 
     @property
     def right(self) -> int:
-        """Of the plot."""
         return self.width - self.margin
 
     @property
     def bottom(self) -> int:
-        """Of the plot."""
         return self.height - self.below
 
     def x(self, value: float) -> float:
@@ -77,8 +73,6 @@ class Frame:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines by name."""
-
     frame: Frame
     lines: dict[str, str]
     mark: float | None

@@ -1,0 +1,56 @@
+"""Wheel and sdist: built from a copy, and used from outside the repository without it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUILD = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("package")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place)
+    shutil.copytree(ROOT / "src", place / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    subprocess.run([sys.executable, "-c", BUILD], cwd=place, check=True, capture_output=True, text=True)
+    return place / "dist"
+
+
+def test_both_hold_every_file_that_the_library_reads(dist):
+    files = {
+        path.relative_to(ROOT / "src").as_posix()
+        for suffix in ("py", "html", "css", "js", "typed")
+        for path in (ROOT / "src").rglob(f"*.{suffix}")
+    }
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
+        assert files <= set(wheel.namelist())
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as sdist:
+        assert files <= {name.partition("/src/")[2] for name in sdist.getnames()}
+
+
+def test_the_wheel_works_where_the_repository_is_not(dist, tmp_path):
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    where = "import lapae, lapae_paper; print(lapae.__file__, lapae_paper.__file__)"
+
+    def run(*words: str) -> str:
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert all(path.startswith(str(tmp_path)) for path in run("-c", where).split())
+    assert "noisy-adam" in run("-m", "lapae", "train", "--help")
+    small = ["--hidden", "8", "--epochs", "1", "--limit", "100", "--device", "cpu", "--no-verbose"]
+    run("-m", "lapae", "train", "digits", *small, "--out", "run")
+    assert "report.html" in run("-m", "lapae", "report", "run", "--points", "50")
