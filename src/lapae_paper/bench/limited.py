@@ -86,7 +86,7 @@ class Limits:
 
 
 def run_limited(method: str, cases: Sequence[Case], limits: Limits) -> Iterator[dict[str, Any]]:
-    """One result per case: network, size, method, ms, base_ms, ratio, shared_ratio, bytes, base_bytes; or why it failed.
+    """One result per case: network, size, method, ms, base_ms, ratio, shared_ratio, bytes, base_bytes; or why not.
 
     Cases of one network stand in the order of their size; after a failure the larger ones are left out.
     """
