@@ -132,6 +132,38 @@ def test_a_bottleneck_that_is_none(monkeypatch):
             ggn_diagonal(network, data, method="bottleneck")
 
 
+class Blind(nn.Module):
+    """The output does not depend on the code, and the decoder has no weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code, self.other = nn.Linear(5, 2), nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(x) + 0 * self.code(x).detach().sum(1, keepdim=True)
+
+
+def test_a_code_that_does_not_matter():
+    torch.manual_seed(0)
+    module, x = Blind().double(), torch.randn(3, 5, dtype=torch.float64)
+    n, expected = 5, reference.ggn_diagonal(module, x, Bernoulli())
+    assert_close(ggn_diagonal(module, x, unit_vectors(), "bottleneck", n_samples=n, bottleneck="code"), expected)
+
+
+class Squeezed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).squeeze()
+
+
+def test_a_module_that_loses_a_batch_of_one_is_refused():
+    with pytest.raises(ValueError, match=r"gives \(5,\) for one datum"):
+        ggn_diagonal(Squeezed(), torch.randn(3, 5), method="exact")
+
+
 @pytest.mark.parametrize("case", CASES[::2], ids=lambda case: case.name)
 def test_networks_that_can_be_walked_say_the_same(case):
     """The two ways have nothing in common but the extraction of a layer's own gradients."""

@@ -15,7 +15,7 @@ from lapae.curvature.call import Work
 from lapae.curvature.collect import Kronecker, outer
 from lapae.curvature.extract import input_factor, output_rows, rows_diagonal
 from lapae.curvature.likelihoods import Likelihood
-from lapae.curvature.per_datum import PerDatum, Pulled, per_datum, rows_of_gradients
+from lapae.curvature.per_datum import PerDatum, Pulled, leaves_of, per_datum, rows_of_gradients
 from lapae.curvature.rules import CHUNK_FLOATS, Params, identity_rows
 from lapae.curvature.stateless import functional_call
 
@@ -179,7 +179,9 @@ def _latent_curvature(at: PerDatum, likelihood: Likelihood) -> Tensor:
     assert at.code is not None
     assert at.start is not None
     output, start = at.output, at.start
-    n_code = start[0].numel()
+    n_data, n_code = len(output), start[0].numel()
+    if id(start) not in leaves_of(output):  # the output does not depend on the code
+        return output.new_zeros(n_data, n_code, n_code)
     w = torch.zeros_like(output).requires_grad_()
     eye = identity_rows(start)
     try:

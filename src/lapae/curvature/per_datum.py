@@ -51,7 +51,7 @@ class PerDatum:
         found = rows_of_gradients(self.output if of is None else of, known, v)
         n = len(self.uses)
         rows = [None if g is None else use.rows(g) for use, g in zip(self.uses, found[:n], strict=True)]
-        return Pulled(self, rows, dict(zip(self.copies, found[n:], strict=True)))
+        return Pulled(self, len(v), rows, dict(zip(self.copies, found[n:], strict=True)))
 
     def row_floats(self) -> int:
         """Numbers in memory for one row of one datum, about: all cotangents, copies, and the largest gradient twice."""
@@ -77,14 +77,11 @@ class Pulled:
     """Rows at every use of a parameter, and gradients of the copies."""
 
     at: PerDatum
+    n_rows: int
     rows: Sequence[Tensor | None]
     """(R, B, *out) at each use; None where the use has no part in it."""
     copies: Mapping[str, Tensor | None]
     """(R, B, *shape)"""
-
-    @property
-    def n_rows(self) -> int:
-        return len(next(v for v in (*self.rows, *self.copies.values()) if v is not None))
 
     def __add__(self, other: Pulled) -> Pulled:
         """The sum of what two sets of rows say."""
@@ -119,7 +116,11 @@ def per_datum(task: Work, cut: str | None = None) -> PerDatum:
     wanted = {name: values[name] for name in task.wanted}
     first = Watch({id(value): name for name, value in wanted.items()}, wanted)
     with torch.no_grad(), first, Cut(module, cut) as at:  # what is called, and the shapes
-        functional_call(module, values, (task.x[:1],))
+        output = tensor_of(functional_call(module, values, (task.x[:1],)))
+    if output.ndim == 0 or len(output) != 1:
+        raise ValueError(
+            f"the module gives {tuple(output.shape)} for one datum: its first axis must be that of the data"
+        )
     if cut is not None and at.code is None:
         raise ValueError(f"bottleneck={cut!r} is not called: its output is not the code")
 

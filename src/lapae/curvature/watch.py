@@ -151,7 +151,11 @@ class Cut:
         if self.start is None:
             return None
         again = self.code.detach() + self.start
-        return again if isinstance(output, Tensor) else (again, *output[1:])
+        if isinstance(output, Tensor):
+            return again
+        if isinstance(output, tuple | list):
+            return (again, *output[1:])
+        raise ValueError(f"bottleneck={self._name!r} gives a {type(output).__name__}: name a layer that gives a tensor")
 
 
 def _submodule(module: nn.Module, name: str) -> nn.Module:

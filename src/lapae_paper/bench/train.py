@@ -37,7 +37,16 @@ class TrainBench:
     """paper-mnist, paper-fashion or paper-celeba."""
     batch_size: int = 64
     """Data in a step."""
-    methods: tuple[str, ...] = ("online:approx", "online:mc", "online:bottleneck", "bbb", "dropout", "vae", "ensemble")
+    methods: tuple[str, ...] = (
+        "online:approx",
+        "online:mc",
+        "online:sketch",
+        "online:bottleneck",
+        "bbb",
+        "dropout",
+        "vae",
+        "ensemble",
+    )
     """Methods to time; `online:HESSIAN` names the curvature."""
     device: str = "auto"
     """auto, cpu or cuda."""
