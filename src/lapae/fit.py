@@ -55,6 +55,8 @@ def load_data(config: DataConfig) -> Data:
         label_column=config.label_column,
         columns=config.columns,
         drop=config.drop,
+        window=config.window,
+        stride=config.stride,
         image_size=config.image_size,
         fit=config.fit,
         skip_bad=config.skip_bad,

@@ -429,3 +429,98 @@ def test_a_run_of_the_estimator_has_no_data_to_report_on(tmp_path, capsys, comma
     LaplacianAutoencoder(epochs=1, random_state=0).fit(x).save(tmp_path / "run")
     assert main([*command, str(tmp_path / "run")]) == 2
     assert "a run of the estimator, which does not keep the data" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """A run on a table with columns of every kind, holes and decimal commas; and the table."""
+    import pandas as pd
+
+    root = tmp_path_factory.mktemp("people")
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=80)
+    frame = pd.DataFrame(
+        {
+            "id": np.arange(80),
+            "income": 20 + 3 * z + 0.1 * rng.normal(size=80),
+            "visits": rng.poisson(4 + z**2),
+            "city": np.where(z > 0, "Rome", "Oslo"),
+            "member": np.where(z > 0.5, "yes", "no"),
+            "since": (pd.Timestamp("2020-01-01") + pd.to_timedelta((100 * z).round(), unit="D")).strftime("%d.%m.%Y"),
+            "note": [f"note {i}" for i in range(80)],
+        }
+    )
+    for i, name in enumerate(("income", "visits", "city", "member", "since")):
+        frame.loc[[i, 20 + i], name] = None
+    frame.to_csv(root / "people.csv", index=False, sep=";", decimal=",")
+    frame.to_parquet(root / "people.parquet", index=False)
+    with pytest.warns(UserWarning, match=r"'id' \(an index.*'note' \(an identifier"):
+        assert main(["train", str(root / "people.csv"), "--out", str(root / "run"), *QUICK]) == 0
+    return root, frame
+
+
+def test_columns_of_every_kind_come_back_as_they_went_in(people, tmp_path):
+    import pandas as pd
+
+    root, frame = people
+    for suffix in ("csv", "parquet"):
+        out = tmp_path / f"full.{suffix}"
+        assert main(["impute", str(root / "run"), str(root / f"people.{suffix}"), "-o", str(out), "--device", "cpu"]) == 0
+    text = rows_of_semicolons(tmp_path / "full.csv")
+    before = rows_of_semicolons(root / "people.csv")
+    holes = 0
+    for old, new in zip(before[1:], text[1:], strict=True):
+        row = dict(zip(before[0], new, strict=True))
+        for name, a, b in zip(before[0], old, new, strict=True):
+            assert a in ("", b), name
+            holes += a == ""
+        assert re.fullmatch(r"\d+,\d+", row["income"])
+        assert re.fullmatch(r"\d+(,0)?", row["visits"])
+        assert row["city"] in ("Rome", "Oslo")
+        assert row["member"] in ("yes", "no")
+        assert re.fullmatch(r"\d\d\.\d\d\.20(19|20|21)", row["since"])
+    assert holes == 10
+    full = pd.read_parquet(tmp_path / "full.parquet")
+    assert full.notna().all().all()
+    assert full.dtypes.astype(str).tolist() == frame.dtypes.astype(str).tolist()
+
+
+def rows_of_semicolons(path) -> list[list[str]]:
+    with open(path, newline="") as file:
+        return list(csv.reader(file, delimiter=";"))
+
+
+def test_samples_and_explanations_have_the_columns_of_the_table(people, tmp_path):
+    root, _ = people
+    assert main(["sample", str(root / "run"), "-o", str(tmp_path / "x.csv"), "-n", "4", "--device", "cpu"]) == 0
+    header, *rows = rows_of(tmp_path / "x.csv")
+    assert header == ["income", "visits", "city", "member", "since"]
+    for row in rows:
+        assert float(row[0]) > 0
+        assert row[1].isdecimal()
+        assert row[2] in ("Rome", "Oslo")
+    out = str(tmp_path / "s.csv")
+    assert main(["score", str(root / "run"), str(root / "people.csv"), "-o", out, "--explain", *FAST]) == 0
+    header, *rows = rows_of(out)
+    assert header[:2] == ["id", "note"]
+    assert {row[header.index("feature")] for row in rows} <= {"income", "visits", "city", "member", "since"}
+
+
+def test_a_look_at_a_table(people, capsys):
+    root, _ = people
+    assert main(["data", str(root / "people.csv")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "80 rows of 5 columns (1 number, 1 count, 1 category, 1 boolean, 1 date), with missing values"
+    assert lines[1] == "56 to train; 8 to steer training; 16 to calibrate"
+    told = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[3:]}
+    assert told["id"].startswith("left out an index")
+    assert told["city"] == "category 2.5 % Oslo, Rome"
+    assert told["visits"].startswith("count 2.5 % 0 to") or told["visits"].startswith("count 2.5 % 1 to")
+    assert told["note"] == "left out an identifier: no two are alike"
+    assert main(["data", str(root / "people.csv"), "--label-column", "city", "--json"]) == 2  # two labels are missing
+    assert "the label is empty" in capsys.readouterr().err
+    assert main(["data", "digits", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["summary"] == "1,797 gray images of 8x8"
+    assert found["splits"] == {"train": 1255, "valid": 162, "calib": 200, "test": 180}
+    assert main(["data", str(root / "nowhere.csv")]) == 2

@@ -99,7 +99,7 @@ def test_npz_kinds_of_labels(tmp_path, y, names):
     np.savez(tmp_path / "a.npz", x=np.ones((30, 2)), y=y)
     data = load(tmp_path / "a.npz")
     assert data.label_names == names
-    assert data.train.y.shape == ((18, 4) if names is None else (18,))
+    assert data.train.y.shape == ((21, 4) if names is None else (21,))
 
 
 def test_npz_only_array(tmp_path):

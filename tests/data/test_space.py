@@ -224,3 +224,40 @@ def test_equality():
 )
 def test_in_a_line(x, told):
     assert Space.of(x).describe() == told
+
+
+@pytest.mark.parametrize(
+    ("x", "kind", "most"),
+    [
+        (np.full((5, 9, 9), 200, np.int64), "image", 255),
+        (np.full((5, 9, 9), 200.0), "image", 255),
+        (np.full((5, 8, 8), 16.0), "image", 16),
+        (np.full((5, 9, 9), 200.5), "array", None),  # a window may have such values
+        (np.full((5, 9, 9, 3), 200.5), "image", 255),
+        (np.full((5, 9, 3), 200.0), "array", None),
+        (np.full((5, 9, 9), 256.0), "array", None),
+        (np.full((5, 9, 9), -1.0), "array", None),
+        (np.full((5, 9, 9), 0.5), "image", 1),
+        (np.ones((5, 9, 9), bool), "image", 1),
+    ],
+)
+def test_which_numbers_are_images(x, kind, most):
+    space = Space.of(x)
+    assert space.kind == kind
+    if most is not None:
+        assert space.most == most
+        np.testing.assert_allclose(space.to_model(space.code(x)).max(), x.max() / most)
+
+
+def test_bytes_and_floats_of_the_same_images():
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 8), dtype=np.uint8)
+    of_bytes, of_floats = Space.of(pixels), Space.of(pixels / 255)
+    z = of_bytes.to_model(of_bytes.code(pixels))
+    np.testing.assert_allclose(of_floats.to_model(of_floats.code(pixels)), z, atol=1e-6)
+    np.testing.assert_allclose(of_bytes.to_model(of_bytes.code(pixels.astype(float))), z)
+    with pytest.raises(DataError, match=r"floats from .* values from 0 to 255: multiply them by 255"):
+        of_bytes.to_model(of_bytes.code(pixels / 255))
+    with pytest.raises(DataError, match="floats from 0 to 255, the model takes images with values from 0 to 1"):
+        of_floats.to_model(of_floats.code(pixels.astype(float)))
+    holes = np.where(pixels > 200, np.nan, np.minimum(pixels, 1).astype(float))  # almost black, with holes
+    assert np.nanmax(of_bytes.to_model(of_bytes.code(holes))) == np.float32(1 / 255)

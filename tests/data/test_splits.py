@@ -29,17 +29,18 @@ def test_seeds_differ():
 @pytest.mark.parametrize(
     ("n", "arguments", "sizes"),
     [
-        (100, {}, (60, 10, 20, 10)),
+        (100, {}, (70, 10, 20, 0)),
+        (100, {"test": 0.1}, (60, 10, 20, 10)),
         (19, {}, (19, 0, 0, 0)),
-        (1000, {}, (600, 100, 200, 100)),
-        (1500, {}, (1000, 150, 200, 150)),
-        (4000, {}, (2800, 400, 400, 400)),
-        (90000, {}, (75000, 5000, 5000, 5000)),
+        (1000, {}, (700, 100, 200, 0)),
+        (1500, {}, (1150, 150, 200, 0)),
+        (4000, {}, (3200, 400, 400, 0)),
+        (90000, {}, (80000, 5000, 5000, 0)),
         (100, {"validation": 7, "calibration": 0, "test": 0.2}, (73, 7, 0, 20)),
         (100, {"validation": 7.0, "calibration": 0, "test": 0}, (93, 7, 0, 0)),
         (100, {"validation": 0, "calibration": 0, "test": 0}, (100, 0, 0, 0)),
         (100, {"validation": 0.001, "calibration": 0.001, "test": 0.0}, (98, 1, 1, 0)),
-        (100, {"limit": 9}, (9, 9, 9, 9)),
+        (100, {"limit": 9, "test": 0.1}, (9, 9, 9, 9)),
     ],
 )
 def test_sizes(n, arguments, sizes):
@@ -80,3 +81,15 @@ def test_own_partition():
 def test_impossible(n, own, arguments, match):
     with pytest.raises(DataError, match=match):
         partition(n, own, **arguments)
+
+
+def test_in_time_with_gaps():
+    train, valid, calib, test = partition(100, validation=10, calibration=5, test=5, gap=3)
+    assert (train[0], train[-1], len(train)) == (0, 70, 71)
+    np.testing.assert_array_equal(valid, np.arange(74, 84))
+    np.testing.assert_array_equal(calib, np.arange(87, 92))
+    np.testing.assert_array_equal(test, np.arange(95, 100))
+    train, valid, _, test = partition(100, validation=10, calibration=0, test=0, gap=3)
+    assert (train[-1], valid[0], valid[-1], len(test)) == (86, 90, 99, 0)
+    with pytest.raises(DataError, match="as 40 are left out between them"):
+        partition(100, gap=40)

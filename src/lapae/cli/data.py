@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from lapae.errors import ConfigError
 
+if TYPE_CHECKING:
+    from lapae.data.look import Look
+
 
 @dataclass(frozen=True)
 class DataCommand:
-    """List the named data sets (lapae data), or fetch one (lapae data fetch mnist)."""
+    """List the named data sets (lapae data), fetch one (lapae data fetch mnist), or look at data (lapae data FILE).
 
-    action: Annotated[Literal["list", "fetch"], tyro.conf.Positional] = "list"
-    """list: which there are; fetch: download one, or verify it where it is there."""
+    A look says what was understood of a file, and trains nothing: how many data there are and of which kind, how they
+    would be split, and of a table what each column is, how much of it is missing, and what is left out.
+    """
+
+    action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="list|fetch|FILE")] = "list"
+    """list: which there are; fetch: download one, or verify it where it is there; or a file, a folder or a name."""
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
     """Data set to fetch."""
+    label_column: str | None = None
+    """Column of a table that holds the labels."""
+    window: int | None = None
+    """Steps of a window, of a series."""
+    stride: int | None = None
+    """Steps from one window of a series to the next."""
     data_dir: Path | None = None
     """Folder of the data sets; $LAPAE_DATA where not given."""
     json: bool = False
@@ -29,15 +42,19 @@ class DataCommand:
 
 def main(arguments: Sequence[str]) -> int:
     command = tyro.cli(DataCommand, args=list(arguments), prog="lapae data")
-    from lapae.data import data_sets, fetch
-
     if command.action == "fetch":
-        if command.name is None:
-            raise ConfigError(f"fetch which? Expected one of {', '.join(d.name for d in data_sets())}")
-        folder = fetch(command.name, command.data_dir)
-        where = "comes with a package" if folder is None else str(folder)
-        print(json.dumps({"name": command.name, "where": where}) if command.json else f"{command.name}: {where}")
+        return fetch(command)
+    if command.action != "list":
+        if command.name is not None:
+            raise ConfigError(f"{command.name!r}: expected one file after lapae data")
+        from lapae.data.look import look
+
+        options = {name: getattr(command, name) for name in ("label_column", "window", "stride", "data_dir")}
+        found = look(command.action, **options)
+        print(json.dumps(asdict(found)) if command.json else told(found))
         return 0
+    from lapae.data import data_sets
+
     known = data_sets(command.data_dir)
     if command.json:
         print(json.dumps({d.name: {"description": d.description, "present": d.present} for d in known}))
@@ -47,3 +64,31 @@ def main(arguments: Sequence[str]) -> int:
         if data_set.where is not None:
             print(f"{'':<22} {data_set.where}")
     return 0
+
+
+def fetch(command: DataCommand) -> int:
+    """Download or verify a named data set."""
+    from lapae.data import data_sets
+    from lapae.data import fetch as fetch_named
+
+    if command.name is None:
+        raise ConfigError(f"fetch which? Expected one of {', '.join(d.name for d in data_sets())}")
+    folder = fetch_named(command.name, command.data_dir)
+    where = "comes with a package" if folder is None else str(folder)
+    print(json.dumps({"name": command.name, "where": where}) if command.json else f"{command.name}: {where}")
+    return 0
+
+
+def told(found: Look) -> str:
+    """A look in words: the summary, the splits, and a row per column."""
+    names = {"train": "to train", "valid": "to steer training", "calib": "to calibrate", "test": "to test"}
+    lines = [found.summary, "; ".join(f"{n:,} {names[split]}" for split, n in found.splits.items() if n)]
+    if found.columns:
+        width = max(len("column"), *(len(column["name"]) for column in found.columns))
+        lines += ["", f"{'column':<{width}}  {'kind':<8}  missing  content"]
+        for column in found.columns:
+            share = f"{100 * column['missing']:.3g} %" if column["missing"] else ""
+            lines.append(
+                f"{column['name']:<{width}}  {column['kind'] or 'left out':<8}  {share:>7}  {column['content']}"
+            )
+    return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])

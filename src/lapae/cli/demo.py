@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
     run = Run.create(command.out, name="demo")
     unknown = split_digits(run)
-    source = DataConfig(source=str((run / DATA).resolve()))
+    source = DataConfig(source=str((run / DATA).resolve()), test_fraction=0.1)
     config = Config(data=source, train=TrainConfig(epochs=command.epochs, seed=command.seed)).resolved()
     data = load_data(config.data)
     model = train_in(run, config, data)

@@ -68,6 +68,10 @@ def main(arguments: Sequence[str]) -> int:
         model.config = replace(model.config, train=replace(model.config.train, seed=options.seed))
     source = open_source(command.input, model, options, alpha=True, written=True)
     blocks = filled(model, source)
+    if source.is_series:
+        from lapae.cli.steps import filled_steps
+
+        blocks = filled_steps(source, blocks)
     if isinstance(source, TableReader):
         n, holes = write_table(source, out, blocks)
     elif isinstance(source, ArrayReader):

@@ -23,7 +23,8 @@ class ScoreCommand(PredictCommand):
 
     The output has a row for each datum, in the order of the input, with the columns of a table that are no features
     (an index, a label) or the name of the image file. The score is higher for more normal data. New normal data are
-    called outliers at the rate that --rate gives.
+    called outliers at the rate that --rate gives. A series (time, channels) has a row for each step: the mean score of
+    the windows that hold it, and how unusual each channel is in it.
     """
 
     rate: float = 0.05
@@ -34,12 +35,18 @@ class ScoreCommand(PredictCommand):
 
 def scores(model: Model, x: Any) -> dict[str, Any]:
     """The columns of the output for data x."""
+    if model.space.kind == "series":
+        from lapae.cli.steps import window_scores
+
+        return window_scores(model, x)
     surprise, p = model.surprise(x)
     return {"score": -surprise, "p_value": p, "log_likelihood": -model.parts(x)["log_likelihood"]}
 
 
 def explained(model: Model, x: Any) -> dict[str, Any]:
     """`scores`, and the feature that did it."""
+    if model.space.kind == "series":
+        return scores(model, x)
     part = model.explain(x).reshape(len(x), -1)
     first = part.argmax(1)
     share = part.max(1) / part.sum(1).clip(1e-12)
@@ -60,6 +67,11 @@ def main(arguments: Sequence[str]) -> int:
     if rank() > 0:
         return hand_over(blocks)
     least = -model.threshold(command.rate)
+    if source.is_series:
+        from lapae.cli.steps import write_steps
+
+        n, n_outliers = write_steps(source, blocks, command.out, model, least)
+        return finish(source, command.out, n, command.options, outliers=n_outliers)
     columns = [*COLUMNS, *(("feature", "share") if command.explain else ())]
     n = n_outliers = 0
     if suffix != ".csv":

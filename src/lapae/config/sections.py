@@ -36,6 +36,11 @@ class DataConfig:
     """Columns of a table to learn: names, or numbers from 0; all that can be learned where not given."""
     drop: tuple[str, ...] | None = None
     """Columns of a table not to learn."""
+    window: int | None = None
+    """Steps of a window: the rows of a table or of an array (time, channels) are a series, which is cut into windows and
+    split in time."""
+    stride: int | None = None
+    """Steps from one window of a series to the next; half a window where not given."""
     image_size: int | None = None
     """Side of the square that the images of a folder are fitted into."""
     fit: Literal["border", "crop", "stretch"] | None = None

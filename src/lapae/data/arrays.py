@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +16,9 @@ from lapae.data.labels import as_classes
 from lapae.data.reader import Block, Progress, Reader
 from lapae.data.source import Records
 from lapae.errors import DataError
-from lapae.space import Space, chunks
+from lapae.space import Range, Space, chunks
+from lapae.space.layout import widened
+from lapae.space.series import cut
 
 MAX_AXES = 32
 """NumPy has 64 at most; some are added on the way."""
@@ -26,24 +29,39 @@ class ArrayReader(Reader):
     """A .npy file, or an .npz file: its array `x`, or the only one; labels in its array `y`, if there is one."""
 
     def __init__(
-        self, path: Path, space: Space | None = None, *, allow_nan: bool = True, any_range: bool = False
+        self,
+        path: Path,
+        space: Space | None = None,
+        *,
+        allow_nan: bool = True,
+        any_range: bool = False,
+        window: int | None = None,
+        stride: int | None = None,
     ) -> None:
         super().__init__(path, space)
-        self.allow_nan, self.any_range = allow_nan, any_range
+        self.options: dict[str, Any] = {"allow_nan": allow_nan, "window": window, "stride": stride}
+        self.any_range = any_range
         self.raw, self.y = (open_npy(path), None) if path.suffix.lower() == ".npy" else open_npz(path)
         self.size = len(self.raw) if self.raw.ndim else 0
+        self.is_series = space is not None and space.kind == "series" and self.raw.ndim < 3
         if space is not None:
-            space.code(self.raw[:1] if self.raw.ndim else self.raw, str(path))  # its type and shape
+            few = self.raw[: space.shape[0] if self.is_series else 1] if self.raw.ndim else self.raw
+            space.code(few, str(path))  # its type and shape
 
     def records(self) -> Records:
         """The array as it is: a map of the file where it can be one."""
         about: dict[str, Any] = {}
         if self.y is not None and self.raw.ndim:
             about["y"], about["label_names"] = as_classes(self.path, self.y, len(self.raw))
-        return examine(self.path.stem, self.path, self.raw, allow_nan=self.allow_nan, **about)
+        return examine(self.path.stem, self.path, self.raw, **self.options, **about)
 
     def _read(self, progress: Progress) -> Iterator[Block]:
         where = str(self.path)
+        if self.is_series:
+            x = self._rows(0, self.size)
+            x = x[:, None] if x.ndim == 1 else x
+            yield from self._windows(Block(x.astype(np.float64), [], [[] for _ in x]), progress)
+            return
         for index, start in enumerate(range(0, self.size, self.block_size)):
             stop = min(start + self.block_size, self.size)
             if self._mine(index):
@@ -71,8 +89,20 @@ class ArrayReader(Reader):
         return np.frombuffer(content, raw.dtype).reshape(stop - start, *raw.shape[1:])
 
 
-def examine(name: str, where: str | Path, x: np.ndarray, *, allow_nan: bool = False, **about: Any) -> Records:
-    """An array as records, once its values are known to be numbers; `where` begins messages."""
+def examine(
+    name: str,
+    where: str | Path,
+    x: np.ndarray,
+    *,
+    allow_nan: bool = False,
+    window: int | None = None,
+    stride: int | None = None,
+    **about: Any,
+) -> Records:
+    """An array as records, once its values are known to be numbers; `where` begins messages.
+
+    With a `window` it is a series (T, C), which is cut into windows.
+    """
     if x.dtype.kind not in "biuf":
         raise DataError(f"{where}: holds values of type {x.dtype}, expected numbers")
     if x.ndim == 0 or x.size == 0:
@@ -80,26 +110,49 @@ def examine(name: str, where: str | Path, x: np.ndarray, *, allow_nan: bool = Fa
     most = 1.0 if x.dtype == np.bool_ else None
     x = x.view(np.uint8) if x.dtype == np.bool_ else x
     x = x[:, None] if x.ndim == 1 else x
-    low, high, missing = bounds(where, x, allow_nan=allow_nan) if x.dtype.kind == "f" else (0.0, 0.0, False)
-    return Records(name, x, most=most, within=(low, high), missing=missing, **about)
+    values = range_in(where, x, allow_nan=allow_nan) if x.dtype != np.uint8 else None
+    records = Records(name, x, most=most, values=values, missing=bool(values and values.missing), **about)
+    return records if window is None and stride is None else in_windows(records, where, window, stride)
 
 
-def bounds(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> tuple[float, float, bool]:
-    """Least and greatest of floats x, and whether there is NaN; infinity, and NaN unless allowed, is an error."""
-    low, high, missing = math.inf, -math.inf, False
+def range_in(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> Range:
+    """What the values of x are like; infinity, NaN unless allowed, and a column without a value, are errors."""
+    found = Range(math.inf, -math.inf, True)
+    known = np.zeros(x.shape[1:], bool)
     for start, part in chunks(x):
-        bad = np.isinf(part) if allow_nan else ~np.isfinite(part)
-        if bad.any():
-            row, *rest = (int(i) for i in np.argwhere(bad)[0])
-            place = f"row {start + row}" + (f", column {rest[0]}" if len(rest) == 1 else f", position {tuple(rest)}")
-            value = part[(row, *rest)]
-            hint = "; allow_nan, --allow-nan, takes NaN as missing" if np.isnan(value) else ""
-            raise DataError(f"{where}, {place} (from 0): the value is {value}{hint}")
-        known = part[~np.isnan(part)] if allow_nan else part
-        missing = missing or known.size < part.size
-        if known.size:
-            low, high = min(low, float(known.min())), max(high, float(known.max()))
-    return low, high, missing
+        if part.dtype.kind == "f":
+            bad = np.isinf(part) if allow_nan else ~np.isfinite(part)
+            if bad.any():
+                row, *rest = (int(i) for i in np.argwhere(bad)[0])
+                place = f"column {rest[0]}" if len(rest) == 1 else f"position {tuple(rest)}"
+                value = part[(row, *rest)]
+                hint = "; allow_nan takes NaN as missing" if np.isnan(value) else ""
+                raise DataError(f"{where}, row {start + row}, {place} (from 0): the value is {value}{hint}")
+            known |= ~np.isnan(part).all(0)
+        found = widened(found, part)
+    if found.missing and x.ndim == 2 and not known.all():
+        column = int(np.argmin(known))
+        raise DataError(f"{where}: has no value at all in feature {column} (from 0): there is nothing to learn of it")
+    return found
+
+
+def in_windows(records: Records, where: str | Path, window: int | None, stride: int | None) -> Records:
+    """A series (T, C) as windows (n, window, C), `stride` steps apart; half a window where that is not given."""
+    x = np.asarray(records.x)
+    if window is None:
+        raise DataError(f"{where}: a stride of {stride} needs a window")
+    if records.partition is not None or x.ndim != 2:
+        raise DataError(f"{where}: a window is for a series (time, channels), this has the shape {x.shape}")
+    if window < 2 or (stride is not None and stride < 1):
+        raise DataError(f"{where}: window={window}, stride={stride}: expected at least 2 steps, and 1 between windows")
+    stride = stride or max(1, window // 2)
+    try:
+        windows = cut(x, window, stride)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    # a label of a window is that of its last step
+    y = None if records.y is None else records.y[window - 1 :: stride][: len(windows)]
+    return replace(records, x=windows, y=y, most=None, values=None, stride=stride)
 
 
 def open_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:

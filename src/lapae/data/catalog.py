@@ -31,6 +31,8 @@ FOR = {
     "label_column": TABLES,
     "columns": TABLES,
     "drop": TABLES,
+    "window": "series: tables, and arrays (time, channels)",
+    "stride": "series: tables, and arrays (time, channels)",
     "image_size": f"{FOLDERS} and for celeba",
     "fit": FOLDERS,
     "skip_bad": FOLDERS,
@@ -51,6 +53,8 @@ def load(
     label_column: str | int | None = None,
     columns: Sequence[str | int] | None = None,
     drop: Sequence[str | int] | None = None,
+    window: int | None = None,
+    stride: int | None = None,
     image_size: int | None = None,
     fit: Fit | None = None,
     skip_bad: bool = False,
@@ -71,12 +75,15 @@ def load(
         label_column: the column of a table that holds the classes, by name or by number from 0.
         columns: the columns of a table to learn, and those not to.
         drop: see `columns`.
+        window: the rows of a table or of an array (time, channels) are steps of a series, which is cut into windows of
+            so many steps and split in time.
+        stride: steps from one window to the next; half a window where not given.
         image_size: height and width that the images of a folder, or of CelebA, are brought to.
         fit: border, crop or stretch: how images of a folder are brought to one size.
         skip_bad: leave out images of a folder that cannot be read, with a warning each.
     """
-    given = {"label_column": label_column, "columns": columns, "drop": drop, "image_size": image_size, "fit": fit}
-    given |= {"skip_bad": skip_bad or None, "allow_nan": allow_nan}
+    given = {"label_column": label_column, "columns": columns, "drop": drop, "window": window, "stride": stride}
+    given |= {"image_size": image_size, "fit": fit, "skip_bad": skip_bad or None, "allow_nan": allow_nan}
     records = _read(source, data_folder(data_dir), {k: value for k, value in given.items() if value is not None})
     options = {"validation": validation, "calibration": calibration, "test": test, "seed": seed, "limit": limit}
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lapae.data.absurd import without_absurd
 from lapae.data.arrays import examine
 from lapae.data.labels import as_classes
 from lapae.data.source import Records, Split, take
@@ -49,6 +50,11 @@ class Data:
     def feature_names(self) -> tuple[str, ...] | None:
         return self.space.feature_names
 
+    @property
+    def held_out(self) -> Split:
+        """Data that were not trained on, to judge a model by: the test data, or without any those that calibrate."""
+        return next((split for split in (self.test, self.calib, self.valid) if len(split)), self.train)
+
     @classmethod
     def of(
         cls,
@@ -59,6 +65,8 @@ class Data:
         columns: Any = None,
         drop: Any = None,
         label_column: str | int | None = None,
+        window: int | None = None,
+        stride: int | None = None,
         test: float | int | None = 0,
         allow_nan: bool = True,
         **options: Any,
@@ -72,13 +80,15 @@ class Data:
             columns: the columns of a frame to learn, and those not to.
             drop: see `columns`.
             label_column: the column of a frame that holds the classes.
+            window, stride: X is a series (time, channels), which is cut into windows of so many steps, so many apart
+                (half a window where not given), and split in time.
             test: share of the data to test on.
             allow_nan: take missing values; an error otherwise.
             options: `validation`, `calibration`, `seed` and `limit` of `lapae.data.splits.partition`.
         """
         frame = as_frame(X)
         x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else frame
-        about: dict[str, Any] = {"allow_nan": allow_nan}
+        about: dict[str, Any] = {"allow_nan": allow_nan, "window": window, "stride": stride}
         if y is not None:
             about["y"], about["label_names"] = as_classes(name, np.asarray(y), len(x))
         if frame is not None:
@@ -88,9 +98,17 @@ class Data:
             records = examine(name, name, np.asarray(x), **about)
         return cls.divide(records, test=test, **options)
 
+    @property
+    def held_out(self) -> Split:
+        """Data that were not trained on, to judge a model by: the test data, or without any those that calibrate."""
+        return next((split for split in (self.test, self.calib, self.valid) if len(split)), self.train)
+
     @classmethod
     def divide(cls, records: Records, **options: Any) -> Data:
         """What a reader has read in splits, with `options` of `lapae.data.splits.partition`."""
+        records = without_absurd(records)
+        if records.stride is not None:  # windows that share a step are in the same part
+            options["gap"] = -(-records.x.shape[1] // records.stride) - 1
         parts = partition(len(records.x), records.partition, **options)
         train, valid, calib, held_out = (
             Split(take(records.x, index), None if records.y is None else records.y[index], index) for index in parts
@@ -99,7 +117,8 @@ class Data:
             train.x,
             most=records.most,
             columns=records.columns,
-            within=records.within,
+            values=records.values,
+            stride=records.stride,
             name=records.name,
             label_names=records.label_names,
             missing=records.missing,

@@ -16,8 +16,8 @@ from lapae.space import Space
 ARRAYS = (".npy", ".npz")
 SUFFIXES = (*CSV, *PARQUET, *ARRAYS)
 OPTIONS = {
-    ArrayReader: {"allow_nan", "any_range"},
-    TableReader: {"allow_nan", "any_range", "label_column", "columns", "drop", "written"},
+    ArrayReader: {"allow_nan", "any_range", "window", "stride"},
+    TableReader: {"allow_nan", "any_range", "label_column", "columns", "drop", "window", "stride", "written"},
     ImageReader: {"image_size", "fit", "skip_bad", "resize", "alpha", "any_colour"},
 }
 

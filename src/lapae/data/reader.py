@@ -19,6 +19,7 @@ from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.runs.files import stamp
 from lapae.space import Space
+from lapae.space.series import starts
 
 BLOCK_ELEMENTS = 2**21
 BLOCK_ROWS = 8192
@@ -52,6 +53,11 @@ class Reader(ABC):
         if not path.is_dir():
             check_file(path)
         self._stamp = self._look()
+        self.any_range = False
+        self.is_series = False
+        """Whether the file holds a series in time, whose windows are the data."""
+        self.steps: Block | None = None
+        """The steps of a series, once its windows are read."""
         self.skipped: list[str] = []
         """Files that could not be read and were left out."""
         self.turn: tuple[int, int] = (0, 1)
@@ -85,6 +91,24 @@ class Reader(ABC):
     @abstractmethod
     def _read(self, progress: Progress) -> Iterator[Block]:
         """As `blocks`, of a file that stays as it is."""
+
+    def _windows(self, steps: Block, progress: Progress) -> Iterator[Block]:
+        """The steps of a series, which are kept, as blocks of windows."""
+        self.steps, x = steps, steps.x
+        where = str(self.path)
+        self.space.check(x, where)
+        if not self.any_range:
+            self.space.check_units(x[None, : self.space.shape[0]], where)
+        try:
+            first = starts(len(x), self.space.shape[0], self.space.stride or 1)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from error
+        windows = self.space.windows(x)
+        for index, start in enumerate(range(0, len(first), self.block_size)):
+            part = slice(start, start + self.block_size)
+            if self._mine(index):
+                yield Block(windows[part], ["start"], [[str(step)] for step in first[part].tolist()], index)
+        progress(self.size)
 
     def _look(self) -> tuple[int, ...] | None:
         """What changes with the file; a folder's images are read one by one."""

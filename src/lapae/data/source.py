@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lapae.space import Column, Fit
+from lapae.space import Column, Fit, Range
 
 
 class Lazy(ABC):
@@ -91,8 +91,10 @@ class Records:
     """The greatest value that images of this set can have, where that is known."""
     label_names: tuple[str, ...] | None = None
     columns: tuple[Column, ...] | None = None
-    within: tuple[float, float] | None = None
-    """Least and greatest value, where they are known."""
+    values: Range | None = None
+    """What the values are like, where that is known."""
     missing: bool = False
     fit: Fit | None = None
     """How images of other sizes are brought to one."""
+    stride: int | None = None
+    """Of windows of a series, which are split in time."""

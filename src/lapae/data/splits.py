@@ -26,6 +26,7 @@ def partition(
     test: float | int | None = None,
     seed: int = 0,
     limit: int | None = None,
+    gap: int | None = None,
 ) -> Parts:
     """Increasing indices of the training, validation, calibration and test data of n.
 
@@ -33,9 +34,12 @@ def partition(
         n: number of data.
         own: (n,) the set's own partition: 0 train, 1 validation, 2 test. What it lacks of validation data is drawn from
             its training data, as calibration data always are.
-        validation, calibration, test: fractions below 1, or whole numbers; None is the default.
+        validation, calibration, test: fractions below 1, or whole numbers. None is the default: no test data but the
+            set's own.
         seed: of the draw.
         limit: at most so many in each part.
+        gap: the data are in the order of time, and split so: training data first, test data last, so many data left out
+            between parts.
     """
     rng = np.random.default_rng(_checked_seed(seed))
     if own is None:
@@ -46,31 +50,44 @@ def partition(
         rest, held_out = np.flatnonzero(own == 0), np.flatnonzero(own == 2)
         if not len(rest):
             raise DataError("this data set's own partition has no training data")
-    n_test = 0 if held_out is not None else _count(_default(n) if test is None else test, n, "test")
+    n_test = 0 if held_out is not None else _count(test or 0, n, "test")
     valid = np.flatnonzero(own == 1) if own is not None else np.empty(0, int)
     if len(valid) and validation is not None:
         raise DataError(f"validation={validation} cannot be chosen: this data set has a validation split of its own")
     n_rest = len(rest)
     n_valid = 0 if len(valid) else _count(_default(n_rest) if validation is None else validation, n_rest, "validation")
     n_calib = _count(_default_calibration(n_rest) if calibration is None else calibration, n_rest, "calibration")
-    if n_rest == 0 or n_valid + n_calib + n_test >= n_rest:
+    gaps = (gap or 0) * sum(part > 0 for part in (n_valid, n_calib, n_test))
+    if n_rest == 0 or n_valid + n_calib + n_test + gaps >= n_rest:
         raise DataError(
             f"{n_valid} validation, {n_calib} calibration and {n_test} test data of {n_rest} leave none to train on"
+            + (f", as {gap} are left out between them" if gaps else "")
         )
-    order = rng.permutation(rest)
-    drawn = np.split(order, np.cumsum([n_test, n_valid, n_calib]))
-    parts = (
-        drawn[3],
-        valid if len(valid) else drawn[1],
-        drawn[2],
-        held_out if held_out is not None else drawn[0],
-    )
+    if gap is not None:
+        parts = _in_time(n, (n_valid, n_calib, n_test), gap)
+    else:
+        drawn = np.split(rng.permutation(rest), np.cumsum([n_test, n_valid, n_calib]))
+        parts = (
+            drawn[3],
+            valid if len(valid) else drawn[1],
+            drawn[2],
+            held_out if held_out is not None else drawn[0],
+        )
     if limit is not None:
         if limit < 1:
             raise DataError(f"limit must be at least 1, got {limit}")
         parts = tuple(rng.permutation(part)[:limit] for part in parts)
     train, valid, calib, held_out = (np.sort(part) for part in parts)
     return train, valid, calib, held_out
+
+
+def _in_time(n: int, sizes: tuple[int, int, int], gap: int) -> Parts:
+    """Blocks of n data: the parts of `sizes` at the end, each with a gap before it, and what is left before them."""
+    stop, parts = n, []
+    for size in reversed(sizes):
+        parts.append(np.arange(stop - size, stop))
+        stop -= size + (gap if size else 0)
+    return (np.arange(stop), *reversed(parts))  # pyright: ignore[reportReturnType]
 
 
 def _default(n: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lapae.data.arrays import in_windows
 from lapae.data.bounds import check_memory
 from lapae.data.csv_file import CsvFile
 from lapae.data.labels import parse_classes
@@ -37,6 +38,7 @@ class TableReader(Reader):
         space: of the model that the rows are read for; None to train on them.
         label_column: the column that holds the classes, by name or by number from 0.
         columns, drop: the columns to learn, and those not to.
+        window, stride: the rows are steps of a series, which is cut into windows.
         allow_nan: take missing values.
         any_range: the values may be far from those of the training data.
         written: keep the rows as they are written, in `Block.written`.
@@ -50,18 +52,21 @@ class TableReader(Reader):
         label_column: str | int | None = None,
         columns: Sequence[str | int] | None = None,
         drop: Sequence[str | int] | None = None,
+        window: int | None = None,
+        stride: int | None = None,
         allow_nan: bool = True,
         any_range: bool = False,
         written: bool = False,
     ) -> None:
         super().__init__(path, space)
-        self.options = {"columns": columns, "drop": drop, "allow_nan": allow_nan}
+        self.options = {"columns": columns, "drop": drop, "allow_nan": allow_nan, "window": window, "stride": stride}
         self.label_column, self.any_range, self.written = label_column, any_range, written
         parquet = path.suffix.lower() in PARQUET
         self.file = ParquetFile(path) if parquet else CsvFile(path)
         self.size = self.file.size
         if space is not None:
-            if space.kind != "table":
+            self.is_series = space.kind == "series"
+            if space.kind != "table" and not self.is_series:
                 raise DataError(f"{path}: a table of rows, the model takes data of shape {space.shape}")
             known = space.columns is not None and {c.name for c in space.columns} <= set(unique_names(self.file.first))
             index = self.file.first[0].lower() in INDEX_NAMES
@@ -97,7 +102,7 @@ class TableReader(Reader):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return self.space.columns or tuple(Column(str(i)) for i in range(self.space.shape[0]))
+        return self.space.columns or tuple(Column(str(i)) for i in range(self.space.shape[-1]))
 
     def row_name(self, row: int) -> str:
         """What messages call data row `row` (from 0): its line in the file."""
@@ -156,7 +161,7 @@ class TableReader(Reader):
         names = [column.name for column in space.columns or ()]
         if self.header is not None and set(names) <= set(self.header) and names:
             return [self.header.index(name) for name in names]
-        n, width = space.shape[0], self.file.width
+        n, width = space.shape[-1], self.file.width
         if self.header is not None and names and names != [str(i) for i in range(n)]:
             absent = [name for name in names if name not in self.header]
             raise DataError(
@@ -170,10 +175,27 @@ class TableReader(Reader):
         return list(range(n))
 
     def _read(self, progress: Progress) -> Iterator[Block]:
-        """Rows as codes, with the cells that are no features."""
-        columns = self.columns
+        """Rows as codes, with the cells that are no features; of a series its windows."""
+        if not self.is_series:
+            yield from self._rows(progress)
+            return
+        turn, self.turn = self.turn, (0, 1)
+        rows = list(self._rows(progress))
+        self.turn = turn
+        if not rows:
+            return
+        x, cells = np.concatenate([block.x for block in rows]), [cell for block in rows for cell in block.cells]
+        written = None
+        if self.written:
+            import pandas as pd
+
+            written = pd.concat([block.written for block in rows], ignore_index=True)
+        yield from self._windows(Block(x, rows[0].names, cells, written=written), lambda n: None)
+
+    def _rows(self, progress: Progress) -> Iterator[Block]:
+        columns, where = self.columns, str(self.path)
         carried = [i for i in range(self.file.width) if i not in set(self.features)] if self.header else []
-        names, where = [self.names[i] for i in carried], str(self.path)
+        names = [self.names[i] for i in carried]
         unknown: dict[str, set[str]] = {}
         numbers = {i for i, column in zip(self.features, columns, strict=True) if column.kind in ("number", "count")}
         types: Any = {i: "float64" if i in numbers else "str" for i in self.features}
@@ -191,7 +213,7 @@ class TableReader(Reader):
                 unknown=unknown,
                 rows=lambda row, start=start: self.row_name(start + row),
             )
-            if index == 0 and not self.any_range:  # the first block tells
+            if index == 0 and not self.any_range and not self.is_series:  # the first block tells
                 self.space.check_units(x, where)
             cells = frame[carried].astype(object).where(frame[carried].notna(), "").astype(str).to_numpy().tolist()
             yield Block(x, names, cells, index, frame if self.written else None)
@@ -206,7 +228,7 @@ class TableReader(Reader):
             if isinstance(error, DataError) or self.written:
                 raise
             self.written = True  # slower, but it says where
-            for _ in self._read(lambda n: None):
+            for _ in self._rows(lambda n: None):
                 pass
             raise DataError(f"{self.path}: cannot be read ({error})") from error
 
@@ -219,6 +241,8 @@ def table_records(
     columns: Sequence[str | int] | None = None,
     drop: Sequence[str | int] | None = None,
     label_column: str | int | None = None,
+    window: int | None = None,
+    stride: int | None = None,
     allow_nan: bool = True,
     rows: Callable[[int], str] | None = None,
     **about: Any,
@@ -231,6 +255,7 @@ def table_records(
         where: begins messages.
         columns, drop: the columns to learn, and those not to; names, or numbers from 0.
         label_column: the column that holds the classes.
+        window, stride: the rows are steps of a series, which is cut into windows; it holds numbers alone.
         allow_nan: take missing values; an error names the first otherwise.
         rows: from the position of a row to what messages call it.
         about: other fields of the records.
@@ -246,13 +271,18 @@ def table_records(
     if not len(frame) or not frame.shape[1]:
         raise DataError(f"{where}: holds no rows of features")
     learned, left_out = decide_columns(frame)
+    series = window is not None or stride is not None
+    if series:
+        left_out |= {c.name: f"a {c.kind}: a series holds numbers" for c in learned if c.kind in ("category", "date")}
+        learned = tuple(column for column in learned if column.name not in left_out)
     warn_left_out(left_out, learned, where)
     x = code_frame(frame, learned, where, rows=rows)
     missing = np.isnan(x)
     if missing.any() and not allow_nan:
         row, column = np.argwhere(missing)[0]
         raise DataError(f"{where}, {rows(int(row))}, column {learned[column].name!r}: a value is missing")
-    return Records(name, x, columns=learned, missing=bool(missing.any()), **about)
+    records = Records(name, x, columns=learned, missing=bool(missing.any()), **about)
+    return in_windows(records, where, window, stride) if series else records
 
 
 def _with_points(frame: Frame, columns: Sequence[Column]) -> Frame:

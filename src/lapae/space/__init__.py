@@ -1,7 +1,8 @@
 """What data are, and the way of a user's values into the model and back."""
 
 from lapae.space.columns import Column
+from lapae.space.layout import Range
 from lapae.space.scaling import Source, chunks
 from lapae.space.space import Fit, Kind, Space
 
-__all__ = ["Column", "Fit", "Kind", "Source", "Space", "chunks"]
+__all__ = ["Column", "Fit", "Kind", "Range", "Source", "Space", "chunks"]

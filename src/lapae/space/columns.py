@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -116,6 +117,14 @@ class Spans:
             out[np.isnan(x[:, i]), start:stop] = np.nan
         return out
 
+    def probabilities(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Of the categories and booleans of features (…, D), by the name of the column: (…, categories)."""
+        found = {}
+        for i in self.of_kind("category", "boolean"):
+            part, column = x[..., self.starts[i] : self.starts[i + 1]], self.columns[i]
+            found[column.name] = part if column.kind == "category" else np.concatenate([1 - part, part], -1)
+        return found
+
     def gather(self, x: np.ndarray, *, deviation: bool = False) -> np.ndarray:
         """Features (…, D) in the user's units as codes (…, F).
 
@@ -142,6 +151,13 @@ def _whole(column: Column, values: np.ndarray) -> np.ndarray:
     if column.kind == "boolean":
         return np.where(np.isnan(values), np.nan, values >= 0.5)
     return np.rint(values) if column.format == DAY else values
+
+
+def counted(columns: Sequence[Column]) -> str:
+    """How many columns there are of each kind: "2 counts, 1 category"."""
+    kinds = Counter(column.kind for column in columns)
+    many = {"category": "categories"}
+    return ", ".join(f"{n} {kind if n == 1 else many.get(kind, f'{kind}s')}" for kind, n in kinds.items())
 
 
 def unique_names(names: Sequence[Any]) -> list[str]:

@@ -120,14 +120,19 @@ def warn_unknown(unknown: dict[str, set[str]], where: str) -> None:
         warnings.warn(f"{where}: values that were not seen in training count as missing ({told})", stacklevel=3)
 
 
-def uncode_frame(x: np.ndarray, columns: Sequence[Column], index: Any = None) -> Frame:
-    """Codes (n, F) as a frame of the columns and types that went in."""
+def uncode_frame(x: np.ndarray, columns: Sequence[Column], like: Any = None) -> Any:
+    """Codes (n, F) as a frame of the columns and types that went in, of the library and with the index of `like`."""
     import pandas as pd
 
     made = {column.name: uncode(x[:, i], column) for i, column in enumerate(columns)}
+    if type(like).__module__.partition(".")[0] == "polars":
+        import polars as pl  # pyright: ignore[reportMissingImports]
+
+        cells = {name: column.astype(object).where(column.notna(), None).tolist() for name, column in made.items()}
+        return pl.DataFrame(cells, strict=False)
     frame = pd.DataFrame(made)
-    if index is not None:
-        frame.index = index
+    if isinstance(like, pd.DataFrame):
+        frame.index = like.index
     return frame
 
 

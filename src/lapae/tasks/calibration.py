@@ -209,7 +209,7 @@ class CalibrationOptions:
 
 
 def evaluate(model: Model, data: Data, options: CalibrationOptions) -> CalibrationResult:
-    x = tensor(model, data.test, subset(data.test, options.limit, options.seed))
+    x = tensor(model, data.held_out, subset(data.held_out, options.limit, options.seed))
     with progress_bar("calibration", len(x) * n_distinct(model.method, options.n_samples)) as advance:
         return run(
             model.method,

@@ -119,7 +119,7 @@ class ClassificationOptions(ImputationOptions):
 
 
 def evaluate(model: Model, data: Data, options: ClassificationOptions) -> ClassificationResult:
-    y_train, y_test = (labels(split, "the task 'classification'") for split in (data.train, data.test))
+    y_train, y_test = (labels(split, "the task 'classification'") for split in (data.train, data.held_out))
     if y_train.ndim != 1:
         raise ConfigError(f"the task 'classification' needs one class per datum, got labels of shape {y_train.shape}")
     chosen = subset(data.train, options.train_limit, options.seed)

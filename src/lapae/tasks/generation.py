@@ -147,7 +147,7 @@ def evaluate(model: Model, data: Data, options: GenerationOptions) -> Generation
     if options.n < 2:
         raise ConfigError(f"n={options.n}: expected at least 2, as diversity is a distance between two")
     train = tensor(model, data.train, subset(data.train, options.train_limit, options.seed))
-    held_out = tensor(model, data.test, subset(data.test, options.n, options.seed))
+    held_out = tensor(model, data.held_out, subset(data.held_out, options.n, options.seed))
     with progress_bar("generation", n_progress(model.method, options.n, options.average)) as advance:
         return run(
             model.method,

@@ -187,8 +187,8 @@ def value_range(model: Model, data: Data, n: int = 1000) -> tuple[float, float]:
 
 def hidden_test_data(model: Model, data: Data, options: Any) -> tuple[np.ndarray, Tensor, Tensor]:
     """Indices, truth and mask of the test data that a task hides a part of."""
-    index = subset(data.test, options.limit, options.seed)
-    x = tensor(model, data.test, index)
+    index = subset(data.held_out, options.limit, options.seed)
+    x = tensor(model, data.held_out, index)
     which = options.mask or ("upper" if x.ndim > 2 else "random")
     return index, x, mask(which, tuple(x.shape[1:]), n=len(x), seed=options.seed, missing=options.missing)
 

@@ -230,11 +230,11 @@ def evaluate(model: Model, data: Data, options: OodOptions) -> OodResult:
             raise ConfigError(
                 f"the model takes data of shape {tuple(model.shape)}, those of {name!r} are {other.shape}"
             )
-    inside = batches(model, data.test, options.limit, options.seed)
+    inside = batches(model, data.held_out, options.limit, options.seed)
     # images of any set lie in [0, 1] by their own scaling; columns of a table have the units of the training data
     spaces = {name: other.space if data.kind == other.kind == "image" else model.space for name, other in sets.items()}
     outside = {
-        name: batches(model, other.test, options.limit, options.seed, space=spaces[name])
+        name: batches(model, other.held_out, options.limit, options.seed, space=spaces[name])
         for name, other in sets.items()
     }
     train = batches(model, data.train, options.train_limit, options.seed)

@@ -179,7 +179,7 @@ def _detect(workspace: Workspace, model: Model, other: str, way: str) -> OodResu
     return detect(
         model.method,
         batches(model, inside.test, limit),
-        {"outside": batches(replace(model, space=outside.space), outside.test, limit)},  # laid out as they are
+        {"outside": batches(replace(model, space=outside.space), outside.held_out, limit)},  # laid out as they are
         batches(model, inside.train, n_train),
         predictive=way,
         n_samples=workspace.size(100, 10),

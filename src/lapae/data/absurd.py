@@ -1,0 +1,54 @@
+"""Values that no scaling can hold beside the others: one 1e30 would make all other values of its column alike."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+
+from lapae.data.source import Records
+
+SAMPLE = 10_000
+TAIL = 0.05
+FAR = 1e4
+"""A value is absurd that lies so many times the range of the middle 90 % beyond it."""
+MOST_BYTES = 2**31
+"""Tables on the disk that are larger are taken as they are."""
+SHOWN = 5
+
+
+def without_absurd(records: Records) -> Records:
+    """A table whose absurd values are missing, with a warning that names their columns; all else as it is."""
+    x = records.x
+    floats = x.ndim == 2 and x.dtype.kind == "f" if isinstance(x, np.ndarray) else False
+    if not floats or x.nbytes > MOST_BYTES or not len(x):
+        return records
+    low, high = fences(np.asarray(x[np.linspace(0, len(x) - 1, min(len(x), SAMPLE)).astype(int)], np.float64))
+    with np.errstate(invalid="ignore"):
+        far = (x < low) | (x > high)
+    if not far.any():
+        return records
+    columns = np.flatnonzero(far.any(0))
+    names = [column.name for column in records.columns] if records.columns else [str(i) for i in range(x.shape[1])]
+    told = ", ".join(f"{names[i]!r} ({x[:, i][far[:, i]][0]:g})" for i in columns[:SHOWN])
+    more = " …" if len(columns) > SHOWN else ""
+    warnings.warn(
+        f"{records.name}: {int(far.sum())} values are more than {FAR:,.0f} times as far away as the others, and count "
+        f"as missing, in column {told}{more}",
+        stacklevel=4,
+    )
+    return replace(records, x=np.where(far, np.nan, x), missing=True)
+
+
+def fences(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of each column of x (n, F); infinite where its middle 90 % are one value."""
+    ordered = np.sort(x, axis=0)  # NaN at the end
+    last = np.maximum((~np.isnan(x)).sum(0) - 1, 0)
+    # at least one value at each end is left out, however few there are
+    inner, outer = np.ceil(TAIL * last).astype(int), np.floor((1 - TAIL) * last).astype(int)
+    columns = np.arange(x.shape[1])
+    low, high = ordered[np.minimum(inner, last), columns], ordered[np.maximum(outer, 0), columns]
+    with np.errstate(invalid="ignore", over="ignore"):
+        reach = np.where(high > low, FAR * (high - low), np.inf)
+        return low - reach, high + reach

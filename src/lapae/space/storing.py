@@ -1,0 +1,65 @@
+"""What a file says of a space, checked: files may be damaged, or lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import numpy as np
+
+from lapae.space.columns import Column, Spans
+from lapae.space.layout import Layout
+from lapae.space.space import Fit, Kind
+
+
+def checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Space`; a ValueError, TypeError or KeyError where the values cannot be those of one."""
+    shape, columns, labels, stride = (values[key] for key in ("shape", "columns", "label_names", "stride"))
+    shape = tuple(shape)
+    if not shape or not all(type(n) is int and n > 0 for n in (*shape, values["n_data"], stride or 1)):
+        raise ValueError(f"shape {shape}, n_data {values['n_data']!r}, stride {stride!r}: expected numbers above 0")
+    known = {"kind": get_args(Kind), "layout": get_args(Layout), "fit": (None, *get_args(Fit))}
+    for name, choices in known.items():
+        if values[name] not in choices:
+            raise ValueError(f"{name} {values[name]!r}: expected one of {', '.join(map(str, choices))}")
+    kind, layout = values["kind"], values["layout"]
+    if (layout != "plain" or kind in ("image", "series")) and len(shape) not in _AXES[kind, layout]:
+        raise ValueError(f"{kind} of layout {layout!r} for data of shape {shape}")
+    columns = None if columns is None else tuple(map(Column.from_dict, columns))
+    if columns is not None and (kind not in ("table", "series") or len(columns) != shape[-1]):
+        raise ValueError(f"{len(columns)} columns for a {kind} of shape {shape}")
+    offset, scale = (np.asarray(values[key], dtype=np.float64) for key in ("offset", "scale"))
+    if not (np.isfinite(offset).all() and np.isfinite(scale).all() and (scale > 0).all()):
+        raise ValueError("offset and scale must be finite, and the scale above 0")
+    whole = _model_shape(kind, layout, shape, columns)
+    if not all(_broadcasts(v.shape, whole) for v in (offset, scale)) or (kind == "image" and scale.ndim):
+        raise ValueError(f"offset and scale of shapes {offset.shape} and {scale.shape} for data of shape {shape}")
+    return {
+        **values,
+        "shape": shape,
+        "columns": columns,
+        "label_names": None if labels is None else tuple(map(str, labels)),
+        "offset": offset if offset.ndim else float(offset),
+        "scale": scale if scale.ndim else float(scale),
+        "missing": bool(values["missing"]),
+        "name": str(values["name"]),
+    }
+
+
+_AXES = {
+    **{("image", layout): axes for layout, axes in (("plain", (3,)), ("gray", (2,)), ("last", (3,)))},
+    ("series", "plain"): (2,),
+}
+
+
+def _model_shape(kind: str, layout: str, shape: tuple[int, ...], columns: Any) -> tuple[int, ...]:
+    if kind == "table" and columns is not None:
+        return (Spans(columns).n_features,)
+    if layout == "gray":
+        return (1, *shape)
+    return (shape[-1], *shape[:-1]) if layout == "last" else shape
+
+
+def _broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    rest = whole[len(whole) - len(shape) :]
+    return len(shape) <= len(whole) and all(a in (1, b) for a, b in zip(shape, rest, strict=True))
