@@ -65,6 +65,7 @@ def test_questions(client):
     status, item = client.ask("item", {"split": "validation", "index": 14})
     assert status == 200
     assert client.ask("look", {"values": item["values"]})[1]["code"] == item["code"]
+    assert client.ask("find", {"row": 5})[1]["index"] == 5
     hidden = [None if i < 32 else value for i, value in enumerate(item["values"])]
     assert len(client.ask("complete", {"values": hidden, "seed": 999})[1]["samples"]) == 6
 
@@ -95,6 +96,9 @@ def test_questions(client):
         ("item", {"split": "test", "index": 25}, "from 0 to 24, got 25"),
         ("item", {"split": "test", "index": -1}, "got -1"),
         ("item", {"split": "test", "index": 1.0}, "got 1.0"),
+        ("find", {"row": 10**6}, "there is no row 1000000"),
+        ("find", {"row": -1}, "got -1"),
+        ("find", {"row": "3"}, "got '3'"),
         ("look", {"values": [0] * 63}, "expected a list of 64, got a list of 63"),
         ("look", {"values": [[0]] * 64}, "expected a number"),
         ("look", {"values": [256] * 64}, "expected numbers from 0 to 255, got 256 to 256"),

@@ -16,11 +16,12 @@ from lapae.predict.decode import encode_mean
 from lapae.space import Column, Space
 from lapae.view.display import choose_display
 from lapae.view.judge import Judge
+from lapae.view.latent_map import networks_of
 from lapae.view.material import Material
 from lapae.view.report.calibration import calibration, verdict
 from lapae.view.report.chart import histogram
 from lapae.view.report.errors import by_pca, reconstruction
-from lapae.view.report.planes import networks_of, side_of
+from lapae.view.report.planes import side_of
 from lapae.view.report.unusual import most_unusual, score
 
 NAMES = ("mass", "width", "height", "depth", "age")

@@ -34,10 +34,10 @@ class ExploreCommand:
     sees the data of the run."""
     open: bool = True
     """Open the page in the browser."""
-    n_samples: int = 30
-    """Networks drawn for each mean and deviation: fewer where networks are large."""
+    n_samples: int | None = None
+    """Networks drawn for each mean and deviation; as the model predicts where not given."""
     points: int = 1500
-    """Training data on the latent map at most."""
+    """Data on the latent map at most."""
     seed: int = 0
     """Of subsets and draws."""
     data_dir: str | None = None
@@ -50,8 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, serve until Ctrl-C."""
     command = tyro.cli(ExploreCommand, args=list(arguments), prog="lapae explore")
     for name in ("n_samples", "points"):
-        if getattr(command, name) < 1:
-            raise ConfigError(f"{name} = {getattr(command, name)}: expected at least 1")
+        value = getattr(command, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} = {value}: expected at least 1")
     try:
         server = prepare(command)
         print(f"{command.run} at {server.url} (Ctrl-C ends)", flush=True)

@@ -40,6 +40,16 @@ class Material:
         """The first of some parts that there is; the main one where there is none of them."""
         return next((name for name in order if name in self.parts), self.main)
 
+    def find(self, row: int) -> tuple[str, int] | None:
+        """The part and the number in it of what stands at a row of the whole set; None where there is no such row."""
+        for name, split in self.parts.items():
+            if split.rows is None:
+                if row < len(split):
+                    return name, row
+            elif len(found := np.flatnonzero(split.rows == row)):
+                return name, int(found[0])
+        return None
+
     def label(self, part: str, i: int) -> str | None:
         """The class of a datum, by its name where it has one."""
         y = self.parts[part].y

@@ -37,6 +37,7 @@ FILES = {
     "explore.css": ("explore.css", "text/css"),
     "numbers.js": ("numbers.js", "text/javascript"),
     "map.js": ("map.js", "text/javascript"),
+    "stage.js": ("stage.js", "text/javascript"),
     "explore.js": ("explore.js", "text/javascript"),
     "datum.js": ("datum.js", "text/javascript"),
 }

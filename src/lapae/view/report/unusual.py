@@ -112,6 +112,7 @@ def _blamed(
                 "mean": number(float(mean[j]), 3, scale),
                 "low": number(float(low[j]), 3, scale),
                 "high": number(float(high[j]), 3, scale),
+                "outside": not low[j] <= x[j] <= high[j],
                 "share": round(100 * float(contribution[j]) / total),
                 "at": place(float(x[j]), least, most),
                 "from": place(float(low[j]), least, most),

@@ -11,12 +11,14 @@ function startDatum(about, map) {
   const visible = () => state.values.map((value, i) => state.hidden[image ? i % (height * width) : i] ? null : value);
   const anyHidden = () => state.hidden.some(Boolean) || state.values.some((value) => value === null);
 
-  const pick = latest((split, index) => { say(); return ask("item", { split, index }); }, (found, split, index) => {
-    $("split").value = split;
-    $("index").value = index;
+  function picked(found) {
+    $("split").value = found.split;
+    $("index").value = found.index;
     setFile(null);
-    take(found, `${split} datum ${index}${found.label === null ? "" : `, labelled ${found.label}`}`, "");
-  });
+    take(found, `row ${found.row}${found.label === null ? "" : `, labelled ${found.label}`}`, `${found.split} ${found.index}`);
+  }
+  const pick = latest((split, index) => { say(); return ask("item", { split, index }); }, picked);
+  const find = latest((row) => { say(); return ask("find", { row }); }, picked);
   const send = latest((file, row) => {
     say();
     if (file.size > 8 * 2 ** 20) throw new Error(`${file.name}: ${(file.size / 2 ** 20).toFixed(1)} MB, at most 8 are taken.`);
@@ -50,31 +52,29 @@ function startDatum(about, map) {
     $("looked").hidden = false;
     $("title").textContent = title;  // a file's name is text, never markup
     $("note").textContent = note;
-    if (kind === "bars") rows.forEach(([input], i) => { input.value = state.values[i] === null ? "" : String(Number(state.values[i].toPrecision(6))); });
+    if (kind === "bars") rows.forEach(([, input], i) => { input.value = state.values[i] === null ? "" : String(Number(state.values[i].toPrecision(6))); });
     clearCompletions();
     showDatum(found);
     if (anyHidden()) complete(visible(), state.seed);
   }
 
   function showDatum(found) {
-    const { ranks, reason, log_likelihood } = found.unusual, first = ranks[0];
-    $("percentile").textContent = first ? `${Number(first.percentile.toFixed(first.percentile < 1 || first.percentile > 99 ? 1 : 0))} %` : "–";
-    $("verdict").textContent = first ? `${first.verdict}: percentile of its log-likelihood` : "";
-    $("words").textContent = first ? first.words : reason;
-    $("other").textContent = [ranks[1] && ranks[1].words, log_likelihood !== null && `Log-likelihood ${log_likelihood}.`].filter(Boolean).join(" ");
-    document.querySelector(".rank").hidden = !first;
-    if (first) $("rank").style.left = `${first.percentile}%`;
+    const { p, verdict, words, score } = found.unusual;
+    $("p").textContent = p === null ? "–" : `p = ${p}`;
+    $("verdict").textContent = verdict;
+    document.querySelector(".verdict").dataset.rare = verdict.endsWith("unusual") && !verdict.startsWith("a little");
+    $("words").textContent = words + (score === null ? "" : ` Score ${score}.`);
     map.show(found);
     const times = found.covariance ? map.magnified(found.covariance) : 1;
     const code = found.code.slice(0, 8).map((z, k) => `z${k + 1} = ${readable(z)}${found.code_deviation ? ` ± ${readable(found.code_deviation[k], 2)}` : ""}`);
     $("code").textContent = `Code: ${code.join(", ")}${found.code.length > 8 ? ", …" : ""}. `
-      + (found.covariance ? `On the map: ellipses of one and two standard deviations over networks, about their mean (the dot is the code of the mean network)${times > 1 ? `, drawn ${times} times larger than they are` : ""}. ` : "This method has one code a datum: there is no ellipse. ")
-      + (found.deviation_total ? `Deviation of the reconstruction, summed: ${readable(found.deviation_total)}.` : "");
+      + (found.covariance ? `The ellipses on the map are the covariance of sampled codes around their mean, at one and two standard deviations${times > 1 ? `, drawn ${times} times larger than they are` : ""}; the dot is the mean network's code.` : "This method has one code per datum: there is no ellipse.");
     if (image) {
       paint($("reconstruction"), found.mean);
-      paint($("doubt"), found.deviation, map.colours);
-      $("doubt-figure").hidden = !found.deviation_total;
-      $("doubt-top").textContent = readable(found.deviation.top);
+      for (const name of ["width", "blame"]) {
+        paint($(name), found[name], map.colours);
+        $(`${name}-top`).textContent = name === "blame" ? `${readable(100 * found.blame.top, 2)} %` : readable(found.width.top, 3);
+      }
       drawInput();
     } else if (kind === "bars") showRows();
     else drawChart();
@@ -96,11 +96,11 @@ function startDatum(about, map) {
   }
 
   function showRows() {
-    const { mean, deviation } = state.datum, at = (f, value) => 100 * clamp((value - f.low) / Math.max(f.high - f.low, 1e-12));
-    rows.forEach(([input, track, text], i) => {
+    const at = (f, value) => 100 * clamp((value - f.low) / Math.max(f.high - f.low, 1e-12));
+    rows.forEach(([row, input, track, text, share], i) => {
       const feature = about.named[i], given = visible()[i], guess = given === null && state.found;
-      const m = guess ? state.found.mean[i] : mean[i], d = guess ? state.found.deviation[i] : deviation[i];
-      const [band, bar, dot] = track.children, from = at(feature, m - d), to = at(feature, m + d);
+      const { mean, low, high } = guess ? state.found : state.datum, m = mean[i];
+      const [band, bar, dot] = track.children, from = at(feature, low[i]), to = at(feature, high[i]);
       band.style.left = `${from}%`;
       band.style.width = `${Math.max(to - from, 0.5)}%`;
       bar.style.left = `${at(feature, m)}%`;
@@ -113,7 +113,10 @@ function startDatum(about, map) {
         track.append(mark);
       }
       const scale = feature.high - feature.low;
-      text.textContent = `${readable(m, 3, scale)}${d ? ` ± ${readable(d, 3, scale)}` : ""}${guess ? " (filled in)" : ""}`;
+      text.textContent = `${readable(low[i], 3, scale)} to ${readable(high[i], 3, scale)}${guess ? " (filled in)" : ""}`;
+      row.classList.toggle("surprising", given !== null && (given < low[i] || given > high[i]));
+      share.textContent = state.datum.blame[i] >= 0.005 ? `${Math.round(100 * state.datum.blame[i])} %` : "";
+      share.style.setProperty("--share", `${Math.round(100 * state.datum.blame[i])}%`);
       input.placeholder = guess ? `${readable(m, 3, scale)} ?` : "empty";
     });
   }
@@ -122,8 +125,8 @@ function startDatum(about, map) {
     about.named.forEach((feature, i) => {
       const row = document.createElement("div");
       row.className = "feature";
-      row.innerHTML = '<span class="name"></span><input type="text" inputmode="decimal" placeholder="empty"><span class="track"><i></i><b></b><u></u></span><span class="value"></span>';
-      const [name, input, track, text] = row.children;
+      row.innerHTML = '<span class="name"></span><input type="text" inputmode="decimal" placeholder="empty"><span class="track"><i></i><b></b><u></u></span><span class="value"></span><span class="blame"></span>';
+      const [name, input, track, text, share] = row.children;
       name.textContent = name.title = feature.name;
       input.setAttribute("aria-label", feature.name);
       input.addEventListener("input", () => {
@@ -136,17 +139,18 @@ function startDatum(about, map) {
         changed();
       });
       $("table").append(row);
-      rows.push([input, track, text]);
+      rows.push([row, input, track, text, share]);
     });
   }
 
-  // A strip a channel of a window (T, channels), on a scale of its own; one strip for other arrays.
+  // One strip per channel of a window (T, channels), on a scale of its own; one strip for other arrays.
   const shown = about.view.channels.length ? about.view.channels : [0], stride = about.view.channels.length ? about.shape[1] : 1;
   const steps = size / stride, of = (values, channel) => Array.from({ length: steps }, (_, t) => values[t * stride + channel]);
   function drawChart() {
-    const [context, w, h] = fit($("chart")), { mean, deviation } = state.datum, seen = visible(), tall = h / shown.length;
+    const [context, w, h] = fit($("chart")), seen = visible(), tall = h / shown.length;
+    const { mean, low: lower, high: upper, blame } = state.datum, most = Math.max(...blame);
     shown.forEach((channel, s) => {
-      const m = of(mean, channel), d = of(deviation, channel), given = of(seen, channel);
+      const m = of(mean, channel), from = of(lower, channel), to = of(upper, channel), given = of(seen, channel), share = of(blame, channel);
       const samples = state.found ? state.found.samples.map((sample) => of(sample, channel)) : [];
       const all = [...given.filter((v) => v !== null), ...m, ...samples.flat()], low = Math.min(...all), high = Math.max(...all, low + 1e-9);
       const x = (i) => i / Math.max(steps - 1, 1) * w, y = (v) => (s + 1) * tall - 8 - (v - low) / (high - low) * (tall - (shown.length > 1 ? 26 : 16));
@@ -159,9 +163,12 @@ function startDatum(about, map) {
       context.save();
       context.beginPath(); context.rect(0, s * tall, w, tall); context.clip();
       context.fillStyle = css("--accent"); context.globalAlpha = 0.22; context.beginPath();
-      m.forEach((v, i) => context[i ? "lineTo" : "moveTo"](x(i), y(v + d[i])));
-      for (let i = steps - 1; i >= 0; i--) context.lineTo(x(i), y(m[i] - d[i]));
-      context.fill(); context.globalAlpha = 1;
+      to.forEach((v, i) => context[i ? "lineTo" : "moveTo"](x(i), y(v)));
+      for (let i = steps - 1; i >= 0; i--) context.lineTo(x(i), y(from[i]));
+      context.fill();
+      context.fillStyle = css("--c3");
+      share.forEach((v, i) => { context.globalAlpha = 0.5 * v / (most || 1); context.fillRect(x(i) - w / steps / 2, s * tall, w / steps, tall); });
+      context.globalAlpha = 1;
       line(m, css("--accent"), 1.5);
       line(given, css("--ink"), 1.2);
       for (const sample of samples) line(sample, css("--c1"), 1, (i) => given[i] === null || given[i + 1] === null || given[i - 1] === null);
@@ -244,7 +251,7 @@ function startDatum(about, map) {
 
   $("upper").addEventListener("click", () => {
     state.hidden.fill(0).fill(1, 0, Math.floor(state.hidden.length / 2));
-    if (kind === "bars") rows.slice(0, Math.floor(size / 2)).forEach(([input]) => { input.value = ""; });
+    if (kind === "bars") rows.slice(0, Math.floor(size / 2)).forEach(([, input]) => { input.value = ""; });
     changed();
   });
   $("restore").addEventListener("click", () => take(state.first, $("title").textContent, $("note").textContent));
@@ -262,6 +269,11 @@ function startDatum(about, map) {
   $("previous").addEventListener("click", () => chosen(-1));
   $("next").addEventListener("click", () => chosen(1));
   $("random").addEventListener("click", () => pick($("split").value, Math.floor(Math.random() * about.splits[$("split").value])));
+  $("search").addEventListener("change", () => {
+    const row = Number($("search").value.trim());
+    if ($("search").value.trim() === "") return;
+    if (Number.isInteger(row) && row >= 0) find(row); else say("Expected the number of a row, from 0.");
+  });
   $("row-previous").addEventListener("click", () => send(state.file.file, (state.file.row + state.file.n - 1) % state.file.n));
   $("row-next").addEventListener("click", () => send(state.file.file, (state.file.row + 1) % state.file.n));
   $("file").addEventListener("change", () => { if ($("file").files[0]) send($("file").files[0], 0); });
@@ -275,14 +287,19 @@ function startDatum(about, map) {
     if (event.dataTransfer.files[0]) send(event.dataTransfer.files[0], 0);
   });
   $("upper").textContent = image ? "hide upper half" : "hide first half";
-  if (about.networks === 1) $("refines").textContent = "the network refines";
   $("pictures").hidden = $("brush-choice").hidden = !image;
   $("table").hidden = $("table-key").hidden = kind !== "bars";
   $("lines").hidden = kind !== "lines";
-  if (image) paintScale($("doubt-scale"), map.colours);
   if (kind === "bars") makeRows();
   const redraw = () => { if (state.datum && kind === "lines") drawChart(); };
   addEventListener("resize", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  if (names.length) pick(about.splits.test ? "test" : names[names.length - 1], 0);
+  // An address may name a datum: #test/12
+  function named() {
+    const [, part, number] = /^#(\w+)\/(\d+)$/.exec(location.hash) || [], known = part in about.splits && Number(number) < about.splits[part];
+    if (known) pick(part, Number(number));
+    return known;
+  }
+  addEventListener("hashchange", named);
+  if (!named() && names.length) pick(about.splits.test ? "test" : names[names.length - 1], 0);
 }
