@@ -85,7 +85,7 @@ class Judge:
     def __call__(self, x: np.ndarray) -> Judged:
         """What is expected of data (n, *shape), and what speaks against them."""
         parts = [
-            (self.model.reconstruct(some)[0], *self.model.interval(some, LEVEL), self.model.explain(some))
+            (self.model.reconstruct(some)[0], *self.model.interval(some, LEVEL), self._explain(some))
             for some in self._some(x)
         ]
         return Judged(*(np.concatenate(v) for v in zip(*parts, strict=True)))
@@ -101,6 +101,14 @@ class Judge:
             found.append(((z - prediction.x_mean).numpy(), deviation.numpy()))
         left, deviation = (np.concatenate(v) for v in zip(*found, strict=True))
         return left, deviation
+
+    def _explain(self, x: np.ndarray) -> np.ndarray:
+        """Contributions like x; of a category those of its words together."""
+        found, columns = self.model.explain(x), self.model.space.columns
+        if found.shape == x.shape or columns is None:
+            return found
+        starts = np.cumsum([0, *(column.width for column in columns)])[:-1]
+        return np.add.reduceat(found, starts, axis=1)
 
     def tensor(self, x: np.ndarray) -> Tensor:
         """Data (n, *shape) in the model's space."""

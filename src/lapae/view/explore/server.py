@@ -39,6 +39,7 @@ FILES = {
     "map.js": ("map.js", "text/javascript"),
     "stage.js": ("stage.js", "text/javascript"),
     "explore.js": ("explore.js", "text/javascript"),
+    "kinds.js": ("kinds.js", "text/javascript"),
     "datum.js": ("datum.js", "text/javascript"),
 }
 

@@ -51,14 +51,11 @@ def examples(judge: Judge, material: Material, display: Display, n: int, seed: i
 def _row(display: Display, j: int, x: float, mean: float, low: float, high: float) -> dict[str, Any]:
     """A value of a datum, with places from 0 to 100 along the range of the data."""
     least, most = display.range(j)
-    scale = most - least
     missing = x != x
     return {
-        "name": display.name(j),
-        "input": "missing" if missing else number(x, scale=scale),
-        "mean": number(mean, 3, scale),
-        "low": number(low, 3, scale),
-        "high": number(high, 3, scale),
+        "name": display.names[j],
+        "input": display.text(j, x),
+        "expected": display.expected(j, mean, low, high),
         "at_input": None if missing else place(x, least, most),
         "at_mean": place(mean, least, most),
         "from": place(low, least, most),

@@ -121,7 +121,7 @@ function startMap(about) {
       box.insertAdjacentHTML("afterbegin", `<svg viewBox="0 0 120 40" width="120" height="40"><polyline class="line-0" points="${points}"/></svg>`);
     } else about.hover.of.forEach((feature, k) => {
       const line = document.createElement("p"), value = about.hover.values[i][k];
-      line.textContent = `${feature.name}: ${value === null ? "missing" : readable(value, 4, feature.high - feature.low)}`;
+      line.textContent = `${feature.name}: ${told(feature, value)}`;
       box.append(line);
     });
     return box;

@@ -154,8 +154,8 @@ const latentMap = (() => {
       band.style.left = `${100 * from}%`;
       band.style.width = `${Math.max(100 * (to - from), 0.5)}%`;
       dot.style.left = `${100 * at(j, m)}%`;
-      const scale = of[j].high - of[j].low;
-      text.textContent = readable(m, 3, scale) + (spread ? ` ± ${readable(d, 4, scale)}` : "");
+      const number = of[j].kind === "number" || of[j].kind === "count";
+      text.textContent = told(of[j], m, 3) + (spread && number ? ` ± ${readable(d, 4, of[j].high - of[j].low)}` : "");
     });
   }
 
