@@ -101,7 +101,7 @@ def test_pressing_a_dot_and_picking_show_a_datum(page):
     choose(page, "#search", "3")
     page.until("document.getElementById('note').textContent === 'train 3'")
     choose(page, "#search", "99999")
-    page.until("document.getElementById('message').textContent.includes('no row 99999')")
+    page.until("document.getElementById('message').textContent.includes('no datum \\'99999\\'')")
     page.run("document.getElementById('over').focus()")
     page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter")
     page.until(f"document.getElementById('note').textContent === '{chosen}'")
@@ -112,7 +112,7 @@ def test_zoom_pan_and_the_datum_under_the_pointer(page):
     (across, up), (x, y) = about["axes"][:2], about["points"][5]
     u, v = (x - across["low"]) / (across["high"] - across["low"]), (up["high"] - y) / (up["high"] - up["low"])
     move(page, u, v)
-    assert text(page, "hover").startswith(f"row {about['rows'][5]}, ")
+    assert text(page, "hover").startswith(f"{about['ids'][5]}, ")
     assert page.run("document.querySelector('#hover canvas').width") == 8
     place, before = text(page, "place"), page.run("document.getElementById('heat').toDataURL()")
     page.call("Input.dispatchMouseEvent", type="mouseWheel", x=0, y=0, deltaX=0, deltaY=0)

@@ -66,7 +66,7 @@ def test_item_is_what_the_model_says_of_it(of_images):
     np.testing.assert_allclose(found["at"], encode_mean(model.method, x)[0], rtol=1e-3)
     assert found["unusual"]["p"] == number(float(model.surprise(given)[1][0]), 2)
     assert found["values"] == given.reshape(-1).tolist()
-    assert (found["split"], found["index"], found["row"]) == ("test", 3, test.row(3))
+    assert (found["split"], found["index"], found["id"]) == ("test", 3, f"row {test.row(3)}")
     assert found["label"] == "<img src=x onerror=alert(1)>"  # datum 98 of all: its class is a hostile name
     expected = model.reconstruct(given)[0][0, 0]
     np.testing.assert_allclose(pixels(found["mean"])[..., 0], expected.clip(0, 255), atol=0.51)
@@ -96,12 +96,18 @@ def test_p_values_in_words():
 
 def test_a_row_is_found_by_its_number(of_rows):
     split = of_rows.material.parts["test"]
-    assert of_rows.material.find(2) == ("train", 2)
+    assert of_rows.material.find("2") == ("train", 2)
     parts = {"train": replace(split, rows=np.arange(0, 60, 2)), "test": replace(split, rows=np.array([7]))}
     with_rows = Material(parts)
-    assert with_rows.find(8) == ("train", 4)
-    assert with_rows.find(7) == ("test", 0)
-    assert with_rows.find(9) is None
+    assert with_rows.find("8") == ("train", 4)
+    assert with_rows.find("7") == ("test", 0)
+    assert with_rows.find("9") is None
+    named = Material.given(split.x, ids=[f"{i}.png" for i in range(len(split))])
+    assert named.find("4.png") == ("given", 4)
+    assert named.id("given", 4) == "4.png"
+    assert named.find("4") == ("given", 4)
+    assert named.find("no.png") is None
+    assert named.find("٣") is None
 
 
 def test_completions_keep_what_is_visible_and_differ_elsewhere(of_images):
@@ -158,7 +164,7 @@ def test_without_data(tmp_path):
     assert told["splits"] == {}
     assert told["no_data"] == "they are gone"
     assert len(told["points"]) == QUICK.points
-    assert (told["main"], told["rows"]) == (None, [])
+    assert (told["main"], told["ids"]) == (None, [])
     assert made.look(np.full(6, 100.0))["unusual"]["p"] is not None  # the run keeps what to compare with
 
 

@@ -111,8 +111,8 @@ class Explorer:
         source = self.material.parts[split]
         stored = self.model.space.arrange(np.asarray(source.x[np.array([index])]))[0]
         found = self.look(stored, itself=split == "calibration")
-        where = {"split": split, "index": index, "row": source.row(index), "label": self.material.label(split, index)}
-        return found | where
+        told = {"id": self.material.id(split, index), "label": self.material.label(split, index)}
+        return found | told | {"split": split, "index": index}
 
     def look(self, stored: np.ndarray, *, itself: bool = False) -> dict[str, Any]:
         """Everything about one datum: its code, what was expected instead, how unusual it is and why."""

@@ -20,7 +20,7 @@ THUMBNAIL, HOVERED = 32, 5
 def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str, Any]:
     """The run, its map, and what there is to pick from; `no_data` says why there are no data."""
     model, material, space, display = explorer.model, explorer.material, explorer.space, explorer.display
-    main = material.parts[material.main] if material.parts else None
+    main = material.main if material.parts else None
     return {
         "version": __version__,
         "name": name,
@@ -33,9 +33,9 @@ def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[s
         "shape": list(explorer.shape),
         "latent_dim": int(space.codes.shape[1]),
         **space.to_dict(),
-        "main": material.main if material.parts else None,
+        "main": main,
         "index": explorer.index.tolist(),
-        "rows": [] if main is None else [main.row(int(i)) for i in explorer.index],
+        "ids": [] if main is None else [material.id(main, int(i)) for i in explorer.index],
         "labelings": material.labelings(explorer.index),
         "view": display.to_dict(),
         "named": None if explorer.image else display.described(np.arange(len(display.names))),

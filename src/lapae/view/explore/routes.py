@@ -23,8 +23,6 @@ PATIENCE = 30.0
 CELLS = 64
 """Of shades computed at a time, so that moves find a gap between them."""
 MOST_HEATS = 32
-MOST_NUMBER = 2**53
-"""Of a row that one can look for."""
 
 
 class Routes:
@@ -86,11 +84,13 @@ class Routes:
         return self._work(self.explorer.item, split, requests.whole(asked["index"], "index", splits[split]))
 
     def find(self, body: bytes) -> dict[str, Any]:
-        """{row} -> everything about the datum at that row of the data set."""
-        row = requests.whole(requests.parse(body, {"row"})["row"], "row", MOST_NUMBER)
-        where = self.explorer.material.find(row)
+        """{id} -> everything about the datum of that name, or at that row of the data set."""
+        text = requests.parse(body, {"id"})["id"]
+        if not isinstance(text, str):
+            raise BadRequest(f"id: expected a text, got {requests.kind(text)}")
+        where = self.explorer.material.find(text.strip())
         if where is None:
-            raise BadRequest(f"there is no row {row} among the data")
+            raise BadRequest(f"there is no datum {requests.told(text)} among the data")
         return self._work(self.explorer.item, *where)
 
     def look(self, body: bytes) -> dict[str, Any]:

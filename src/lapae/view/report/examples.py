@@ -25,7 +25,7 @@ def examples(judge: Judge, material: Material, display: Display, n: int, seed: i
     x = np.asarray(split.x[index])
     judged, (_, p_values) = judge(x), judge.scores(x)
     cards: list[dict[str, Any]] = [
-        {"row": split.row(int(i)), "label": material.label(part, int(i)), "p": number(float(p), 2)}
+        {"id": material.id(part, int(i)), "label": material.label(part, int(i)), "p": number(float(p), 2)}
         for i, p in zip(index, p_values, strict=True)
     ]
     found: dict[str, Any] = {"among": WORDS[part], "cards": cards}

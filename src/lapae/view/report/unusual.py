@@ -66,7 +66,7 @@ def _datum(judge: Judge, material: Material, display: Display, scores: Scores, i
     x = np.asarray(split.x[np.array([index])])
     judged = judge(x)
     card: dict[str, Any] = {
-        "row": split.row(index),
+        "id": material.id(part, index),
         "part": part,
         "index": index,
         "label": material.label(part, index),

@@ -12,10 +12,10 @@ function startDatum(about, map) {
     $("split").value = found.split;
     $("index").value = found.index;
     setFile(null);
-    take(found, `row ${found.row}${found.label === null ? "" : `, labelled ${found.label}`}`, `${found.split} ${found.index}`);
+    take(found, `${found.id}${found.label === null ? "" : `, labelled ${found.label}`}`, `${found.split} ${found.index}`);
   }
   const pick = latest((split, index) => { say(); return ask("item", { split, index }); }, picked);
-  const find = latest((row) => { say(); return ask("find", { row }); }, picked);
+  const find = latest((id) => { say(); return ask("find", { id }); }, picked);
   const send = latest((file, row) => {
     say();
     if (file.size > 8 * 2 ** 20) throw new Error(`${file.name}: ${(file.size / 2 ** 20).toFixed(1)} MB, at most 8 are taken.`);
@@ -124,11 +124,7 @@ function startDatum(about, map) {
   $("previous").addEventListener("click", () => chosen(-1));
   $("next").addEventListener("click", () => chosen(1));
   $("random").addEventListener("click", () => pick($("split").value, Math.floor(Math.random() * about.splits[$("split").value])));
-  $("search").addEventListener("change", () => {
-    const row = Number($("search").value.trim());
-    if ($("search").value.trim() === "") return;
-    if (Number.isInteger(row) && row >= 0) find(row); else say("Expected the number of a row, from 0.");
-  });
+  $("search").addEventListener("change", () => { if ($("search").value.trim()) find($("search").value); });
   $("row-previous").addEventListener("click", () => send(state.file.file, (state.file.row + state.file.n - 1) % state.file.n));
   $("row-next").addEventListener("click", () => send(state.file.file, (state.file.row + 1) % state.file.n));
   $("file").addEventListener("change", () => { if ($("file").files[0]) send($("file").files[0], 0); });

@@ -108,7 +108,7 @@ function startMap(about) {
   if (about.hover.sheet) sheet.src = about.hover.sheet;
   function hovered(i) {
     const box = document.createElement("div"), title = document.createElement("b"), labeling = about.labelings[stage.state.labeling];
-    title.textContent = (about.rows.length ? `row ${about.rows[i]}` : "generated") + (labeling ? `, ${labeling.names[labeling.values[i]]}` : "");
+    title.textContent = (about.ids.length ? about.ids[i] : "generated") + (labeling ? `, ${labeling.names[labeling.values[i]]}` : "");
     box.append(title);
     if (image) {
       const [w, h] = about.hover.size, canvas = document.createElement("canvas"), c = i % about.hover.columns, r = Math.floor(i / about.hover.columns);
