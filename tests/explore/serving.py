@@ -25,7 +25,7 @@ from lapae.view.explore.server import Server
 from lapae.view.material import Material
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-QUICK = Options(n_samples=6, points=40, references=20, side=8)
+QUICK = Options(n_samples=6, points=40, draws=6, side=8)
 
 
 def images(n: int = 120) -> Data:

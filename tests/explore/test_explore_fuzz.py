@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_uploads import npy, png, square
 
-QUESTIONS = ("place", "heat", "item", "look", "complete")
-KEYS = ("axes", "at", "anchor", "split", "index", "values", "seed")
+QUESTIONS = ("place", "heat", "item", "find", "look", "complete")
+KEYS = ("axes", "at", "anchor", "split", "index", "id", "values", "seed")
 FEW, MANY = 150, 8000
 """Examples of each of three tests by default, and in the slow run."""
 
@@ -32,6 +32,7 @@ near = st.fixed_dictionaries(
         "anchor": st.none() | st.lists(numbers, min_size=2, max_size=2) | values,
         "split": st.sampled_from(["train", "validation", "test"]) | values,
         "index": st.integers(-2, 130) | values,
+        "id": st.integers(-2, 130).map(str) | values,
         "values": st.lists(st.none() | st.integers(-1, 256) | st.floats(), min_size=63, max_size=65) | values,
         "seed": st.integers(-1, 3) | values,
     },
@@ -40,6 +41,7 @@ SHAPES = {
     "place": ("axes", "at", "anchor"),
     "heat": ("axes", "anchor"),
     "item": ("split", "index"),
+    "find": ("id",),
     "look": ("values",),
     "complete": ("values", "seed"),
 }

@@ -13,12 +13,14 @@ import threading
 import time
 from dataclasses import replace
 from http.client import HTTPConnection
+from pathlib import Path
 
+import numpy as np
 import pytest
 from serving import Client, rows, served
 
 from lapae.cli import main
-from lapae.cli.explore import load
+from lapae.cli.explore import ExploreCommand, load, prepare
 from lapae.cli.new_data import Device, open_model
 from lapae.errors import ConfigError
 from lapae.view.explore.handler import Handler
@@ -65,6 +67,7 @@ def test_questions(client):
     status, item = client.ask("item", {"split": "validation", "index": 14})
     assert status == 200
     assert client.ask("look", {"values": item["values"]})[1]["code"] == item["code"]
+    assert client.ask("find", {"id": " 5 "})[1]["index"] == 5
     hidden = [None if i < 32 else value for i, value in enumerate(item["values"])]
     assert len(client.ask("complete", {"values": hidden, "seed": 999})[1]["samples"]) == 6
 
@@ -95,6 +98,9 @@ def test_questions(client):
         ("item", {"split": "test", "index": 25}, "from 0 to 24, got 25"),
         ("item", {"split": "test", "index": -1}, "got -1"),
         ("item", {"split": "test", "index": 1.0}, "got 1.0"),
+        ("find", {"id": "1000000"}, "there is no datum '1000000'"),
+        ("find", {"id": "../x" * 9999}, "there is no datum '../x"),
+        ("find", {"id": 3}, "expected a text, got a number"),
         ("look", {"values": [0] * 63}, "expected a list of 64, got a list of 63"),
         ("look", {"values": [[0]] * 64}, "expected a number"),
         ("look", {"values": [256] * 64}, "expected numbers from 0 to 255, got 256 to 256"),
@@ -384,16 +390,63 @@ def test_the_command_serves_until_ctrl_c(tmp_path, capsys):
     assert main(["explore", str(run), "--points", "0"]) == 2
 
 
-def test_the_command_without_data(tmp_path):
+@pytest.fixture(scope="module")
+def estimator_run(tmp_path_factory):
     from lapae import LaplacianAutoencoder
 
+    folder = tmp_path_factory.mktemp("estimator")
     x = rows().train.x
-    LaplacianAutoencoder(latent_dim=2, epochs=2).fit(x).save(tmp_path / "run")
-    model = open_model(tmp_path / "run", Device("cpu"))
-    data, reason = load(model, None)
-    assert data is None
+    np.save(folder / "x.npy", x)
+    LaplacianAutoencoder(latent_dim=2, epochs=2).fit(x).save(folder / "run")
+    return folder
+
+
+def test_a_run_of_the_estimator_has_no_data_of_its_own(estimator_run):
+    model = open_model(estimator_run / "run", Device("cpu"))
+    material, reason = load(model, None, None)
+    assert material.parts == {}
     assert "a run of the estimator" in reason
+    assert "--data" in reason
     gone = replace(model, path=None, config=replace(model.config, data=replace(model.config.data, source="gone.csv")))
-    assert "cannot be loaded (gone.csv: no such file" in load(gone, None)[1]
+    assert "cannot be loaded (gone.csv: no such file" in load(gone, None, None)[1]
     other = replace(gone, config=replace(model.config, data=replace(model.config.data, source="digits")))
-    assert "shape (1, 8, 8), the model takes (6,)" in load(other, None)[1]
+    assert "shape (1, 8, 8), the model takes (6,)" in load(other, None, None)[1]
+
+
+def test_every_command_opens_it_with_data(estimator_run, capsys):
+    run, file = str(estimator_run / "run"), str(estimator_run / "x.npy")
+    server = prepare(ExploreCommand(Path(run), Path(file), port=0, open=False, points=20))
+    assert server.routes.opening["splits"] == {"given": 100}
+    server.server_close()
+    server.routes.close()
+    assert main(["report", run]) == 2
+    assert "use --data" in capsys.readouterr().err
+    assert main(["report", run, "--data", file, "--json"]) == 0
+    page = Path(json.loads(capsys.readouterr().out)["report"]).read_text()
+    assert "given data (training may have seen them)" in page
+    assert main(["eval", "calibration", run, "--data", file, "--json"]) == 0
+    assert "coverage" in json.loads(capsys.readouterr().out)
+
+
+def test_the_estimator_reports_and_explores(estimator_run, tmp_path, monkeypatch):
+    from lapae import LaplacianAutoencoder
+
+    model = LaplacianAutoencoder.load(estimator_run / "run")
+    x = np.load(estimator_run / "x.npy")
+    y = np.where(x[:, 0] > 100, "<b>high", "low")
+    page = model.report(x, y, path=tmp_path / "page.html").read_text()
+    assert "<b>high" not in page
+    assert "row " in page
+    served = []
+    monkeypatch.setattr("lapae.view.explore.serve.serve", lambda server, open: served.append((server, open)))
+    model.explore(x, y, port=0, open=False)
+    model.explore(port=0)
+    (first, opened), (second, _) = served
+    assert not opened
+    assert first.routes.opening["labelings"][0]["names"] == ["<b>high", "low"]
+    assert second.routes.opening["no_data"] == "none were given"
+    for server, _ in served:
+        server.server_close()
+        server.routes.close()
+    with pytest.raises(ValueError, match="y has 3 labels for 100 data"):
+        model.report(x, y[:3], path=tmp_path / "other.html")

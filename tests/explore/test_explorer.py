@@ -15,12 +15,14 @@ from lapae.data import Split
 from lapae.predict import predict
 from lapae.predict.decode import decode, encode_mean
 from lapae.predict.mc import draw_seeds
+from lapae.runs.numbers import number
 from lapae.tasks.base import tensor
-from lapae.view.explore.comparison import Reference
 from lapae.view.explore.explorer import SIDES, fitting
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.explore.opening import opening
 from lapae.view.explore.uploads import read_upload
+from lapae.view.judge import in_words
+from lapae.view.material import Material
 
 
 def pixels(picture: dict) -> np.ndarray:
@@ -53,59 +55,59 @@ def test_shades_are_deviations_row_by_row(of_images):
     np.testing.assert_allclose(found, whole.total.numpy(), rtol=1e-3)
 
 
-def test_item_is_the_prediction_for_it(of_images):
-    test = of_images.material.parts["test"]
+def test_item_is_what_the_model_says_of_it(of_images):
+    test, model = of_images.material.parts["test"], of_images.model
+    given = np.asarray(test.x[3:4])
     found = of_images.item("test", 3)
-    x = tensor(of_images.model, test, np.array([3]))
-    want = ("codes", "covariance", "outputs", "density")
-    told = predict(of_images.model.method, x, n_samples=6, want=want)
+    x = tensor(model, test, np.array([3]))
+    told = predict(model.method, x, n_samples=6, want=("codes", "covariance"))
     np.testing.assert_allclose(found["covariance"], told.z_cov[0], rtol=2e-3)
     np.testing.assert_allclose(found["center"], told.z_mean[0], rtol=1e-3)
-    np.testing.assert_allclose(found["at"], encode_mean(of_images.model.method, x)[0], rtol=1e-3)
-    assert found["unusual"]["log_likelihood"] == pytest.approx(float(told.log_likelihood[0]), rel=1e-3)
-    assert found["values"] == np.asarray(test.x[3]).reshape(-1).tolist()
+    np.testing.assert_allclose(found["at"], encode_mean(model.method, x)[0], rtol=1e-3)
+    assert found["unusual"]["p"] == number(float(model.surprise(given)[1][0]), 2)
+    assert found["values"] == given.reshape(-1).tolist()
+    assert (found["split"], found["index"], found["id"]) == ("test", 3, f"row {test.row(3)}")
     assert found["label"] == "<img src=x onerror=alert(1)>"  # datum 98 of all: its class is a hostile name
-    np.testing.assert_array_equal(pixels(found["mean"])[..., 0], (told.x_mean[0, 0].clamp(0, 1) * 255).round().numpy())
-    assert found["deviation_total"] == pytest.approx(float(told.x_var.sqrt().sum()), rel=1e-3)
+    expected = model.reconstruct(given)[0][0, 0]
+    np.testing.assert_allclose(pixels(found["mean"])[..., 0], expected.clip(0, 255), atol=0.51)
+    low, high = model.interval(given)
+    assert found["width"]["top"] == pytest.approx(float((high - low).max() / 2), rel=1e-3)
+    share = model.explain(given)[0, 0]
+    brightest = np.unravel_index(share.argmax(), share.shape)
+    assert pixels(found["blame"])[brightest] == 255
 
 
-def test_what_a_datum_is_compared_with(of_images):
-    test, train = of_images.item("test", 0)["unusual"], of_images.item("train", 0)["unusual"]
-    assert [rank["among"] for rank in test["ranks"]] == ["test data (not trained on)", "training data"]
-    assert [rank["among"] for rank in train["ranks"]] == ["training data", "test data (not trained on)"]
-    held_out = of_images.comparison.references["held_out"]
-    assert test["ranks"][0]["n"] == len(held_out.index) - (0 in held_out.index)  # not with itself
+def test_what_is_strange_is_called_that(of_images):
     inverted = 255.0 - np.asarray(of_images.material.parts["test"].x[0])
-    strange = of_images.look(inverted)["unusual"]["ranks"][0]
-    assert strange["percentile"] == 0
-    assert strange["verdict"] == "very unusual"
-    assert strange["words"] == "More unusual than every one of 20 test data (not trained on)."
+    found, n = of_images.look(inverted)["unusual"], of_images.judge.n_references
+    assert found["p"] == number(1 / (n + 1), 2)
+    assert found["words"] == f"More unusual than all of {n} normal data that training has not seen."
 
 
-def test_percentiles_are_ranks():
-    reference = Reference("data", "test", np.arange(5), torch.zeros(5, 1), np.array([1.0, 2.0, 2.0, 3.0, np.nan]))
-    assert reference.rank(2.5).percentile == 75
-    assert reference.rank(2.0).percentile == 50
-    assert reference.rank(2.0, split="test", index=1).percentile == 50
-    assert reference.rank(3.0, split="test", index=3).percentile == 100
-    assert reference.rank(3.0, split="test", index=3).words == "More ordinary than every one of 3 data."
-    assert reference.rank(0.0).verdict == "very unusual"
-    assert reference.rank(-np.inf).percentile == 0
-    assert reference.rank(np.nan) is None
+def test_p_values_in_words():
+    assert in_words(0.004, 9.0, 500)["verdict"] == "very unusual"
+    assert in_words(0.03, 1.0, 500)["verdict"] == "unusual"
+    told = in_words(0.42, 1.234, 500)
+    assert told["verdict"] == "ordinary"
+    assert told["words"] == "Of 500 normal data that training has not seen, 42 % are at least as unusual."
+    assert (told["p"], told["score"]) == ("0.42", "1.23")
+    assert in_words(np.nan, np.nan, 500)["p"] is None
 
 
-def test_missing_values_are_compared_with_data_that_lack_them_too(of_rows):
-    stored = np.array(of_rows.material.parts["test"].x[2])
-    stored[[1, 4]] = np.nan
-    found = of_rows.look(stored)["unusual"]
-    (rank,) = found["ranks"]
-    assert rank["among"] == "test data (not trained on), without the same values"
-    x = torch.as_tensor(of_rows.model.space.convert(np.asarray(of_rows.material.parts["test"].x)))
-    x = x[of_rows.comparison.references["held_out"].index]
-    x[:, [1, 4]] = torch.nan
-    scores = predict(of_rows.model.method, x, n_samples=6, want=("density",)).log_likelihood
-    below = float((scores < found["log_likelihood"]).double().mean()) * 100
-    assert rank["percentile"] == pytest.approx(below, abs=5.1)  # the score is told with four digits
+def test_a_row_is_found_by_its_number(of_rows):
+    split = of_rows.material.parts["test"]
+    assert of_rows.material.find("2") == ("train", 2)
+    parts = {"train": replace(split, rows=np.arange(0, 60, 2)), "test": replace(split, rows=np.array([7]))}
+    with_rows = Material(parts)
+    assert with_rows.find("8") == ("train", 4)
+    assert with_rows.find("7") == ("test", 0)
+    assert with_rows.find("9") is None
+    named = Material.given(split.x, ids=[f"{i}.png" for i in range(len(split))])
+    assert named.find("4.png") == ("given", 4)
+    assert named.id("given", 4) == "4.png"
+    assert named.find("4") == ("given", 4)
+    assert named.find("no.png") is None
+    assert named.find("٣") is None
 
 
 def test_completions_keep_what_is_visible_and_differ_elsewhere(of_images):
@@ -132,8 +134,10 @@ def test_rows_are_told_in_the_units_of_the_data(of_rows):
     completed = of_rows.complete(stored, 0)
     assert completed["mean"][0] == pytest.approx(stored[0], rel=1e-3)
     assert 50 < completed["mean"][2] < 150
-    assert completed["deviation"][2] > 0
-    assert completed["deviation"][0] == 0
+    assert completed["low"][2] < completed["mean"][2] < completed["high"][2]
+    assert completed["low"][0] == completed["high"][0] == pytest.approx(stored[0], rel=1e-3)
+    assert sum(found["blame"]) == pytest.approx(1, abs=0.01)
+    assert all(low < mean < high for low, mean, high in zip(found["low"], found["mean"], found["high"], strict=True))
     told = opening(of_rows, "x")
     assert told["named"][0]["name"] == "mass"
     assert told["named"][0]["low"] < told["named"][0]["high"]
@@ -145,8 +149,8 @@ def test_every_method(tmp_path, method):
     told, found = opening(made, "x"), made.item("test", 0)
     assert told["spread"] == (method not in ("ae", "ensemble"))
     assert ("no deviation to show" in told["uncertainty"]) == (method == "ae")
-    assert (found["covariance"] is not None) == told["ellipse"] == (method not in ("ae", "ae-var", "ensemble"))
-    assert (found["deviation_total"] > 0) == (method != "ae")
+    assert (found["covariance"] is not None) == (method not in ("ae", "ae-var", "ensemble"))
+    assert found["width"]["top"] > 0
     assert made.item("test", 0) == found  # nothing goes on along a stream of noise
     assert made.place((0, 1), (0.1, 0.2), None) == made.place((0, 1), (0.1, 0.2), None)
     hidden = np.asarray(made.material.parts["test"].x[0]).astype(float)
@@ -160,9 +164,8 @@ def test_without_data(tmp_path):
     assert told["splits"] == {}
     assert told["no_data"] == "they are gone"
     assert len(told["points"]) == QUICK.points
-    found = made.look(np.full(6, 100.0))["unusual"]
-    assert found["ranks"] == []
-    assert found["reason"] == "There are no data to compare it with."
+    assert (told["main"], told["ids"]) == (None, [])
+    assert made.look(np.full(6, 100.0))["unusual"]["p"] is not None  # the run keeps what to compare with
 
 
 def test_colours_through_convolutions(tmp_path):

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from lapae import LaplacianAutoencoder
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Split
 from lapae.fit import fit
 from lapae.predict.decode import encode_mean
 from lapae.space import Column, Space
 from lapae.view.display import choose_display
+from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.judge import Judge
+from lapae.view.latent_map import networks_of
 from lapae.view.material import Material
 from lapae.view.report.calibration import calibration, verdict
 from lapae.view.report.chart import histogram
 from lapae.view.report.errors import by_pca, reconstruction
-from lapae.view.report.planes import networks_of, side_of
+from lapae.view.report.planes import side_of
 from lapae.view.report.unusual import most_unusual, score
 
 NAMES = ("mass", "width", "height", "depth", "age")
@@ -60,13 +65,13 @@ def test_the_planted_row_is_first_and_its_column_is_named(made):
     assert scores.complete
     assert len(scores.p) == 400
     first = most_unusual(judge, material, display, scores, 3)[0]
-    assert (first["row"], first["part"], first["index"]) == (353, "test", 3)
+    assert (first["id"], first["part"], first["index"]) == ("row 353", "test", 3)
     assert first["p"] == "0.02"  # 1 of 51
     assert first["values"][0]["name"] == "width"
     assert first["values"][0]["share"] > 50
-    value, low, high = (float(first["values"][0][key]) for key in ("value", "low", "high"))
-    assert value == pytest.approx(rows().test.x[3, 1], rel=1e-3)
-    assert not low <= value <= high
+    assert float(first["values"][0]["value"]) == pytest.approx(rows().test.x[3, 1], rel=1e-3)
+    assert first["values"][0]["outside"]
+    assert re.fullmatch(r"[\d.]+ to [\d.]+", first["values"][0]["expected"])
     assert 0.01 < (scores.p[scores.part == "validation"] <= 0.05).mean() < 0.15
 
 
@@ -159,3 +164,32 @@ def test_only_some_of_many_columns_are_shown_and_the_page_knows():
     assert len(display.features) == 24
     assert set(range(30, 40)) <= set(display.features.tolist())  # those that go with the code
     assert display.to_dict()["of"] == 40
+
+
+def test_columns_of_several_kinds(tmp_path):
+    generator = np.random.default_rng(0)
+    n = 300
+    city = generator.integers(0, 3, n)
+    frame = pd.DataFrame(
+        {
+            "city": np.array(["Rome", "Oslo", "Lima"])[city],
+            "member": generator.random(n) < 0.5,
+            "joined": pd.Timestamp("2020-01-01") + pd.to_timedelta(generator.integers(0, 900, n), unit="D"),
+            "visits": generator.poisson(5 + 10 * city),
+            "height": 1.5 + 0.2 * city + 0.02 * generator.standard_normal(n),
+        }
+    )
+    model = LaplacianAutoencoder(epochs=5, random_state=0).fit(frame)
+    frame.loc[7, "height"] = 3.0
+    page = model.report(frame, path=tmp_path / "page.html").read_text()
+    assert '"words": ["' in page
+    assert "row 7<" in page
+    assert re.search(r"20\d\d-\d\d-\d\d to 20\d\d-\d\d-\d\d", page)
+    assert "share of wrong ones" in page
+    found = Explorer(model.model_, Material.given(model.model_.space.code(frame)), Options(points=50, side=4, draws=3))
+    item = found.item("given", 7)
+    assert len(item["mean"]) == len(item["blame"]) == len(item["values"]) == 5
+    assert np.argmax(item["blame"]) == 4
+    stored = np.array(item["values"])
+    stored[0] = np.nan
+    assert all(sample[0] in (0, 1, 2) for sample in found.complete(stored, 0)["samples"])

@@ -31,6 +31,8 @@ class EvalCommand(Generic[Options]):
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of a trained run."""
     options: Annotated[Options, UNNAMED] = field()
+    data: Path | None = None
+    """A file, or a folder of images, to test on instead of the data that the run was trained on."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
     json: bool = False
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.runs.results import save_result
 
     options: Any = command.options
-    run, model, data = open_run(command.run, command.device, getattr(options, "data_dir", None))
+    run, model, data = open_run(command.run, command.device, getattr(options, "data_dir", None), command.data)
     began = time.monotonic()
     try:
         result = run_task(name, model, data, options)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -13,9 +14,9 @@ from lapae.cli.new_data import Device, Run, open_model
 from lapae.errors import ConfigError, LapaeError
 
 if TYPE_CHECKING:
-    from lapae.data import Data
     from lapae.model import Model
     from lapae.view.explore.server import Server
+    from lapae.view.material import Material
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class ExploreCommand:
 
     run: Run
     """Folder of a trained run."""
+    data: Path | None = None
+    """A file, or a folder of images, to look at instead of the data that the run was trained on."""
     port: Annotated[int, tyro.conf.arg(metavar="INT")] = 8765
     """Where to listen; 0 is any free port."""
     host: str = "127.0.0.1"
@@ -34,10 +37,10 @@ class ExploreCommand:
     sees the data of the run."""
     open: bool = True
     """Open the page in the browser."""
-    n_samples: int = 30
-    """Networks drawn for each mean and deviation: fewer where networks are large."""
+    n_samples: int | None = None
+    """Networks drawn for each mean and deviation; as the model predicts where not given."""
     points: int = 1500
-    """Training data on the latent map at most."""
+    """Data on the latent map at most."""
     seed: int = 0
     """Of subsets and draws."""
     data_dir: str | None = None
@@ -49,63 +52,50 @@ class ExploreCommand:
 def main(arguments: Sequence[str]) -> int:
     command = tyro.cli(ExploreCommand, args=list(arguments), prog="lapae explore")
     for name in ("n_samples", "points"):
-        if getattr(command, name) < 1:
-            raise ConfigError(f"{name} = {getattr(command, name)}: expected at least 1")
+        value = getattr(command, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} = {value}: expected at least 1")
     try:
         server = prepare(command)
-        print(f"{command.run} at {server.url} (Ctrl-C ends)", flush=True)
-        if command.open:
-            import threading
-            import webbrowser
-
-            # beside the server: some browsers return only when their page is there
-            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
-        try:
-            server.serve_forever()
-        finally:
-            server.server_close()
-            server.routes.close()
-    except KeyboardInterrupt:  # how this command ends
+    except KeyboardInterrupt:
         print("\nended", file=sys.stderr)
+        return 0
+    from lapae.view.explore.serve import serve
+
+    serve(server, open=command.open)
     return 0
 
 
 def prepare(command: ExploreCommand) -> Server:
     """The server of a run, listening."""
-    from lapae.view.explore.explorer import Explorer, Options
-    from lapae.view.explore.opening import opening
-    from lapae.view.explore.routes import Routes
-    from lapae.view.explore.server import Server, is_loopback
-    from lapae.view.material import Material
+    from lapae.view.explore.explorer import Options
+    from lapae.view.explore.serve import prepare
 
-    if not is_loopback(command.host):
-        print("lapae: warning: whoever has the address below can see the data of this run", file=sys.stderr)
     model = open_model(command.run, Device(command.device))
-    data, reason = load(model, command.data_dir)
+    material, reason = load(model, command.data, command.data_dir)
     if reason is not None:
         print(f"lapae: warning: {reason}", file=sys.stderr)
     options = Options(command.n_samples, command.points, seed=command.seed)
-    explorer = Explorer(model, Material() if data is None else Material.of(data), options)
     name = command.run.resolve().name
-    return Server(Routes(explorer, opening(explorer, name, reason)), command.host, command.port)
+    return prepare(model, material, name, host=command.host, port=command.port, options=options, no_data=reason)
 
 
-def load(model: Model, data_dir: str | None) -> tuple[Data | None, str | None]:
-    """The data of a run, or why there are none: a model can be looked at without."""
+def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Material, str | None]:
+    """The data of a run or of a file; or none and why: a model can be looked at without."""
+    from lapae.cli.run_folder import read_given, run_data
     from lapae.data import DataError
-    from lapae.data.catalog import check_data
-    from lapae.fit import load_data
+    from lapae.view.material import Material
 
+    if file is not None:
+        x, ids = read_given(model, file)
+        return Material.given(x, ids=ids), None
     try:
-        check_data(model.config.data.source)
-    except DataError as error:
-        return None, str(error)
-    source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
-    try:
-        data = load_data(source)
+        data = run_data(model, data_dir)
     except (DataError, LapaeError) as error:
-        return None, f"the data of the run cannot be loaded ({error})"
+        return Material(), f"the data of the run cannot be loaded ({error})"
     if tuple(data.shape) != tuple(model.shape):
         found, expected = tuple(data.shape), tuple(model.shape)
-        return None, f"the data of the run have changed: shape {found}, the model takes {expected}"
-    return data, None
+        return Material(), f"the data of the run have changed: shape {found}, the model takes {expected}"
+    if model.calibration is None:  # of a training that has not come to its end
+        model.calibrate(data)
+    return Material.of(data), None

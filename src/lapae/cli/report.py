@@ -17,6 +17,8 @@ class ReportCommand:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of a trained run."""
+    data: Path | None = None
+    """A file, or a folder of images, to report on instead of the data that the run was trained on."""
     n_samples: int | None = None
     """Networks drawn for each mean and deviation; where not given one pass that carries a variance, or 20 networks of a
     method that has no such pass."""
@@ -36,17 +38,26 @@ class ReportCommand:
 
 def main(arguments: Sequence[str]) -> int:
     command = tyro.cli(ReportCommand, args=list(arguments), prog="lapae report")
-    from lapae.cli.run_folder import open_run
+    from lapae.cli.run_folder import open_run, read_given
     from lapae.errors import ConfigError
-    from lapae.view.report.page import REPORT, Sizes, write_report
+    from lapae.runs import Run
+    from lapae.storage import load_run
+    from lapae.train.devices import choose_device
+    from lapae.view.material import Material
+    from lapae.view.report.page import REPORT, Sizes, report_html, write_page, write_report
 
     for name in ("n_samples", "points", "examples"):
         value = getattr(command, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}: expected at least 1")
-    run, model, data = open_run(command.run, command.device, command.data_dir)
     sizes = Sizes(command.n_samples, command.points, command.examples, command.seed)
-    size = write_report(run, model, data, sizes)
+    if command.data is None:
+        run, model, data = open_run(command.run, command.device, command.data_dir)
+        size = write_report(run, model, data, sizes)
+    else:
+        run, model = Run.open(command.run), load_run(command.run, device=choose_device(command.device))
+        x, ids = read_given(model, command.data)
+        size = write_page(run / REPORT, report_html(model, Material.given(x, ids=ids), sizes, run))
     path = (run / REPORT).resolve()
     print(json.dumps({"report": str(path), "bytes": size}) if command.json else f"{path} ({size / 1e6:.1f} MB)")
     return 0

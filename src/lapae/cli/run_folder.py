@@ -10,24 +10,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from lapae.config import Config
     from lapae.data import Data
     from lapae.model import Model
     from lapae.runs import Run
 
 
-def open_run(path: Path, device: str = "auto", data_dir: str | None = None) -> tuple[Run, Model, Data]:
-    """A run, its model on a device, and its data."""
-    from lapae.data.catalog import check_data
-    from lapae.fit import load_data
+def open_run(
+    path: Path, device: str = "auto", data_dir: str | None = None, file: Path | None = None
+) -> tuple[Run, Model, Data]:
+    """A run, its model on a device, and its data; or those of a file, all of them to test on."""
+    from lapae.data import Data, Split
     from lapae.runs import Run
     from lapae.storage import load_run
     from lapae.train.devices import choose_device
 
     model = load_run(path, device=choose_device(device))
+    if file is None:
+        return Run.open(path), model, run_data(model, data_dir)
+    x, _ = read_given(model, file)
+    given, nothing = Split(x, None), Split(x[:0], None)
+    return Run.open(path), model, Data(model.space, given, nothing, nothing, given)
+
+
+def run_data(model: Model, data_dir: str | None = None) -> Data:
+    """The data that a run was trained on."""
+    from lapae.data.catalog import check_data
+    from lapae.fit import load_data
+
     check_data(model.config.data.source)
     source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
-    return Run.open(path), model, load_data(source)
+    return load_data(source)
+
+
+def read_given(model: Model, file: Path) -> tuple[np.ndarray, list[str] | None]:
+    """All data (n, *shape) of a file or folder that fits a model, and their names where they have some."""
+    import numpy as np
+
+    from lapae.data import DataError, open_input
+
+    blocks = list(open_input(file, model.space, any_range=True).blocks(lambda done: None))
+    if not sum(len(block.x) for block in blocks):
+        raise DataError(f"{file}: holds no data")
+    cells = [cells for block in blocks for cells in block.cells]
+    ids = [", ".join(map(str, row)) for row in cells]
+    return np.concatenate([block.x for block in blocks]), ids if ids and all(ids) else None
 
 
 def train_in(run: Run, config: Config, data: Data | None = None, *, resume: bool = False) -> Model:

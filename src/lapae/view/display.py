@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lapae.model import Model
 from lapae.predict.decode import Decoded
-from lapae.space import Space
+from lapae.runs.numbers import number
+from lapae.space import Column, Space
 from lapae.view.pictures import amounts, data_url, is_image, pixels, shrink, tiled
 
 MOST_BARS, MOST_POINTS, MOST_STRIPS = 24, 128, 6
@@ -34,12 +35,33 @@ class Display:
     """Those of the F values that bars and lines show."""
     channels: tuple[int, ...] = ()
     """Of a window of a time series (T, channels): those shown, one strip each. `features` go strip by strip."""
-
-    def name(self, j: int) -> str:
-        return self.names[j]
+    columns: tuple[Column, ...] | None = None
+    """(F,): of a table whose columns have names and kinds."""
 
     def range(self, j: int) -> tuple[float, float]:
         return float(self.ranges[j, 0]), float(self.ranges[j, 1])
+
+    def is_word(self, j: int) -> bool:
+        """Whether value j is the code of a word, so that there is nothing between two of them."""
+        return self.columns is not None and self.columns[j].kind in ("category", "boolean")
+
+    def text(self, j: int, value: float, digits: int = 4) -> str:
+        """Value j as people read it: a number, a category, a date; or that it is missing."""
+        if np.isnan(value):
+            return "missing"
+        column = None if self.columns is None else self.columns[j]
+        if column is not None and self.is_word(j):
+            words = column.categories or ("no", "yes")
+            return words[int(np.clip(round(value), 0, len(words) - 1))]
+        if column is not None and column.kind == "date":
+            moment = np.datetime64("1970-01-01T00:00") + np.timedelta64(round(1440 * value), "m")
+            return str(moment).replace("T00:00", "").replace("T", " ")
+        low, high = self.range(j)
+        return number(float(value), digits, high - low)
+
+    def expected(self, j: int, mean: float, low: float, high: float) -> str:
+        """What the model expects of value j: an interval, or a word."""
+        return self.text(j, mean) if self.is_word(j) else f"{self.text(j, low, 3)} to {self.text(j, high, 3)}"
 
     def to_dict(self) -> dict[str, Any]:
         """For the page's script: what is shown, and of how many."""
@@ -52,9 +74,14 @@ class Display:
 
     def described(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Name and range of some values."""
-        return [
-            {"name": self.names[j], "low": short(self.ranges[j, 0]), "high": short(self.ranges[j, 1])} for j in index
-        ]
+        found: list[dict[str, Any]] = []
+        for j in index:
+            low, high = self.range(int(j))
+            found.append({"name": self.names[j], "low": short(low), "high": short(high), "kind": "number"})
+            if self.columns is not None:
+                found[-1]["kind"] = "word" if self.is_word(j) else self.columns[j].kind
+                found[-1]["words"] = list(self.columns[j].categories or ("no", "yes")) if self.is_word(j) else None
+        return found
 
     @property
     def strips(self) -> list[slice]:
@@ -93,7 +120,7 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
         kind, index = "bars", np.sort(np.argsort(-_explained(known, codes), kind="stable")[:MOST_BARS])
     else:
         kind, index = "lines", _evenly(n, MOST_POINTS)
-    return Display(kind, names, ranges, index, channels)
+    return Display(kind, names, ranges, index, channels, space.columns)
 
 
 def _evenly(n: int, most: int) -> np.ndarray:

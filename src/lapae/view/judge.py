@@ -5,14 +5,17 @@ Arrays are (n, *shape), in the units and the layout of the data.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from lapae.errors import RunError
 from lapae.model import Model
+from lapae.runs.numbers import number
 
 RATE = 0.05
 """Of normal data, this share lies beyond the threshold."""
@@ -23,6 +26,22 @@ LEVEL = 0.9
 def batch_size(values: int) -> int:
     """How many data, or codes, of so many values go through a network at once: feature maps of images are large."""
     return max(8, min(512, 2**17 // max(values, 1)))
+
+
+VERDICTS = ((0.01, "very unusual"), (0.05, "unusual"), (0.2, "a little unusual"), (1.0, "ordinary"))
+"""Up to which p-value a datum is called what."""
+
+
+def in_words(p: float, surprise: float, n: int) -> dict[str, Any]:
+    """A p-value and what it means, for the explorer's page; it was found by comparison with n data."""
+    if np.isnan(p):
+        return {"p": None, "verdict": "", "words": "It has no value that could be unusual.", "score": None}
+    verdict = next(word for most, word in VERDICTS if p <= most)
+    if p <= 1 / n:
+        words = f"More unusual than all of {n:,} normal data that training has not seen."
+    else:
+        words = f"Of {n:,} normal data that training has not seen, {number(100 * p, 2)} % are at least as unusual."
+    return {"p": number(float(p), 2), "verdict": verdict, "words": words, "score": number(float(surprise), 3)}
 
 
 @dataclass(frozen=True)
@@ -56,14 +75,17 @@ class Judge:
             x: the data.
             itself: whether they are among those that are compared with: then each is compared with the others.
         """
-        surprise, p = (np.concatenate(v) for v in zip(*map(self.model.surprise, self._some(x)), strict=True))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of data without any value: the pages say so themselves
+            found = [self.model.surprise(some) for some in self._some(x)]
+        surprise, p = (np.concatenate(v) for v in zip(*found, strict=True))
         n = self.n_references
         return surprise, (p * (n + 1) - 1).clip(1) / n if itself else p
 
     def __call__(self, x: np.ndarray) -> Judged:
         """What is expected of data (n, *shape), and what speaks against them."""
         parts = [
-            (self.model.reconstruct(some)[0], *self.model.interval(some, LEVEL), self.model.explain(some))
+            (self.model.reconstruct(some)[0], *self.model.interval(some, LEVEL), self._explain(some))
             for some in self._some(x)
         ]
         return Judged(*(np.concatenate(v) for v in zip(*parts, strict=True)))
@@ -79,6 +101,14 @@ class Judge:
             found.append(((z - prediction.x_mean).numpy(), deviation.numpy()))
         left, deviation = (np.concatenate(v) for v in zip(*found, strict=True))
         return left, deviation
+
+    def _explain(self, x: np.ndarray) -> np.ndarray:
+        """Contributions like x; of a category those of its words together."""
+        found, columns = self.model.explain(x), self.model.space.columns
+        if found.shape == x.shape or columns is None:
+            return found
+        starts = np.cumsum([0, *(column.width for column in columns)])[:-1]
+        return np.add.reduceat(found, starts, axis=1)
 
     def tensor(self, x: np.ndarray) -> Tensor:
         """Data (n, *shape) in the model's space."""

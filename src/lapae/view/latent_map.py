@@ -15,11 +15,16 @@ import torch
 from torch import Tensor
 
 from lapae.methods.base import Method
+from lapae.model import Model
 from lapae.predict.decode import Decoded, decode, encode_mean
 from lapae.view.display import shorts
 
 MARGIN = 0.35
 """Room around the codes as a share of their range: the map shows what the decoder says away from the data."""
+
+
+DRAWS = 20
+"""Networks at most, of a model that does not predict by a single pass."""
 
 
 @dataclass(frozen=True)
@@ -144,3 +149,10 @@ def plane(
     """
     z = torch.as_tensor(space.grid(axes, side))
     return Plane(axes, decode(method, z, n_samples=n_samples, seed=seed, batch_size=batch_size), side)
+
+
+def networks_of(model: Model, n_samples: int | None) -> int | None:
+    """Networks to decode with: so many, or none where the model predicts by one pass that carries a variance."""
+    if n_samples is not None or model.config.method.predictive == "moments":
+        return n_samples
+    return min(DRAWS, model.config.method.n_samples or DRAWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,14 @@ from lapae.data import Data, Split
 
 GIVEN = "given"
 """The one part of data that a user has handed over: nobody knows which of them were trained on."""
+WORDS = {
+    "train": "training data",
+    "validation": "validation data (training saw them to know when to stop)",
+    "calibration": "calibration data (not trained on)",
+    "test": "test data (not trained on)",
+    GIVEN: "given data (training may have seen them)",
+}
+"""The parts in words."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +28,8 @@ class Material:
 
     parts: dict[str, Split] = field(default_factory=dict)
     label_names: tuple[str, ...] | None = None
+    ids: tuple[str, ...] | None = None
+    """Of given data: their names, such as those of files; rows where there are none."""
 
     @classmethod
     def of(cls, data: Data) -> Material:
@@ -27,9 +38,15 @@ class Material:
         return cls({name: split for name, split in named.items() if len(split)}, data.label_names)
 
     @classmethod
-    def given(cls, x: np.ndarray, y: np.ndarray | None = None, label_names: Any = None) -> Material:
-        """Data (n, *shape) as a user has them, with their labels (n,)."""
-        return cls({GIVEN: Split(x, y)}, None if label_names is None else tuple(label_names))
+    def given(cls, x: np.ndarray, y: Any = None, ids: Sequence[str] | None = None) -> Material:
+        """Data (n, *shape) of a user, with their classes (n,) and names."""
+        codes = names = None
+        if y is not None:
+            if len(y) != len(x):
+                raise ValueError(f"y has {len(y)} labels for {len(x)} data")
+            found, codes = np.unique(np.asarray(y).astype(str), return_inverse=True)
+            names = tuple(found.tolist())
+        return cls({GIVEN: Split(x, codes)}, names, None if ids is None else tuple(ids))
 
     @property
     def main(self) -> str:
@@ -39,6 +56,25 @@ class Material:
     def held_out(self, *order: str) -> str:
         """The first of some parts that there is; the main one where there is none of them."""
         return next((name for name in order if name in self.parts), self.main)
+
+    def id(self, part: str, i: int) -> str:
+        """What a datum is called: its name, or where it stands in the whole set."""
+        return f"row {self.parts[part].row(i)}" if self.ids is None else self.ids[i]
+
+    def find(self, text: str) -> tuple[str, int] | None:
+        """The part and the number in it of a name, or of a row of the whole set; None where there is no such datum."""
+        if self.ids is not None and text in self.ids:
+            return self.main, self.ids.index(text)
+        if not (text.isascii() and text.isdigit() and len(text) < 16):
+            return None
+        row = int(text)
+        for name, split in self.parts.items():
+            if split.rows is None:
+                if row < len(split):
+                    return name, row
+            elif len(found := np.flatnonzero(split.rows == row)):
+                return name, int(found[0])
+        return None
 
     def label(self, part: str, i: int) -> str | None:
         """The class of a datum, by its name where it has one."""
@@ -63,13 +99,3 @@ class Material:
             {"name": title, "names": [f"not {title}", title], "values": y[:, a].astype(int).tolist()}
             for a, title in enumerate(titles)
         ]
-
-
-WORDS = {
-    "train": "training data",
-    "validation": "validation data (training saw them to know when to stop)",
-    "calibration": "calibration data (not trained on)",
-    "test": "test data (not trained on)",
-    GIVEN: "given data (training may have seen them)",
-}
-"""The parts in words."""

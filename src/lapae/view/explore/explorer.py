@@ -1,7 +1,8 @@
 """What the page asks for, answered by a trained model: places on the map, data, completions.
 
 An `Explorer` is not safe in threads (the networks of a draw share one module): the server asks it from one thread.
-Shapes: A axes, K latent dimensions, data (*shape); answers are plain JSON types.
+Shapes: A axes, K latent dimensions; data are in the user's units and layout, but for images, which are (C, H, W).
+Answers are plain JSON types.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from lapae.model import Model
 from lapae.predict import predict
 from lapae.predict.complete import impute
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
-from lapae.tasks.base import subset, tensor
-from lapae.view.display import TOP, choose_display, deviation_in_units, in_units, short, shorts
-from lapae.view.explore.comparison import Comparison
+from lapae.predict.fill import completions
+from lapae.tasks.base import subset
+from lapae.view.display import TOP, choose_display, deviation_in_units, image_of, in_units, short, shorts
 from lapae.view.explore.networks import KeptNetworks
-from lapae.view.latent_map import LatentSpace, latent_space
+from lapae.view.judge import Judge, in_words
+from lapae.view.latent_map import LatentSpace, latent_space, networks_of
 from lapae.view.material import Material
 from lapae.view.pictures import packed, packed_deviation
 
 MODES, STEPS = 6, 3
 """Completions, and networks that refine each, one after the other (fewer where networks are large)."""
 SIDES = (32, 24, 16, 12, 8)
-MIN_REFERENCES = 40
 PATIENCE = 10.0
-"""Seconds that a map's shades, or the data to compare with, may take: fewer are computed where networks are slow."""
+"""Seconds that a map's shades may take: fewer cells are computed where networks are slow."""
 Axes = tuple[int, int]
 
 
@@ -39,12 +40,12 @@ Axes = tuple[int, int]
 class Options:
     """How much an explorer shows."""
 
-    n_samples: int = 30
-    """Networks behind each mean and deviation."""
+    n_samples: int | None = None
+    """Networks behind what is decoded; as the model predicts where not given."""
     points: int = 1500
-    """Training data on the map at most."""
-    references: int = 500
-    """Data of a kind that a datum is compared with at most."""
+    """Data on the map at most."""
+    draws: int = 30
+    """Networks behind the ellipse of a code."""
     side: int = 32
     """Cells along a side of the map's shades at most."""
     seed: int = 0
@@ -54,40 +55,36 @@ class Options:
 class Explorer:
     """A trained model, its data where there are any, and everything that is computed once."""
 
-    def __init__(
-        self,
-        model: Model,
-        material: Material,
-        options: Options | None = None,
-    ) -> None:
+    def __init__(self, model: Model, material: Material, options: Options | None = None) -> None:
         self.model, self.material = model, material
         self.options = options = options or Options()
+        self.judge = Judge(model)
         self.method = KeptNetworks(model.method)
-        # half of the room is for completions
-        self.n_samples = max(2, min(options.n_samples, self.method.n_networks // 2))
-        self.index, self.shown = self._shown()
+        most = max(2, self.method.n_networks // 2)  # half of the room is for completions
+        self.draws = min(options.draws, most)
+        n_samples = networks_of(model, options.n_samples)
+        self.n_samples = None if n_samples is None else min(n_samples, most)
+        self.index, self.points = self._points()
+        self.shown = model.tensor(self.points)
         self.space: LatentSpace = latent_space(self.method, self.shown.nan_to_num(0.0), n_axes=8)
         self.display = choose_display(model, self.shown, self.space.codes)
-        each = self._seconds_each()
-        self.side = fitting(each, SIDES, options.side)
+        self.side = fitting(self._seconds_each(), SIDES, options.side)
         """Cells along a side of the map's shades."""
-        most = min(options.references, max(MIN_REFERENCES, int(PATIENCE / (2 * each))))
-        self.comparison = Comparison(model, material.parts, self._score, most=most, seed=options.seed)
-        grid = torch.as_tensor(self.space.grid((0, 1), min(self.side, 12)))
-        decoded = self._decode(grid)
-        everywhere = decoded.deviation.mean(1) if self.display.kind == "image" else decoded.deviation
+        decoded = self._decode(torch.as_tensor(self.space.grid((0, 1), min(self.side, 12))))
+        everywhere = decoded.deviation.mean(1) if self.image else decoded.deviation
         self.top = float(np.percentile(everywhere.numpy(), TOP))
         self.spread = self.top > 0
         """Whether there is a deviation to show: one network that learns no noise says one thing."""
 
     @property
-    def takes_missing(self) -> bool:
-        """Whether the likelihood of data with missing values is known."""
-        return self.model.likelihood.missing
+    def image(self) -> bool:
+        """Whether data are shown as pictures."""
+        return self.display.kind == "image"
 
     @property
-    def n_values(self) -> int:
-        return int(np.prod(self.model.shape))
+    def shape(self) -> tuple[int, ...]:
+        """Of a datum as the page has it: images as (C, H, W)."""
+        return self.model.shape if self.image else self.model.space.shape
 
     def place(self, axes: Axes, at: tuple[float, float], anchor: np.ndarray | None) -> dict[str, Any]:
         """What is decoded at a place of the map."""
@@ -95,7 +92,7 @@ class Explorer:
         decoded = self._decode(torch.as_tensor(z)[None])
         mean, deviation = decoded.mean[0], decoded.deviation[0]
         found: dict[str, Any] = {"total": short(float(decoded.total[0])), "z": shorts(z)}
-        if self.display.kind == "image":
+        if self.image:
             return found | {"mean": packed(mean), "deviation": packed_deviation(deviation, self.top)}
         of = self.display.features
         return found | {
@@ -113,77 +110,89 @@ class Explorer:
         """A datum of the data set."""
         source = self.material.parts[split]
         stored = self.model.space.arrange(np.asarray(source.x[np.array([index])]))[0]
-        found = self.look(stored, split=split, index=index)
-        return found | {"label": self.material.label(split, index), "row": source.row(index)}
+        found = self.look(stored, itself=split == "calibration")
+        told = {"id": self.material.id(split, index), "label": self.material.label(split, index)}
+        return found | told | {"split": split, "index": index}
 
-    def look(self, stored: np.ndarray, *, split: str | None = None, index: int | None = None) -> dict[str, Any]:
-        """Everything about one datum (*shape) in storage units: its code, its reconstruction, how unusual it is."""
-        x = self._tensor(stored)
-        found = predict(
-            self.method,
-            x,
-            n_samples=self.n_samples,
-            seed=self.options.seed,
-            want=("codes", "covariance", "outputs", "density"),
-            draws_at_once=GROUP,
-        )
-        assert found.z_mean is not None
-        assert found.z_cov is not None
-        assert found.x_mean is not None
-        assert found.x_var is not None
-        assert found.x_noise is not None
-        assert found.log_likelihood is not None
-        deviation = (found.x_var + found.x_noise if found.x_learned else found.x_var).sqrt()[0]
-        code = encode_mean(self.method, x)[0].double().numpy()
-        axes = self.space.directions
-        # members of an ensemble have a latent space each: their codes have no common mean
-        spread = self.method.stochastic and self.method.distinct_draws is None
-        center = found.z_mean[0].double().numpy() if spread else code
-        covariance = axes @ found.z_cov[0].double().numpy() @ axes.T
+    def look(self, stored: np.ndarray, *, itself: bool = False) -> dict[str, Any]:
+        """Everything about one datum: its code, what was expected instead, how unusual it is and why."""
+        given = self.model.space.as_given(stored[None])
+        x = self._tensor(given)
+        (surprise,), (p,) = self.judge.scores(given, itself=itself)
+        judged = self.judge(given)
         return {
             "values": values(stored),
-            "code": exact(code),
-            "at": shorts((code - self.space.origin) @ axes.T),
-            "center": shorts((center - self.space.origin) @ axes.T),
-            "covariance": shorts(covariance) if spread else None,
-            "code_deviation": shorts(found.z_cov[0].diagonal().sqrt()) if spread else None,
-            "deviation_total": short(float(deviation.sum())),
-            "unusual": self.comparison.of(stored, float(found.log_likelihood[0]), split, index),
-            **self._shown_of("mean", found.x_mean[0]),
-            **self._deviation_of("deviation", deviation),
+            "unusual": in_words(p, surprise, self.judge.n_references),
+            **self._code(x),
+            **self._shown_of("mean", judged.mean),
+            **self._interval(judged.low, judged.high),
+            **self._blame(judged.contribution),
         }
 
     def complete(self, stored: np.ndarray, seed: int) -> dict[str, Any]:
-        """Possible completions of a datum (*shape) in storage units whose missing values are NaN."""
-        x = self._tensor(stored).to(next(self.method.parameters()).dtype)
+        """Possible completions of a datum whose missing values are NaN."""
+        given = self.model.space.as_given(stored[None])
+        x = self._tensor(given)
+        samples = (self._chains(x, seed) if self.image else self._filled(x, seed))[:, 0]
+        low, high = self.model.impute_interval(given)
+        found = {
+            "samples": [self._shown_of("x", self._user(sample))["x"] for sample in samples],
+            "at": self._at(encode_mean(self.method, samples)),
+            **self._shown_of("mean", self._user(samples.mean(0))),
+        }
+        deviation = samples.std(0)
+        return found | ({"deviation": packed_deviation(deviation)} if self.image else self._interval(low, high))
+
+    def _chains(self, x: Tensor, seed: int) -> Tensor:
+        """Networks refine other data until they go with the visible part. Such chains differ several times more than
+        those that start from noise, and their mean is no worse."""
         steps = max(1, min(STEPS, self.method.n_networks // (2 * MODES)))
-        # Chains that start from data differ several times more than those from noise, and their mean is no worse.
         chosen = np.random.default_rng(seed).integers(len(self.shown), size=MODES)
         start = self.shown[chosen].nan_to_num(0.0)[:, None]
-        found = impute(self.method, x, modes=MODES, average=0, steps=steps, seed=seed, start=start)
-        samples, deviation = found.samples[:, 0], found.var[0].sqrt()
-        codes = encode_mean(self.method, samples).double().numpy()
-        return {
-            "samples": [self._shown_of("x", sample)["x"] for sample in samples],
-            "at": shorts((codes - self.space.origin) @ self.space.directions.T),
-            **self._shown_of("mean", found.mean[0]),
-            **self._deviation_of("deviation", deviation),
+        return impute(self.method, x, modes=MODES, average=0, steps=steps, seed=seed, start=start).samples
+
+    def _filled(self, x: Tensor, seed: int) -> Tensor:
+        """Completions that scatter as the truth does."""
+        how = {"seed": seed, "value_range": self.model.space.value_range}
+        return completions(self.method, self.judge.calibration, self.model.predict, x, MODES, **how)
+
+    def _code(self, x: Tensor) -> dict[str, Any]:
+        """The code of a datum on the map, with its covariance over networks."""
+        code = encode_mean(self.method, x)[0].double()
+        # members of an ensemble have a latent space each: their codes have no common mean
+        spread = self.method.stochastic and self.method.distinct_draws is None
+        found: dict[str, Any] = {"code": exact(code.numpy()), "at": self._at(code[None])[0]}
+        if not spread:
+            return found | {"center": found["at"], "covariance": None, "code_deviation": None}
+        how: Any = {"n_samples": self.draws, "seed": self.options.seed, "draws_at_once": GROUP}
+        codes = predict(self.method, x, want=("codes", "covariance"), **how)
+        assert codes.z_mean is not None
+        assert codes.z_cov is not None
+        axes, covariance = self.space.directions, codes.z_cov[0].double().numpy()
+        return found | {
+            "center": self._at(codes.z_mean)[0],
+            "covariance": shorts(axes @ covariance @ axes.T),
+            "code_deviation": shorts(np.sqrt(covariance.diagonal())),
         }
 
     def _decode(self, z: Tensor) -> Decoded:
-        return decode(self.method, z, n_samples=self.n_samples, seed=self.options.seed)
+        method = self.model.method if self.n_samples is None else self.method
+        return decode(method, z, n_samples=self.n_samples, seed=self.options.seed)
 
     def _through(self, axes: Axes, anchor: np.ndarray | None) -> LatentSpace:
         return self.space if anchor is None else self.space.through(anchor, axes)
 
-    def _shown(self) -> tuple[np.ndarray, Tensor]:
-        """Training data for the map, or generated ones where there are none."""
+    def _at(self, codes: Tensor) -> list[Any]:
+        """Places (n, A) of codes (n, K) along the axes."""
+        return shorts((codes.flatten(1).double().numpy() - self.space.origin) @ self.space.directions.T)
+
+    def _points(self) -> tuple[np.ndarray, np.ndarray]:
+        """Data for the map and their numbers in the main part; generated ones where there are none."""
         if self.material.parts:
             main = self.material.parts[self.material.main]
             index = subset(main, self.options.points, self.options.seed)
-            return index, tensor(self.model, main, index)
-        n = min(self.options.points, 500)
-        return np.zeros(0, dtype=int), self.model.tensor(self.model.sample(n, self.options.seed))
+            return index, np.asarray(main.x[index])
+        return np.zeros(0, dtype=int), self.model.sample(min(self.options.points, 500), self.options.seed)
 
     def _seconds_each(self) -> float:
         """What it takes to decode a code, with the networks drawn already."""
@@ -193,23 +202,29 @@ class Explorer:
         self._decode(codes)
         return (time.perf_counter() - began) / len(codes)
 
-    def _score(self, x: Tensor) -> np.ndarray:
-        """Log-likelihoods (N,) of x (N, *shape)."""
-        options: Any = {"n_samples": self.n_samples, "seed": self.options.seed, "draws_at_once": GROUP}
-        scores = predict(self.method, x, want=("density",), **options).log_likelihood
-        assert scores is not None
-        return scores.double().numpy()
+    def _tensor(self, given: np.ndarray) -> Tensor:
+        """(1, *shape) in the model's space, missing values among them."""
+        weight = next(self.method.parameters())
+        return torch.from_numpy(np.ascontiguousarray(self.model.space.convert(given))).to(weight.dtype)
 
-    def _tensor(self, stored: np.ndarray) -> Tensor:
-        """(1, *shape) in the model's space."""
-        return torch.from_numpy(np.ascontiguousarray(self.model.space.convert(self.model.space.as_given(stored[None]))))
+    def _user(self, x: Tensor) -> np.ndarray:
+        return self.model.space.to_user(x[None].double().numpy())
 
-    def _shown_of(self, name: str, x: Tensor) -> dict[str, Any]:
-        return {name: packed(x) if self.display.kind == "image" else shorts(in_units(self.model, x[None])[0])}
+    def _shown_of(self, name: str, x: np.ndarray) -> dict[str, Any]:
+        return {name: packed(image_of(self.model.space, x)[0]) if self.image else shorts(x.reshape(-1))}
 
-    def _deviation_of(self, name: str, x: Tensor) -> dict[str, Any]:
-        image = self.display.kind == "image"
-        return {name: packed_deviation(x) if image else shorts(deviation_in_units(self.model, x[None])[0])}
+    def _interval(self, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
+        """The ends of intervals; of an image how far they are to either side."""
+        if not self.image:
+            return {"low": shorts(low.reshape(-1)), "high": shorts(high.reshape(-1))}
+        return {"width": packed_deviation(image_of(self.model.space, (high - low) / 2, scaled=False)[0])}
+
+    def _blame(self, contribution: np.ndarray) -> dict[str, Any]:
+        """How much each value adds to how unusual a datum is, as a share of all."""
+        share = contribution / max(float(contribution.sum()), 1e-300)
+        if not self.image:
+            return {"blame": shorts(share.reshape(-1))}
+        return {"blame": packed_deviation(image_of(self.model.space, share, scaled=False)[0])}
 
 
 def fitting(seconds: float, sides: tuple[int, ...], most: int) -> int:
@@ -225,4 +240,4 @@ def values(x: np.ndarray) -> list[float | None]:
 
 def exact(code: np.ndarray) -> list[float]:
     """A code (K,) as it is sent back, to decode around it."""
-    return [float(f"{v:.8g}") if np.isfinite(v) else 0.0 for v in code]
+    return [float(f"{v:.8g}") if np.isfinite(v) else 0.0 for v in code.reshape(-1)]

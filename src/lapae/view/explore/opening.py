@@ -9,15 +9,18 @@ import numpy as np
 
 from lapae import __version__
 from lapae.view.describe import summary
-from lapae.view.display import short
+from lapae.view.display import image_of, short
 from lapae.view.explore.explorer import Explorer
-from lapae.view.pictures import palette
+from lapae.view.pictures import data_url, palette, pixels, shrink, tiled
+
+THUMBNAIL, HOVERED = 32, 5
+"""Pixels of a thumbnail's longer side, and columns of a row that are shown where the pointer is."""
 
 
 def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str, Any]:
     """The run, its map, and what there is to pick from; `no_data` says why there are no data."""
-    model, material, space = explorer.model, explorer.material, explorer.space
-    image = explorer.display.kind == "image"
+    model, material, space, display = explorer.model, explorer.material, explorer.space, explorer.display
+    main = material.main if material.parts else None
     return {
         "version": __version__,
         "name": name,
@@ -27,16 +30,17 @@ def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[s
         "no_data": no_data,
         "uncertainty": _uncertainty(explorer),
         "spread": explorer.spread,
-        "ellipse": explorer.method.stochastic and explorer.method.distinct_draws is None,
-        "networks": explorer.n_samples if explorer.method.stochastic else 1,
-        "shape": list(model.shape),
+        "shape": list(explorer.shape),
         "latent_dim": int(space.codes.shape[1]),
         **space.to_dict(),
+        "main": main,
         "index": explorer.index.tolist(),
+        "ids": [] if main is None else [material.id(main, int(i)) for i in explorer.index],
         "labelings": material.labelings(explorer.index),
-        "view": explorer.display.to_dict(),
-        "named": None if image else explorer.display.described(np.arange(len(explorer.display.names))),
-        "most": model.space.most if image else None,
+        "view": display.to_dict(),
+        "named": None if explorer.image else display.described(np.arange(len(display.names))),
+        "hover": _hover(explorer),
+        "most": model.space.most if explorer.image else None,
         "side": explorer.side,
         "top": short(explorer.top),
         "palette": base64.b64encode(palette()).decode(),
@@ -44,20 +48,29 @@ def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[s
     }
 
 
+def _hover(explorer: Explorer) -> dict[str, Any]:
+    """What is shown of the datum under the pointer: a small picture, a few columns, or a line."""
+    points, display = explorer.points, explorer.display
+    if explorer.image:
+        small = pixels(shrink(image_of(explorer.model.space, points), THUMBNAIL))
+        columns = int(np.ceil(np.sqrt(len(small))))
+        blank = np.zeros((columns * -(-len(small) // columns) - len(small), *small.shape[1:]), np.uint8)
+        sheet = tiled(np.concatenate([small, blank]), columns)
+        return {"sheet": data_url(sheet, lossy=sheet.ndim == 3), "columns": columns, "size": list(small.shape[2:0:-1])}
+    flat = points.reshape(len(points), -1).astype(np.float64)
+    chosen = display.features[:HOVERED] if display.kind == "bars" else display.features[display.strips[0]]
+    known = [[None if np.isnan(v) else short(v) for v in row] for row in flat[:, chosen]]
+    return {"values": known, "of": display.described(chosen)}
+
+
 def _uncertainty(explorer: Explorer) -> str:
     """What the deviation is, for this method."""
     if explorer.method.distinct_draws is not None:
-        n = min(explorer.n_samples, explorer.method.distinct_draws)
-        return (
-            f"Members of an ensemble have a latent space each: the map is that of the first, without a deviation. "
-            f"For a datum, the deviation is between {n} members."
-        )
+        return "Each member of an ensemble has its own latent space: the map is that of the first, without a deviation."
     if not explorer.spread:
-        return "This method says one thing at a code: there is no deviation to show."
-    unit = "pixels from 0 to 1" if explorer.display.kind == "image" else "standardised values"
+        return "This method has one answer at each code: there is no deviation to show."
+    unit = "pixels from 0 to 1" if explorer.image else "standardised values"
     if explorer.method.learns_variance:
         return f"The deviation is the noise of the data as this method learned it; sums are over {unit}."
-    return (
-        f"The deviation is how much {explorer.n_samples} sampled networks disagree, one standard deviation; "
-        f"sums are over {unit}."
-    )
+    how = "its weights leave it uncertain" if explorer.n_samples is None else f"{explorer.n_samples} networks disagree"
+    return f"The deviation is how far {how}, one standard deviation; sums are over {unit}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from http import HTTPStatus
 from typing import Any
@@ -35,12 +35,13 @@ class Routes:
         self.heating = threading.Lock()
         image = explorer.display.kind == "image"
         self.most = explorer.model.space.most if image else None
-        self.most_json = min(MOST_BYTES, 2**16 + 32 * explorer.n_values)
+        self.most_json = min(MOST_BYTES, 2**16 + 32 * int(np.prod(explorer.shape)))
         """Bytes of a question: a datum and some room."""
         self.questions: dict[str, Callable[[bytes], dict[str, Any]]] = {
             "place": self.place,
             "heat": self.heat,
             "item": self.item,
+            "find": self.find,
             "look": self.look,
             "complete": self.complete,
         }
@@ -82,6 +83,16 @@ class Routes:
             raise BadRequest(f"split: expected one of {', '.join(splits) or 'none'}, got {requests.told(split)}")
         return self._work(self.explorer.item, split, requests.whole(asked["index"], "index", splits[split]))
 
+    def find(self, body: bytes) -> dict[str, Any]:
+        """{id} -> everything about the datum of that name, or at that row of the data set."""
+        text = requests.parse(body, {"id"})["id"]
+        if not isinstance(text, str):
+            raise BadRequest(f"id: expected a text, got {requests.kind(text)}")
+        where = self.explorer.material.find(text.strip())
+        if where is None:
+            raise BadRequest(f"there is no datum {requests.told(text)} among the data")
+        return self._work(self.explorer.item, *where)
+
     def look(self, body: bytes) -> dict[str, Any]:
         """{values} -> everything about a datum of the page's."""
         return self._work(self.explorer.look, self._datum(requests.parse(body, {"values"})))
@@ -114,7 +125,7 @@ class Routes:
         return requests.code(asked["anchor"], self.explorer.space.codes.shape[1])
 
     def _datum(self, asked: dict[str, Any], *, for_completion: bool = False) -> np.ndarray:
-        stored = requests.datum(asked["values"], tuple(self.explorer.model.shape), most=self.most)
+        stored = requests.datum(asked["values"], self.explorer.shape, most=self.most)
         self._fits(stored, for_completion)
         return stored
 
@@ -122,9 +133,9 @@ class Routes:
         """What a likelihood can be asked about."""
         if stored.dtype.kind != "f":
             return
-        if np.isnan(stored).any() and not (self.explorer.takes_missing or for_completion):
-            likelihood = self.explorer.model.config.model.likelihood
-            raise BadRequest(f"missing values, which the {likelihood} likelihood cannot take")
+        model = self.explorer.model
+        if np.isnan(stored).any() and not (model.likelihood.missing or for_completion):
+            raise BadRequest(f"missing values, which the {model.config.model.likelihood} likelihood cannot take")
         with np.errstate(over="ignore"):
             space = self.explorer.model.space
             scaled = np.abs(space.convert(space.as_given(stored.astype(np.float64)[None])))
@@ -133,12 +144,15 @@ class Routes:
 
     def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Do it in the model's thread."""
+        ending = BadRequest("the explorer ends", HTTPStatus.SERVICE_UNAVAILABLE)
         try:
             future = self.worker.submit(function, *arguments)
         except RuntimeError:
-            raise BadRequest("the explorer ends", HTTPStatus.SERVICE_UNAVAILABLE) from None
+            raise ending from None
         try:
             return future.result(PATIENCE)
+        except CancelledError:
+            raise ending from None
         except Late:
             future.cancel()
             raise BadRequest("too much to do: try again", HTTPStatus.SERVICE_UNAVAILABLE) from None

@@ -37,7 +37,9 @@ FILES = {
     "explore.css": ("explore.css", "text/css"),
     "numbers.js": ("numbers.js", "text/javascript"),
     "map.js": ("map.js", "text/javascript"),
+    "stage.js": ("stage.js", "text/javascript"),
     "explore.js": ("explore.js", "text/javascript"),
+    "kinds.js": ("kinds.js", "text/javascript"),
     "datum.js": ("datum.js", "text/javascript"),
 }
 

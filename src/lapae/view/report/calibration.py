@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from lapae.space import Space
 from lapae.tasks.base import subset
 from lapae.view.judge import Judge
 from lapae.view.material import GIVEN, WORDS, Material
@@ -25,6 +26,8 @@ def calibration(judge: Judge, material: Material, seed: int) -> dict[str, Any] |
     split = material.parts[part]
     limit = max(50, min(MOST_DATA, MOST_VALUES // max(1, int(np.prod(judge.model.shape)))))
     index = subset(split, limit, seed)
+    if not _continuous(judge.model.space).any():
+        return None
     covered = coverage(judge, np.asarray(split.x[index]))
     frame = Frame((0.0, 100.0), (0.0, 100.0), width=340, height=330, left=48, below=44, top=24)
     points = [(100 * level, 100 * share) for level, share in zip(LEVELS, covered, strict=True)]
@@ -45,8 +48,17 @@ def coverage(judge: Judge, x: np.ndarray) -> list[float]:
     """The share of the values of x (n, *shape) inside the intervals of each level."""
     left, deviation = judge.errors(x)
     ratio = np.abs(left) / deviation
-    known = ~np.isnan(ratio)
-    return [float((ratio <= judge.calibration.radius.at(level))[known].mean()) for level in LEVELS]
+    inside = [ratio <= judge.calibration.radius.at(level) for level in LEVELS]
+    known = ~np.isnan(ratio) & _continuous(judge.model.space)
+    return [float(share[known].mean()) for share in inside]
+
+
+def _continuous(space: Space) -> np.ndarray:
+    """Which of the model's values (*model_shape) have an interval: words have none."""
+    flat = np.zeros(int(np.prod(space.model_shape)), bool)
+    for likelihood, start, stop in space.parts:
+        flat[start:stop] = likelihood not in ("bernoulli", "categorical")
+    return flat.reshape(space.model_shape)
 
 
 def verdict(inside: float) -> str:

@@ -73,37 +73,56 @@ def _verdict(ours: float, pca: float, k: int) -> str:
 
 
 def _by_value(judge: Judge, display: Display, x: Tensor, errors: dict[str, Tensor]) -> dict[str, Any]:
-    """Root mean square error of each pixel, channel or column."""
+    """Root mean square error of each pixel, channel or column; of words the share of wrong ones."""
     space = judge.model.space
-    rms = {name: error.square().nanmean(0).nan_to_num(0.0).sqrt() for name, error in errors.items()}
     if display.kind == "image":
+        rms = {name: error.square().nanmean(0).nan_to_num(0.0).sqrt() for name, error in errors.items()}
         maps = {name: shrink(error[None], 128) for name, error in rms.items()}
         top = max(float(error.mean(1).max()) for error in maps.values())
         return {
             "maps": {name: data_url(amounts(error, top)[0], colours=True) for name, error in maps.items()},
             "top": number(top * space.most, 3),
         }
-    in_units = {name: space.to_user(error.double().numpy()[None], deviation=True)[0] for name, error in rms.items()}
-    spread = space.to_user(x.double().numpy()).std(0) if not x.isnan().any() else np.nanstd(space.to_user(x.numpy()), 0)
-    if display.channels:  # over the steps of a window
-        in_units = {name: np.sqrt(np.square(error).mean(0)) for name, error in in_units.items()}
-        spread = np.sqrt(np.square(spread).mean(0))
-        names = [f"channel {c}" for c in range(len(spread))]
+    truth, ours, pca = (space.to_user(v.double().numpy()) for v in (x, x - errors["ours"], x - errors["pca"]))
+    if display.channels:
+        truth, ours, pca = (v.reshape(-1, v.shape[-1]) for v in (truth, ours, pca))
+        names = [f"channel {c}" for c in range(truth.shape[1])]
     else:
-        names = [display.name(j) for j in range(spread.size)]
-    ours, pca, spread = (v.reshape(-1) for v in (in_units["ours"], in_units["pca"], np.asarray(spread)))
-    relative = np.divide(ours, spread, out=np.zeros_like(ours), where=spread > 0)
-    order = np.argsort(-relative, kind="stable")
-    top = max(1.0, float(np.max(relative, initial=0.0)))
-    rows = [
-        {
-            "name": names[j],
-            "ours": number(float(ours[j]), 3, float(spread[j])),
-            "pca": number(float(pca[j]), 3, float(spread[j])),
-            "spread": number(float(spread[j]), 3),
-            "width": round(100 * float(relative[j]) / top, 1),
-            "pca_at": round(100 * min(float(pca[j] / spread[j]) if spread[j] > 0 else 0.0, top) / top, 1),
-        }
-        for j in order
-    ]
-    return {"columns": rows[:SHOWN], "more": rows[SHOWN:], "whole": round(100 / top, 1)}
+        truth, ours, pca = (v.reshape(len(v), -1) for v in (truth, ours, pca))
+        names = list(display.names)
+    words = np.array([not display.channels and display.is_word(j) for j in range(len(names))])
+    found = [_columns(words, truth, guess) for guess in (ours, pca, _best_constant(words, truth))]
+    order = np.argsort(-np.divide(found[0], found[2], out=np.zeros_like(found[0]), where=found[2] > 0), kind="stable")
+    rows = [_row(names[j], bool(words[j]), *(float(error[j]) for error in found)) for j in order]
+    top = max([100.0, *(row["width"] for row in rows)])
+    for row in rows:
+        row["width"], row["pca_at"] = round(100 * row["width"] / top, 1), round(100 * min(row["pca_at"] / top, 1), 1)
+    return {"columns": rows[:SHOWN], "more": rows[SHOWN:], "whole": round(1e4 / top, 1), "words": bool(words.any())}
+
+
+def _columns(words: np.ndarray, truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
+    """The error (F,) of guesses (n, F) in each column, missing values left out."""
+    known = ~np.isnan(truth)
+    n = np.maximum(known.sum(0), 1)
+    square = np.sqrt(np.where(known, np.square(guess - truth), 0.0).sum(0) / n)
+    return np.where(words, np.where(known, guess != truth, False).sum(0) / n, square)
+
+
+def _best_constant(words: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """The mean, or the most frequent word, of each column: what a model that has learned nothing would say."""
+    best = np.zeros(truth.shape[1])
+    for j in range(truth.shape[1]):
+        known = truth[~np.isnan(truth[:, j]), j]
+        if len(known):
+            values, counts = np.unique(known, return_counts=True)
+            best[j] = values[counts.argmax()] if words[j] else known.mean()
+    return np.broadcast_to(best, truth.shape)
+
+
+def _row(name: str, word: bool, ours: float, pca: float, spread: float) -> dict[str, Any]:
+    def text(error: float) -> str:
+        return f"{100 * error:.0f} %" if word else number(error, 3, spread or None)
+
+    share = 100 / spread if spread > 0 else 0.0
+    found = {"name": name, "ours": text(ours), "pca": text(pca), "spread": text(spread)}
+    return found | {"width": ours * share, "pca_at": pca * share}

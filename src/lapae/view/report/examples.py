@@ -25,7 +25,7 @@ def examples(judge: Judge, material: Material, display: Display, n: int, seed: i
     x = np.asarray(split.x[index])
     judged, (_, p_values) = judge(x), judge.scores(x)
     cards: list[dict[str, Any]] = [
-        {"row": split.row(int(i)), "label": material.label(part, int(i)), "p": number(float(p), 2)}
+        {"id": material.id(part, int(i)), "label": material.label(part, int(i)), "p": number(float(p), 2)}
         for i, p in zip(index, p_values, strict=True)
     ]
     found: dict[str, Any] = {"among": WORDS[part], "cards": cards}
@@ -51,14 +51,11 @@ def examples(judge: Judge, material: Material, display: Display, n: int, seed: i
 def _row(display: Display, j: int, x: float, mean: float, low: float, high: float) -> dict[str, Any]:
     """A value of a datum, with places from 0 to 100 along the range of the data."""
     least, most = display.range(j)
-    scale = most - least
     missing = x != x
     return {
-        "name": display.name(j),
-        "input": "missing" if missing else number(x, scale=scale),
-        "mean": number(mean, 3, scale),
-        "low": number(low, 3, scale),
-        "high": number(high, 3, scale),
+        "name": display.names[j],
+        "input": display.text(j, x),
+        "expected": display.expected(j, mean, low, high),
         "at_input": None if missing else place(x, least, most),
         "at_mean": place(mean, least, most),
         "from": place(low, least, most),

@@ -26,13 +26,13 @@ from lapae.tasks.base import subset
 from lapae.view.describe import summary
 from lapae.view.display import Display, choose_display
 from lapae.view.judge import RATE, Judge
-from lapae.view.latent_map import LatentSpace, latent_space
+from lapae.view.latent_map import LatentSpace, latent_space, networks_of
 from lapae.view.material import WORDS, Material
 from lapae.view.report.calibration import calibration
 from lapae.view.report.chart import histogram
 from lapae.view.report.errors import reconstruction
 from lapae.view.report.examples import examples
-from lapae.view.report.planes import cost_of_code, networks_of, planes, side_of
+from lapae.view.report.planes import cost_of_code, planes, side_of
 from lapae.view.report.training import curves, facts, read_history
 from lapae.view.report.unusual import Scores, most_unusual, score
 from lapae.view.web import asset
@@ -131,7 +131,7 @@ def report_html(model: Model, material: Material, sizes: Sizes, run: Run | None 
         facts=facts(model, material),
         curves=curves(model, model.history if run is None else read_history(run)),
         style=Markup(asset("shared.css")),
-        script=Markup(asset("numbers.js") + asset("map.js") + asset("report.js")),
+        script=Markup(asset("numbers.js") + asset("map.js") + asset("stage.js") + asset("report.js")),
     )
 
 

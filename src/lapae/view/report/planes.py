@@ -18,15 +18,6 @@ MOST_FLOPS = 1e11
 """Of all maps together: a few seconds on one core."""
 MOST_TILES = 1024
 """Of all maps together: they are part of the page."""
-DRAWS = 20
-"""Networks at most, of a model that does not predict by a single pass."""
-
-
-def networks_of(model: Model, n_samples: int | None) -> int | None:
-    """Networks to decode with: so many, or none where the model predicts by one pass that carries a variance."""
-    if n_samples is not None or model.config.method.predictive == "moments":
-        return n_samples
-    return min(DRAWS, model.config.method.n_samples or DRAWS)
 
 
 def cost_of_code(model: Model, space: LatentSpace) -> float:

@@ -66,7 +66,7 @@ def _datum(judge: Judge, material: Material, display: Display, scores: Scores, i
     x = np.asarray(split.x[np.array([index])])
     judged = judge(x)
     card: dict[str, Any] = {
-        "row": split.row(index),
+        "id": material.id(part, index),
         "part": part,
         "index": index,
         "label": material.label(part, index),
@@ -101,17 +101,15 @@ def _blamed(
     order = [int(j) for j in np.argsort(-contribution, kind="stable")[:NAMED] if contribution[j] > 0]
     found = []
     for j in order:
-        name, (least, most) = display.name(j), display.range(j)
-        scale = most - least
+        least, most = display.range(j)
         seen = [least, most, low[j], high[j], x[j]]
         least, most = float(np.nanmin(seen)), float(np.nanmax(seen))
         found.append(
             {
-                "name": name,
-                "value": number(float(x[j]), scale=scale),
-                "mean": number(float(mean[j]), 3, scale),
-                "low": number(float(low[j]), 3, scale),
-                "high": number(float(high[j]), 3, scale),
+                "name": display.names[j],
+                "value": display.text(j, x[j]),
+                "expected": display.expected(j, mean[j], low[j], high[j]),
+                "outside": not low[j] <= x[j] <= high[j],
                 "share": round(100 * float(contribution[j]) / total),
                 "at": place(float(x[j]), least, most),
                 "from": place(float(low[j]), least, most),

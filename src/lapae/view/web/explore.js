@@ -1,5 +1,5 @@
 "use strict";
-// The map: moving over it asks the server what is decoded there, one question at a time, the latest place first.
+// The explorer: moving over the map asks the server what is decoded there, one question at a time, the latest place first.
 const $ = (id) => document.getElementById(id);
 
 async function ask(question, body) {
@@ -8,7 +8,7 @@ async function ask(question, body) {
     method: "POST",
     headers: { "Content-Type": upload ? "application/octet-stream" : "application/json" },
     body: upload ? body : JSON.stringify(body),
-  }).catch(() => { throw new Error("The explorer does not answer: has it ended?"); });
+  }).catch(() => { throw new Error("The explorer does not answer: is it still running?"); });
   const found = await response.json().catch(() => ({ error: `The explorer answered ${response.status}.` }));
   if (!response.ok) throw new Error(found.error);
   return found;
@@ -49,198 +49,128 @@ function paint(canvas, picture, colours) {
   context.putImageData(image, 0, 0);
 }
 
-function paintScale(canvas, colours) {
-  const bytes = String.fromCharCode(...Array.from({ length: 64 }, (_, i) => 4 * i));
-  paint(canvas, { w: 64, h: 1, c: 1, data: btoa(bytes) }, colours);
-}
-
 function startMap(about) {
-  const { clamp, fit, css } = latentMap, over = $("over"), side = about.side, image = about.view.kind === "image";
-  const state = { x: 0, y: 1, u: 0.5, v: 0.5, labeling: 0, alone: null, nearest: -1, heat: null, datum: null, completions: [] };
+  const { css } = latentMap, image = about.view.kind === "image", over = $("over");
+  const shown = { datum: null, completions: [] };
   const colours = unpack(about.palette);
-  let shown = [0, 1], atData = [];
-  const axis = (k) => about.axes[k];
-  const across = (p) => (p[state.x] - axis(state.x).low) / (axis(state.x).high - axis(state.x).low);
-  const down = (p) => (axis(state.y).high - p[state.y]) / (axis(state.y).high - axis(state.y).low);
-  const value = (k, t) => axis(k).low + t * (axis(k).high - axis(k).low);
-  const anchor = () => state.datum && $("anchor").value === "datum" ? state.datum.code : null;
+  const anchor = () => shown.datum && $("anchor").value === "datum" ? shown.datum.code : null;
   const showFeatures = image ? null : latentMap.features($("features"), about.view, about.spread);
 
-  function drawMap() {
-    const [context, width, height] = fit($("heat"));
-    const heat = state.heat || new Array(side * side).fill(0);
-    latentMap.shades(context, width, height, side, (c, r) => heat[r * side + c], shown, !about.spread || !state.heat);
-    latentMap.dots(context, width, height, about.points, (p) => [across(p), down(p)], about.labelings[state.labeling], state.alone);
-    latentMap.axisNames(context, width, height, axis(state.x).name, axis(state.y).name);
-  }
-
   // An ellipse of s standard deviations, through the Cholesky factor of the covariance along the two axes.
-  function ellipse(context, width, height, center, covariance, s) {
-    const [a, b, d] = [covariance[state.x][state.x], covariance[state.x][state.y], covariance[state.y][state.y]];
+  function ellipse(context, project, center, covariance, s) {
+    const [x, y] = stage.axes(), [a, b, d] = [covariance[x][x], covariance[x][y], covariance[y][y]];
     const l = Math.sqrt(Math.max(a, 0)), m = l ? b / l : 0, n = Math.sqrt(Math.max(d - m * m, 0));
     context.beginPath();
     for (let i = 0; i <= 64; i++) {
       const t = i / 64 * 2 * Math.PI, p = [];
-      p[state.x] = center[state.x] + s * l * Math.cos(t);
-      p[state.y] = center[state.y] + s * (m * Math.cos(t) + n * Math.sin(t));
-      context[i ? "lineTo" : "moveTo"](across(p) * width, down(p) * height);
+      p[x] = center[x] + s * l * Math.cos(t);
+      p[y] = center[y] + s * (m * Math.cos(t) + n * Math.sin(t));
+      context[i ? "lineTo" : "moveTo"](...project(p));
     }
     context.stroke();
   }
 
   // How many times larger than it is an ellipse is drawn, to be seen at all.
   function magnified(covariance) {
-    const box = over.getBoundingClientRect();
-    const pixels = Math.max(...[[state.x, box.width], [state.y, box.height]].map(([k, size]) =>
-      2 * Math.sqrt(Math.max(covariance[k][k], 0)) / (axis(k).high - axis(k).low) * size));
+    const box = over.getBoundingClientRect(), [x, y] = stage.axes();
+    const pixels = Math.max(...[[x, box.width], [y, box.height]].map(([k, size]) =>
+      2 * Math.sqrt(Math.max(covariance[k][k], 0)) / (about.axes[k].high - about.axes[k].low) * size * stage.view.zoom));
     return [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((times) => times * pixels >= 12) || 1000;
   }
 
-  function drawOver() {
-    const [context, width, height] = fit(over), p = about.points[state.nearest], datum = state.datum;
-    latentMap.cross(context, width, height, state.u, state.v);
-    if (p && about.index.length) { context.lineWidth = 1.5; latentMap.ring(context, across(p) * width, down(p) * height, 5); }
+  // The codes of completions, and of the datum with its ellipses.
+  function draw(context, project) {
     context.fillStyle = css("--c1");
-    for (const q of state.completions) {
-      const x = across(q) * width, y = down(q) * height;
+    for (const [x, y] of shown.completions.map(project)) {
       context.beginPath();
       context.moveTo(x, y - 6); context.lineTo(x + 5, y); context.lineTo(x, y + 6); context.lineTo(x - 5, y);
       context.fill();
       context.lineWidth = 1; context.strokeStyle = css("--dot-edge");
       context.closePath(); context.stroke();
     }
-    if (!datum) return;
+    if (!shown.datum) return;
     context.strokeStyle = context.fillStyle = css("--accent");
-    if (datum.covariance) {
-      const times = magnified(datum.covariance);
+    if (shown.datum.covariance) {
+      const times = magnified(shown.datum.covariance);
       context.lineWidth = 2;
       context.setLineDash(times > 1 ? [5, 4] : []);
-      for (const s of [1, 2]) ellipse(context, width, height, datum.center, datum.covariance, s * times);
+      for (const s of [1, 2]) ellipse(context, project, shown.datum.center, shown.datum.covariance, s * times);
       context.setLineDash([]);
     }
     context.beginPath();
-    context.arc(across(datum.at) * width, down(datum.at) * height, 4.5, 0, 7);
+    context.arc(...project(shown.datum.at), 5.5, 0, 7);
     context.fill();
     context.lineWidth = 1.5; context.strokeStyle = css("--dot-edge"); context.stroke();
   }
 
-  const blend = (p) => {
-    const x = clamp(across(p) * side - 0.5, 0, side - 1), y = clamp(down(p) * side - 0.5, 0, side - 1);
-    return state.heat[Math.round(y) * side + Math.round(x)];
-  };
-  const warm = latest(() => ask("heat", { axes: [state.x, state.y], anchor: anchor() }), ({ heat }) => {
-    state.heat = heat;
-    shown = latentMap.range(heat);
-    atData = about.points.map(blend).sort((a, b) => a - b);
-    drawMap();
-    move();
-  });
+  // What is told of the datum under the pointer.
+  const sheet = new Image();
+  if (about.hover.sheet) sheet.src = about.hover.sheet;
+  function hovered(i) {
+    const box = document.createElement("div"), title = document.createElement("b"), labeling = about.labelings[stage.state.labeling];
+    title.textContent = (about.ids.length ? about.ids[i] : "generated") + (labeling ? `, ${labeling.names[labeling.values[i]]}` : "");
+    box.append(title);
+    if (image) {
+      const [w, h] = about.hover.size, canvas = document.createElement("canvas"), c = i % about.hover.columns, r = Math.floor(i / about.hover.columns);
+      canvas.width = w; canvas.height = h;
+      canvas.getContext("2d").drawImage(sheet, c * w, r * h, w, h, 0, 0, w, h);
+      box.prepend(canvas);
+    } else if (about.view.kind === "lines") {
+      const values = about.hover.values[i], known = values.filter((v) => v !== null), low = Math.min(...known), high = Math.max(...known, low + 1e-9);
+      const points = values.map((v, k) => v === null ? "" : `${(k / Math.max(values.length - 1, 1) * 120).toFixed(1)},${(38 - (v - low) / (high - low) * 36).toFixed(1)}`).join(" ");
+      box.insertAdjacentHTML("afterbegin", `<svg viewBox="0 0 120 40" width="120" height="40"><polyline class="line-0" points="${points}"/></svg>`);
+    } else about.hover.of.forEach((feature, k) => {
+      const line = document.createElement("p"), value = about.hover.values[i][k];
+      line.textContent = `${feature.name}: ${told(feature, value)}`;
+      box.append(line);
+    });
+    return box;
+  }
 
-  const decode = latest((at) => ask("place", { axes: [state.x, state.y], at, anchor: anchor() }), (found) => {
+  const warm = latest(() => ask("heat", { axes: stage.axes(), anchor: anchor() }), ({ heat }) => {
+    stage.shade((c, r) => heat[r * about.side + c]);
+    stage.move();
+  });
+  const decode = latest((at) => ask("place", { axes: stage.axes(), at, anchor: anchor() }), (found) => {
     if (image) {
       paint($("mean"), found.mean);
       paint($("deviation"), found.deviation, colours);
     } else showFeatures((j) => found.mean[j], (j) => found.deviation[j]);
-    if (about.spread && atData.length) latentMap.gauge($, found.total, atData, shown);
+    stage.gauge(found.total);
     document.body.dataset.moves = Number(document.body.dataset.moves || 0) + 1;
   });
-
-  function move() {
-    const at = [value(state.x, state.u), value(state.y, 1 - state.v)];
-    let best = Infinity;
-    about.points.forEach((p, i) => {
-      const distance = (across(p) - state.u) ** 2 + (down(p) - state.v) ** 2;
-      if (distance < best) { best = distance; state.nearest = i; }
-    });
-    const labeling = about.labelings[state.labeling], name = labeling && labeling.names[labeling.values[state.nearest]];
-    $("place").textContent = `${axis(state.x).name} = ${at[0].toFixed(2)}, ${axis(state.y).name} = ${at[1].toFixed(2)}`
-      + (name === undefined ? "" : `. Nearest datum: ${name}`);
-    drawOver();
-    decode(at);
-  }
-
-  let pressed = null;
-  over.addEventListener("pointermove", (event) => { [state.u, state.v] = latentMap.place(over, event); move(); });
-  over.addEventListener("pointerdown", (event) => {
-    if (event.pointerType === "touch") over.setPointerCapture(event.pointerId);
-    pressed = [event.clientX, event.clientY];
-    [state.u, state.v] = latentMap.place(over, event);
-    move();
-  });
-  over.addEventListener("pointerup", (event) => {
-    const still = pressed && Math.hypot(event.clientX - pressed[0], event.clientY - pressed[1]) < 6;
-    const box = over.getBoundingClientRect(), p = about.points[state.nearest];
-    pressed = null;
-    if (still && p && Math.hypot((across(p) - state.u) * box.width, (down(p) - state.v) * box.height) < 16) pick();
-  });
-  over.addEventListener("keydown", (event) => {
-    const step = latentMap.step(event.key);
-    if (event.key === "Enter") pick();
-    if (!step) return;
-    event.preventDefault();
-    state.u = clamp(state.u + step[0]);
-    state.v = clamp(state.v + step[1]);
-    move();
-  });
-  function pick() {
-    if (about.index.length) api.pick("train", about.index[state.nearest]);
-  }
-
-  function legend() {
-    latentMap.legend($("legend"), about.labelings[state.labeling], state.alone, (alone) => { state.alone = alone; legend(); drawMap(); });
-  }
-  function chooseAxes(changed) {
-    const x = $("axis-x"), y = $("axis-y");
-    if (x.value === y.value) (changed === x ? y : x).value = String(changed === x ? state.x : state.y);
-    state.x = Number(x.value);
-    state.y = Number(y.value);
-    again();
-  }
   function again() {
-    state.heat = null;
-    drawMap(); move(); warm();
+    stage.shade(null);
+    stage.move();
+    warm();
   }
-  if (about.latent_dim > 2) {
-    document.querySelectorAll(".many").forEach((label) => { label.hidden = false; });
-    for (const [select, chosen] of [[$("axis-x"), 0], [$("axis-y"), 1]]) {
-      about.axes.forEach(({ name }, k) => select.append(new Option(`${name} (${(100 * about.share[k]).toFixed(0)} %)`, String(k), k === chosen, k === chosen)));
-      select.addEventListener("change", () => chooseAxes(select));
-    }
-    $("anchor").addEventListener("change", again);
-  }
-  if (about.labelings.length > 1) {
-    $("labeling-choice").hidden = false;
-    about.labelings.forEach((labeling, i) => $("labeling").append(new Option(labeling.name, String(i))));
-    $("labeling").addEventListener("change", (event) => { state.labeling = Number(event.target.value); state.alone = null; legend(); drawMap(); move(); });
-  }
+  const stage = startStage($, about, {
+    moved: decode, over: draw, hovered, turned: again,
+    picked: (i) => { if (about.index.length) map.pick(about.main, about.index[i]); },
+  });
+  $("anchor").addEventListener("change", again);
   $("here").hidden = !image;
   $("features").hidden = image;
   $("deviation-figure").hidden = $("shade").hidden = document.querySelector(".gauge").hidden = !about.spread;
   $("top").textContent = readable(about.top, 3);
-  paintScale($("scale"), colours);
-  const redraw = () => { legend(); drawMap(); drawOver(); };
-  window.addEventListener("resize", redraw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
-  const api = {
+  const map = {
     colours, magnified,
     pick: () => {},
     // A datum on the map: its dot, its ellipse, and the codes of its completions.
     show(datum) {
-      const moved = datum !== state.datum && anchor();
-      state.datum = datum;
+      const moved = datum !== shown.datum && anchor();
+      shown.datum = datum;
       $("anchor").querySelector("[value=datum]").disabled = !datum;
-      if (moved) again(); else drawOver();
+      if (moved) again(); else stage.drawOver();
     },
-    complete(places) { state.completions = places; drawOver(); },
+    complete(places) { shown.completions = places; stage.drawOver(); },
   };
   // Begin in the middle of the data.
-  const middle = (k) => about.points.map((p) => p[k]).sort((a, b) => a - b)[Math.floor(about.points.length / 2)];
-  const start = [];
-  start[state.x] = middle(state.x); start[state.y] = middle(state.y);
-  state.u = clamp(across(start)); state.v = clamp(down(start));
-  redraw(); move(); warm();
-  return api;
+  stage.draw();
+  stage.go(about.axes.map((_, k) => about.points.map((p) => p[k]).sort((a, b) => a - b)[Math.floor(about.points.length / 2)]));
+  warm();
+  return map;
 }
 
 ask("opening").then((about) => {
@@ -252,7 +182,7 @@ ask("opening").then((about) => {
     $("no-data").hidden = false;
     $("no-data").textContent = `There are no data to pick from: ${about.no_data}. The dots are data that the model generated.`;
     $("dots").textContent = "a generated datum";
-    $("starts").textContent = "generated";
+    $("starts").textContent = "generated datum";
     $("should").hidden = true;
     document.querySelector(".pick").hidden = true;
   }

@@ -1,5 +1,5 @@
 "use strict";
-// What latent maps are drawn with, on the report's page and in the explorer: no state, no data of their own.
+// What latent maps are drawn with, on both pages: no state, no data of their own.
 const latentMap = (() => {
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const rgb = (name) => css(name).match(/[0-9a-f]{2}/gi).map((h) => parseInt(h, 16));
@@ -22,8 +22,9 @@ const latentMap = (() => {
     return [high - low < 0.02 * high ? 0 : low, high];
   }
 
-  // Shades of side * side values, from the upper left corner row by row; flat where there is nothing to shade.
-  function shades(context, width, height, side, value, [low, high], flat) {
+  // Shades of side * side values, from the upper left corner row by row; flat where there is nothing to shade. Of the
+  // whole map, `view` says what is in sight.
+  function shades(context, width, height, side, value, [low, high], flat, view) {
     const stops = [rgb("--heat-0"), rgb("--heat-1"), rgb("--heat-2")];
     const small = document.createElement("canvas");
     small.width = small.height = side;
@@ -37,10 +38,10 @@ const latentMap = (() => {
     small.getContext("2d").putImageData(pixels, 0, 0);
     context.imageSmoothingEnabled = true;
     context.imageSmoothingQuality = "high";
-    context.drawImage(small, 0, 0, width, height);
+    context.drawImage(small, view.left * side, view.top * side, side / view.zoom, side / view.zoom, 0, 0, width, height);
   }
 
-  // The data as dots; `at` gives a point's place from 0 to 1, `alone` the one class that is not faint.
+  // The data as dots; `at` gives a point's place in sight, from 0 to 1, `alone` the one class that is not faint.
   function dots(context, width, height, points, at, labeling, alone) {
     const n = labeling ? labeling.names.length : 1;
     const colours = labeling ? labeling.names.map((_, i) => colour(i, n)) : [css("--c0")];
@@ -49,6 +50,7 @@ const latentMap = (() => {
       const value = labeling ? labeling.values[i] : 0, faint = alone !== null && value !== alone;
       if (faint !== dimmed) return;
       const [u, v] = at(p);
+      if (u < -0.02 || u > 1.02 || v < -0.02 || v > 1.02) return;
       context.globalAlpha = faint ? 0.12 : 0.9;
       context.beginPath();
       context.arc(u * width, v * height, radius, 0, 7);
@@ -152,8 +154,8 @@ const latentMap = (() => {
       band.style.left = `${100 * from}%`;
       band.style.width = `${Math.max(100 * (to - from), 0.5)}%`;
       dot.style.left = `${100 * at(j, m)}%`;
-      const scale = of[j].high - of[j].low;
-      text.textContent = readable(m, 3, scale) + (spread ? ` ± ${readable(d, 3, scale)}` : "");
+      const number = of[j].kind === "number" || of[j].kind === "count";
+      text.textContent = told(of[j], m, 3) + (spread && number ? ` ± ${readable(d, 4, of[j].high - of[j].low)}` : "");
     });
   }
 

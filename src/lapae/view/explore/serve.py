@@ -1,0 +1,45 @@
+"""From a model to a page in the browser."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import webbrowser
+
+from lapae.model import Model
+from lapae.view.explore.explorer import Explorer, Options
+from lapae.view.explore.opening import opening
+from lapae.view.explore.routes import Routes
+from lapae.view.explore.server import Server, is_loopback
+from lapae.view.material import Material
+
+
+def prepare(
+    model: Model,
+    material: Material,
+    name: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    options: Options | None = None,
+    no_data: str | None = None,
+) -> Server:
+    """A server that listens, with everything computed that pages need. `no_data` says why there are no data."""
+    if not is_loopback(host):
+        print("lapae: warning: whoever has the address below can see these data", file=sys.stderr)
+    explorer = Explorer(model, material, options)
+    return Server(Routes(explorer, opening(explorer, name, no_data)), host, port)
+
+
+def serve(server: Server, *, open: bool = True) -> None:
+    """Say where, open the page, and answer until Ctrl-C."""
+    print(f"{server.routes.opening['name']} at {server.url} (Ctrl-C ends)", flush=True)
+    if open:  # beside the server: some browsers return only when their page is there
+        threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:  # how it ends
+        print("\nended", file=sys.stderr)
+    finally:
+        server.server_close()
+        server.routes.close()
