@@ -465,7 +465,9 @@ def test_columns_of_every_kind_come_back_as_they_went_in(people, tmp_path):
     root, frame = people
     for suffix in ("csv", "parquet"):
         out = tmp_path / f"full.{suffix}"
-        assert main(["impute", str(root / "run"), str(root / f"people.{suffix}"), "-o", str(out), "--device", "cpu"]) == 0
+        assert (
+            main(["impute", str(root / "run"), str(root / f"people.{suffix}"), "-o", str(out), "--device", "cpu"]) == 0
+        )
     text = rows_of_semicolons(tmp_path / "full.csv")
     before = rows_of_semicolons(root / "people.csv")
     holes = 0

@@ -80,7 +80,7 @@ def test_memory_is_asked_for_before_it_is_taken(tmp_path, monkeypatch):
     assert free is None or free > 2**20
     monkeypatch.setattr("lapae.data.bounds.free_memory", lambda: 10**6)
     check_memory("x", 10**5, "")
-    with pytest.raises(DataError, match="x: 0.0 GB unpacked, and 0.0 GB of memory are free; buy some"):
+    with pytest.raises(DataError, match=r"x: 0\.0 GB unpacked, and 0\.0 GB of memory are free; buy some"):
         check_memory("x", 10**6, "buy some")
     content = bytes((0, 0, 8, 3)) + struct.pack(">3I", 100, 100, 200) + bytes(2 * 10**6)
     (tmp_path / "x.gz").write_bytes(gzip.compress(content))

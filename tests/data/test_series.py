@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ def test_no_step_is_in_two_splits_and_time_goes_on(window, stride):
     data = Data.of(x, window=window, stride=stride, validation=5, calibration=5, test=5)
     assert (data.kind, data.shape, data.space.stride) == ("series", (window, 2), stride)
     steps = [steps_of(data, split, x) for split in ("train", "valid", "calib", "test")]
-    for earlier, later in zip(steps, steps[1:], strict=False):
+    for earlier, later in itertools.pairwise(steps):
         assert max(earlier) < min(later)
     assert min(steps[0]) == 0
 

@@ -37,7 +37,7 @@ class DataConfig:
     drop: tuple[str, ...] | None = None
     """Columns of a table not to learn."""
     window: int | None = None
-    """Steps of a window: the rows of a table or of an array (time, channels) are a series, which is cut into windows and
+    """Steps per window. The rows of a table or of an array (time, channels) are then a series, cut into windows and
     split in time."""
     stride: int | None = None
     """Steps from one window of a series to the next; half a window where not given."""

@@ -21,8 +21,7 @@ SHOWN = 5
 def without_absurd(records: Records) -> Records:
     """A table whose absurd values are missing, with a warning that names their columns; all else as it is."""
     x = records.x
-    floats = x.ndim == 2 and x.dtype.kind == "f" if isinstance(x, np.ndarray) else False
-    if not floats or x.nbytes > MOST_BYTES or not len(x):
+    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.kind != "f" or x.nbytes > MOST_BYTES or not len(x):
         return records
     low, high = fences(np.asarray(x[np.linspace(0, len(x) - 1, min(len(x), SAMPLE)).astype(int)], np.float64))
     with np.errstate(invalid="ignore"):

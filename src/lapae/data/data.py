@@ -50,11 +50,6 @@ class Data:
     def feature_names(self) -> tuple[str, ...] | None:
         return self.space.feature_names
 
-    @property
-    def held_out(self) -> Split:
-        """Data that were not trained on, to judge a model by: the test data, or without any those that calibrate."""
-        return next((split for split in (self.test, self.calib, self.valid) if len(split)), self.train)
-
     @classmethod
     def of(
         cls,

@@ -29,7 +29,7 @@ class Look:
     splits: dict[str, int]
     """Number of data to train on, to steer training, to calibrate and to test."""
     columns: tuple[dict[str, Any], ...] = ()
-    """Of a table: name, kind, share of missing values, content; a kind of None is left out, and the content says why."""
+    """Of a table: name, kind, share of missing values, content; None is left out, and the content says why."""
     notes: tuple[str, ...] = ()
     """Warnings."""
 

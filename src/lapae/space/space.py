@@ -239,7 +239,9 @@ class Space:
             return tuple(np.broadcast_to(v, shape).ravel() for v in (self.offset, self.scale))  # pyright: ignore
         judged = np.isin(np.arange(shape[0]), self._spans.of_kind("number", "count"))
         first = self._spans.starts[:-1]
-        return tuple(np.where(judged, np.broadcast_to(v, self.model_shape)[first], np.nan) for v in (self.offset, self.scale))  # pyright: ignore
+        return tuple(
+            np.where(judged, np.broadcast_to(v, self.model_shape)[first], np.nan) for v in (self.offset, self.scale)
+        )  # pyright: ignore
 
     def describe(self, n: int | None = None) -> str:
         """One line: how many (`n`, else those of training), and what they are."""

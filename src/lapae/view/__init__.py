@@ -1,7 +1,7 @@
 """A trained model to look at: the report (one page) and the explorer (a served one), on one latent map.
 
-    view.report(model, X)                 # writes report.html, returns its path
-    view.explore(model, X)                # serves until Ctrl-C
+view.report(model, X)                 # writes report.html, returns its path
+view.explore(model, X)                # serves until Ctrl-C
 """
 
 from __future__ import annotations
