@@ -26,7 +26,7 @@ itself, so that these two files are one part."""
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer.split()}
 UPWARD: set[tuple[str, str]] = set()
 """Imports that still go upward, (file, part). The test wants it exact: one that is mended is taken out here."""
-LONG = {"estimator.py", "space/space.py"}
+LONG = {"estimator.py"}
 """Files that are still too long, exactly."""
 MOST_LINES, MOST_MODULES = 300, 8
 

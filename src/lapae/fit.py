@@ -127,6 +127,8 @@ def fit(
     data = node_first(lambda: load_data(config.data)) if data is None else data
     config = choose(config, data.space, own=network is not None)
     options: Any = config.train
+    if options.epochs == 0 and network is None and not config.model.linear and not config.method.options.starts_from:
+        raise ConfigError("epochs = 0 is for a network that is trained already: this one would stay as it was drawn")
     began = time.monotonic()
     share: dict[str, Any] = {"device": device, "seed": options.seed, "rank": rank(), "world_size": world_size()}
     generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])

@@ -178,7 +178,7 @@ def test_models_that_say_what_is_not_so(change, trained):
             metadata[key] = value
     try:
         (trained / MODEL).write_bytes(tensor_file(tensors, metadata))
-        with pytest.raises(LapaeError, match=r"model\.safetensors|hidden"):
+        with pytest.raises(LapaeError, match=r"model\.safetensors|hidden|latent_dim"):
             load_run(trained)
     finally:
         (trained / MODEL).write_bytes(good)

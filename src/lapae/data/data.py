@@ -9,10 +9,10 @@ import numpy as np
 
 from lapae.data.absurd import without_absurd
 from lapae.data.arrays import examine
+from lapae.data.frame import table_records
 from lapae.data.labels import as_classes
 from lapae.data.source import Records, Split, take
 from lapae.data.splits import partition
-from lapae.data.table import table_records
 from lapae.space import Space
 from lapae.space.frames import as_frame
 

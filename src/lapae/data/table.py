@@ -1,25 +1,24 @@
-"""Tables: frames, and .csv and .parquet files."""
+"""Tables in .csv and .parquet files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lapae.data.arrays import in_windows
 from lapae.data.bounds import check_memory
 from lapae.data.csv_file import CsvFile
-from lapae.data.labels import parse_classes
+from lapae.data.frame import table_records
 from lapae.data.parquet_file import ParquetFile
 from lapae.data.reader import Block, Progress, Reader
 from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.space import Column, Space
 from lapae.space.columns import unique_names
-from lapae.space.deciding import decide_columns, place_of, select, warn_left_out
+from lapae.space.deciding import place_of
 from lapae.space.frames import MISSING, Frame, Series, code_frame, warn_unknown
 
 CSV, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
@@ -231,58 +230,6 @@ class TableReader(Reader):
             for _ in self._rows(lambda n: None):
                 pass
             raise DataError(f"{self.path}: cannot be read ({error})") from error
-
-
-def table_records(
-    frame: Frame,
-    name: str,
-    where: str,
-    *,
-    columns: Sequence[str | int] | None = None,
-    drop: Sequence[str | int] | None = None,
-    label_column: str | int | None = None,
-    window: int | None = None,
-    stride: int | None = None,
-    allow_nan: bool = True,
-    rows: Callable[[int], str] | None = None,
-    **about: Any,
-) -> Records:
-    """The columns of a frame that can be learned, as codes; a warning names the others.
-
-    Args:
-        frame: all rows.
-        name: of the data set.
-        where: begins messages.
-        columns, drop: the columns to learn, and those not to; names, or numbers from 0.
-        label_column: the column that holds the classes.
-        window, stride: the rows are steps of a series, which is cut into windows; it holds numbers alone.
-        allow_nan: take missing values; an error names the first otherwise.
-        rows: from the position of a row to what messages call it.
-        about: other fields of the records.
-    """
-    rows = rows or (lambda row: f"row {row} (from 0)")
-    names = unique_names(frame.columns)
-    frame = frame.set_axis(names, axis=1)
-    if label_column is not None:
-        label = place_of(names, label_column, where)
-        about["y"], about["label_names"] = parse_classes(where, frame.iloc[:, label], rows)
-        drop = [*(drop or ()), names[label]]
-    frame = select(frame, columns, drop, where)
-    if not len(frame) or not frame.shape[1]:
-        raise DataError(f"{where}: holds no rows of features")
-    learned, left_out = decide_columns(frame)
-    series = window is not None or stride is not None
-    if series:
-        left_out |= {c.name: f"a {c.kind}: a series holds numbers" for c in learned if c.kind in ("category", "date")}
-        learned = tuple(column for column in learned if column.name not in left_out)
-    warn_left_out(left_out, learned, where)
-    x = code_frame(frame, learned, where, rows=rows)
-    missing = np.isnan(x)
-    if missing.any() and not allow_nan:
-        row, column = np.argwhere(missing)[0]
-        raise DataError(f"{where}, {rows(int(row))}, column {learned[column].name!r}: a value is missing")
-    records = Records(name, x, columns=learned, missing=bool(missing.any()), **about)
-    return in_windows(records, where, window, stride) if series else records
 
 
 def _with_points(frame: Frame, columns: Sequence[Column]) -> Frame:

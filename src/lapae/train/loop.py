@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -206,7 +207,15 @@ def train(
     seed_all(numbers.seed, "finish", rank=rank)
     finish = method.finish(lambda: batches.epoch(0), batches.n_data, together())
     stopped = state.stop_reason(numbers.epochs, numbers.patience) or "nothing to train"
-    return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish)
+    error = mean(errors(method, lambda: held_out.epoch(0), device))
+    explained = 1 - error / spread if spread > 0 else None
+    if explained is not None and explained <= 0 and rank == 0:
+        warnings.warn(
+            f"held-out data are reconstructed no better than by their mean (squared error {error:.4g}, of the mean "
+            f"{spread:.4g}): nothing was learned. Try a smaller learning_rate or more epochs",
+            stacklevel=2,
+        )
+    return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish, explained)
 
 
 @torch.no_grad()
