@@ -234,12 +234,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """
         return self._fitted().explain(self._validated(X))
 
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
-        """New data (n_samples, ...), decoded from the density of codes by networks drawn from the posterior."""
+    def sample(self, n_samples: int = 1, random_state: Any = None, *, noise: bool | None = None) -> np.ndarray:
+        """New data (n_samples, ...): codes from their density, decoded by networks drawn from the posterior.
+
+        `noise` adds the noise of single values, which was learned: to all but images, where not given.
+        """
         if int(n_samples) < 1:
             raise ValueError(f"n_samples={n_samples}: expected at least 1")
         seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
-        made, space = self._fitted().sample(int(n_samples), seed), self.model_.space
+        made, space = self._fitted().sample(int(n_samples), seed, noise=noise), self.model_.space
         mixed = space.columns is not None and any(column.kind != "number" for column in space.columns)
         return space.uncode(made) if mixed else made
 

@@ -23,8 +23,9 @@ from lapae.predict import Prediction, evaluating, predict
 from lapae.predict.calibrate import MOST_ROWS, Calibration, calibrate
 from lapae.predict.conformal import threshold
 from lapae.predict.decode import decode
+from lapae.predict.density import MOST_CODES, fit_density
 from lapae.predict.fill import completions, guess
-from lapae.predict.generate import from_codes, from_prior
+from lapae.predict.generate import from_codes
 from lapae.predict.prediction import Quantity
 from lapae.space import Source, Space
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 NORMAL_90 = 1.6448536269514722
 """Deviations to either side of the mean that hold 90 % of a normal distribution."""
+CODED = 256
+"""Data encoded at a time."""
+MOST_VALUES = 2**26
+"""Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
 BOTH: tuple[Quantity, ...] = ("codes", "outputs")
 
 
@@ -138,14 +143,17 @@ class Model:
         found = numpy(self._calibrated().surprise.explain(self.predict(x), x))
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
 
-    def sample(self, n: int, seed: int | None = None) -> np.ndarray:
-        """New data (n, *shape)."""
+    def sample(self, n: int, seed: int | None = None, *, noise: bool | None = None) -> np.ndarray:
+        """New data (n, *shape): codes from their density, decoded by drawn networks.
+
+        Args:
+            n: how many.
+            seed: of codes, networks and noise.
+            noise: add the noise of the likelihood to what networks make of a code: to all but images, where not given.
+        """
         seed = self.seed if seed is None else seed
-        spread = self._calibrated().spread
-        if self.method.latent_prior:
-            made = from_prior(self.method, spread.codes.shape[1], n, seed=seed)
-        else:
-            made = from_codes(self.method, (spread.codes * spread.width).unflatten(1, self.code_shape), n, seed=seed)
+        noise = self.space.kind != "image" if noise is None else noise
+        made = from_codes(self.method, self._calibrated().density, self.code_shape, n, noise=noise, seed=seed)
         if self.space.kind == "image":
             made = made.clamp(*self.space.value_range)
         return self.space.to_user(numpy(made))
@@ -204,13 +212,24 @@ class Model:
         """Fit what makes the numbers hold on new data, with data that training has not seen."""
         weight = next(self.method.parameters())
 
-        def some(x: Source) -> Tensor:
-            """At most `MOST_ROWS` of them, evenly from all."""
-            index = np.unique(np.linspace(0, len(x) - 1, min(len(x), MOST_ROWS)).round().astype(int))
+        def some(x: Source, most: int = MOST_ROWS) -> Tensor:
+            """At most `most` of them, evenly from all."""
+            index = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
             return torch.from_numpy(self.space.convert(np.asarray(x[index]))).to(weight.dtype)
 
-        parts = (some(split.x) for split in (data.train, data.valid, data.calib))
-        self.calibration = calibrate(self.predict, *parts, table=self.space.kind == "table")
+        train, valid, calib = (some(split.x) for split in (data.train, data.valid, data.calib))
+        most = min(MOST_CODES, max(MOST_ROWS, MOST_VALUES // train[0].numel()))
+        many = some(data.train.x, most) if len(data.train.x) > MOST_ROWS else train
+        density = fit_density(self._codes(many), self._codes(valid))
+        self.calibration = calibrate(self.predict, train, valid, calib, density, table=self.space.kind == "table")
+
+    def _codes(self, x: Tensor) -> Tensor:
+        """Codes (n, *code) of x (n, *model_shape) by the mean network."""
+        weight = next(self.method.parameters())
+        with evaluating(self.method, CODED):
+            draws = self.method.draw_mean()
+            parts = [draws.encode(part.to(weight.device)[None])[0].cpu() for part in x.split(CODED)]
+        return torch.cat(parts)
 
     def save(self, run: Run) -> None:
         """Write the model into a run folder: the run is finished then."""

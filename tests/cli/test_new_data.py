@@ -209,7 +209,7 @@ def test_image_arrays_in_any_layout_score_the_same(place, tmp_path):
             np.zeros((4, 9, 9), np.uint8),
             "data of shape (9, 9), the model takes data of shape (1, 8, 8)",
         ),
-        ("images", "x.npy", np.full((4, 8, 8), 300.0), "values from 300 to 300"),
+        ("images", "x.npy", np.full((4, 8, 8), 300.0), "floats from 300 to 300"),
         ("images", "x.npy", np.full((4, 8, 8), 0.5), "floats from 0.5 to 0.5"),
     ],
 )

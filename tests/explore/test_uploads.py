@@ -134,7 +134,7 @@ def archive() -> bytes:
         (npy(np.zeros((3, 5))), "data of shape (5,), the model takes data of shape (1, 8, 8)"),
         (npy(np.array([{}])), "expected numbers"),
         (npy(square())[:-3], "the header claims 64 bytes"),
-        (npy(np.full((1, 8, 8), 300.0)), "values from 300 to 300"),
+        (npy(np.full((1, 8, 8), 300.0)), "floats from 300 to 300"),
         (npy(np.full((1, 8, 8), np.inf)), "an infinite value"),
         (npy(np.zeros((0, 8, 8))), "the file: "),
         (b"\x93NUMPY\x01\x00\xff\xff{", "not a sound .npy file"),

@@ -15,7 +15,7 @@ from lapae.errors import ConfigError
 
 @dataclass(frozen=True)
 class SampleCommand:
-    """Generate new data from a trained run: from noise, or from the prior over codes where the method has one."""
+    """Generate new data from a trained run: codes from their density, decoded by networks drawn from the posterior."""
 
     run: Run
     """Folder of a trained run."""
@@ -23,6 +23,8 @@ class SampleCommand:
     """.npz, .npy or .csv file; of images also a .png (all in one) or a folder (a .png each)."""
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
     """How many."""
+    noise: bool | None = None
+    """Add the noise of single values, which the model has learned: to all but images, where not given."""
     options: Annotated[Device, UNNAMED] = field(default_factory=Device)
 
 
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     picture = suffix in (".png", "")
     if picture and (model.space.kind != "image" or model.shape[0] not in (1, 3)):
         raise ConfigError(f"{command.out}: pictures are for images, the model makes data of shape {model.shape}")
-    x = model.sample(command.n, command.options.seed)
+    x = model.sample(command.n, command.options.seed, noise=command.noise)
     pixels = image_bytes(model.space.arrange(x), model.space.most) if picture else None
     if suffix == ".csv":
         flat = x.reshape(len(x), -1)

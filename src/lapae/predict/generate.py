@@ -1,5 +1,5 @@
-"""New data: decoded from the density of training codes, which is the default; from noise, which is imputation with
-everything missing (the paper's way); or from the latent prior where a method has one.
+"""New data: decoded from the density of codes, which is the default; from noise, which is imputation with everything
+missing (the paper's way); or from the latent prior where a method has one.
 
 Shapes: n generated data, (n, *shape), in the model's space.
 """
@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lapae.curvature.likelihoods.continuous import normal_like
 from lapae.methods.base import Method
 from lapae.predict.complete import impute
-from lapae.predict.density import draw_codes
+from lapae.predict.density import Density
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.prediction import Progress
 from lapae.predict.statistics import expected
@@ -80,20 +81,35 @@ def from_prior(method: Method, latent_dim: int, n: int, *, seed: int = 0) -> Ten
         return expected(method.likelihood, draws.decode(z[None]))[0].cpu()
 
 
-def from_codes(method: Method, codes: Tensor, n: int, *, seed: int = 0) -> Tensor:
-    """n data (n, *shape) decoded from the density of training codes (R, K), by up to `CHAINS` sampled networks."""
+def from_codes(
+    method: Method, density: Density, shape: tuple[int, ...], n: int, *, noise: bool = False, seed: int = 0
+) -> Tensor:
+    """n data (n, *shape) decoded from the density of codes, by up to `CHAINS` sampled networks.
+
+    Args:
+        method: the trained method.
+        density: of its codes.
+        shape: of one code.
+        n: how many data.
+        noise: values are drawn from the likelihood; its mean otherwise.
+        seed: of codes, networks and noise.
+    """
     if n < 1:
         raise ValueError(f"n={n}: expected at least 1")
     weight = next(method.parameters())
-    z = draw_codes(codes, n, seed=seed).to(weight.device, weight.dtype)
-    if method.distinct_draws is not None:  # members have a latent space each: that of the first
-        with evaluating(method, n):
-            return expected(method.likelihood, method.draw_mean().decode(z[None]))[0].cpu()
-    seeds = draw_seeds(seed, _chains(method, n))
-    parts = z.tensor_split(len(seeds))
-    with evaluating(method, n // len(seeds)):
-        made = [
-            expected(method.likelihood, method.draw([s]).decode(part[None]))[0]
-            for s, part in zip(seeds, parts, strict=True)
-        ]
+    z = density.sample(n, seed).unflatten(1, shape).to(weight.device, weight.dtype)
+    # members of an ensemble have a latent space each: that of the first
+    seeds = draw_seeds(seed, _chains(method, n)) if method.distinct_draws is None else []
+    generator = torch.Generator(weight.device).manual_seed(seed)
+    made = []
+    with evaluating(method, n // max(len(seeds), 1)):
+        networks = (method.draw([s]) for s in seeds) if seeds else [method.draw_mean()]
+        for draws, part in zip(networks, z.tensor_split(max(len(seeds), 1)), strict=True):
+            output = draws.decode(part[None])
+            if not noise:
+                made.append(expected(method.likelihood, output)[0])
+            elif output.var is not None:
+                made.append(output.loc[0] + output.var[0].sqrt() * normal_like(output.loc[0], generator))
+            else:
+                made.append(method.likelihood.sample(output.loc[0], generator))
     return torch.cat(made).cpu()

@@ -68,13 +68,19 @@ def save_image(path: Path, pixels: np.ndarray) -> None:
         Image.fromarray(pixels).save(file, format="PNG")
 
 
+SEEN, GAP = 80, 4
+"""Pixels that an image of a picture of several is high and wide, at least, and that lie between two."""
+
+
 def grid(images: np.ndarray) -> np.ndarray:
-    """Images (n, H, W[, C]) side by side in a square, a pixel apart."""
+    """Images (n, H, W[, C]) side by side in a square on white; small ones with pixels large enough to see."""
+    factor = max(1, -(-SEEN // min(images.shape[1:3])))
+    images = images.repeat(factor, 1).repeat(factor, 2)
     n, height, width = images.shape[:3]
     columns = int(np.ceil(np.sqrt(n)))
     rows = -(-n // columns)
-    sheet = np.full((rows * (height + 1) - 1, columns * (width + 1) - 1, *images.shape[3:]), 255, np.uint8)
+    sheet = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, *images.shape[3:]), 255, np.uint8)
     for i, image in enumerate(images):
-        top, left = (i // columns) * (height + 1), (i % columns) * (width + 1)
+        top, left = GAP + (i // columns) * (height + GAP), GAP + (i % columns) * (width + GAP)
         sheet[top : top + height, left : left + width] = image
     return sheet
