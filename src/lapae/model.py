@@ -23,9 +23,10 @@ from lapae.predict import Prediction, evaluating, predict
 from lapae.predict.calibrate import MOST_ROWS, Calibration, calibrate
 from lapae.predict.conformal import threshold
 from lapae.predict.decode import decode
-from lapae.predict.density import MOST_CODES, fit_density
+from lapae.predict.density import MOST_CODES
 from lapae.predict.fill import completions, guess
 from lapae.predict.generate import from_codes
+from lapae.predict.memory import Memory, best_guess, draw_completions, remember
 from lapae.predict.prediction import Quantity
 from lapae.space import Source, Space
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 NORMAL_90 = 1.6448536269514722
 """Deviations to either side of the mean that hold 90 % of a normal distribution."""
-CODED = 256
-"""Data encoded at a time."""
 MOST_VALUES = 2**26
 """Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
 BOTH: tuple[Quantity, ...] = ("codes", "outputs")
@@ -57,6 +56,7 @@ class Model:
     path: Path | None = None
     """The run folder, where it is in one."""
     calibration: Calibration | None = None
+    memory: Memory | None = None
 
     def encode(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Codes (n, *code) and their deviations over networks."""
@@ -111,8 +111,10 @@ class Model:
         """X with its missing values filled in: the best guess, or `n_samples` completions (n_samples, n, *shape)."""
         coded = self.space.code(X)
         x = self.tensor(coded)
-        how = {"seed": self.seed, "value_range": self.space.value_range}
-        if n_samples is None:
+        how: dict[str, Any] = {"seed": self.seed, "value_range": self.space.value_range}
+        if self.space.kind != "table" and x.isnan().any():
+            made = self._from_memory(x, n_samples)
+        elif n_samples is None:
             made = guess(self.method, self.predict, x, **how)
         else:
             made = completions(self.method, self._calibrated(), self.predict, x, n_samples, **how)
@@ -122,6 +124,18 @@ class Model:
         if coded.dtype.kind != "f":
             return np.broadcast_to(coded, filled.shape).copy()
         return np.where(np.isnan(coded), filled, coded)
+
+    def _from_memory(self, x: Tensor, n: int | None) -> Tensor:
+        """Large parts that are missing have several answers: those of training data that go with what is observed."""
+        if n is None:
+            return best_guess(self.method, self._remembers(), x, seed=self.seed)
+        if n < 1:
+            raise ValueError(f"n_samples={n}: expected at least 1")
+        made = draw_completions(self.method, self._remembers(), x, n, seed=self.seed)
+        if self.space.kind == "image":  # to be looked at: the noise of single pixels is left out
+            return made
+        noise = torch.randn(made.shape, generator=torch.Generator().manual_seed(self.seed), dtype=made.dtype)
+        return torch.where(x.isnan(), made + self._calibrated().spread.noise * noise, made)
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Where missing values lie: (low, high), each (n, *shape); an observed value is its own interval."""
@@ -153,7 +167,7 @@ class Model:
         """
         seed = self.seed if seed is None else seed
         noise = self.space.kind != "image" if noise is None else noise
-        made = from_codes(self.method, self._calibrated().density, self.code_shape, n, noise=noise, seed=seed)
+        made = from_codes(self.method, self._remembers(), n, noise=noise, seed=seed)
         if self.space.kind == "image":
             made = made.clamp(*self.space.value_range)
         return self.space.to_user(numpy(made))
@@ -195,6 +209,11 @@ class Model:
             raise RunError("this model has no calibration: it was saved before its training was finished")
         return self.calibration
 
+    def _remembers(self) -> Memory:
+        if self.memory is None:
+            raise RunError("this model has no density of codes: it was saved before its training was finished")
+        return self.memory
+
     def _around(self, mean: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         low, high = mean - reach, mean + reach
         if self.space.kind == "image":
@@ -220,16 +239,8 @@ class Model:
         train, valid, calib = (some(split.x) for split in (data.train, data.valid, data.calib))
         most = min(MOST_CODES, max(MOST_ROWS, MOST_VALUES // train[0].numel()))
         many = some(data.train.x, most) if len(data.train.x) > MOST_ROWS else train
-        density = fit_density(self._codes(many), self._codes(valid))
-        self.calibration = calibrate(self.predict, train, valid, calib, density, table=self.space.kind == "table")
-
-    def _codes(self, x: Tensor) -> Tensor:
-        """Codes (n, *code) of x (n, *model_shape) by the mean network."""
-        weight = next(self.method.parameters())
-        with evaluating(self.method, CODED):
-            draws = self.method.draw_mean()
-            parts = [draws.encode(part.to(weight.device)[None])[0].cpu() for part in x.split(CODED)]
-        return torch.cat(parts)
+        self.memory = remember(self.method, many, valid)
+        self.calibration = calibrate(self.predict, train, valid, calib, table=self.space.kind == "table")
 
     def save(self, run: Run) -> None:
         """Write the model into a run folder: the run is finished then."""

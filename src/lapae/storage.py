@@ -18,7 +18,8 @@ from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.errors import LapaeError, RunError
 from lapae.methods.building import Modules, build_method
 from lapae.model import Model
-from lapae.predict.calibrate import Calibration, from_file, to_file
+from lapae.predict.calibrate import from_file, to_file
+from lapae.predict.memory import Memory
 from lapae.runs import (
     CHECKPOINT,
     CONFIG,
@@ -50,6 +51,8 @@ def save(model: Model, run: Run) -> None:
     posterior = {name: tensor for name, tensor in state.items() if name.startswith("posterior.")}
     weights = {name: tensor for name, tensor in state.items() if name not in posterior}
     calibration = {} if model.calibration is None else to_file(model.calibration)
+    if model.memory is not None:
+        calibration |= {f"memory.{name}": value for name, value in model.memory.tensors().items()}
     (run / METRICS).unlink(missing_ok=True)
     for file, tensors in ((POSTERIOR, posterior), (CALIBRATION, calibration)):
         if tensors:
@@ -126,20 +129,24 @@ def load_run(
     method.to(device)
     model = Model(method, config, space, run.read_metrics() or {}, path=run.path).settle()
     if calibration:
-        model.calibration = _calibration(calibration, model, str(run / CALIBRATION))
+        _calibrate(model, calibration, str(run / CALIBRATION))
     return model
 
 
-def _calibration(tensors: dict[str, torch.Tensor], model: Model, origin: str) -> Calibration:
+def _calibrate(model: Model, tensors: dict[str, torch.Tensor], origin: str) -> None:
     """In the precision that the model predicts in, which may be another than where it was made."""
     dtype = next(model.method.parameters()).dtype
+    tensors = {name: t if name == "radius" else t.to(dtype) for name, t in tensors.items()}
+    memory = {name: tensors.pop(name) for name in [*tensors] if name.startswith("memory.")}
     try:
-        found = from_file({name: t if name == "radius" else t.to(dtype) for name, t in tensors.items()})
+        found = from_file(tensors)
+        if memory:
+            model.memory = Memory.of({name.removeprefix("memory."): tensor for name, tensor in memory.items()})
     except (KeyError, TypeError) as error:
         raise RunError(f"{origin} is damaged: {error!r}") from error
     if {found.rows.shape[1:], found.spread.noise.shape, found.hidden.noise.shape} != {model.shape}:
         raise RunError(f"{origin} is of data of another shape than {model.shape}")
-    return found
+    model.calibration = found
 
 
 def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, Any]]:

@@ -257,7 +257,7 @@ def test_sample(place, tmp_path, capsys):
     assert 20 < np.load(tmp_path / "s.npy").mean() < 80  # in the units of the data
     images = str(place / "images")
     assert main(["sample", images, "-n", "5", "-o", str(tmp_path / "s.png"), "--device", "cpu", "--json"]) == 0
-    assert Image.open(tmp_path / "s.png").size == (26, 17)
+    assert Image.open(tmp_path / "s.png").size == (256, 172)  # three and two of 80 pixels, and gaps
     assert main(["sample", images, "-n", "5", "-o", str(tmp_path / "folder"), "--device", "cpu"]) == 0
     assert sorted(p.name for p in (tmp_path / "folder").iterdir()) == [f"{i}.png" for i in range(5)]
     capsys.readouterr()

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from lapae.predict.conformal import LEVELS, Radius, p_values
-from lapae.predict.density import Density
 from lapae.predict.prediction import Prediction
 from lapae.predict.spread import Spread, fit_spread
 from lapae.predict.surprise import Surprise, fit_surprise, from_tensors, to_tensors
@@ -51,8 +50,6 @@ class Calibration:
     """(n, *features): the held-out data to compare with."""
     reference: Tensor
     """(n,): their surprise."""
-    density: Density
-    """Of codes."""
 
     def compare(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Surprise (B,), made comparable where values are missing, and conformal p-value (B,) of x (B, *features).
@@ -93,9 +90,7 @@ class Calibration:
         return Radius.of(ratio.numpy(), shared=ratio[0].numel() > SHARED)
 
 
-def calibrate(
-    predict: Predict, train: Tensor, valid: Tensor, rows: Tensor, density: Density, *, table: bool
-) -> Calibration:
+def calibrate(predict: Predict, train: Tensor, valid: Tensor, rows: Tensor, *, table: bool) -> Calibration:
     """Fit deviations and surprise, and take the held-out data in to compare with.
 
     Args:
@@ -103,7 +98,6 @@ def calibrate(
         train: some training data (R, *features) in the model's space, whose codes are the neighbours to look for.
         valid: data that training has not seen to fit on; training data serve where there are none.
         rows: other such data to compare with; those of `valid` serve where there are none.
-        density: of codes of training data.
         table: whether the data are a table.
     """
     valid = valid if len(valid) else train
@@ -120,7 +114,7 @@ def calibrate(
     assert of_rows.x_mean is not None
     ratio = (rows - of_rows.x_mean).abs() / spread.deviation(of_rows, rows)
     radius = Radius.of(ratio.numpy(), shared=rows[0].numel() > SHARED)
-    return Calibration(spread, hidden, surprise, radius, rows, surprise(of_rows, rows), density)
+    return Calibration(spread, hidden, surprise, radius, rows, surprise(of_rows, rows))
 
 
 def fit_hidden(predict: Predict, valid: Tensor, codes: Tensor) -> Spread:
@@ -155,7 +149,6 @@ def to_file(calibration: Calibration) -> dict[str, Tensor]:
     out = {f"spread.{name}": value for name, value in calibration.spread.tensors().items()}
     out |= {f"hidden.{name}": value for name, value in calibration.hidden.tensors().items()}
     out |= {f"surprise.{name}": value for name, value in to_tensors(calibration.surprise).items()}
-    out |= {f"density.{name}": value for name, value in calibration.density.tensors().items()}
     out |= {"rows": calibration.rows, "reference": calibration.reference}
     return out | {"radius": torch.from_numpy(calibration.radius.table)}
 
@@ -169,5 +162,4 @@ def from_file(tensors: dict[str, Tensor]) -> Calibration:
     spread = Spread(**part("spread"))
     radius = Radius(LEVELS, tensors["radius"].numpy())
     surprise = from_tensors(spread, part("surprise"))
-    hidden, density = Spread(**part("hidden")), Density(**part("density"))
-    return Calibration(spread, hidden, surprise, radius, tensors["rows"], tensors["reference"], density)
+    return Calibration(spread, Spread(**part("hidden")), surprise, radius, tensors["rows"], tensors["reference"])

@@ -12,8 +12,8 @@ from torch import Tensor
 from lapae.curvature.likelihoods.continuous import normal_like
 from lapae.methods.base import Method
 from lapae.predict.complete import impute
-from lapae.predict.density import Density
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
+from lapae.predict.memory import Memory
 from lapae.predict.prediction import Progress
 from lapae.predict.statistics import expected
 
@@ -81,15 +81,12 @@ def from_prior(method: Method, latent_dim: int, n: int, *, seed: int = 0) -> Ten
         return expected(method.likelihood, draws.decode(z[None]))[0].cpu()
 
 
-def from_codes(
-    method: Method, density: Density, shape: tuple[int, ...], n: int, *, noise: bool = False, seed: int = 0
-) -> Tensor:
+def from_codes(method: Method, memory: Memory, n: int, *, noise: bool = False, seed: int = 0) -> Tensor:
     """n data (n, *shape) decoded from the density of codes, by up to `CHAINS` sampled networks.
 
     Args:
         method: the trained method.
-        density: of its codes.
-        shape: of one code.
+        memory: of its codes.
         n: how many data.
         noise: values are drawn from the likelihood; its mean otherwise.
         seed: of codes, networks and noise.
@@ -97,7 +94,7 @@ def from_codes(
     if n < 1:
         raise ValueError(f"n={n}: expected at least 1")
     weight = next(method.parameters())
-    z = density.sample(n, seed).unflatten(1, shape).to(weight.device, weight.dtype)
+    z = memory.density.sample(n, seed).unflatten(1, memory.codes.shape[1:]).to(weight.device, weight.dtype)
     # members of an ensemble have a latent space each: that of the first
     seeds = draw_seeds(seed, _chains(method, n)) if method.distinct_draws is None else []
     generator = torch.Generator(weight.device).manual_seed(seed)
