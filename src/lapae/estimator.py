@@ -38,7 +38,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     Args:
         latent_dim: size K of the code.
-        network: "mlp", "conv", a network of the paper by name, or a pair (encoder, decoder) of `torch.nn.Module`s.
+        network: "mlp", "conv", a network of the paper by name, a pair (encoder, decoder) of `torch.nn.Module`s, or one
+            module that has `encode` and `decode`.
         method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble or bbb.
         hessian: curvature of the posterior: sketch, approx, exact, mixed, mc, bottleneck, block or kfac.
         likelihood: "gaussian" (its noise is learned), "bernoulli", "categorical", or an object such as
@@ -120,15 +121,16 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         self.verbose = verbose
 
     @classmethod
-    def from_trained(cls, encoder: Any, decoder: Any, **parameters: Any) -> LaplacianAutoencoder:
+    def from_trained(cls, encoder: Any, decoder: Any = None, **parameters: Any) -> LaplacianAutoencoder:
         """An estimator around a trained network: `fit` trains nothing, and fits a posterior and the calibration.
 
         Args:
-            encoder: a module that is called on data; it is not changed.
-            decoder: one that is called on codes, likewise.
+            encoder: a module that is called on data; it is not changed. Or a model with `encode` and `decode`.
+            decoder: a module that is called on codes, likewise.
             parameters: further arguments of the constructor.
         """
-        return cls(network=(encoder, decoder), **{"method": "posthoc", "epochs": 0, **parameters})
+        network = encoder if decoder is None else (encoder, decoder)
+        return cls(network=network, **{"method": "posthoc", "epochs": 0, **parameters})
 
     def fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
         """Learn from X; y is not looked at."""
@@ -149,7 +151,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         self.model_ = fit(
             configuration(self, x),
             data,
-            network=None if self.network is None or isinstance(self.network, str) else tuple(self.network),
+            network=None if isinstance(self.network, str) else self.network,
             likelihood=None if isinstance(self.likelihood, str) else likelihood(self.likelihood),
             observers=[make_progress(sys.stderr)] if self.verbose else [],
         )

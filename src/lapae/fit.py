@@ -86,7 +86,7 @@ def fit(
     *,
     run: Run | None = None,
     resume: bool = False,
-    network: Modules | None = None,
+    network: Modules | torch.nn.Module | None = None,
     likelihood: Likelihood | None = None,
     observers: Sequence[Observer] = (),
 ) -> Model:

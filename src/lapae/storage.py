@@ -78,7 +78,7 @@ OWN_MODULES = "if it was trained with modules of your own, give them again in Py
 def load_run(
     path: str | Path,
     *,
-    network: Modules | None = None,
+    network: Modules | torch.nn.Module | None = None,
     likelihood: Likelihood | None = None,
     device: str | torch.device = "cpu",
     allow_nan: bool = False,
@@ -217,7 +217,6 @@ def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihoo
     """The estimator of a run folder; of a run of `lapae train` one with the parameters that its configuration has."""
     run = Run.open(path)
     params = _params(run, network, likelihood)
-    own = None if network is None else tuple(network)
     given = None if likelihood is None or isinstance(likelihood, str) else likelihood
     if given is None and not isinstance(params.get("likelihood", ""), str):
         given = params["likelihood"]
@@ -230,7 +229,7 @@ def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihoo
     except (TypeError, ValueError) as error:
         raise RunError(f"{run / ABOUT} is damaged: {error}") from error
     device = "cuda" if estimator.device != "cpu" and torch.cuda.is_available() else "cpu"
-    model = estimator.model_ = load_run(run.path, network=own, likelihood=given, device=device)
+    model = estimator.model_ = load_run(run.path, network=network, likelihood=given, device=device)
     model.history = run.read_history()
     estimator.seed_ = model.seed
     if model.space.kind == "table":

@@ -61,7 +61,9 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
         schedule=train.schedule or ("cosine" if ours else "plateau"),
         patience=train.patience or (max(1, epochs) if ours else 8),
     )
-    method = _method(config.method, ours and linear, every=4 if space.kind == "table" else 1)
+    method = _method(
+        config.method, ours and linear, every=4 if space.kind == "table" else 1, n_samples=5 if own else 20
+    )
     return replace(config, model=model, train=train, method=method).resolved()
 
 
@@ -78,7 +80,7 @@ def _widths(space: Space, network: str, n: int) -> tuple[int, ...]:
     return (256, 128) if n < 5000 else (512, 256)
 
 
-def _method(config: MethodConfig, ours: bool, every: int) -> MethodConfig:
+def _method(config: MethodConfig, ours: bool, every: int, n_samples: int) -> MethodConfig:
     """Of the options that the method has, those that are open."""
     options = config.options
     diagonal = HESSIANS[getattr(options, "hessian", None) or "sketch"].form == "diagonal"
@@ -87,7 +89,7 @@ def _method(config: MethodConfig, ours: bool, every: int) -> MethodConfig:
         "hessian": "sketch",
         "prior_scale": "fan-in" if ours else "flat",
         "predictive": "moments" if closed_form and ours else "mc",
-        "n_samples": 20,
+        "n_samples": n_samples,
         "hessian_every": every if ours else 1,
     }
     given = {name: value for name, value in chosen.items() if getattr(options, name, value) is None}
