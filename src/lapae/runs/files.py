@@ -229,7 +229,6 @@ def _make_folder(path: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove a file or folder of ours. One that cannot be removed is no failure: the next that writes there tries."""
+    with suppress(OSError):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
