@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from lapae.errors import RunError
 from lapae.runs import CONFIG, METRICS, Run, read_tensor_file, tensor_file
 from lapae.runs import run as runs
-from lapae.runs.files import check_place, whole, write_whole
+from lapae.runs.files import check_place, whole, whole_folder, write_whole
+from lapae.runs.texts import sealed, unsealed
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.tensor(3), "c": torch.zeros(0, 2), "d": torch.ones(2).half()}
 CONTENT = tensor_file(TENSORS, {"epoch": 3, "name": "ü"})
@@ -107,9 +108,27 @@ def test_metrics_that_cannot_be_read_mean_unfinished(tmp_path):
     run.write_json(METRICS, {"loss": float("nan"), "list": [1, float("inf")]})
     assert run.read_metrics() == {"loss": None, "list": [1, None]}
     (run / METRICS).write_text("{")
-    assert run.read_metrics() is None
+    with pytest.warns(UserWarning, match=r"metrics\.json is damaged: .*left aside"):
+        assert run.read_metrics() is None
 
 
+def test_every_flipped_bit_of_a_table_is_found():
+    """But for those that change nothing that it says (of the last newline, which may become another space)."""
+    value = {"offset": 0.1234, "name": "ü", "list": [1, None, {"2": 3, "10": True}]}
+    content = sealed({"offset": 0.1234, "name": "ü", "list": (1, float("nan"), {2: 3, 10: True})})
+    assert unsealed(content) == value
+    n_found = 0
+    for bit in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            assert unsealed(bytes(damaged)) == value
+        except ValueError:
+            n_found += 1
+    assert n_found > 0.99 * 8 * len(content)
+
+
+STRAY = ".config.toml.0123456789abcdef.tmp"
 HOLD = """
 import sys, time
 from lapae.runs import Run
@@ -121,7 +140,7 @@ with Run(sys.argv[1]).lock():
 
 def test_second_writer_is_refused_until_the_first_is_dead(tmp_path):
     run = Run.create(tmp_path / "run")
-    (run / ".config.toml.x.tmp").touch()  # what a killed writer leaves
+    (run / STRAY).touch()  # what a killed writer leaves
     with subprocess.Popen([sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -132,19 +151,19 @@ def test_second_writer_is_refused_until_the_first_is_dead(tmp_path):
             process.send_signal(signal.SIGKILL)
             process.wait()
     with run.lock():
-        assert not (run / ".config.toml.x.tmp").exists()
+        assert not (run / STRAY).exists()
     assert not run.path.exists()  # nothing was written into it
 
 
 def test_what_other_commands_are_writing_into_a_run_is_left_alone(tmp_path):
     run = Run.create(tmp_path / "run")
-    (run / ".filled.x.tmp").mkdir()  # a folder of images that `lapae impute` is writing
-    with whole(run / "scores.csv") as temporary:
+    with whole_folder(run / "filled") as folder, whole(run / "scores.csv") as temporary:
+        (folder / "a.png").touch()
         temporary.write_text("scores")
         with run.lock():
-            pass
+            write_whole(run / METRICS, b"")
     assert (run / "scores.csv").read_text() == "scores"
-    assert (run / ".filled.x.tmp").is_dir()
+    assert [path.name for path in (run / "filled").iterdir()] == ["a.png"]
 
 
 def test_a_run_that_is_removed_while_it_is_held_hides_no_error(tmp_path):

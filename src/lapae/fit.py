@@ -20,7 +20,7 @@ from lapae.methods.building import Modules, build_method, make_likelihood
 from lapae.model import Model
 from lapae.models.threads import few_threads
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
-from lapae.runs.files import write_whole
+from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.storage import load_run
 from lapae.train.checkpoint import take_up_together
@@ -149,7 +149,7 @@ def fit(
             start(method, config.method.options.starts_from)
         if run is not None and rank() == 0:  # now that the configuration is known to work
             write_whole(run / CONFIG, write_config(config).encode())
-            (run / METRICS).unlink(missing_ok=True)
+            remove(run / METRICS)
             if options.tensorboard:
                 observers = [*observers, TensorBoard(run / "tensorboard")]
         result = train(

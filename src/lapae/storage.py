@@ -32,7 +32,7 @@ from lapae.runs import (
     read_tensor_file,
     tensor_file,
 )
-from lapae.runs.files import make_folder, new_folder, write_whole
+from lapae.runs.files import make_folder, new_folder, remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.space import Space
 from lapae.train.checkpoint import load_checkpoint, load_state
@@ -53,12 +53,12 @@ def save(model: Model, run: Run) -> None:
     calibration = {} if model.calibration is None else to_file(model.calibration)
     if model.memory is not None:
         calibration |= {f"memory.{name}": value for name, value in model.memory.tensors().items()}
-    (run / METRICS).unlink(missing_ok=True)
+    remove(run / METRICS)
     for file, tensors in ((POSTERIOR, posterior), (CALIBRATION, calibration)):
         if tensors:
             write_whole(run / file, tensor_file(tensors, {"format": FORMAT}))
         else:
-            (run / file).unlink(missing_ok=True)
+            remove(run / file)
     # Digests: a kill between two files leaves these beside the weights of an earlier training.
     metadata = {
         "format": FORMAT,
@@ -245,7 +245,7 @@ def _params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
         params = {}
     else:
         about = run.read_json(ABOUT)
-        if not isinstance(about, dict) or not isinstance(about.get("params"), dict):
+        if not isinstance(about.get("params"), dict):
             raise RunError(f"{run / ABOUT} is damaged: it has no parameters of an estimator")
         params = dict(about["params"])
     for name, given in (("network", network), ("likelihood", likelihood)):

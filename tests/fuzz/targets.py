@@ -405,6 +405,7 @@ def runs(folder: Path) -> dict[str, Target]:
     from lapae.estimator import LaplacianAutoencoder
     from lapae.fit import fit
     from lapae.runs import CHECKPOINT, CONFIG, METRICS, MODEL, Run, digest, read_tensor_file
+    from lapae.runs.texts import sealed, unsealed
     from lapae.storage import load_run
 
     source = folder / "table.npy"
@@ -477,7 +478,8 @@ def runs(folder: Path) -> dict[str, Target]:
     def make_about(chance: random.Random) -> bytes:
         if chance.random() < 0.3:
             return mutated(about, chance, (b"null", b"{", b"[", b"1e999", b"NaN"), [])
-        return json.dumps(mutated_tree(json.loads(about), chance)).encode()
+        told = mutated_tree(unsealed(about), chance)  # with a digest that agrees, or it is refused unread
+        return sealed(told) if isinstance(told, dict) else json.dumps(told).encode()
 
     def read_metrics(path: Path) -> None:
         shutil.copyfile(path, folder / "run" / METRICS)

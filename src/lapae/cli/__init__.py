@@ -5,16 +5,13 @@ A command is a module with `main(arguments) -> exit code`, and an entry in `regi
 
 from __future__ import annotations
 
-import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from threading import current_thread, main_thread
-from types import FrameType
+from collections.abc import Sequence
 
 from lapae import __version__
 from lapae.cli.registry import COMMANDS
+from lapae.cli.signals import Terminated, cleaning_up
 from lapae.errors import ConfigError, ElsewhereError, LapaeError
 from lapae.registry import listing
 from lapae.train.launch import await_end, launched, place, tell_launcher
@@ -58,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{name} is the work of one process and torchrun started {launched()}: start it without torchrun")
     warnings.showwarning = _show_warning
     try:
-        with _cleaning_up():
+        with cleaning_up():
             return command.load().main(given[1:])
     except ElsewhereError:  # the process that failed says why
         await_end()
@@ -92,31 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if "lapae.train.distributed" in sys.modules:
             sys.modules["lapae.train.distributed"].leave()
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, as a cluster sends it: an end like that of Ctrl-C."""
-
-
-@contextmanager
-def _cleaning_up() -> Iterator[None]:
-    """Have SIGTERM end the command as Ctrl-C does, so that half-written outputs are removed.
-
-    Not where several processes work: one that waits for another in a collective would not hear of it.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    ours = launched() == 1 and current_thread() is main_thread()
-    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # someone else's to handle
-        yield
-        return
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _is_data_error(error: ValueError) -> bool:

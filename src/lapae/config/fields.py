@@ -73,7 +73,7 @@ def check(options: Any) -> None:
 def _wrong(value: Any, kind: Any) -> str | None:
     """What was expected instead of a value, None where it is admitted."""
     if get_origin(kind) in (Union, types.UnionType):
-        expected = [_wrong(value, option) for option in get_args(kind)]
+        expected = [_wrong(value, option) for option in get_args(kind) if option is not type(None) or value is None]
         return None if None in expected else " or ".join(filter(None, expected))
     if get_origin(kind) is Literal:
         return None if value in get_args(kind) else f"one of {', '.join(map(str, get_args(kind)))}"

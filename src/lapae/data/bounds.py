@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from lapae.errors import DataError
+from lapae.runs.texts import check_regular
 
 SHARE = 0.8
 """Part of the free memory that data may take."""
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 def check_file(path: Path) -> os.stat_result:
-    """The status of a regular file; a DataError for all else: a pipe would be waited for, a device never ends."""
+    """The status of a regular file; a DataError for all else."""
     try:
         found = path.stat()
+        check_regular(found)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    kind = stat.S_IFMT(found.st_mode)
-    if kind != stat.S_IFREG:
-        raise DataError(f"{path}: is {_KINDS.get(kind, 'something else')}, expected a file")
     return found
 
 

@@ -1,7 +1,6 @@
 """The folder of a run and its files: tensors, configuration, results, locks."""
 
 from lapae.runs.run import (
-    ABOUT,
     CHECKPOINT,
     CONFIG,
     HISTORY,
@@ -10,16 +9,14 @@ from lapae.runs.run import (
     NEXT,
     POSTERIOR,
     PREVIOUS,
-    TENSORS,
     Run,
     digest,
-    plain,
     read_tensor_file,
     tensor_file,
 )
+from lapae.runs.texts import plain
 
 __all__ = [
-    "ABOUT",
     "CHECKPOINT",
     "CONFIG",
     "HISTORY",
@@ -28,7 +25,6 @@ __all__ = [
     "NEXT",
     "POSTERIOR",
     "PREVIOUS",
-    "TENSORS",
     "Run",
     "digest",
     "plain",

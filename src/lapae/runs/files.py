@@ -1,34 +1,38 @@
 """Files and folders that appear whole or not at all: a reader, or a crash at any moment, sees the old or the new.
 
 Everything that this package writes goes through here: under a temporary name beside the place, then onto the disk, then
-into place. Names are `.NAME.….tmp`; whoever holds a folder may remove those that a killed process has left.
+into place. Names are `.NAME.TOKEN.tmp`. Who writes one holds a lock on it, which the system lets go of when the process
+ends, however it ends: what nobody holds was left by a killed process, and the next that writes there removes it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from lapae.errors import ConfigError, RunError
 
-TEMPORARY = ".tmp"
+_STRAY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_open: set[Path] = set()
+"""What this process is writing."""
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the body ends well, and is removed when it does not."""
-    with _in_place(path) as temporary:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    with _beside(path, lambda name: os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)) as temporary:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
+        os.replace(temporary, path)
 
 
 @contextmanager
@@ -36,30 +40,21 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """The same for a folder; one that is there and not empty is left alone."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} exists and is not an empty folder: choose another")
-    with _in_place(path) as temporary:
-        temporary.mkdir()
+    with _beside(path, _make_folder) as temporary:
         yield temporary
-        if path.exists():
-            path.rmdir()
+        os.rename(temporary, path)  # an empty folder gives way
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder that takes the place of what is at `path` when the body ends well: a reader sees the old or the new."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
-    try:
-        temporary.mkdir()
+    with _beside(path, _make_folder) as temporary:
         yield temporary
         sync_folder(temporary)
         if path.exists():
             _exchange(temporary, path)
         else:
             os.rename(temporary, path)
-        sync_folder(path.absolute().parent)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _exchange(a: Path, b: Path) -> None:
@@ -69,7 +64,7 @@ def _exchange(a: Path, b: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2") and libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), 2) == 0:
         return  # -100: AT_FDCWD, 2: RENAME_EXCHANGE
-    aside = b.with_name(f".{b.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    aside = b.with_name(f".{b.name}.{secrets.token_hex(8)}.tmp")
     os.rename(b, aside)
     os.rename(a, b)
     os.rename(aside, a)
@@ -95,6 +90,14 @@ def make_folder(path: Path) -> None:
     except OSError as error:
         reason = "a file of that name is there" if isinstance(error, FileExistsError) else error.strerror
         raise RunError(f"cannot make the folder {path}: {reason}") from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file, where there is one."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot remove {path}: {error.strerror or error}") from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -144,23 +147,88 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def sweep(folder: Path) -> None:
+    """Remove what killed processes have left in a folder."""
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if _STRAY.fullmatch(entry.name):
+                _remove_stray(Path(entry.path))
+
+
+def abandon() -> None:
+    """Remove what this process is writing: it ends here and now."""
+    for temporary in list(_open):
+        _remove(temporary)
+
+
 @contextmanager
-def _in_place(path: Path) -> Iterator[Path]:
-    """A free name beside `path`; what the body creates there is moved to `path`, or removed if anything fails.
+def _beside(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
+    """A new file or folder beside `path`, which the body moves there; what is left under its name is removed.
 
     The name is known before anything has it, so that a signal at any moment finds what it must remove.
+
+    Args:
+        path: the place.
+        create: makes it under a name, and gives an open descriptor of it.
     """
-    if not path.parent.is_dir():
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise RunError(f"cannot write {path}: there is no folder {path.parent}")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    sweep(folder)
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        _open.add(temporary)
+        try:
+            held = create(temporary)
+            try:
+                if not _hold(held, temporary):
+                    continue  # a sweep was faster
+                yield temporary
+                sync_folder(folder)
+                return
+            finally:
+                os.close(held)
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+        finally:
+            _remove(temporary)
+            _open.discard(temporary)
+
+
+def _hold(descriptor: int, path: Path) -> bool:
+    """Lock what has just been made, where the file system has locks; whether it is still there."""
+    import fcntl  # here, for systems that have none
+
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
-        yield temporary
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_stray(path: Path) -> None:
+    import fcntl
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return  # not ours to open, or gone
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(path)
+    except OSError:
+        pass  # somebody holds it, or there are no locks here
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _make_folder(path: Path) -> int:
+    path.mkdir()
+    return os.open(path, os.O_RDONLY)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or folder of ours. One that cannot be removed is no failure: the next that writes there tries."""
+    with suppress(OSError):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

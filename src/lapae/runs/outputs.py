@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -47,11 +49,31 @@ def parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Any]:
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Arrays in an .npz file, or the first of them alone in a .npy file."""
-    with whole(path) as temporary, temporary.open("wb") as file:
+    with whole(path) as temporary, temporary.open("wb") as file, _uninterrupted():
         if path.suffix.lower() == ".npy":
             np.save(file, next(iter(arrays.values())))
         else:
             np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals wait until the body has ended: an exception in the midst of zipfile's work becomes errors of its own."""
+    if current_thread() is not main_thread():  # signals are the main thread's
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in ours:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+    for number in came[:1]:
+        signal.raise_signal(number)
 
 
 def image_bytes(x: np.ndarray, most: float) -> np.ndarray:

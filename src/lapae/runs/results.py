@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lapae.errors import RunError
 from lapae.runs.files import sync_folder, write_whole
 from lapae.runs.numbers import number
-from lapae.runs.run import Run, plain
+from lapae.runs.run import Run
+from lapae.runs.texts import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,8 +106,7 @@ def save_result(run: Run, task: str, options: Any, result: Result, seconds: floa
         names.append(file)
     values: dict[str, Any] = dict(options) if isinstance(options, Mapping) else asdict(options)
     record = Record(task, plain(values), plain(result.to_dict()), names, seconds, result.table())
-    kept = plain(asdict(record))
-    run.write_json(f"{TASKS}/{task}.json", {**kept, "digest": _digest(kept)})
+    run.write_json(f"{TASKS}/{task}.json", asdict(record))
     for gone in set(earlier) - set(names):
         (run / FIGURES / gone).unlink(missing_ok=True)
     sync_folder(run / FIGURES)
@@ -120,27 +118,21 @@ def load_results(run: Run) -> list[Record]:
     records = []
     for path in sorted((run / TASKS).glob("*.json")):
         try:
-            records.append(_read(json.loads(path.read_bytes())))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            records.append(_read(run.read_json(f"{TASKS}/{path.name}")))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RunError(f"{path} is not a task result: {error}") from error
     return records
 
 
 def _read(values: dict[str, Any]) -> Record:
-    """The record of a file; one of an earlier version has neither a digest nor a table."""
-    if values.pop("digest", None) not in (None, _digest(values)):
-        raise ValueError("its content does not match its digest")
+    """The record of a file."""
     if not isinstance(values["result"], dict) or not all(_is_file_name(name) for name in values["figures"]):
         raise ValueError("result is no table, or figures are no file names")
-    table = values.pop("table", None)
-    table = Table.of(values["result"]) if table is None else Table(tuple(table["columns"]), table["rows"])
+    table = values.pop("table")
+    table = Table(tuple(table["columns"]), table["rows"])
     if any(len(row) != len(table.columns) for row in table.rows):
         raise ValueError("the rows of its table differ in length")
-    return Record(**{"seconds": None, **values}, table=table)
-
-
-def _digest(values: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return Record(**values, table=table)
 
 
 def _is_file_name(name: Any) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import socket
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lapae.errors import RunError
-from lapae.runs.files import TEMPORARY, stamp, write_whole
+from lapae.runs.files import stamp, sweep, write_whole
+from lapae.runs.texts import check_regular, read_text, sealed, unsealed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,9 +33,6 @@ CONFIG, MODEL, POSTERIOR = "config.toml", "model.safetensors", "posterior.safete
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 NEXT = "checkpoint.next.safetensors"
 HISTORY, METRICS = "metrics.jsonl", "metrics.json"
-ABOUT, TENSORS = "estimator.json", "estimator.safetensors"
-LOCKED = (CONFIG, MODEL, POSTERIOR, CHECKPOINT, PREVIOUS, NEXT, HISTORY, METRICS, ABOUT, TENSORS)
-"""Files that only the holder of the lock writes."""
 _LOCK = ".lock"
 PATIENCE = 10
 """Times that a file is read again which is replaced while it is read."""
@@ -119,7 +116,7 @@ class Run:
                 with contextlib.suppress(OSError):  # a full disk: the lock holds without the note of who holds it
                     file.truncate(0)
                     os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
-                self._remove_strays()
+                sweep(self.path)
                 try:
                     yield
                 finally:
@@ -128,13 +125,6 @@ class Run:
                             (self / _LOCK).unlink()
                             self.path.rmdir()
                 return
-
-    def _remove_strays(self) -> None:
-        """Remove what a process left that was killed while it wrote. Other commands may be writing files of theirs
-        into the folder (a report, scores): the holder of the lock removes its own alone."""
-        for name in LOCKED:
-            for stray in self.path.glob(f".{name}.*{TEMPORARY}"):
-                stray.unlink(missing_ok=True)
 
     def _is_lock(self, descriptor: int) -> bool:
         """Whether an open file is the lock file that is in the folder now."""
@@ -151,47 +141,46 @@ class Run:
     def read_metrics(self) -> dict[str, Any] | None:
         """The final numbers, or None where there are none (yet); a damaged file counts as none, with a warning."""
         try:
-            metrics = json.loads((self / METRICS).read_bytes())
-        except OSError:
+            return self.read_json(METRICS) if os.path.lexists(self / METRICS) else None
+        except RunError as error:
+            warnings.warn(f"{error}: it is left aside", stacklevel=2)
             return None
-        except (ValueError, RecursionError):
-            metrics = None
-        if isinstance(metrics, dict):
-            return metrics
-        warnings.warn(f"{self / METRICS} is damaged, and left aside", stacklevel=2)
-        return None
 
-    def read_json(self, name: str) -> Any:
-        """The content of a JSON file; a RunError where it is damaged."""
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The content of a JSON file; a RunError where it is not what `write_json` has written."""
         try:
-            return json.loads((self / name).read_bytes())
+            return unsealed(read_text(self / name))
         except OSError as error:
             raise RunError(f"cannot read {self / name}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise RunError(f"{self / name} is damaged: {error}") from error
 
+    def write_json(self, name: str, value: dict[str, Any]) -> None:
+        """Write a table as JSON with a digest of it; NaN and infinity become null."""
+        write_whole(self / name, sealed(value))
+
     def read_history(self) -> list[dict[str, Any]]:
-        """One record per epoch; a damaged file counts as none, with a warning, as nothing depends on it."""
+        """One record per epoch; lines that are none (one that was being written when the process ended) are left out.
+
+        Nothing depends on them: a file that cannot be read counts as none, with a warning.
+        """
         try:
-            return [json.loads(line) for line in (self / HISTORY).read_text(encoding="utf-8").splitlines()]
+            lines = read_text(self / HISTORY).decode("utf-8", "replace").splitlines()
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, RecursionError):
-            warnings.warn(f"{self / HISTORY} is damaged, and left aside", stacklevel=2)
+        except OSError as error:
+            warnings.warn(f"cannot read {self / HISTORY}: {error.strerror}", stacklevel=2)
             return []
-
-    def write_json(self, name: str, value: Any) -> None:
-        """Write `value` as JSON; NaN and infinity, which JSON has not, become null."""
-        write_whole(self / name, (json.dumps(plain(value), indent=2, allow_nan=False) + "\n").encode())
+        return [record for record in map(_record, lines) if record is not None]
 
 
-def plain(value: Any) -> Any:
-    """`value` with every number that JSON cannot write as None."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _record(line: str) -> dict[str, Any] | None:
+    """An epoch, or None where the line is none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("epoch"), int) else None
 
 
 def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
@@ -223,6 +212,7 @@ def _read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import safe_open
 
     try:
+        check_regular(path.stat())
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118

@@ -21,6 +21,7 @@ from lapae.config.fields import NAMES
 from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
 from lapae.errors import ConfigError
 from lapae.registry import nearest
+from lapae.runs.texts import read_text
 
 IGNORED = "versions"
 
@@ -28,7 +29,7 @@ IGNORED = "versions"
 def read_config(path: str | Path) -> Config:
     """The configuration in a TOML file, defaults filled in."""
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        text = read_text(Path(path)).decode("utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

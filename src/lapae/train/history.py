@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 from lapae.errors import RunError
 from lapae.runs import HISTORY, Run
 from lapae.runs.files import write_whole
+from lapae.runs.texts import read_text
 
 
 def append_history(run: Run, record: dict[str, Any]) -> None:
@@ -23,6 +26,13 @@ def append_history(run: Run, record: dict[str, Any]) -> None:
 def write_history(run: Run, history: list[dict[str, Any]]) -> None:
     """Make metrics.jsonl say what the checkpoint knows: epochs after it are done again, damage is mended."""
     known = "".join(json.dumps(record) + "\n" for record in history).encode()
-    if (run / HISTORY).exists() and not (run / HISTORY).read_bytes().startswith(known):
+    if os.path.lexists(run / HISTORY) and not _begins_with(run / HISTORY, known):
         warnings.warn(f"{run / HISTORY} is damaged: written anew from the checkpoint", stacklevel=2)
     write_whole(run / HISTORY, known)
+
+
+def _begins_with(path: Path, known: bytes) -> bool:
+    try:
+        return read_text(path).startswith(known)
+    except OSError:
+        return False

@@ -60,5 +60,5 @@ def check_parameters(given: LaplacianAutoencoder) -> None:
     if rate != "auto" and not (isinstance(rate, Real) and not isinstance(rate, bool) and 0 < float(rate) <= 0.5):
         raise ValueError(f"contamination={rate!r}: expected a number above 0 and at most 0.5, or 'auto'")
     held_out = given.validation_fraction
-    if held_out is not None and not 0 <= held_out < 1:
-        raise ValueError(f"validation_fraction={held_out}: expected a number from 0 to below 1")
+    if held_out is not None and not (isinstance(held_out, Real) and 0 <= float(held_out) < 1):
+        raise ValueError(f"validation_fraction={held_out!r}: expected a number from 0 to below 1")

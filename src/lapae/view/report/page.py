@@ -33,7 +33,7 @@ from lapae.view.report.chart import histogram
 from lapae.view.report.errors import reconstruction
 from lapae.view.report.examples import examples
 from lapae.view.report.planes import cost_of_code, planes, side_of
-from lapae.view.report.training import curves, facts, read_history
+from lapae.view.report.training import curves, facts
 from lapae.view.report.unusual import Scores, most_unusual, score
 from lapae.view.web import asset
 
@@ -129,7 +129,7 @@ def report_html(model: Model, material: Material, sizes: Sizes, run: Run | None 
         results=[_result(record, figures) for record in records],
         left_out=left_out,
         facts=facts(model, material),
-        curves=curves(model, model.history if run is None else read_history(run)),
+        curves=curves(model, model.history if run is None else run.read_history()),
         style=Markup(asset("shared.css")),
         script=Markup(asset("numbers.js") + asset("map.js") + asset("stage.js") + asset("report.js")),
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from typing import Any
 
 from lapae.config import MethodConfig, MethodOptions
 from lapae.model import Model
-from lapae.runs import HISTORY, Run
 from lapae.runs.numbers import number
 from lapae.view.material import Material
 from lapae.view.report.chart import Chart, line_chart
@@ -46,23 +44,6 @@ def own_options(method: MethodConfig) -> dict[str, Any]:
     """What the method has beside the options that all methods have, where it is given."""
     shared = {field.name for field in fields(MethodOptions)}
     return {name: value for name, value in vars(method.options).items() if name not in shared and value is not None}
-
-
-def read_history(run: Run) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl; a line that was being written when the process ended is left out."""
-    try:
-        lines = (run / HISTORY).read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("epoch"), int):
-            records.append(record)
-    return records
 
 
 def curves(model: Model, history: list[dict[str, Any]]) -> Chart | None:
