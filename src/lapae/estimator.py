@@ -192,7 +192,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-likelihood of X, which model selection maximises."""
-        return float(-np.mean(self.score_parts(X)["log_likelihood"]))
+        return float(np.mean(self._fitted().log_likelihood(self._validated(X))))
 
     def decision_function(self, X: Any) -> np.ndarray:
         """`score_samples` minus the threshold: negative is out of distribution."""

@@ -100,6 +100,10 @@ class Model:
         }
         return parts | {name: value if value.ndim == 1 else value.sum(1) for name, value in more.items()}
 
+    def log_likelihood(self, X: Any) -> np.ndarray:
+        """Of each datum under the predictive, (n,)."""
+        return numpy(self.predict(self.tensor(X), ("density",)).log_likelihood)
+
     def interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Where the values of new data of this kind lie, given their code: (low, high), each (n, *shape)."""
         x, calibration = self.tensor(X), self._calibrated()

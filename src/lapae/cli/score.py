@@ -40,7 +40,7 @@ def scores(model: Model, x: Any) -> dict[str, Any]:
 
         return window_scores(model, x)
     surprise, p = model.surprise(x)
-    return {"score": -surprise, "p_value": p, "log_likelihood": -model.parts(x)["log_likelihood"]}
+    return {"score": -surprise, "p_value": p, "log_likelihood": model.log_likelihood(x)}
 
 
 def explained(model: Model, x: Any) -> dict[str, Any]:

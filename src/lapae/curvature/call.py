@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.curvature.rules import Params
-from lapae.curvature.stateless import functional_call
+from lapae.curvature.stateless import Stateless
 
 
 @dataclass(frozen=True)
@@ -60,28 +60,37 @@ class Call(Work):
 
 def work(module: nn.Module, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Work:
     """The task of any module on x (B, *in), at its own weights or at `values`: checked, and not yet begun."""
-    check_batch(x)
+    return _work(checked(module), x, values)
+
+
+def checked(module: nn.Module) -> Stateless:
+    """A module that treats data independently, to be called many times as it is now."""
     check_independent(module)
-    own = dict(module.named_parameters())
-    check_values(own, values)
-    wanted = tuple(name for name, p in own.items() if p.requires_grad)
+    return Stateless(module)
+
+
+def _work(module: Stateless, x: Tensor, values: Mapping[str, Tensor] | None) -> Work:
+    check_batch(x)
+    check_values(module.parameters, values)
+    wanted = tuple(name for name, p in module.parameters.items() if p.requires_grad)
     if not wanted:
         raise ValueError("the module has no parameter that requires a gradient: there is no curvature to compute")
-    return Work(module, values, wanted, x)
+    return Work(module.module, values, wanted, x)
 
 
-def call(module: nn.Module, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Call:
+def call(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Call:
     """Run any module on x (B, *in), at its own weights or at `values`, and keep the graph of the output.
 
     Weights that require a gradient keep their place in a larger graph, so that the output may serve a loss as well.
     """
-    task = work(module, x, values)
+    known = module if isinstance(module, Stateless) else checked(module)
+    task = _work(known, x, values)
+    own, module = known.parameters, known.module
     with torch.enable_grad():
         if values is None:
-            own = dict(module.named_parameters())
             return Call(module, None, task.wanted, x, tensor_of(module(x)), {name: own[name] for name in task.wanted})
         params = {name: _in_graph(values[name]) for name in task.wanted}
-        output = tensor_of(functional_call(module, {**values, **params}, (x,)))
+        output = tensor_of(known({**values, **params}, (x,)))
     return Call(module, values, task.wanted, x, output, params)
 
 

@@ -39,8 +39,10 @@ def sketch(
     for i in range(n_samples):
         eps = torch.randn(1, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
         v = likelihood.hessian_factor(output, eps)[0].to(run.output.dtype)
+        with torch.enable_grad():  # the gradient of v · f; handing v to torch as the first gradient imports sympy
+            product = torch.dot(run.output.reshape(-1), v.reshape(-1))
         gradients = torch.autograd.grad(
-            run.output, params, v, retain_graph=keep_graph or i < n_samples - 1, materialize_grads=True
+            product, params, retain_graph=keep_graph or i < n_samples - 1, materialize_grads=True
         )
         _hold(gradients)
         with torch.no_grad():

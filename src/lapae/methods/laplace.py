@@ -15,10 +15,11 @@ from lapae.config import HESSIANS
 from lapae.config.fields import check
 from lapae.config.methods import LaplaceOptions
 from lapae.curvature import Call, Forward, call, record, walk
-from lapae.curvature.call import Work
+from lapae.curvature.call import Work, checked
 from lapae.curvature.forward import begin
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.stateless import Stateless
 from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method, Point
 from lapae.methods.weights import WeightDraws
@@ -43,9 +44,15 @@ class Laplace(Method):
         self.posterior = make_precision(network, self.hessian, options.prior_precision, options.temperature)
         self.scales = prior_scales(network, options.prior_scale or "flat")
         self.posterior.set_prior([options.prior_precision * scale for scale in self.scales])
+        self._called: Stateless | None = None
         self.known = known_weights(options.uncertain, list(self.posterior.shapes))
         if self.known and self.form != "diagonal":
             raise ConfigError(f"uncertain={options.uncertain!r} needs a diagonal hessian, got {self.hessian!r}")
+
+    def train(self, mode: bool = True) -> Laplace:
+        """Lets go of what was looked up in the network, which a mode may change."""
+        self._called = None
+        return super().train(mode)
 
     def pin(self) -> None:
         """Take the weights that are not uncertain as known."""
@@ -85,7 +92,9 @@ class Laplace(Method):
         """The forward pass as the curvature needs it: its layers, or for a sketch the graph alone."""
         if self.hessian != "sketch":
             return record(self.network, x, params)
-        found = call(self.network, x, params)
+        if self._called is None:
+            self._called = checked(self.network)
+        found = call(self._called, x, params)
         return replace(found, params={name: p for name, p in found.params.items() if name not in self.known})
 
     def run_at_mean(self, x: Tensor) -> Forward | Call:
@@ -119,9 +128,11 @@ class Laplace(Method):
     def params_at(self, noise: Tensor) -> dict[str, Tensor]:
         """Weights θ + noise: (P,) -> {name: *shape}, (S, P) -> {name: (S, *shape)}. Gradients go to θ."""
         parts = self.posterior.split(noise)
-        names, means = zip(*self.network.named_parameters(), strict=True)
-        moved = torch._foreach_add(means, [parts[name] for name in names])  # pyright: ignore[reportPrivateImportUsage]
-        return dict(zip(names, moved, strict=True))
+        means = dict(self.network.named_parameters()) if self._called is None else self._called.parameters
+        moved = torch._foreach_add(  # pyright: ignore[reportPrivateImportUsage]
+            list(means.values()), [parts[name] for name in means]
+        )
+        return dict(zip(means, moved, strict=True))
 
     def sample_params(self, generator: torch.Generator | None) -> dict[str, Tensor]:
         eps = normal(self.posterior.prior, self.posterior.n_weights, generator)

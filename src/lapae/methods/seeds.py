@@ -23,7 +23,11 @@ def seed_all(
 
     Those of the process `rank` differ from those of others, and so does `own`; `generator` is the same on all.
     """
-    torch.manual_seed(derive_seed(seed, "global", *what, *((f"rank {rank}",) if rank else ())))
+    everywhere = derive_seed(seed, "global", *what, *((f"rank {rank}",) if rank else ()))
+    if torch.cuda.is_initialized():
+        torch.manual_seed(everywhere)
+    else:  # the other leaves a note to every kind of device that there might be: milliseconds
+        torch.default_generator.manual_seed(everywhere)
     if generator is not None:
         generator.manual_seed(derive_seed(seed, "method", *what))
     if own is not None:

@@ -60,6 +60,8 @@ class Calibration:
         full = self.reference.double().numpy()
         missing = x.isnan().flatten(1).numpy()
         p = p_values(surprise, full)
+        if not missing.any():
+            return surprise, p
         middle, width = full.mean(), full.std() + 1e-12
         for members, masks in patterns(missing):
             if not masks.any() or masks.all():

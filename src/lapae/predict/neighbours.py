@@ -56,22 +56,36 @@ class Bank:
         return Near(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Near)))
 
     def _measure(self, x: Tensor) -> Near:
-        rows = self.rows
-        square = torch.addmm(rows.square().sum(1), x, rows.T, alpha=-2).add_(x.square().sum(1, keepdim=True))
-        first = square.argmin(1)
-        same = (x - rows[first]).abs().amax(1) <= 1e-6
-        own = torch.where(same, torch.inf, square.gather(1, first[:, None])[:, 0])
-        square = square.scatter_(1, first[:, None], own[:, None]).clamp_min_(TINY)
-        k = min(NEAREST, max(1, len(rows) - 1))
-        nearest, index = square.topk(k, largest=False)
-        nearest = torch.where(nearest.isinf(), TINY, nearest)
-        near = nearest.sqrt().mean(1).log()
-        n_groups = max(1, len(rows) // GROUP)
-        size = min(GROUP, len(rows))
-        grouped = square[:, : n_groups * size].unflatten(1, (n_groups, size)).amin(2)
-        groups = 0.5 * torch.where(grouped.isinf(), TINY, grouped).log().mean(1)
+        """The nearest rows are in the groups whose least distance is least: few have to be sorted."""
+        rows, n = self.rows, len(self.rows)
+        n_groups = max(1, n // GROUP)
+        size = -(-n // n_groups)
+        length = x.square().sum(1, keepdim=True)
+        square = torch.addmm(rows.square().sum(1), x, rows.T, alpha=-2)  # less |x|², which is the same for all
+        if n < n_groups * size:
+            square = torch.nn.functional.pad(square, (0, n_groups * size - n), value=torch.inf)
+        square = square.unflatten(1, (size, n_groups))  # row i is in group i modulo their number
+        least = square.amin(1)
+        k = min(NEAREST + 1, n)
+        groups = least.topk(min(k, n_groups), largest=False).indices
+        some = square.gather(2, groups[:, None].expand(-1, size, -1))
+        nearest, place = some.flatten(1).topk(k, largest=False)
+        member = place // some.shape[2]
+        index = member * n_groups + groups.gather(1, place % some.shape[2])
+        # a row that is x itself is left out
+        first, group = index[:, :1], index[:, :1] % n_groups
+        same = ((x - rows[first[:, 0]]).abs().amax(1, keepdim=True) <= 1e-6) & (n > 1)
+        if k > 1:
+            nearest = torch.where(same, nearest[:, 1:], nearest[:, :-1])
+            index = torch.where(same, index[:, 1:], index[:, :-1])
+        others = square.gather(2, group[:, None].expand(-1, size, -1))[:, :, 0]
+        others = others.masked_fill(torch.arange(size, device=x.device) == member[:, :1], torch.inf)
+        least = torch.where(same, least.scatter(1, group, others.amin(1, keepdim=True)), least)
+        near = (nearest + length).clamp_min(TINY).sqrt().mean(1).log()
+        distance = (least + length).clamp_min(TINY)
+        bulk = 0.5 * torch.where(distance.isinf(), TINY, distance).log().mean(1)
         gap = (x[:, None] - rows[index]).square().mean(1)
-        return Near(near, groups, near - self.own[index].mean(1), gap)
+        return Near(near, bulk, near - self.own[index].mean(1), gap)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"rows": self.rows, "own": self.own}

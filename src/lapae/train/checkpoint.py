@@ -17,16 +17,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lapae.errors import RunError
 from lapae.runs import CHECKPOINT, NEXT, PREVIOUS, Run, read_tensor_file, tensor_file
 from lapae.runs.files import sync_folder, write_whole
+from lapae.methods.adam import Adam, Plateau, set_rate
 from lapae.train.distributed import copy_from_first, from_first, world_size
 
 FORMAT = "lapae checkpoint 1"
-_ADAM = {"step", "exp_avg", "exp_avg_sq"}
-_SCHEDULE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
+_SCHEDULE = ("best", "num_bad_epochs")
+_FORMER = ("cooldown_counter", "last_epoch")
+"""What checkpoints of earlier versions hold besides."""
 
 Tensors = dict[str, Tensor]
 
@@ -118,8 +119,8 @@ class Checkpoints:
 
 def gather(
     method: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    schedule: ReduceLROnPlateau,
+    optimizer: Adam,
+    schedule: Plateau,
     state: TrainState,
     best: Tensors,
     about: Mapping[str, Any],
@@ -127,15 +128,14 @@ def gather(
     """Tensors and metadata of the checkpoint of the epoch that `state` ends with."""
     is_best = state.best_epoch == state.epoch
     tensors = {f"method.{name}": tensor for name, tensor in (best if is_best else method.state_dict()).items()}
-    adam = optimizer.state_dict()
-    for index, values in adam["state"].items():
+    for index, values in optimizer.state.items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in values.items()}
     if not is_best:
         tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
     metadata = {
         "format": FORMAT,
         "state": asdict(state),
-        "learning_rates": [float(group["lr"]) for group in adam["param_groups"]],
+        "learning_rates": [float(group["lr"]) for group in optimizer.param_groups],
         # its `best` is infinite as long as it has not taken a step (cosine); a new schedule's is too
         "schedule": {name: value for name in _SCHEDULE if math.isfinite(value := getattr(schedule, name))},
         "about": dict(about),
@@ -195,7 +195,7 @@ class Checkpoint:
         """Weights and buffers of the best epoch."""
         return self.group("best") or self.group("method")
 
-    def restore(self, method: nn.Module, optimizer: torch.optim.Optimizer, schedule: ReduceLROnPlateau) -> None:
+    def restore(self, method: nn.Module, optimizer: Adam, schedule: Plateau) -> None:
         """Put everything back where it was when the checkpoint was written."""
         load_state(method, self.group("method"), self.path)
         try:
@@ -203,24 +203,18 @@ class Checkpoint:
         except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise RunError(f"{self.path} is damaged: {error!r}") from error
 
-    def _restore(self, optimizer: torch.optim.Optimizer, schedule: ReduceLROnPlateau) -> None:
-        state = optimizer.state_dict()
+    def _restore(self, optimizer: Adam, schedule: Plateau) -> None:
         values: dict[int, Tensors] = {}
         for key, tensor in self.group("optimizer").items():
             index, name = key.split(".")
             values.setdefault(int(index), {})[name] = tensor
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for index, held in values.items():
-            if set(held) != _ADAM or any(held[name].shape != parameters[index].shape for name in _ADAM - {"step"}):
-                raise ValueError(f"the optimiser's state of parameter {index} is not Adam's")
-        rates = [group["lr"] for group in optimizer.param_groups]  # tensors on a GPU: filled, not replaced
-        optimizer.load_state_dict({"state": values, "param_groups": state["param_groups"]})
-        for group, rate, saved in zip(optimizer.param_groups, rates, self.metadata["learning_rates"], strict=True):
-            group["lr"] = rate.fill_(saved) if isinstance(rate, Tensor) else float(saved)
+        optimizer.load(values)
+        for group, saved in zip(optimizer.param_groups, self.metadata["learning_rates"], strict=True):
+            set_rate(group, float(saved))
         saved = self.metadata["schedule"]
-        if set(saved) - set(_SCHEDULE) or not all(isinstance(value, int | float) for value in saved.values()):
+        if set(saved) - {*_SCHEDULE, *_FORMER} or not all(isinstance(v, int | float) for v in saved.values()):
             raise ValueError(f"a schedule of {saved}")
-        vars(schedule).update(saved)
+        vars(schedule).update({name: saved[name] for name in _SCHEDULE if name in saved})
 
 
 def load_state(method: nn.Module, state: Tensors, origin: str) -> None:

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lapae.config import TrainConfig
 from lapae.errors import DivergedError, ElsewhereError, RunError
@@ -25,6 +24,7 @@ from lapae.methods.seeds import seed_all
 from lapae.methods.step import Step
 from lapae.runs import Run, plain
 from lapae.train import distributed as processes
+from lapae.methods.adam import Plateau
 from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
 from lapae.train.distributed import from_first, stand_in, take_place, together, total
 from lapae.train.held_out import errors, is_better, mean, set_noise, variance
@@ -109,8 +109,7 @@ def train(
     spread = variance(lambda: held_out.epoch(0), device)
     if any(parameter.requires_grad for parameter in method.parameters()):
         optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=keep_start)
-        # Any smaller loss is better, as for early stopping: a relative threshold means nothing for a log-density.
-        schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=5, threshold=0.0)
+        schedule = Plateau(optimizer)
         begun, first = copy_state(method), errors(method, lambda: held_out.epoch(0), device)
         if resume is not None:
             resume.restore(method, optimizer, schedule)

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lapae.methods import Method
 from lapae.methods.step import Step
+from lapae.methods.adam import Adam, set_rate
 from lapae.train.distributed import stand_in, total
 from lapae.train.precision import autocast
 
@@ -51,8 +52,8 @@ WIDE = 256
 
 def make_optimizer(
     method: nn.Module, learning_rate: float, device: torch.device, *, by_width: bool = False
-) -> torch.optim.Adam:
-    """Adam over what is trainable: fused; on a GPU so that it can be captured, its learning rate in a tensor.
+) -> Adam:
+    """Adam over what is trainable; on a GPU so that it can be captured, its learning rate in a tensor.
 
     A step of Adam changes all weights of a unit by as much, and so its sum by more the more inputs it has: `by_width`
     divides the rate of weights by the number of inputs, in units of `WIDE`.
@@ -63,21 +64,16 @@ def make_optimizer(
             fan_in = parameter[0].numel() if by_width and parameter.ndim > 1 else 1
             groups.setdefault(min(1.0, WIDE / fan_in), []).append(parameter)
     rates = [{"params": members, "lr": learning_rate * share, "share": share} for share, members in groups.items()]
-    if device.type != "cuda":
-        return torch.optim.Adam(rates, fused=True)
-    for group in rates:
+    for group in rates if device.type == "cuda" else ():
         group["lr"] = torch.tensor(group["lr"], device=device)
-    return torch.optim.Adam(rates, fused=True, capturable=True)
+    return Adam(rates)
 
 
-def anneal(optimizer: torch.optim.Optimizer, learning_rate: float, done: float) -> None:
+def anneal(optimizer: Adam, learning_rate: float, done: float) -> None:
     """Set the learning rate to its place on half a cosine, with a part `done` of the training behind."""
     rate = 0.5 * learning_rate * (1 + math.cos(math.pi * done))
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):  # in place: a captured step reads it
-            group["lr"].fill_(rate * group["share"])
-        else:
-            group["lr"] = rate * group["share"]
+        set_rate(group, rate * group["share"])
 
 
 def averaging_gradients(method: nn.Module) -> nn.Module:
@@ -91,7 +87,7 @@ def averaging_gradients(method: nn.Module) -> nn.Module:
 
 def make_step(
     method: Method,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Adam,
     context: Step,
     losses: LossSum,
     *,
@@ -117,7 +113,7 @@ def make_step(
         n_data, here = len(x), context
         if n_batch is not None:
             here, x = replace(context, share=n_data / n_batch), stand_in(x)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         with autocast(precision, device):
             loss = module(x, here)
         if beside is None:
