@@ -56,6 +56,9 @@ class Stopwatch:
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
         self.began = time.perf_counter()
 
+    def say(self, text: str) -> None:
+        pass
+
     def step(self) -> None:
         pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Sequence
@@ -13,15 +14,17 @@ import torch
 
 from lapae.config import Config, DataConfig
 from lapae.curvature.likelihoods import Likelihood
-from lapae.data import Batches, Data, load
+from lapae.data import Batches, Data, Split, load
 from lapae.errors import ConfigError, RunError
 from lapae.methods import Method
-from lapae.methods.building import Modules, build_method, make_likelihood
+from lapae.methods.building import Modules, build_method, make_likelihood, restart
 from lapae.model import Model
+from lapae.models.principal import MOST_VALUES
 from lapae.models.threads import few_threads
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
+from lapae.space import Space
 from lapae.storage import load_run
 from lapae.train.checkpoint import take_up_together
 from lapae.train.choose import choose
@@ -31,12 +34,13 @@ from lapae.train.loop import train
 from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
 from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
+from lapae.train.words import outcome, understood
 
 VALIDATION_BATCH = 256
 """At least so many data in a validation batch: no gradient, so more of them fit."""
 
 STARTED_FROM = 4000
-"""Training data whose principal components a network starts from, at most."""
+"""Data of a split whose principal components a network starts from, at most."""
 
 CHECKED = 1000
 """Data that tell whether the likelihood suits them."""
@@ -62,6 +66,12 @@ def load_data(config: DataConfig) -> Data:
         skip_bad=config.skip_bad,
         limit=config.limit,
     )
+
+
+def some_rows(space: Space, *splits: Split) -> torch.Tensor:
+    """Data of splits to take principal components of, in the model's space: (n, *model_shape)."""
+    most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_VALUES // math.prod(space.model_shape)))
+    return torch.from_numpy(space.convert(np.concatenate([np.asarray(split.x[:most]) for split in splits])))
 
 
 def check_values(data: Data, likelihood: Likelihood) -> None:
@@ -135,8 +145,8 @@ def fit(
     with generators, matrix_products(options), ExitStack() as small:
         named = make_likelihood(config.model, data.space) if likelihood is None else likelihood
         check_values(data, named)
-        parts = [np.asarray(split.x[:STARTED_FROM]) for split in (data.train, data.valid)]
-        first = torch.from_numpy(data.space.convert(np.concatenate(parts)))
+        linear = bool(config.model.linear)
+        first = some_rows(data.space, data.train) if linear else None
         method = build_method(config, data.space, network=network, likelihood=likelihood, start=first)
         small.enter_context(few_threads(method, options.batch_size))
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
@@ -152,6 +162,9 @@ def fit(
             remove(run / METRICS)
             if options.tensorboard:
                 observers = [*observers, TensorBoard(run / "tensorboard")]
+        told = observers if rank() == 0 else ()
+        for observer in told:
+            observer.say(understood(config, data))
         result = train(
             method,
             batches,
@@ -162,14 +175,18 @@ def fit(
             device=device,
             resume=checkpoint,
             observers=observers,
-            keep_start=bool(config.model.linear),
+            # what one would get without holding out data to calibrate
+            rival=(lambda method: restart(method, some_rows(data.space, data.train, data.calib))) if linear else None,
         )
+        if linear and not result.best_epoch:
+            restart(method, some_rows(data.space, data.train, data.valid))
     metrics = {
         "epochs": len(result.history),
         "best_epoch": result.best_epoch,
         "best_loss": result.best_loss,
         "stopped": result.stopped,
         "explained": result.explained,
+        **({} if result.rival is None else {"explained_by_pca": result.rival}),
         "seconds": time.monotonic() - began,
         "device": str(device),
         **({"processes": world_size()} if world_size() > 1 else {}),
@@ -177,6 +194,8 @@ def fit(
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
+    for observer in told:
+        observer.say(outcome(metrics, config.model.latent_dim))
     model = Model(method, config, data.space, metrics, result.history).settle()
     model.calibrate(data)
     if run is not None and rank() == 0:

@@ -82,3 +82,16 @@ def test_large_images_get_more_and_narrower_convolutions(side, expected):
     channels = [layer.out_channels for layer in network.encoder if isinstance(layer, nn.Conv2d)]  # pyright: ignore
     assert channels == expected
     assert sum(p.numel() for p in network.parameters()) < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("side", "expected"), [(28, [16, 32]), (64, [16, 32, 64]), (65, [8, 16, 32, 64]), (256, [8, 8, 16, 32, 64])]
+)
+def test_beside_a_linear_path_strides_take_the_place_of_poolings(side, expected):
+    network = build("conv", (1, side, side + 3), 2, linear=True).eval()
+    layers = [layer for layer in network.encoder.modules() if isinstance(layer, nn.Conv2d)]
+    assert [layer.out_channels for layer in layers] == expected
+    assert all(layer.stride == (2, 2) for layer in layers)
+    assert not any(isinstance(layer, nn.MaxPool2d) for layer in network.modules())
+    x = torch.rand(2, 1, side, side + 3)
+    assert network(x).shape == x.shape

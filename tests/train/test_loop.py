@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -239,11 +240,15 @@ def test_cuda_where_there_is_none(table):
 def test_progress_lines_and_bar(table):
     lines = io.StringIO()
     fit(config(), table, observers=[Lines(lines)])
-    first, *_, last = lines.getvalue().splitlines()
-    assert first.startswith("epoch 1/3  loss ")
-    assert "valid loss" in first
-    assert last.startswith("epoch 3/3  loss ")
+    understood, first, *_, last, outcome = lines.getvalue().splitlines()
+    assert understood.startswith(
+        table.space.describe(sum(map(len, (table.train, table.valid, table.calib, table.test))))
+    )
+    assert f"; {len(table.train)} to train, {len(table.valid)} to steer" in understood
+    assert re.match(r"epoch 1/3  error per value [\d.]+  explained -?[\d.]+ %  loss \S+  valid loss ", first)
+    assert last.startswith("epoch 3/3  error per value ")
     assert last.endswith("at most 0 s left")
+    assert "of the variance of held-out data explained" in outcome
     bar = io.StringIO()
     fit(config(), table, observers=[Bar(bar)])
     assert "3/3" in bar.getvalue()

@@ -86,14 +86,17 @@ def train_in(run: Run, config: Config, data: Data | None = None, *, resume: bool
 def print_numbers(model: Model, *, as_json: bool) -> int:
     """Print where the run is and its final numbers."""
     from lapae.runs import plain
+    from lapae.train.words import outcome
 
     metrics = model.metrics
     if as_json:
         print(json.dumps(plain({"run": str(model.path), "method": model.config.method.method, **metrics})))
         return 0
     lines = {"run": str(model.path), "trained": f"{metrics['epochs']} epochs ({metrics['stopped']})"}
-    if metrics["best_loss"] is not None:
+    if metrics["best_loss"] is not None and metrics["best_epoch"]:
         lines["best"] = f"epoch {metrics['best_epoch']}, validation loss {metrics['best_loss']:.6g}"
+    if metrics.get("explained") is not None:
+        lines["explained"] = outcome(metrics, model.config.model.latent_dim)
     for name, value in metrics.get("test", {}).items():
         lines[f"test {name.replace('_', ' ')}"] = f"{value:.6g}"
     width = max(map(len, lines))

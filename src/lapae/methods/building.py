@@ -96,6 +96,13 @@ def _started(factory: Callable[[], Autoencoder], x: Tensor) -> Callable[[], Auto
     return build
 
 
+def restart(method: Method, x: Tensor) -> None:
+    """Put the principal components of other data x (n, *model_shape) into the linear paths of a method's networks."""
+    for module in method.modules():
+        if isinstance(module, Autoencoder):
+            start_at_principal_components(module, x)
+
+
 def make_likelihood(config: ModelConfig, space: Space) -> Likelihood:
     """The likelihood that the configuration names; of columns of several kinds one for each kind."""
     name = config.likelihood.lower()

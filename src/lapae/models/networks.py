@@ -88,13 +88,15 @@ def conv(
     """Convolutional autoencoder for images.
 
     Encoder: for each of `channels` a convolution, the activation and a 2x2 max-pool; then dense layers of `hidden`. The
-    decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels.
+    decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels. Beside a linear path
+    convolutions of stride 2 take the place of poolings, at a quarter of the cost.
 
     Args:
         shape: (C, H, W) of an image.
         latent_dim: size K of the code.
-        channels: of the convolutions. Where not given (32, 64), with one more of half as many before them for each
-            doubling above 64 pixels, so that neither feature maps nor the first dense layer fill the memory.
+        channels: of the convolutions. Where not given (32, 64), beside a linear path (16, 32) up to 32 pixels and
+            (16, 32, 64) up to 64, with one more of half as many before them for each doubling above 64 pixels, so that
+            neither feature maps nor the first dense layer fill the memory.
         hidden: widths of the dense layers.
         kernel_size: side of the kernels, odd.
         activation: class of the layers between the others.
@@ -103,30 +105,38 @@ def conv(
     if len(shape) != 3:
         raise ValueError(f"a convolutional network needs images of shape (C, H, W), got data of shape {shape}")
     if channels is None:
-        more = max(0, math.ceil(math.log2(min(shape[1:]) / LARGEST_PLAIN)))
-        channels = (*(max(8, 32 >> k) for k in range(more, 0, -1)), 32, 64)
+        side = min(shape[1:])
+        plain = (32, 64) if not linear else (16, 32) if side <= LARGEST_PLAIN // 2 else (16, 32, 64)
+        more = max(0, math.ceil(math.log2(side / LARGEST_PLAIN)))
+        channels = (*(max(8, plain[0] >> k) for k in range(more, 0, -1)), *plain)
     smallest = 2 ** len(channels)
     if min(shape[1:]) < smallest:
         raise ValueError(f"{len(channels)} poolings need images of at least {smallest}x{smallest}, got {shape}")
     if kernel_size % 2 == 0:
         raise ValueError(f"kernel_size must be odd to keep the size of the image, got {kernel_size}")
 
-    def convolution(n_in: int, n_out: int) -> nn.Conv2d:
-        return nn.Conv2d(n_in, n_out, kernel_size, padding=kernel_size // 2)
+    def convolution(n_in: int, n_out: int, stride: int = 1) -> nn.Conv2d:
+        return nn.Conv2d(n_in, n_out, kernel_size, padding=kernel_size // 2, stride=stride)
 
     down: list[nn.Module] = []
     sizes = [shape[1:]]
     n_in = shape[0]
     for n_out in channels:
-        down += [convolution(n_in, n_out), activation(), nn.MaxPool2d(2)]
-        sizes.append((sizes[-1][0] // 2, sizes[-1][1] // 2))
+        if linear:
+            down += [convolution(n_in, n_out, stride=2), activation()]
+            sizes.append(((sizes[-1][0] + 1) // 2, (sizes[-1][1] + 1) // 2))
+        else:
+            down += [convolution(n_in, n_out), activation(), nn.MaxPool2d(2)]
+            sizes.append((sizes[-1][0] // 2, sizes[-1][1] // 2))
         n_in = n_out
     features = (n_in, *sizes[-1])
     dense = (math.prod(features), *hidden, latent_dim)
 
     up: list[nn.Module] = [activation(), nn.Unflatten(1, features)]
     for n_out, size in zip((*channels[-2::-1], channels[0]), sizes[-2::-1], strict=True):
-        up += [convolution(n_in, n_out), nn.Upsample(size=size), activation()]
+        # the same function in either order; before upsampling there are a quarter of the values
+        last = [activation(), nn.Upsample(size=size)] if linear else [nn.Upsample(size=size), activation()]
+        up += [convolution(n_in, n_out), *last]
         n_in = n_out
     up.append(convolution(n_in, shape[0]))
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from lapae.curvature import Sum
 
-ENOUGH = 4000
-"""Data to take the components from, at most."""
+ENOUGH, MOST_VALUES, EXACT = 4000, 2**26, 2**24
+"""Data to take the components from, at most, and values of them; up to `EXACT` values in 64 bits."""
 LEAST = 1e-4
 """Variance of a component, at least, as a share of the largest: below, codes would be noise blown up."""
 
@@ -39,25 +39,27 @@ class Components:
 
 
 def principal_components(x: Tensor, k: int) -> Components:
-    """Of x (n, …), with missing values as 0, in 64 bits; a random sample of many data serves for all."""
-    if len(x) > ENOUGH:
-        x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:ENOUGH].sort().values]
-    flat = x.flatten(1).double().nan_to_num()
+    """Of x (n, …), with missing values as 0; a random sample of many data serves for all."""
+    enough = max(k, min(ENOUGH, MOST_VALUES // x[0].numel()))
+    if len(x) > enough:
+        x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:enough].sort().values]
+    flat = x.flatten(1).to(torch.float64 if x.numel() <= EXACT else torch.float32).nan_to_num()
     mean = flat.mean(0)
-    gap = flat - mean
+    gap = flat.sub_(mean)
     n, d = gap.shape
     k = min(k, d)
     if n < d:  # the smaller of the two matrices has the same eigenvalues
-        values, rotation = torch.linalg.eigh(gap @ gap.T)
-        vectors = gap.T @ rotation / values.clamp_min(1e-12).sqrt()
+        values, rotation = torch.linalg.eigh((gap @ gap.T).double())
+        values, rotation = values[-k:], rotation[:, -k:]
+        vectors = (gap.T @ rotation.to(gap.dtype)).double() / values.clamp_min(1e-12).sqrt()
     else:
-        values, vectors = torch.linalg.eigh(gap.T @ gap)
+        values, vectors = torch.linalg.eigh((gap.T @ gap).double())
     values, vectors = values.flip(0)[:k] / n, vectors.flip(1)[:, :k]
     if vectors.shape[1] < k:  # fewer data than components: the others say nothing
         missing = k - vectors.shape[1]
         vectors = torch.cat([vectors, vectors.new_zeros(d, missing)], 1)
         values = torch.cat([values, values.new_zeros(missing)])
-    return Components(mean, vectors, values.clamp_min(0))
+    return Components(mean.double(), vectors, values.clamp_min(0))
 
 
 @torch.no_grad()
@@ -77,9 +79,10 @@ def start_at_principal_components(network: nn.Module, x: Tensor) -> Components |
     for layer in (down, up):
         layer.weight.zero_()
         layer.bias.zero_()
-    down.weight[:k, :d] = inward.to(down.weight.dtype)
-    down.bias[:k] = -(inward @ found.mean).to(down.bias.dtype)
-    up.weight[:, :k] = outward.to(up.weight.dtype)
+    # members of an ensemble are stacked, and all start there
+    down.weight[..., :k, :d] = inward.to(down.weight)
+    down.bias[..., :k] = -(inward @ found.mean).to(down.bias)
+    up.weight[..., :k] = outward.to(up.weight)
     up.bias.copy_(found.mean)
     return found
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from lapae.config import HESSIANS, Config, MethodConfig
 from lapae.space import Space
+from lapae.train.devices import choose_device
 
 OURS = ("mlp", "conv")
 """Networks that may have a linear path."""
@@ -21,6 +22,10 @@ CODE = {"table": 8, "series": 8, "array": 8, "image": 16}
 """Size of the code, at most; a half (of images a quarter) of the values of a datum."""
 STEPS = {"table": 500, "series": 1500, "array": 1500, "image": 3000}
 """Training steps, until the learning rate has fallen to 0; half as many for few data, twice as many for very many."""
+MOST_VALUES = 2**29
+"""Values of images that a CPU is shown in training: some minutes, however large the images are."""
+LARGE_BATCH = 2**21
+"""Values of images in a batch, at most."""
 HIDE = 0.6
 """Share of the values of a table that training hides, at most."""
 
@@ -49,9 +54,11 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
         linear=linear if ours else None,
         hide=model.hide if model.hide is not None or not masked else HIDE,
     )
-    batch_size = train.batch_size or (32 if n < 500 else 64 if n < 4000 else 128 if n < 40_000 else 256)
+    batch_size = train.batch_size or _batch_size(space, n, d)
     per_epoch = max(1, math.ceil(n / batch_size))
     steps = STEPS[space.kind] * (1 if n < 500 else 2 if n < 20_000 else 4) // 2
+    if space.kind == "image" and choose_device(train.device) == "cpu":
+        steps = min(steps, MOST_VALUES // (batch_size * d))
     epochs = max(3, math.ceil(steps / per_epoch)) if train.epochs is None else train.epochs
     train = replace(
         train,
@@ -69,6 +76,12 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
 
 def _convolved(space: Space) -> bool:
     return space.kind == "image" and min(space.model_shape[1:]) >= SMALLEST_CONVOLVED
+
+
+def _batch_size(space: Space, n: int, d: int) -> int:
+    if space.kind == "image":
+        return min(32 if n < 500 else 64 if n < 20_000 else 128, max(8, LARGE_BATCH // d))
+    return 32 if n < 500 else 64 if n < 4000 else 128 if n < 40_000 else 256
 
 
 def _widths(space: Space, network: str, n: int) -> tuple[int, ...]:

@@ -27,17 +27,17 @@ def residuals(method: Method, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: bool) -> None:
+def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: bool) -> tuple[float, float]:
     """Give the noise of `method` its maximum likelihood on held-out data, in closed form: the mean squared residual.
 
+    Returns the squared residuals of the data, added up, and the number of their values.
+
     Args:
-        method: one that learns it; nothing is done otherwise.
+        method: it is left as it is where it does not learn its noise.
         data: batches of held-out data, this process's part of them.
         device: where the method works.
         per_feature: one number per feature, where `sigma` has room for that, or one for all.
     """
-    if method.sigma is None:
-        return
     method.eval()
     sums: Tensor | None = None
     for part in data():
@@ -47,13 +47,17 @@ def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: 
         both = torch.stack([torch.where(known, square, 0.0).sum(0), known.to(square.dtype).sum(0)]).double()
         sums = both if sums is None else sums + both
     if sums is None:
-        return
+        return 0.0, 0.0
     square, count = total(sums)
+    found = float(square.sum()), float(count.sum())
+    if method.sigma is None:
+        return found
     pooled = (square.sum() / count.sum().clamp_min(1)).clamp_min(1e-12)
     variance = pooled.expand(method.sigma.shape)
     if per_feature and method.sigma.shape == square.shape:
         variance = ((square + SHRINK * pooled) / (count + SHRINK)).clamp_min(LEAST**2 * pooled)
     method.sigma.copy_(variance.sqrt())
+    return found
 
 
 @torch.no_grad()

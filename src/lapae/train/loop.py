@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,7 +57,8 @@ class TrainResult:
     """What training came to. The method holds the best weights."""
 
     history: list[dict[str, Any]]
-    """One record per epoch: epoch, loss, valid_loss, learning_rate, seconds, and what the method validates."""
+    """One record per epoch: epoch, loss, valid_loss, learning_rate, seconds, what the method validates; of held-out
+    data the squared error per value (`error`) and the share of their variance that is explained (`explained`)."""
     best_epoch: int
     best_loss: float | None
     stopped: str
@@ -67,6 +68,8 @@ class TrainResult:
     explained: float | None = None
     """Share of the variance of held-out data that their reconstructions explain: 0 or less is no better than the mean
     of the data. None where they do not vary."""
+    rival: float | None = None
+    """The same for the weights that training had to beat, where there were some."""
 
 
 def train(
@@ -80,7 +83,7 @@ def train(
     device: torch.device | None = None,
     resume: Checkpoint | None = None,
     observers: Sequence[Observer] = (),
-    keep_start: bool = False,
+    rival: Callable[[Method], None] | None = None,
 ) -> TrainResult:
     """Train a method.
 
@@ -95,8 +98,8 @@ def train(
         device: where to train; where the method is, by default.
         resume: checkpoint to continue from.
         observers: are told how training goes.
-        keep_start: for initial weights that were chosen with care: they are moved with care too, and kept unless
-            training has made held-out errors smaller beyond doubt.
+        rival: for initial weights that were chosen with care: they are moved with care too, and kept unless training
+            has made held-out errors smaller, beyond doubt, than the weights that this puts into the method.
     """
     numbers: Any = options.filled()
     device = take_place(options) if device is None else device
@@ -106,11 +109,16 @@ def train(
     run, observers = (run, observers) if rank == 0 else (None, ())  # one process writes, and speaks
 
     held_out = valid if valid is not None and valid.n_data else batches
-    spread = variance(lambda: held_out.epoch(0), device)
+    spread, given, stopped = variance(lambda: held_out.epoch(0), device), None, "nothing to train"
     if any(parameter.requires_grad for parameter in method.parameters()):
-        optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=keep_start)
+        optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=rival is not None)
         schedule = Plateau(optimizer)
-        begun, first = copy_state(method), errors(method, lambda: held_out.epoch(0), device)
+        begun = copy_state(method)
+        if rival is not None:
+            rival(method)
+        first = errors(method, lambda: held_out.epoch(0), device)
+        method.load_state_dict(begun)
+        given = mean(first) if rival is not None else None
         if resume is not None:
             resume.restore(method, optimizer, schedule)
             state = resume.state
@@ -155,7 +163,10 @@ def train(
                 loss, n_finite = losses.read()
                 record: dict[str, Any] = {"epoch": epoch, "loss": loss}
 
-                set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
+                square, n_values = set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
+                record["error"] = square / max(n_values, 1)
+                if spread > 0:
+                    record["explained"] = 1 - square / held_out.n_data / spread
                 if valid is not None and valid.n_data:
                     seed_all(numbers.seed, "valid", epoch, **noise)
                     record |= {
@@ -191,9 +202,10 @@ def train(
         finally:
             for observer in observers:
                 observer.close()
+        stopped = state.stop_reason(numbers.epochs, numbers.patience) or stopped
         method.load_state_dict(best)
         after = errors(method, lambda: held_out.epoch(0), device)
-        if keep_start and not is_better(after, first):
+        if rival is not None and not is_better(after, first):
             kept = {name: value for name, value in begun.items() if name in dict(method.named_parameters())}
             method.load_state_dict({**best, **kept})  # with the posterior that training has found
             state.best_epoch = 0
@@ -205,16 +217,15 @@ def train(
     method.eval()
     seed_all(numbers.seed, "finish", rank=rank)
     finish = method.finish(lambda: batches.epoch(0), batches.n_data, together())
-    stopped = state.stop_reason(numbers.epochs, numbers.patience) or "nothing to train"
     error = mean(errors(method, lambda: held_out.epoch(0), device))
-    explained = 1 - error / spread if spread > 0 else None
+    explained, before = (1 - e / spread if spread > 0 and e is not None else None for e in (error, given))
     if explained is not None and explained <= 0 and rank == 0:
         warnings.warn(
             f"held-out data are reconstructed no better than by their mean (squared error {error:.4g}, of the mean "
             f"{spread:.4g}): nothing was learned. Try a smaller learning_rate or more epochs",
             stacklevel=2,
         )
-    return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish, explained)
+    return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish, explained, before)
 
 
 @torch.no_grad()

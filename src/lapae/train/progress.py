@@ -17,6 +17,10 @@ Record = dict[str, Any]
 class Observer(Protocol):
     """What the loop tells its observers."""
 
+    def say(self, text: str) -> None:
+        """What was understood and chosen, before training; what came of it, after."""
+        ...
+
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
         """Training goes on after `epoch` epochs, to `epochs` at most, each of `n_batches` steps."""
         ...
@@ -36,8 +40,14 @@ class Observer(Protocol):
 
 def describe(record: Record) -> str:
     """An epoch's numbers in a line."""
+    parts = []
+    if record.get("error") is not None:
+        parts.append(f"error per value {record['error']:.4g}")
+    if record.get("explained") is not None:
+        parts.append(f"explained {100 * record['explained']:.1f} %")
     names = ("loss", "valid_loss", "learning_rate")
-    return "  ".join(f"{name.replace('_', ' ')} {record[name]:.6g}" for name in names if record.get(name) is not None)
+    parts += [f"{name.replace('_', ' ')} {record[name]:.6g}" for name in names if record.get(name) is not None]
+    return "  ".join(parts)
 
 
 class Lines:
@@ -45,6 +55,9 @@ class Lines:
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
+
+    def say(self, text: str) -> None:
+        print(text, file=self.file, flush=True)
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
         """Remember what the time left depends on."""
@@ -65,7 +78,7 @@ class Lines:
 
 
 class Bar:
-    """A rich progress bar over all steps, the last epoch's losses beside it."""
+    """A rich progress bar over all steps, the last epoch's numbers on held-out data beside it."""
 
     REFRESH = 0.1
     """Seconds between updates: a step of a small network is shorter than one."""
@@ -76,6 +89,9 @@ class Bar:
 
         columns = (TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
         self.bar = Progress(*columns, TimeRemainingColumn(elapsed_when_finished=True), console=Console(file=file))
+
+    def say(self, text: str) -> None:
+        self.bar.console.print(text, highlight=False, markup=False)
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
         self.n_batches, self.n_steps, self.shown = max(n_batches, 1), 0, 0.0
@@ -94,7 +110,10 @@ class Bar:
 
     def epoch(self, record: Record) -> None:
         self.done, self.n_steps = record["epoch"], 0
-        self.bar.update(self.task, completed=self.done, description=describe(record))
+        short = [f"error {record['error']:.3g}"] if record.get("error") is not None else []
+        short += [f"explained {100 * record['explained']:.1f} %"] if record.get("explained") is not None else []
+        short.append(f"loss {record.get('valid_loss', record['loss']):.4g}")
+        self.bar.update(self.task, completed=self.done, description="  ".join(short))
 
     def close(self) -> None:
         self.bar.stop()
@@ -109,6 +128,9 @@ class TensorBoard:
         except ImportError as error:
             raise ConfigError("tensorboard is not installed: pip install 'lapae[tensorboard]'") from error
         self.folder, self.writer_class = folder, SummaryWriter
+
+    def say(self, text: str) -> None:
+        """Nothing: scalars alone."""
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
         """Open the event file; what came after `epoch` in an earlier one is void."""

@@ -1,0 +1,35 @@
+"""Training in a line: what was understood of the data and chosen, and what came of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lapae.config import Config
+from lapae.data import Data
+
+ROLES = {"train": "to train", "valid": "to steer", "calib": "to calibrate", "test": "to test"}
+
+
+def understood(config: Config, data: Data) -> str:
+    """What the data are, how they are divided, and what is trained on them."""
+    sizes = {name: len(getattr(data, name)) for name in ROLES}
+    parts = ", ".join(f"{n:,} {ROLES[name]}" for name, n in sizes.items() if n)
+    model, options, train = config.model, config.method.options, config.train
+    chosen = [config.method.method, model.network, f"K = {model.latent_dim}", getattr(options, "hessian", None)]
+    epochs = f"{train.epochs} epochs in batches of {train.batch_size}"
+    return (
+        f"{data.space.describe(sum(sizes.values()))}; {parts}; {', '.join(str(one) for one in chosen if one)}; {epochs}"
+    )
+
+
+def outcome(metrics: dict[str, Any], k: int | None) -> str:
+    """How much of the variance of held-out data is explained, and by principal components."""
+    if metrics.get("explained") is None:
+        return "held-out data do not vary: there is nothing to explain"
+    explained = f"{100 * metrics['explained']:.1f} % of the variance of held-out data explained"
+    if metrics.get("explained_by_pca") is None:
+        return explained
+    pca = f"{100 * metrics['explained_by_pca']:.1f} % by PCA with {k} component{'' if k == 1 else 's'}"
+    if metrics["best_epoch"]:
+        return f"{explained}, {pca}"
+    return f"{explained}, {pca}: training found nothing better beyond doubt, and its start, a PCA, is kept"
