@@ -25,10 +25,12 @@ Predict = Callable[[Tensor], Prediction]
 
 HIDE = (0.1, 0.6)
 """Shares of values hidden from the network to learn how far imputed values are off: each datum has one of its own."""
-COPIES = 1000
-"""Data at least to hide values of in a table; fewer are hidden several times over."""
-ITERATED = 128
-"""Data of other kinds to hide values of: to fill these in takes many passes."""
+COPIES = 2000
+"""Data to hide values of in a table; fewer are hidden several times over."""
+ITERATED = 32
+"""Data of other kinds to hide values of: to fill these in takes many passes, and each has many values."""
+COMPARED = 128
+"""The same, to compare with."""
 FEW = 50
 """Held-out data, at least, to fit deviations to; of fewer, training data serve too."""
 MOST_ROWS = 2000
@@ -83,7 +85,7 @@ class Calibration:
         """The radius of intervals for values missing as in `missing` (B, *features): the held-out data are given such
         holes, and `complete` fills them in."""
         masks = missing[missing.flatten(1).any(1)]
-        rows = several(self.rows, table=self.surprise.bank is not None)
+        rows = several(self.rows, COPIES if self.surprise.bank is not None else COMPARED)
         mask = masks[torch.from_numpy(np.resize(np.random.default_rng(0).permutation(len(masks)), len(rows)))]
         seen = torch.where(mask, torch.nan, rows)
         return radius_of(complete(seen), seen, torch.where(mask, rows, torch.nan), self.hidden)
@@ -137,7 +139,7 @@ def fit_hidden(complete: Predict, train: Tensor, valid: Tensor, *, table: bool) 
 
     def hide(rows: Tensor) -> tuple[Tensor, Tensor]:
         """Some of the data as the network sees them, and what it does not see."""
-        many = several(rows, table=table)
+        many = several(rows, COPIES if table else ITERATED)
         low, high = HIDE
         share = low + (high - low) * torch.rand(len(many), generator=generator)
         gone = torch.rand(many.shape, generator=generator) < share.reshape(-1, *(1 for _ in many.shape[1:]))
@@ -148,11 +150,9 @@ def fit_hidden(complete: Predict, train: Tensor, valid: Tensor, *, table: bool) 
     return fit_spread(known, rows, found, seen, truth)
 
 
-def several(rows: Tensor, *, table: bool) -> Tensor:
-    """`rows` (n, *features), several times over where they are few; some of them where there are many values."""
-    if table:
-        return rows.repeat(max(1, -(-COPIES // len(rows))), *(1 for _ in rows.shape[1:]))
-    return rows[torch.linspace(0, len(rows) - 1, min(len(rows), ITERATED)).long()]
+def several(rows: Tensor, n: int) -> Tensor:
+    """n of `rows` (m, *features), evenly from all; where they are fewer, each about n / m times."""
+    return rows[torch.linspace(0, len(rows) - 1, n).long()] if len(rows) >= n else rows[torch.arange(n) % len(rows)]
 
 
 def patterns(missing: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
