@@ -6,6 +6,7 @@
 FOLDER is the data folder of the tests (imputation/*.csv, adbench/*.npz, mnist, fashion_mnist, where there). Of every
 set 60 % of the (normal) rows, at most 3,000, are given to `fit` with the defaults; of the rest at most 2,000 are new.
 Sets are done from small to large, with one line of results each; what the file has already is not done again.
+With --peer, crepes (`pip install crepes`) makes the intervals around a plain autoencoder, from the same held-out rows.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def load(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray | None]:
     return np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 28, 28), None
 
 
-def run(name: str, folder: Path, seed: int) -> dict:
+def run(name: str, folder: Path, seed: int, *, peer: bool = False) -> dict:
     from lapae import LaplacianAutoencoder
 
     x, anomalies = load(name, folder)
@@ -70,6 +71,8 @@ def run(name: str, folder: Path, seed: int) -> dict:
     if anomalies is not None:
         some = anomalies[rng.permutation(len(anomalies))[: max(1, len(new) // 9)]]
         found |= of_discoveries(model, new, some)
+    if peer and new.ndim == 2:
+        found |= of_peer(model, train, new, seed)
     return found
 
 
@@ -130,6 +133,43 @@ def of_discoveries(model, new: np.ndarray, anomalies: np.ndarray) -> dict:
     }
 
 
+def of_peer(model, train: np.ndarray, new: np.ndarray, seed: int) -> dict:
+    """crepes: split conformal intervals, each value normalised by the errors at the nearest training codes."""
+    from crepes import ConformalRegressor  # pyright: ignore[reportMissingImports]
+    from crepes.extras import DifficultyEstimator  # pyright: ignore[reportMissingImports]
+    from scipy.stats import spearmanr
+
+    from lapae import LaplacianAutoencoder
+    from lapae.data import Data
+
+    plain = LaplacianAutoencoder(method="ae", random_state=seed, device="cpu").fit(train)
+    data = Data.of(train)
+    parts = [np.asarray(data.train.x), np.asarray(data.calib.x), new]
+    codes = [plain.transform(part) for part in parts]
+    expected = [plain.reconstruct(part) for part in parts]
+    varies = np.flatnonzero(new.std(0) > 0)
+    low, high = (np.empty_like(new) for _ in range(2))
+    for j in varies:
+        left = [part[:, j] - mean[:, j] for part, mean in zip(parts, expected, strict=True)]
+        difficulty = DifficultyEstimator().fit(X=codes[0], residuals=left[0], scaler=True)
+        _, of_calib, of_new = (difficulty.apply(X=code) for code in codes)
+        peer = ConformalRegressor().fit(residuals=left[1], sigmas=of_calib)
+        ends = peer.predict_int(expected[2][:, j], sigmas=of_new, confidence=0.9)
+        low[:, j], high[:, j] = ends[:, 0], ends[:, 1]
+    ours = np.subtract(*model.predict_interval(new, 0.9)[::-1])[:, varies]
+    theirs = (high - low)[:, varies]
+    error = np.abs(new - expected[2])[:, varies]
+    units = np.sqrt(np.square(error).mean(0)) + 1e-12
+    ratio = np.log(np.median(ours, 0) + 1e-12) - np.log(np.median(theirs, 0) + 1e-12)
+    return {
+        "crepes: interval 0.9": float(((new >= low) & (new <= high))[:, varies].mean()),
+        "crepes: rank correlation, cell in its units": float(
+            spearmanr((theirs / units).ravel(), (error / units).ravel())[0]
+        ),
+        "median width, ours / theirs": float(np.exp(ratio[np.isfinite(ratio)].mean())),
+    }
+
+
 def aim(column: str) -> float | None:
     """What a column should be: the number that its name ends in."""
     last = column.split()[-1]
@@ -166,6 +206,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--sets", nargs="+", help="some of them by name; all where not given")
+    parser.add_argument("--peer", action="store_true", help="crepes beside it, of tables")
     parser.add_argument("--out", type=Path, default=Path("calibration.jsonl"))
     parser.add_argument("--table", type=Path, help="print the summary of a file of results, and do nothing else")
     args = parser.parse_args()
@@ -180,7 +221,7 @@ def main() -> None:
         for name in args.sets or sets(args.data):
             if (name, seed) in done:
                 continue
-            rows.append(run(name, args.data, seed))
+            rows.append(run(name, args.data, seed, peer=args.peer))
             with args.out.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
             print(name, seed, f"{rows[-1]['seconds']:.0f} s", flush=True)

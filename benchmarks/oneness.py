@@ -3,11 +3,11 @@
     python benchmarks/oneness.py --data FOLDER [--sets fashion_mnist mnist faces] [--seeds 0] [--out results.jsonl]
     python benchmarks/oneness.py --table results.jsonl
 
-FOLDER is the data folder of the tests (mnist, fashion_mnist, celeba). A model with the estimator's defaults is fitted to
-some training images of one set, and asked about new ones of it and about the other set, and blurred (5x5 mean), inverted,
-faint (times 0.3), noisy (0.3), shifted (7 pixels), blank and grey versions. AUROC of the score, beside that of the
-log-likelihood, and the share that `predict` flags at a rate of 5 %. One line of results per set and seed; what the file
-has already is not done again.
+FOLDER is the data folder of the tests (mnist, fashion_mnist, celeba). A model with the estimator's defaults is fitted
+to some training images of one set, and asked about new ones of it and about the other set, and blurred (5x5 mean),
+inverted, faint (times 0.3), noisy (0.3), shifted (7 pixels), blank and grey versions. AUROC of the score, beside that
+of the log-likelihood, and the share that `predict` flags at a rate of 5 %. One line of results per set and seed; what
+the file has already is not done again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ def run(name: str, folder: Path, seed: int, n_train: int, n_test: int, epochs: i
 def table(rows: list[dict]) -> str:
     """AUROC of the score, that of the log-likelihood in brackets, in Markdown."""
     kinds = list(dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, dict)))
-    lines = [f"| in | seed | {' | '.join(kinds)} | mean | worst | false alarms at 5 % |", "|---" * (len(kinds) + 5) + "|"]
+    lines = [
+        f"| in | seed | {' | '.join(kinds)} | mean | worst | false alarms at 5 % |",
+        "|---" * (len(kinds) + 5) + "|",
+    ]
     for row in rows:
         there = [row.get(kind) for kind in kinds]
         cells = [f"{v['auroc']:.3f} ({v['log-likelihood']:.2f})" if v else "" for v in there]
