@@ -157,6 +157,13 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         )
         return self._settle()
 
+    def set_params(self, **params: Any) -> LaplacianAutoencoder:
+        """As in scikit-learn. `contamination`, `predictive` and `n_samples` also take effect on a fitted estimator."""
+        super().set_params(**params)
+        if "model_" in self.__dict__:
+            self.model_.predicting(predictive=params.get("predictive"), n_samples=params.get("n_samples"))
+        return self
+
     def transform(self, X: Any, return_std: bool = False) -> Any:
         """Codes (n, K), the mean over networks; with `return_std` also their deviation over networks (n, K)."""
         z, z_std = self._fitted().encode(self._validated(X))
@@ -197,6 +204,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def decision_function(self, X: Any) -> np.ndarray:
         """`score_samples` minus the threshold: negative is out of distribution."""
         return self.score_samples(X) - self.offset_
+
+    @property
+    def offset_(self) -> float:
+        """The threshold on `score_samples`, at the rate `contamination`."""
+        rate = FALSE_DISCOVERIES if self.contamination == "auto" else self.contamination
+        return -self._fitted().threshold(float(rate))
 
     def p_value(self, X: Any) -> np.ndarray:
         """Share (n,) of held-out normal data at least as unusual: uniform on new normal data, small is unusual."""
@@ -294,8 +307,6 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         self.history_ = self.model_.history
         self.n_iter_ = max(1, len(self.history_))
         self.latent_dim_ = self._n_features_out = int(np.prod(self.model_.code_shape))
-        rate = FALSE_DISCOVERIES if self.contamination == "auto" else self.contamination
-        self.offset_ = -self.model_.threshold(float(rate))
         return self
 
     def _fitted(self) -> Model:

@@ -7,7 +7,7 @@ into the model's space and back, and `calibration` makes the numbers hold on new
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.config import Config
+from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import RunError
 from lapae.methods import Method
@@ -24,9 +24,9 @@ from lapae.predict.calibrate import MOST_ROWS, Calibration, calibrate
 from lapae.predict.conformal import threshold
 from lapae.predict.decode import decode
 from lapae.predict.density import MOST_CODES
-from lapae.predict.fill import completions, guess
+from lapae.predict.fill import complete, completions
 from lapae.predict.generate import from_codes
-from lapae.predict.memory import Memory, best_guess, draw_completions, remember
+from lapae.predict.memory import Memory, draw_completions, remember
 from lapae.predict.prediction import Quantity
 from lapae.space import Source, Space
 
@@ -109,18 +109,26 @@ class Model:
         x, calibration = self.tensor(X), self._calibrated()
         found = self.predict(x)
         reach = numpy(calibration.spread.deviation(found, x)) * calibration.radius.at(level)
-        return self._around(numpy(found.x_mean), reach)
+        ends = self._around(numpy(found.x_mean), reach)
+        if not x.isnan().any():
+            return ends
+        coded = self.space.code(X)
+        missing = np.isnan(coded)
+        low, high = (np.where(missing, a, b) for a, b in zip(self.impute_interval(coded, level), ends, strict=True))
+        return low, high
 
     def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
         """X with its missing values filled in: the best guess, or `n_samples` completions (n_samples, n, *shape)."""
         coded = self.space.code(X)
         x = self.tensor(coded)
-        how: dict[str, Any] = {"seed": self.seed, "value_range": self.space.value_range}
-        if self.space.kind != "table" and x.isnan().any():
+        if n_samples is None:
+            guess = self._complete(x).x_mean
+            assert guess is not None
+            made = torch.where(x.isnan(), guess, x)
+        elif self.space.kind != "table" and x.isnan().any():
             made = self._from_memory(x, n_samples)
-        elif n_samples is None:
-            made = guess(self.method, self.predict, x, **how)
         else:
+            how = {"seed": self.seed, "value_range": self.space.value_range}
             made = completions(self.method, self._calibrated(), self.predict, x, n_samples, **how)
         if self.space.kind == "image":
             made = made.clamp(*self.space.value_range)
@@ -129,10 +137,8 @@ class Model:
             return np.broadcast_to(coded, filled.shape).copy()
         return np.where(np.isnan(coded), filled, coded)
 
-    def _from_memory(self, x: Tensor, n: int | None) -> Tensor:
+    def _from_memory(self, x: Tensor, n: int) -> Tensor:
         """Large parts that are missing have several answers: those of training data that go with what is observed."""
-        if n is None:
-            return best_guess(self.method, self._remembers(), x, seed=self.seed)
         if n < 1:
             raise ValueError(f"n_samples={n}: expected at least 1")
         made = draw_completions(self.method, self._remembers(), x, n, seed=self.seed)
@@ -148,10 +154,10 @@ class Model:
         missing = x.isnan()
         if not missing.any():
             return coded.copy(), coded.copy()
-        found = self.predict(x)
-        radius = calibration.hidden_radius(self.predict, missing)
+        found = self._complete(x)
+        radius = calibration.hidden_radius(self._complete, missing)
         reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level)
-        low, high = self._around(numpy(found.x_mean), reach)
+        low, high = self._around(numpy(found.x_mean), reach, clip=self.space.kind == "image")
         known = ~np.isnan(coded)
         return np.where(known, coded, low), np.where(known, coded, high)
 
@@ -208,6 +214,25 @@ class Model:
         how = {"predictive": options.predictive or "mc", "n_samples": options.n_samples or 20}
         return predict(self.method, x, seed=self.seed, want=want, **how)
 
+    def predicting(
+        self, *, predictive: str | None = None, n_samples: int | None = None, seed: int | None = None
+    ) -> Model:
+        """The model, from now on predicting in another way, where given: what new data are compared with is predicted
+        in that way too, so that p-values and intervals hold."""
+        method, train = self.config.method, self.config.train
+        given = {"predictive": predictive, "n_samples": n_samples}
+        method = MethodConfig(method.method, method.options, **{k: v for k, v in given.items() if v is not None})
+        train = train if seed is None else replace(train, seed=seed)
+        config = replace(self.config, method=method, train=train)
+        if config != self.config:
+            before, self.config = self.config, config
+            try:
+                self.calibration = self.calibration and self.calibration.anew(self.predict)
+            except ValueError:
+                self.config = before
+                raise
+        return self
+
     def _calibrated(self) -> Calibration:
         if self.calibration is None:
             raise RunError("this model has no calibration: it was saved before its training was finished")
@@ -218,11 +243,20 @@ class Model:
             raise RunError("this model has no density of codes: it was saved before its training was finished")
         return self.memory
 
-    def _around(self, mean: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _complete(self, x: Tensor) -> Prediction:
+        memory = None if self.space.kind == "table" else self._remembers()
+        how = {"seed": self.seed, "value_range": self.space.value_range}
+        return complete(self.method, self.predict, x, memory=memory, **how)
+
+    def _around(self, mean: np.ndarray, reach: np.ndarray, *, clip: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Intervals in the user's units, with `clip` within the range of images; that of a word is the word itself."""
+        words = [slice(*span) for kind, *span in self.space.parts if kind in ("bernoulli", "categorical")]
+        for span in words:
+            reach[:, span] = 0.0
         low, high = mean - reach, mean + reach
-        if self.space.kind == "image":
+        if clip:
             low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
-        return self.space.to_user(low), self.space.to_user(high)
+        return self.space.to_user(low, whole=False), self.space.to_user(high, whole=False)
 
     def settle(self) -> Model:
         """Ready to predict: tables in 64 bits on a CPU, so that a datum's score does not depend on its batch."""
@@ -244,7 +278,9 @@ class Model:
         most = min(MOST_CODES, max(MOST_ROWS, MOST_VALUES // train[0].numel()))
         many = some(data.train.x, most) if len(data.train.x) > MOST_ROWS else train
         self.memory = remember(self.method, many, valid)
-        self.calibration = calibrate(self.predict, train, valid, calib, table=self.space.kind == "table")
+        self.calibration = calibrate(
+            self.predict, self._complete, train, valid, calib, table=self.space.kind == "table"
+        )
 
     def save(self, run: Run) -> None:
         """Write the model into a run folder: the run is finished then."""

@@ -526,3 +526,76 @@ def test_a_look_at_a_table(people, capsys):
     assert found["summary"] == "1,797 gray images of 8x8"
     assert found["splits"] == {"train": 1255, "valid": 162, "calib": 200, "test": 180}
     assert main(["data", str(root / "nowhere.csv")]) == 2
+
+
+def test_reconstruct_a_table_with_intervals_beside_its_values(place, holes, tmp_path, capsys):
+    out = tmp_path / "expected.csv"
+    assert main(["reconstruct", str(place / "table"), str(holes), "-o", str(out), "--level", "0.8", *FAST]) == 0
+    header, *rows = rows_of(out)
+    expected = ["name", "temp", "temp_low", "temp_high", "speed", "speed_low", "speed_high", "kind"]
+    assert header == [*expected, "load", "load_low", "load_high"]
+    assert [(row[0], row[7]) for row in rows] == [("first", "a"), ("second", "b"), ("third", "a")]
+    values = np.array([[*row[1:7], *row[8:]] for row in rows], float).reshape(3, 3, 3)
+    assert (values[..., 1] < values[..., 0]).all()
+    assert (values[..., 0] < values[..., 2]).all()
+    model = LaplacianAutoencoder.load(place / "table").model_.predicting(n_samples=3)
+    x = np.array([[50.25, 51.5, 49], [48, np.nan, 52], [np.nan, 50, np.nan]])  # speed, temp, load
+    low, high = model.interval(x, 0.8)
+    ours = np.stack([model.reconstruct(x)[0], low, high], -1)[:, [1, 0, 2]]
+    np.testing.assert_allclose(values, ours, rtol=1e-5)
+    assert main(["reconstruct", str(place / "table"), str(holes), "-o", str(out), "--level", "1.5"]) == 2
+    assert "level = 1.5" in capsys.readouterr().err
+
+
+def test_impute_writes_intervals_beside_what_it_fills_in(place, holes, tmp_path):
+    out = tmp_path / "full.csv"
+    assert main(["impute", str(place / "table"), str(holes), "-o", str(out), "--level", "0.9"]) == 0
+    header, *rows = rows_of(out)
+    before = rows_of(holes)
+    gaps = {(1, "temp"), (2, "speed"), (2, "load")}
+    for i, row in enumerate(rows):
+        cells = dict(zip(header, row, strict=True))
+        given = dict(zip(before[0], before[i + 1], strict=True))
+        for name in ("temp", "speed", "load"):
+            low, value, high = (cells[name + end] for end in ("_low", "", "_high"))
+            if (i, name) in gaps:
+                assert float(low) < float(value) < float(high)
+            else:
+                assert low == value == high == given[name]
+
+
+def test_intervals_of_arrays_and_images(place, tmp_path):
+    x = 50 + np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
+    x[2, 1] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    table = [str(place / "table"), str(tmp_path / "x.npy")]
+    for command in ("impute", "reconstruct"):
+        assert (
+            main([command, *table, "-o", str(tmp_path / "full.npy"), "--level", "0.9"]) == 2
+        )  # one array is not three
+        assert main([command, *table, "-o", str(tmp_path / "full.npz"), "--level", "0.9"]) == 0
+        with np.load(tmp_path / "full.npz") as found:
+            assert found["x"].dtype == x.dtype
+            assert (found["low"] <= found["x"]).all()
+            assert (found["x"] <= found["high"]).all()
+            same = found["low"] == found["high"]
+        np.testing.assert_array_equal(same, ~np.isnan(x) & (command == "impute"))
+    out = tmp_path / "pictures"
+    assert main(["reconstruct", str(place / "images"), str(place / "pictures"), "-o", str(out), *FAST]) == 0
+    assert len(list(out.glob("*.png"))) == 3 * 24
+    low, mean, high = (np.asarray(Image.open(out / f"03{end}.png")).astype(int) for end in ("_low", "", "_high"))
+    assert ((low <= mean) & (mean <= high)).all()
+    assert (high - low).mean() > 1
+    single = tmp_path / "one.png"
+    assert main(["reconstruct", str(place / "images"), str(place / "pictures" / "03.png"), "-o", str(single)]) == 0
+    assert {p.name for p in tmp_path.glob("one*.png")} == {"one.png", "one_low.png", "one_high.png"}
+
+
+def test_another_predictive_is_compared_with_itself(place, tmp_path):
+    """p-values of the data that the run was trained on stay spread out, whatever makes the predictions."""
+    for predictive in ("mc", "linearized", "moments"):
+        out = tmp_path / f"{predictive}.npz"
+        given = ["--predictive", predictive, "--n-samples", "4", "--device", "cpu"]
+        assert main(["score", str(place / "table"), str(place / "train.csv"), "-o", str(out), *given]) == 0
+        with np.load(out) as found:
+            assert 0.3 < found["p_value"].mean() < 0.8

@@ -310,3 +310,31 @@ def test_modules_that_do_not_fit_the_data_are_named(widths, message):
     network = tuple(nn.Linear(*width) for width in widths)
     with pytest.raises(ValueError, match=message):
         LaplacianAutoencoder(network=network, **QUICK).fit(np.random.default_rng(0).random((30, 6)))
+
+
+def test_rate_and_predictive_take_effect_on_a_fitted_estimator(fitted):
+    new, before = curve(1000, seed=5), fitted.score_samples(curve(5))
+    for rate in (0.2, 0.05):
+        assert (fitted.set_params(contamination=rate).predict(new) == -1).mean() == pytest.approx(rate, abs=0.08)
+    fitted.set_params(predictive="mc", n_samples=5)
+    assert (fitted.score_samples(curve(5)) != before).all()
+    assert (fitted.p_value(new) <= 0.1).mean() == pytest.approx(0.1, abs=0.06)
+    with pytest.raises(ValueError, match="unknown predictive"):
+        fitted.set_params(predictive="magic")
+    fitted.set_params(predictive="moments", n_samples=20)
+    np.testing.assert_array_equal(fitted.score_samples(curve(5)), before)
+
+
+def test_intervals_of_images_hold_what_the_eye_sees_as_black():
+    """At 50 % an interval of a black pixel holds half of the black ones, not all of them because it ends at 0."""
+    x = np.random.default_rng(0).random((400, 8, 8))
+    x = np.where(x > 0.7, x, 0.0) * np.linspace(0.2, 1, 8)
+    model = LaplacianAutoencoder(**QUICK).fit(x[:300])
+    low, high = model.predict_interval(x[300:], 0.5)
+    assert ((low <= x[300:]) & (x[300:] <= high)).mean() == pytest.approx(0.5, abs=0.05)
+    holes = np.where(np.random.default_rng(1).random(x[300:].shape) < 0.3, np.nan, x[300:])
+    low, high = model.impute_interval(holes, 0.5)
+    full = model.impute(holes)
+    assert ((low <= full) & (full <= high)).all()
+    assert low.min() >= 0
+    assert high.max() <= 1

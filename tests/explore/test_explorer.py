@@ -136,7 +136,9 @@ def test_rows_are_told_in_the_units_of_the_data(of_rows):
     assert 50 < completed["mean"][2] < 150
     assert completed["low"][2] < completed["mean"][2] < completed["high"][2]
     assert completed["low"][0] == completed["high"][0] == pytest.approx(stored[0], rel=1e-3)
-    assert sum(found["blame"]) == pytest.approx(1, abs=0.01)
+    shares = [sum(of_rows.item("train", i)["blame"]) for i in range(8)]  # 0 of a row that is ordinary in every way
+    assert all(min(share, abs(share - 1)) < 0.01 for share in shares)
+    assert max(shares) == pytest.approx(1, abs=0.01)
     assert all(low < mean < high for low, mean, high in zip(found["low"], found["mean"], found["high"], strict=True))
     told = opening(of_rows, "x")
     assert told["named"][0]["name"] == "mass"

@@ -60,6 +60,15 @@ def test_intervals_hold_for_every_feature_whatever_its_distribution(level, share
         np.testing.assert_allclose(inside.mean(0), level, atol=0.025)
 
 
+@pytest.mark.parametrize("n", [25, 40, 90])
+def test_the_level_is_met_on_average_for_few_data(n):
+    """A rank rounded up holds too much: 0.533 at 0.5 for 14 data."""
+    rng = np.random.default_rng(n)
+    for level in (0.5, 0.8, 0.9):
+        radii = Radius.of(rng.random((n, 3000))).at(level)  # of uniform ratios the radius is what it holds
+        assert radii.mean() == pytest.approx(level, abs=0.005)
+
+
 def test_few_data_widen_and_do_not_break():
     ratio = np.abs(np.random.default_rng(0).standard_normal((30, 4)))
     ratio[:, 3] = np.nan  # a feature without a held-out value takes the radius of the others

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -88,16 +88,12 @@ class PredictCommand:
 
 def with_options(model: Model, options: Predictive) -> Model:
     """The model, predicting as the options have it where they say so."""
-    from lapae.config import MethodConfig
-
     if options.n_samples is not None and options.n_samples < 1:
         raise ConfigError(f"n_samples = {options.n_samples}: expected at least 1")
-    method, train = model.config.method, model.config.train
-    given = {"predictive": options.predictive, "n_samples": options.n_samples}
-    chosen = MethodConfig(method.method, method.options, **{k: v for k, v in given.items() if v is not None})
-    train = train if options.seed is None else replace(train, seed=options.seed)
-    model.config = replace(model.config, method=chosen, train=train)
-    return model
+    try:
+        return model.predicting(predictive=options.predictive, n_samples=options.n_samples, seed=options.seed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def open_model(run: Path, options: Device) -> Model:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lapae.data import Block, DataError, Reader
+from lapae.cli.values import Made
+from lapae.data import DataError, Reader
 from lapae.runs.outputs import csv_rows, write_arrays
 from lapae.space.series import Fold
 
@@ -52,13 +53,18 @@ def write_steps(source: Reader, blocks: Iterator[Rows], out: Path, model: Model,
     return len(score), int(outlier.sum())
 
 
-def filled_steps(source: Reader, blocks: Iterator[Any]) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
-    """The steps of a series without a hole, from windows without a hole: the mean over the windows that hold a step."""
-    folded = None
-    for block, x, _ in blocks:
+def made_steps(source: Reader, blocks: Iterator[Made]) -> Iterator[Made]:
+    """The steps of a series from its windows: values and ends of intervals are means over the windows with a step."""
+    folded: list[Fold] = []
+    every = True
+    for made in blocks:
         assert source.steps is not None
-        folded = folded or Fold(len(source.steps.x))
-        folded.add(np.array([int(cell) for (cell,) in block.cells]), x)
-    if folded is not None and source.steps is not None:
-        missing = np.isnan(source.steps.x)
-        yield source.steps, np.where(missing, folded.mean(), source.steps.x), missing
+        parts = (made.x, *(made.ends or ()))
+        folded = folded or [Fold(len(source.steps.x)) for _ in parts]
+        every = every and bool(made.ours.all())
+        for fold, part in zip(folded, parts, strict=True):
+            fold.add(np.array([int(cell) for (cell,) in made.block.cells]), part)
+    if folded and source.steps is not None:
+        ours = np.isnan(source.steps.x) | every
+        x, *ends = (np.where(ours, fold.mean(), source.steps.x) for fold in folded)
+        yield Made(source.steps, x, ours, (ends[0], ends[1]) if ends else None)

@@ -9,14 +9,14 @@ same values, so that missing values neither help nor hurt.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lapae.predict.conformal import LEVELS, Radius, p_values
-from lapae.predict.prediction import Prediction
+from lapae.predict.prediction import Prediction, join
 from lapae.predict.spread import Spread, fit_spread
 from lapae.predict.surprise import Surprise, fit_surprise, from_tensors, to_tensors
 
@@ -25,8 +25,14 @@ Predict = Callable[[Tensor], Prediction]
 
 HIDE = (0.1, 0.6)
 """Shares of values hidden from the network to learn how far imputed values are off: each datum has one of its own."""
-COPIES = 400
-"""Data at least to hide values of; fewer are hidden several times over."""
+COPIES = 2000
+"""Data to hide values of in a table; fewer are hidden several times over."""
+ITERATED = 32
+"""Data of other kinds to hide values of: to fill these in takes many passes, and each has many values."""
+COMPARED = 128
+"""The same, to compare with."""
+FEW = 50
+"""Held-out data, at least, to fit deviations to; of fewer, training data serve too."""
 MOST_ROWS = 2000
 """Held-out data kept to compare with."""
 MOST_PATTERNS = 32
@@ -77,26 +83,30 @@ class Calibration:
         surprise[empty] = p[empty] = np.nan
         return surprise, p
 
-    def hidden_radius(self, predict: Predict, missing: Tensor) -> Radius:
+    def hidden_radius(self, complete: Predict, missing: Tensor) -> Radius:
         """The radius of intervals for values missing as in `missing` (B, *features): the held-out data are given such
-        holes, and filled."""
-        holes = missing.flatten(1).any(1)
-        masks = missing[holes]
-        turns = torch.from_numpy(np.resize(np.random.default_rng(0).permutation(len(masks)), len(self.rows)))
-        mask = masks[turns]
-        seen = torch.where(mask, torch.nan, self.rows)
-        found = predict(seen)
-        assert found.x_mean is not None
-        ratio = (self.rows - found.x_mean).abs() / self.hidden.deviation(found, seen)
-        ratio = torch.where(mask, ratio, torch.nan)
-        return Radius.of(ratio.numpy(), shared=ratio[0].numel() > SHARED)
+        holes, and `complete` fills them in."""
+        masks = missing[missing.flatten(1).any(1)]
+        rows = several(self.rows, COPIES if self.surprise.bank is not None else COMPARED)
+        mask = masks[torch.from_numpy(np.resize(np.random.default_rng(0).permutation(len(masks)), len(rows)))]
+        seen = torch.where(mask, torch.nan, rows)
+        return radius_of(complete(seen), seen, torch.where(mask, rows, torch.nan), self.hidden)
+
+    def anew(self, predict: Predict) -> Calibration:
+        """The same for another way to predict: the held-out data are predicted in that way too."""
+        found = predict(self.rows)
+        radius = radius_of(found, self.rows, self.rows, self.spread)
+        return replace(self, radius=radius, reference=self.surprise(found, self.rows))
 
 
-def calibrate(predict: Predict, train: Tensor, valid: Tensor, rows: Tensor, *, table: bool) -> Calibration:
+def calibrate(
+    predict: Predict, complete: Predict, train: Tensor, valid: Tensor, rows: Tensor, *, table: bool
+) -> Calibration:
     """Fit deviations and surprise, and take the held-out data in to compare with.
 
     Args:
         predict: the trained model.
+        complete: likewise, of data with missing values: what it expects in their place.
         train: some training data (R, *features) in the model's space, whose codes are the neighbours to look for.
         valid: data that training has not seen to fit on; training data serve where there are none.
         rows: other such data to compare with; those of `valid` serve where there are none.
@@ -104,30 +114,47 @@ def calibrate(predict: Predict, train: Tensor, valid: Tensor, rows: Tensor, *, t
     """
     valid = valid if len(valid) else train
     rows = (rows if len(rows) else valid)[:MOST_ROWS]
-    known = predict(train)
-    assert known.z_mean is not None
-    codes = known.z_mean.flatten(1)
-    found, of_rows = predict(valid), predict(rows)
-    spread = fit_spread(found, valid, valid, codes)
-    hidden = fit_hidden(predict, valid, codes)
-    # Held-out data are compared with each other too, each leaving itself out: for few data that is a third more.
-    every = torch.cat([train, valid, rows]) if table else train
-    surprise = fit_surprise(every, predict(every) if table else known, found, valid, spread, table=table)
-    assert of_rows.x_mean is not None
-    ratio = (rows - of_rows.x_mean).abs() / spread.deviation(of_rows, rows)
-    radius = Radius.of(ratio.numpy(), shared=rows[0].numel() > SHARED)
+    known, found = predict(train), predict(valid)
+    both = torch.cat([train, valid])
+    joined = join([known, found])
+    seen, of_seen = (valid, found) if len(valid) >= FEW else (both, joined)
+    spread = fit_spread(known, train, of_seen, seen, seen)
+    hidden = fit_hidden(complete, train, seen, table=table)
+    # The data to compare with are no neighbours of their own: new data are not either.
+    banks = (both, joined) if table else (train, known)
+    surprise = fit_surprise(*banks, found, valid, spread, table=table)
+    of_rows = predict(rows)
+    radius = radius_of(of_rows, rows, rows, spread)
     return Calibration(spread, hidden, surprise, radius, rows, surprise(of_rows, rows))
 
 
-def fit_hidden(predict: Predict, valid: Tensor, codes: Tensor) -> Spread:
+def radius_of(found: Prediction, seen: Tensor, truth: Tensor, spread: Spread) -> Radius:
+    """From held-out data as the network saw them, and their values, NaN where they do not count."""
+    assert found.x_mean is not None
+    ratio = (truth - found.x_mean).abs() / spread.deviation(found, seen)
+    return Radius.of(ratio.numpy(), shared=ratio[0].numel() > SHARED)
+
+
+def fit_hidden(complete: Predict, train: Tensor, valid: Tensor, *, table: bool) -> Spread:
     """The deviation of values that were hidden from the network, at several shares of hidden values."""
     generator = torch.Generator().manual_seed(0)
-    many = valid.repeat(max(1, -(-COPIES // len(valid))), *(1 for _ in valid.shape[1:]))
-    low, high = HIDE
-    share = low + (high - low) * torch.rand(len(many), generator=generator)
-    hide = torch.rand(many.shape, generator=generator) < share.reshape(-1, *(1 for _ in valid.shape[1:]))
-    seen = torch.where(hide, torch.nan, many)
-    return fit_spread(predict(seen), seen, torch.where(hide, many, torch.nan), codes)
+
+    def hide(rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Some of the data as the network sees them, and what it does not see."""
+        many = several(rows, COPIES if table else ITERATED)
+        low, high = HIDE
+        share = low + (high - low) * torch.rand(len(many), generator=generator)
+        gone = torch.rand(many.shape, generator=generator) < share.reshape(-1, *(1 for _ in many.shape[1:]))
+        return torch.where(gone, torch.nan, many), torch.where(gone, many, torch.nan)
+
+    (_, rows), (seen, truth) = pairs = hide(train), hide(valid)
+    known, found = (complete(pair[0]) for pair in pairs)
+    return fit_spread(known, rows, found, seen, truth)
+
+
+def several(rows: Tensor, n: int) -> Tensor:
+    """n of `rows` (m, *features), evenly from all; where they are fewer, each about n / m times."""
+    return rows[torch.linspace(0, len(rows) - 1, n).long()] if len(rows) >= n else rows[torch.arange(n) % len(rows)]
 
 
 def patterns(missing: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

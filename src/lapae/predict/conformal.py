@@ -5,8 +5,8 @@ With surprises s_1 … s_n of held-out normal data, the p-value of a new surpris
     p = (1 + #{s_i >= s}) / (n + 1)
 
 which is uniform if the new datum and the held-out ones are exchangeable. An interval is mean ± q · deviation with q the
-⌈(n + 1) · level⌉-th smallest held-out |residual| / deviation; it holds the value with probability `level`. Both are
-guarantees on average over data, not for each datum (Vovk et al. 2005; Lei et al. 2018).
+(n + 1) · level-th smallest held-out |residual| / deviation, between two of them interpolated; it holds the value with
+probability `level`. Both hold on average over data, not for each datum (Vovk et al. 2005; Lei et al. 2018).
 """
 
 from __future__ import annotations
@@ -107,11 +107,15 @@ def _quantiles(ordered: np.ndarray, levels: np.ndarray) -> np.ndarray:
     Infinite where a column has too few values for the level.
     """
     counts = (~np.isnan(ordered)).sum(0)
-    rank = np.ceil(levels[:, None] * (counts[None] + 1) - 1e-9).astype(int)  # from 1
-    inside = rank <= counts[None]
-    index = np.clip(rank - 1, 0, max(len(ordered) - 1, 0))
-    found = np.take_along_axis(ordered, index, axis=0) if len(ordered) else np.full(index.shape, np.nan)
-    return np.where(inside & (rank >= 1), found, np.inf)
+    place = levels[:, None] * (counts[None] + 1) - 1  # of n + 1 gaps between n values, the share `level` lies below
+    if not len(ordered):
+        return np.full(place.shape, np.inf)
+    low = np.clip(np.floor(place + 1e-9).astype(int), 0, len(ordered) - 1)
+    below = np.take_along_axis(ordered, low, axis=0)
+    above = np.take_along_axis(ordered, np.minimum(low + 1, len(ordered) - 1), axis=0)
+    part = np.clip(place - low, -1.0, 1.0)  # below the first, between 0 and it
+    found = np.where(part < 0, below * (1 + part), below + part * np.where(np.isnan(above), 0.0, above - below))
+    return np.where(place <= counts[None] - 1 + 1e-9, found, np.inf)
 
 
 def _widened(table: np.ndarray) -> np.ndarray:

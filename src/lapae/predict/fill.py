@@ -6,6 +6,7 @@ reconstruction stands in for what is missing until the two agree (complete.py, t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from lapae.models.missing import Observe
 from lapae.predict.calibrate import Calibration, Predict
 from lapae.predict.complete import impute
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
+from lapae.predict.memory import Memory, best_guess
+from lapae.predict.prediction import Prediction
 from lapae.predict.statistics import expected
 
 STEPS = 5
@@ -29,16 +32,26 @@ def is_masked(method: Method) -> bool:
     return any(isinstance(module, Observe) for module in method.modules())
 
 
-def guess(method: Method, predict: Predict, x: Tensor, *, seed: int, value_range: tuple[float, float]) -> Tensor:
-    """x (n, *shape) with its missing values by the best guess."""
-    if not x.isnan().any():
-        return x
-    if is_masked(method):
-        found = predict(x).x_mean
-        assert found is not None
-        return torch.where(x.isnan(), found, x)
-    options: dict[str, Any] = {"modes": CHAINS, "average": AVERAGE, "steps": STEPS}
-    return impute(method, x, **options, seed=seed, value_range=value_range).mean
+def complete(
+    method: Method,
+    predict: Predict,
+    x: Tensor,
+    *,
+    memory: Memory | None = None,
+    seed: int,
+    value_range: tuple[float, float],
+) -> Prediction:
+    """Predictions of x (n, *shape), with the best guess of what is missing in its place; from `memory`, if any."""
+    if is_masked(method) or not x.isnan().any():
+        return predict(x)
+    if memory is not None:
+        filled = best_guess(method, memory, x, seed=seed)
+    else:
+        options: dict[str, Any] = {"modes": CHAINS, "average": AVERAGE, "steps": STEPS}
+        filled = impute(method, x, **options, seed=seed, value_range=value_range).mean
+    found = predict(filled)
+    assert found.x_mean is not None
+    return replace(found, x_mean=torch.where(x.isnan(), filled, found.x_mean))
 
 
 def completions(
@@ -64,9 +77,10 @@ def completions(
     """
     if n < 1:
         raise ValueError(f"n_samples={n}: expected at least 1")
-    center = guess(method, predict, x, seed=seed, value_range=value_range)
     missing = x.isnan()
-    found = predict(x)
+    found = complete(method, predict, x, seed=seed, value_range=value_range)
+    assert found.x_mean is not None
+    center = torch.where(missing, found.x_mean, x)
     deviation = calibration.hidden.deviation(found, x)
     spread = _networks(method, x, n, seed, value_range).to(center.dtype) - center
     spread = torch.where(missing, spread - spread.mean(0), 0.0)

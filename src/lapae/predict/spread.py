@@ -1,23 +1,24 @@
 """How far values lie from their reconstruction: a deviation for every value, before one has looked at the residual.
 
-The deviation of value j of datum i is g_i · s_j. The noise s_j of a feature is that of held-out residuals. The factor
-g_i says how far this datum is to be trusted; it is log-linear in what the model knows about its own ignorance,
+The deviation of value j of datum i is s_j · exp(w · f_ij). The noise s_j of a feature is that of held-out residuals;
+f_ij is what the model knows about its own ignorance of this value,
 
-    log g = w · [log variance of the output, log variance of the code, log distance to the nearest training codes,
-                 log size of the reconstruction, share of values that are missing, 1]
+    of the datum: log variance of the output and of the code over networks, log distance to the nearest training codes,
+                  log size of the reconstruction, share of values that are missing
+    of the value: log variance of the output, log residual of the training data with the nearest codes,
+                  log distance of the value from its mean
 
-all but the last standardised, with w fitted by ridge regression to the size of held-out residuals. Conformal radii on
-top (conformal.py) make the intervals hold whatever this model gets wrong; what it gets right makes them narrow where
-the model is good and wide where it is not. The same model, fitted to values that were hidden from the network, serves
-imputation.
+each standardised. The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with
+this deviation. Conformal radii on top (conformal.py) make the intervals hold whatever this model gets wrong; what it
+gets right makes them narrow where the model is good and wide where it is not. The same model, fitted to values that
+were hidden from the network, serves imputation.
 
 Shapes: B data, K latent dimensions (flattened), x is (B, *features) in the model's space.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -27,15 +28,25 @@ from lapae.predict.prediction import Prediction
 NEIGHBOURS = 10
 REFERENCES = 2000
 """Training codes to look for neighbours in, at most: more make distances smaller for all data alike."""
+LOCAL = 30
+"""Neighbours whose residuals are looked at, at most: a tenth of the references."""
+KEPT = 2_000_000
+"""Residuals of references to keep, at most."""
+OWN = 5.0
+"""Neighbours that the noise of a feature counts for in its local noise."""
 RIDGE = 5.0
 """Weight of the penalty on w, in held-out data."""
+CELLS = 200_000
+"""Values to fit w to, at most."""
+ROUNDS = 30
 TINY = 1e-12
 LEAST = 0.1
 """Noise of a feature, at least, as a share of that of all: one predicted without error may not be so next time."""
 SHRINK = 2.0
 """Data that the noise of all features counts for in that of one: few data say little about a single feature."""
-WIDEST = 20.0
-"""The factor lies between this and its inverse."""
+WIDEST = 3.0
+"""The log of a deviation lies at most this far from that of its feature's noise."""
+OF_DATUM, OF_VALUE = 5, 3
 
 
 @dataclass(frozen=True)
@@ -45,23 +56,29 @@ class Spread:
     noise: Tensor
     """(*features): s_j."""
     codes: Tensor
-    """(R, K): training codes, in units of `width`."""
+    """(R, K): training codes, in units of `width`, in no order."""
     width: Tensor
     """(K,): deviation of the training codes."""
+    residuals: Tensor
+    """(S, *features): squared residuals of the data of the first S codes, NaN where there is none."""
+    middle: Tensor
+    """(2, *features): mean log variance of a feature, and mean of its reconstructions."""
     mean: Tensor
-    """(5,): mean of what log g depends on, over held-out data."""
+    """(8,): mean of f over held-out data."""
     scale: Tensor
-    """(5,): its deviation."""
+    """(8,): its deviation."""
     weights: Tensor
-    """(6,): w."""
+    """(9,): w, and a constant."""
 
     def knowledge(self, found: Prediction, x: Tensor) -> Tensor:
-        """What the model knows about its own ignorance of data x (B, *features): (B, 5), see above."""
+        """f of data x (B, *features): (B, 8, *features), see above."""
         assert found.z_mean is not None
         assert found.z_var is not None
         assert found.x_mean is not None
         assert found.x_var is not None
-        distance = nearest(found.z_mean.flatten(1) / self.width, self.codes)
+        z = found.z_mean.flatten(1) / self.width
+        square = (self.codes.square().sum(1) - 2 * z @ self.codes.T + z.square().sum(1, keepdim=True)).clamp_min(0)
+        distance = square.topk(min(NEIGHBOURS, len(self.codes)), largest=False).values.sqrt().mean(1)
         parts = [
             found.x_var.flatten(1).mean(1) + TINY,
             found.z_var.flatten(1).mean(1) + TINY,
@@ -69,49 +86,99 @@ class Spread:
             found.x_mean.flatten(1).square().mean(1) + 1e-9,
         ]
         missing = x.isnan().flatten(1).to(distance.dtype).mean(1)
-        return torch.stack([*(part.log() for part in parts), missing], 1)
+        of_datum = torch.stack([*(part.log() for part in parts), missing], 1)
+        of_datum = of_datum.reshape(*of_datum.shape, *(1 for _ in self.noise.shape)).expand(-1, -1, *self.noise.shape)
+        of_value = [
+            (found.x_var + TINY).log() - self.middle[0],
+            self.local(square[:, : len(self.residuals)]),
+            ((found.x_mean - self.middle[1]).abs() / self.noise + 0.1).log(),
+        ]
+        return torch.cat([of_datum, torch.stack(of_value, 1)], 1)
 
-    def factor(self, found: Prediction, x: Tensor) -> Tensor:
-        """g (B,)."""
-        features = (self.knowledge(found, x) - self.mean) / self.scale
-        log_g = features @ self.weights[:-1] + self.weights[-1]
-        return log_g.clamp(-math.log(WIDEST), math.log(WIDEST)).exp()
+    def local(self, square: Tensor) -> Tensor:
+        """Log of the noise (B, *features) around codes at squared distances (B, S) from the references, less that of
+        the feature."""
+        k = max(1, min(LOCAL, max(5, len(self.residuals) // 10), len(self.residuals) - 1))
+        own = torch.where(square <= 1e-10, torch.inf, square)  # a datum is no neighbour of itself
+        near = self.residuals[own.topk(k, largest=False).indices] / self.noise.square()
+        known = ~near.isnan()
+        return 0.5 * ((near.nan_to_num().sum(1) + OWN) / (known.sum(1) + OWN)).log()
 
     def deviation(self, found: Prediction, x: Tensor) -> Tensor:
-        """g_i s_j: (B, *features)."""
-        return self.factor(found, x).reshape(-1, *(1 for _ in self.noise.shape)) * self.noise
+        """s_j exp(w · f_ij): (B, *features)."""
+        f = self.knowledge(found, x)
+        shape = (1, -1, *(1 for _ in self.noise.shape))
+        f = (f - self.mean.reshape(shape)) / self.scale.reshape(shape)
+        log = (f * self.weights[:-1].reshape(shape)).sum(1) + self.weights[-1]
+        return log.clamp(-WIDEST, WIDEST).exp() * self.noise
 
     def tensors(self) -> dict[str, Tensor]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def fit_spread(found: Prediction, x: Tensor, truth: Tensor, codes: Tensor) -> Spread:
+def fit_spread(known: Prediction, rows: Tensor, found: Prediction, x: Tensor, truth: Tensor) -> Spread:
     """Fit the model to held-out data.
 
     Args:
-        found: predictions ("codes", "outputs") of held-out data.
+        known: predictions ("codes", "outputs") of training data.
+        rows: the values (R, *features) of these, NaN where they do not count.
+        found: predictions of held-out data.
         x: these data (n, *features) as the network saw them, NaN where missing or hidden.
         truth: their values, NaN where they do not count.
-        codes: codes (R, K) of training data.
     """
+    assert known.z_mean is not None
+    assert known.x_mean is not None
     assert found.x_mean is not None
-    square = (truth - found.x_mean).square()
-    noise = feature_noise(square)
+    assert found.x_var is not None
+    error = (truth - found.x_mean).abs()
+    noise = feature_noise(error.square())
+    codes = known.z_mean.flatten(1)
     width = codes.std(0, correction=0).clamp_min(TINY)
-    chosen = codes[torch.linspace(0, len(codes) - 1, min(len(codes), REFERENCES)).long()]
-    start = Spread(noise, chosen / width, width, noise.new_zeros(5), noise.new_ones(5), noise.new_zeros(6))
-    ratio = (square / noise.square()).flatten(1)
-    known = ~ratio.isnan()
-    rows = known.any(1)
-    if rows.sum() < 2 * NEIGHBOURS:  # too few to say which data are worse than others
+    chosen = torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))[:REFERENCES]
+    kept = chosen[: max(1, KEPT // noise.numel())]
+    middle = torch.stack([(found.x_var + TINY).log().mean(0), found.x_mean.mean(0)])
+    n = OF_DATUM + OF_VALUE
+    start = Spread(
+        noise=noise,
+        codes=codes[chosen] / width,
+        width=width,
+        residuals=(rows - known.x_mean)[kept].square(),
+        middle=middle,
+        mean=noise.new_zeros(n),
+        scale=noise.new_ones(n),
+        weights=noise.new_zeros(n + 1),
+    )
+    counted = ~error.isnan()
+    if not counted.any():
         return start
-    size = 0.5 * (ratio.nan_to_num().sum(1)[rows] / known.sum(1)[rows] + TINY).log()
-    features = start.knowledge(found, x)[rows]
-    mean, scale = features.mean(0), features.std(0).clamp_min(1e-6)
-    design = torch.cat([(features - mean) / scale, torch.ones_like(size)[:, None]], 1)
-    gram = design.T @ design + RIDGE * torch.eye(6, dtype=design.dtype)
-    weights = torch.linalg.solve(gram, design.T @ size)
-    return Spread(noise, start.codes, width, mean, scale, weights)
+    f = start.knowledge(found, x).movedim(1, -1)[counted]
+    ratio = (error / noise)[counted]
+    per_datum = len(ratio) / max(int(counted.flatten(1).any(1).sum()), 1)
+    some = torch.randperm(len(ratio), generator=torch.Generator().manual_seed(0))[:CELLS]
+    f, ratio, penalty = f[some], ratio[some], RIDGE * per_datum * len(some) / len(ratio)
+    mean, scale = f.mean(0), f.std(0, correction=0).clamp_min(1e-6)
+    design = torch.cat([(f - mean) / scale, torch.ones_like(ratio)[:, None]], 1)
+    return replace(start, mean=mean, scale=scale, weights=log_scale(design, ratio, penalty))
+
+
+def log_scale(design: Tensor, size: Tensor, penalty: float) -> Tensor:
+    """Weights w (F,) such that sizes (n,) >= 0 are exponential with mean exp(design @ w), by Fisher scoring.
+
+    Args:
+        design: (n, F), the last column 1.
+        size: what is to be explained.
+        penalty: weight of |w|² / 2, the last left out.
+    """
+    ridge = penalty * torch.eye(design.shape[1], dtype=design.dtype)
+    ridge[-1, -1] = 1e-6
+    information = torch.linalg.inv(design.T @ design + ridge)
+    w = design.new_zeros(design.shape[1])
+    w[-1] = (size.mean() + TINY).log()
+    for _ in range(ROUNDS):
+        excess = (size * (-(design @ w)).clamp(-10, 10).exp()).clamp_max(20.0) - 1
+        step = information @ (design.T @ excess - ridge @ w)
+        w = w + step * (1.0 / step.abs().max().clamp_min(1.0))
+    return w
 
 
 def feature_noise(square: Tensor) -> Tensor:
@@ -121,10 +188,3 @@ def feature_noise(square: Tensor) -> Tensor:
     pooled = (values.sum() / known.sum().clamp_min(1)).clamp_min(TINY)
     found = (values.sum(0) + SHRINK * pooled) / (known.sum(0) + SHRINK)
     return found.clamp_min(LEAST**2 * pooled).sqrt()
-
-
-def nearest(z: Tensor, references: Tensor) -> Tensor:
-    """Mean distance (B,) from z (B, K) to the nearest of the references (R, K)."""
-    k = min(NEIGHBOURS, len(references))
-    square = references.square().sum(1) - 2 * z @ references.T + z.square().sum(1, keepdim=True)
-    return square.clamp_min(0).topk(k, largest=False).values.sqrt().mean(1)

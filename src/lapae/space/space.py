@@ -196,7 +196,7 @@ class Space:
         """`to_model` without a check, of an array or of a tensor, which stays where it is."""
         return apply(self.arrange(x), self.offset, self.scale)  # type: ignore[type-var]
 
-    def to_user(self, x: np.ndarray, *, deviation: bool = False) -> np.ndarray:
+    def to_user(self, x: np.ndarray, *, deviation: bool = False, whole: bool = True) -> np.ndarray:
         """(…, *model_shape) in the model's space -> (…, *shape) in the user's units and layout.
 
         Of a table with columns these are codes: a count is whole, a boolean 0 or 1, a category its code.
@@ -204,9 +204,10 @@ class Space:
         Args:
             x: data, or with `deviation` their standard deviations, which are scaled and not moved.
             deviation: see above.
+            whole: whether counts are; not so the ends of an interval.
         """
         units = x * np.asarray(self.scale, x.dtype) if deviation else invert(x, self.offset, self.scale)
-        return self._mixed.gather(units, deviation=deviation) if self._mixed else self.as_given(units)
+        return self._mixed.gather(units, deviation=deviation, whole=whole) if self._mixed else self.as_given(units)
 
     def probabilities(self, x: np.ndarray) -> dict[str, np.ndarray]:
         """Of every category and boolean in (…, D) of the model's space, by the name of the column: (…, categories)."""

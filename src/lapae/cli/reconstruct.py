@@ -1,0 +1,43 @@
+"""`lapae reconstruct`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from lapae.cli.new_data import UNNAMED, Predictive, open_model, with_options
+from lapae.cli.values import ValuesCommand, write_values
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lapae.model import Model
+
+
+@dataclass(frozen=True)
+class ReconstructCommand(ValuesCommand):
+    """What the model expects in place of every value, and the interval that new values of this kind lie in.
+
+    The output has the format of the input, with the ends of intervals beside the values: in columns NAME_low and
+    NAME_high of a table, arrays low and high of an .npz file, images NAME_low.png and NAME_high.png. Columns that are
+    no features are kept.
+    """
+
+    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
+    level: float = 0.9
+    """Probability with which the intervals hold the values of new data."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    command = tyro.cli(ReconstructCommand, args=list(arguments), prog="lapae reconstruct")
+    model = with_options(open_model(command.run, command.options), command.options)
+
+    def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
+        import numpy as np
+
+        return model.reconstruct(x)[0], np.ones(x.shape, bool), model.interval(x, command.level)
+
+    return write_values(command, model, make, "reconstructed", command.level)

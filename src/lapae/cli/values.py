@@ -1,0 +1,223 @@
+"""Values that a model makes, written where they stood in the input, with the ends of their intervals beside them.
+
+`lapae impute` makes those that are missing, `lapae reconstruct` all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lapae.cli.new_data import UNNAMED, Intake, Out, Run, Source, check_missing, check_out, finish, open_source
+from lapae.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lapae.data import Block, Reader
+    from lapae.data.table import TableReader
+    from lapae.model import Model
+    from lapae.space import Column
+
+PARQUET = (".parquet", ".pq")
+ARRAYS = (".npy", ".npz")
+FORMATS = (".csv", ".tsv", *PARQUET, *ARRAYS)
+ENDS = ("low", "high")
+NUMBERS = ("number", "count", "date")
+"""Kinds of columns whose values lie in intervals."""
+
+
+@dataclass(frozen=True)
+class ValuesCommand:
+    """A command that makes values."""
+
+    run: Run
+    """Folder of a trained run."""
+    input: Source
+    """.csv, .parquet, .npy or .npz file, image, or folder of images."""
+    out: Out
+    """File of the same kind to write, or a folder for images; .npz for arrays with intervals."""
+    options: Annotated[Intake, UNNAMED] = field(default_factory=Intake)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A block of data with what the model made of it."""
+
+    block: Block
+    x: np.ndarray
+    """(B, *shape) in storage units."""
+    ours: np.ndarray
+    """(B, *shape): whether a value is the model's."""
+    ends: tuple[np.ndarray, np.ndarray] | None = None
+    """Where the values lie: (low, high)."""
+
+
+Make = Callable[["Model", "np.ndarray"], tuple[Any, Any, Any]]
+"""Model and data (B, *shape) -> what `Made` holds of them: x, ours, ends."""
+
+
+def write_values(command: ValuesCommand, model: Model, make: Make, done: str, level: float | None) -> int:
+    """Write what `make` makes of the input, in its format.
+
+    Args:
+        command: the input and the output.
+        model: a trained one.
+        make: what to write of a block of data.
+        done: what the values are: "imputed".
+        level: of the intervals, where there are some.
+    """
+    out, options = command.out, command.options
+    if level is not None and not 0 < level < 1:
+        raise ConfigError(f"level = {level}: expected a number between 0 and 1, such as 0.9")
+    if command.input.is_dir():
+        if out.suffix:
+            raise ConfigError(f"{out}: the input is a folder of images, expected a folder to write")
+    else:
+        suffix = command.input.suffix.lower()
+        suffix = ".npz" if suffix in ARRAYS and level is not None else suffix
+        check_out(out, command.input, (suffix if suffix in FORMATS else ".png",))
+    from lapae.data.arrays import ArrayReader
+    from lapae.data.table import TableReader
+
+    source = open_source(command.input, model, options, alpha=True, written=True)
+    blocks = _made(model, source, make)
+    if source.is_series:
+        from lapae.cli.steps import made_steps
+
+        blocks = made_steps(source, blocks)
+    if isinstance(source, TableReader):
+        n, made = write_table(source, out, blocks, ends=level is not None)
+    elif isinstance(source, ArrayReader):
+        n, made = write_array(source, out, blocks)
+    else:
+        n, made = write_images(out, blocks, single=not command.input.is_dir(), model=model)
+    return finish(source, out, n, options, **{done: made})
+
+
+def _made(model: Model, source: Reader, make: Make) -> Iterator[Made]:
+    from lapae.data.progress import progress
+
+    with progress("writing", source.size) as advance:
+        for block in source.blocks(advance):
+            check_missing(model, block, source.path)
+            yield Made(block, *make(model, block.x))
+
+
+def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends: bool) -> tuple[int, int]:
+    """Cells that are not the model's as they were, the others in the type of their column."""
+    from lapae.runs.outputs import csv_rows, parquet_rows
+
+    n = made = 0
+    csv = out.suffix.lower() not in PARQUET
+    place_of = dict(zip(source.features, range(len(source.features)), strict=True))
+    between = {place: source.columns[i] for place, i in place_of.items() if source.columns[i].kind in NUMBERS}
+    names = [n for place, name in enumerate(source.names) for n in _names(name, ends and place in between)]
+    header = names if source.header is not None else None
+    with csv_rows(out, header, source.file.delimiter) if csv else parquet_rows(out, names) as write:
+        for block in blocks:
+            frame = block.block.written
+            for place, i in place_of.items():
+                _put(frame, place, source.columns[i], block.x[:, i], block.ours[:, i], source.file.decimal, csv)
+            if block.ends is not None:
+                frame = _beside(frame, between, place_of, block, source.file.decimal, csv)
+            write(frame.to_numpy().tolist() if csv else frame)
+            n, made = n + len(block.x), made + int(block.ours.sum())
+    return n, made
+
+
+def _names(name: str, ends: bool) -> list[str]:
+    return [name, *(f"{name}_{end}" for end in ENDS)] if ends else [name]
+
+
+def _cells(values: np.ndarray, column: Column, decimal: str, csv: bool) -> list[Any]:
+    from lapae.space.frames import cells, uncode
+
+    return cells(values, column, decimal) if csv else uncode(values, column).tolist()
+
+
+def _put(frame: Any, place: int, column: Column, x: np.ndarray, ours: np.ndarray, decimal: str, csv: bool) -> None:
+    if ours.any():
+        frame[place] = frame[place].astype(object) if csv else frame[place]
+        frame.iloc[ours.nonzero()[0], place] = _cells(x[ours], column, decimal, csv)
+
+
+def _beside(
+    frame: Any, between: dict[int, Column], place_of: dict[int, int], block: Made, decimal: str, csv: bool
+) -> Any:
+    """The frame with the ends of intervals beside the columns that have some; of a value that was given, the value."""
+    import pandas as pd
+
+    parts = []
+    for place in range(frame.shape[1]):
+        parts.append(frame[place])
+        if place not in between:
+            continue
+        i, column = place_of[place], between[place]
+        real = replace(column, kind="number", dtype="float64") if column.kind == "count" else column
+        for values in block.ends or ():
+            end = pd.Series(_cells(values[:, i], real, decimal, csv), index=frame.index)
+            parts.append(end.where(pd.Series(block.ours[:, i], index=frame.index), frame[place]) if csv else end)
+    return pd.concat(parts, axis=1)
+
+
+def write_array(source: Any, out: Path, blocks: Iterator[Made]) -> tuple[int, int]:
+    """An array of the shape and the type of the input's; in an .npz file with the arrays low and high, if any."""
+    import numpy as np
+
+    from lapae.runs.files import npy_rows
+    from lapae.runs.outputs import write_arrays
+
+    n = made = 0
+    shape, kind = source.raw.shape[1:], source.raw.dtype
+
+    def as_given(x: np.ndarray, kind: Any = kind) -> np.ndarray:
+        moved = x
+        if x.shape[1:] != shape and len(shape) == 3:  # the channels lie elsewhere than in training
+            pixels = source.space.arrange(x)
+            moved = pixels if pixels.shape[1:] == shape else np.moveaxis(pixels, 1, -1)
+        if kind.kind in "ui" and x.dtype.kind == "f":
+            moved = np.clip(np.rint(moved), np.iinfo(kind).min, np.iinfo(kind).max)
+        return moved.reshape(len(x), *shape).astype(kind, copy=False)
+
+    parts: dict[str, list] = {"x": []}
+    one = out.suffix.lower() == ".npy"
+    with npy_rows(out, source.size) if one else nullcontext(parts["x"].append) as write:
+        for block in blocks:
+            write(as_given(block.x))
+            for name, values in zip(ENDS, block.ends or (), strict=False):
+                parts.setdefault(name, []).append(as_given(values, np.result_type(kind, np.float32)))
+            n, made = n + len(block.x), made + int(block.ours.sum())
+    if not one:
+        write_arrays(out, {name: np.concatenate(values) for name, values in parts.items() if values})
+    return n, made
+
+
+def write_images(out: Path, blocks: Iterator[Made], *, single: bool, model: Model) -> tuple[int, int]:
+    """A .png for each image, under its name; those of the ends of intervals end in _low and _high."""
+    from lapae.runs.files import whole, whole_folder
+    from lapae.runs.outputs import image_bytes, save_image
+
+    space = model.space
+    n = made = 0
+    with ExitStack() as places:
+        root = None if single else places.enter_context(whole_folder(out))
+        for block in blocks:
+            sets = {"": block.x, **{f"_{name}": values for name, values in zip(ENDS, block.ends or (), strict=False)}}
+            for suffix, values in sets.items():
+                pixels = image_bytes(space.arrange(values), space.most)
+                for (name,), image in zip(block.block.cells, pixels, strict=True):
+                    file = Path(name)
+                    if root is None:
+                        target = places.enter_context(whole(out.with_stem(out.stem + suffix)))
+                    else:
+                        target = (root / file).with_name(f"{file.stem}{suffix}.png")
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        if target.exists():
+                            raise ConfigError(f"two images would be written as {target.relative_to(root)}: rename one")
+                    save_image(target, image)
+            n, made = n + len(block.x), made + int(block.ours.sum())
+    return n, made

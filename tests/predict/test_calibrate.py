@@ -1,0 +1,127 @@
+"""Calibration around a model that is known: principal components of data whose noise is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest, spearmanr
+
+from lapae.predict.calibrate import calibrate
+from lapae.predict.prediction import Prediction
+from lapae.predict.spread import log_scale
+
+FEATURES, CODE = 8, 2
+LOADINGS = torch.linalg.qr(torch.randn(FEATURES, CODE, generator=torch.Generator().manual_seed(0)).double())[0]
+
+
+def noise_of(z: np.ndarray) -> np.ndarray:
+    """Deviations (n, FEATURES) at codes: half of the features are noisier where the first number is large."""
+    g = np.exp(1.2 * z[:, :1])
+    return 0.1 * np.concatenate([np.tile(g, FEATURES // 2), np.ones((len(z), FEATURES // 2))], 1)
+
+
+def data(n: int, seed: int) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((n, CODE))
+    return torch.from_numpy(3 * z @ LOADINGS.numpy().T + noise_of(z) * rng.standard_normal((n, FEATURES)))
+
+
+def predict(x: torch.Tensor) -> Prediction:
+    """Least squares on what is observed: a network that was trained with hidden values."""
+    seen = (~x.isnan()).double()
+    basis = seen[:, :, None] * LOADINGS
+    gram = basis.mT @ basis + 1e-3 * torch.eye(CODE).double()
+    z = torch.linalg.solve(gram, basis.mT @ x.nan_to_num()[:, :, None])[:, :, 0]
+    x_mean = z @ LOADINGS.T
+    return Prediction(1, z_mean=z, z_var=torch.full_like(z, 1e-3), x_mean=x_mean, x_var=torch.full_like(x, 1e-3))
+
+
+def made(n_calib: int, seed: int = 0, *, table: bool = True):
+    return calibrate(predict, predict, data(600, seed), data(100, seed + 1), data(n_calib, seed + 2), table=table)
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    return made(1000)
+
+
+def test_a_deviation_follows_the_noise_of_a_value(calibration):
+    new = data(2000, 9)
+    found = predict(new)
+    deviation = calibration.spread.deviation(found, new)
+    error = (new - found.x_mean).abs()
+    truth = noise_of((new @ LOADINGS / 3).numpy())
+    assert spearmanr(deviation[:, :4].ravel(), truth[:, :4].ravel())[0] > 0.9
+    assert spearmanr(deviation[:, :4].ravel(), error[:, :4].ravel())[0] > 0.4
+    inside = error <= deviation * torch.from_numpy(calibration.radius.at(0.9))
+    assert inside.double().mean() == pytest.approx(0.9, abs=0.015)
+    noisy = (truth[:, 0] > np.quantile(truth[:, 0], 0.8)).nonzero()[0]
+    assert inside[noisy].double().mean() > 0.8  # with one deviation for all it would be about 0.6
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_intervals_of_hidden_values_hold(calibration, share):
+    new = data(2000, 10)
+    hidden = torch.rand(new.shape, generator=torch.Generator().manual_seed(0)) < share
+    seen = torch.where(hidden, torch.nan, new)
+    found = predict(seen)
+    radius = calibration.hidden_radius(predict, hidden)
+    for level in (0.5, 0.9):
+        reach = calibration.hidden.deviation(found, seen) * torch.from_numpy(radius.at(level))
+        inside = (new - found.x_mean).abs() <= reach
+        assert inside[hidden].double().mean() == pytest.approx(level, abs=0.03)
+
+
+@pytest.mark.parametrize("table", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
+def test_p_values_are_uniform_with_and_without_holes(calibration, table, share):
+    """A row in the calibration data that finds itself among its neighbours would make new rows with holes unusual."""
+    calibration = calibration if table else made(1000, table=False)
+    new = data(1500, 11)
+    hidden = torch.rand(new.shape, generator=torch.Generator().manual_seed(1)) < share
+    _, p = calibration.compare(predict, torch.where(hidden, torch.nan, new))
+    assert kstest(p, "uniform").statistic < 0.06  # 0.035 for 1,500 uniform numbers, and 1,000 to compare with
+    assert (p <= 0.05).mean() == pytest.approx(0.05, abs=0.025)
+
+
+def test_p_values_are_uniform_with_sixty_data_to_compare_with():
+    """On average over calibration data, which is what is promised."""
+    for table in (True, False):
+        p = np.concatenate([made(60, 100 * k, table=table).compare(predict, data(50, 7 + k))[1] for k in range(1, 11)])
+        assert kstest(p, "uniform").statistic < 0.07
+        assert (p <= 0.05).mean() == pytest.approx(0.05, abs=0.025)
+
+
+def test_what_is_empty_has_no_score(calibration):
+    new = data(3, 12)
+    new[1] = torch.nan
+    surprise, p = calibration.compare(predict, new)
+    assert np.isnan(surprise).tolist() == np.isnan(p).tolist() == [False, True, False]
+
+
+def test_another_way_to_predict_is_compared_with_the_same_way(calibration):
+    """Scores of one predictive against those of another would call everything unusual, or nothing."""
+
+    def worse(x: torch.Tensor) -> Prediction:
+        found = predict(x)
+        assert found.x_mean is not None
+        return Prediction(1, found.z_mean, found.z_var, None, 1.5 * found.x_mean, found.x_var)
+
+    new = data(1500, 13)
+    assert (calibration.compare(worse, new)[1] <= 0.05).mean() > 0.3
+    anew = calibration.anew(worse)
+    assert (anew.compare(worse, new)[1] <= 0.05).mean() == pytest.approx(0.05, abs=0.025)
+    found = worse(new)
+    reach = anew.spread.deviation(found, new) * torch.from_numpy(anew.radius.at(0.9))
+    assert ((new - found.x_mean).abs() <= reach).double().mean() == pytest.approx(0.9, abs=0.03)
+
+
+def test_scales_are_fitted_by_maximum_likelihood():
+    rng = np.random.default_rng(0)
+    design = torch.from_numpy(np.concatenate([rng.standard_normal((20_000, 2)), np.ones((20_000, 1))], 1))
+    truth = torch.tensor([0.8, -0.3, 0.5]).double()
+    size = (design @ truth).exp() * torch.from_numpy(rng.exponential(1, 20_000))
+    np.testing.assert_allclose(log_scale(design, size, 1e-3), truth, atol=0.03)
+    heavy = log_scale(design, size, 1e9)  # nothing but the mean is left
+    np.testing.assert_allclose(heavy, [0, 0, float(size.mean().log())], atol=0.02)
