@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from lapae.cli.new_data import (
     UNNAMED,
     Intake,
@@ -21,6 +19,7 @@ from lapae.cli.new_data import (
     open_model,
     open_source,
 )
+from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class ImputeCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(ImputeCommand, args=list(arguments), prog="lapae impute")
+    command: ImputeCommand = parse(ImputeCommand, arguments, "lapae impute")
     out, options = command.out, command.options
     if command.input.is_dir():
         if out.suffix:
