@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lapae import LaplacianAutoencoder
 from lapae.cli import main
 from lapae.cli.registry import COMMANDS
+from lapae.cli.train import MOST_USED
 from lapae.runs import CONFIG, HISTORY, METRICS, MODEL, read_tensor_file
 from lapae.runs.toml import read_config
 
@@ -98,6 +101,8 @@ def test_a_file_of_ones_own_is_kept_by_its_full_path(tmp_path, capsys, monkeypat
     ("arguments", "complaint"),
     [
         (["nope"], "unknown command 'nope': expected one of demo, train, "),
+        (["trian"], "unknown command 'trian': did you mean 'train'?"),
+        (["list", "absent"], "absent: no such folder"),
         (["train", "absent.npy", *QUICK], "absent.npy: no such file"),
         (["train", "digits", *QUICK, "--network", "nope"], "unknown network 'nope'"),
         (["train", "digits", *QUICK, "--method", "nope"], "unknown method 'nope'"),
@@ -153,3 +158,49 @@ def test_data_lists(tmp_path, capsys):
     assert main(["data", "list", "--data-dir", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mnist"]["present"] is False
     assert main(["data", "fetch", "digits"]) == 0
+
+
+def test_runs_are_listed_with_how_far_they_got(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    assert main(["list"]) == 0
+    assert "no runs in runs" in capsys.readouterr().out
+    assert main(["train", "digits", *QUICK, "--out", "runs/deep/first"]) == 0
+    LaplacianAutoencoder(method="vae", epochs=1, device="cpu").fit(np.eye(30)).save("runs/second")
+    assert main(["train", "digits", *QUICK, "--out", "runs/third"]) == 0
+    for file in ("metrics.json", "model.safetensors"):  # as a kill leaves it
+        (tmp_path / "runs/third" / file).unlink()
+    (tmp_path / "runs/fourth").mkdir()
+    (tmp_path / "runs/fourth/config.toml").write_text("[data")
+    capsys.readouterr()
+    assert main(["list", "--json"]) == 0
+    found = {row["run"]: row for row in json.loads(capsys.readouterr().out)["runs"]}
+    assert list(found)[:2] == ["runs/deep/first", "runs/second"]
+    assert (found["runs/deep/first"]["data"], found["runs/deep/first"]["state"]) == ("digits", "2 epochs")
+    assert (found["runs/second"]["method"], found["runs/second"]["data"]) == ("vae", "arrays (--data FILE)")
+    assert "--resume" in found["runs/third"]["state"]
+    assert found["runs/fourth"]["state"] == "cannot be read"
+    assert main(["list", "."]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_a_printed_configuration_trains_what_it_says(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits", *QUICK, "--latent-dim", "3", "--print-config"]) == 0
+    text = capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    Path("mine.toml").write_text(text)
+    assert main(["train", "--config", "mine.toml", "--out", "run"]) == 0
+    assert read_config("run/config.toml") == read_config("mine.toml")
+    assert read_config("mine.toml").model.latent_dim == 3
+
+
+def test_the_options_that_matter_come_first(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    first, _, rest = text.partition("positional arguments")
+    for flag in MOST_USED:
+        assert flag.split()[0] in first
+        assert flag.split()[0] in rest
+    assert "{None}" not in text

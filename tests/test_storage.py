@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from lapae import LaplacianAutoencoder
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.errors import RunError
 from lapae.fit import fit
@@ -47,3 +48,19 @@ def test_a_calibration_of_other_data_is_refused(name, table, tmp_path):
     calibrated_by(run, tensors | {name: tensors[name][..., :3].clone()})
     with pytest.raises(RunError, match=r"calibration\.safetensors is of data of another shape"):
         load_run(run.path)
+
+
+@pytest.mark.parametrize("method", ["posthoc", "vae"])
+def test_the_estimator_of_a_trained_run_has_its_parameters(method, table, tmp_path):
+    """Fitted again, it would train what the run has trained."""
+    train = TrainConfig(epochs=2, learning_rate=0.02, seed=7, device="cpu", verbose=False)
+    config = Config(model=ModelConfig(sigma=0.5, latent_dim=3), method=MethodConfig(method), train=train)
+    run = Run.create(tmp_path / "run")
+    model = fit(config, table, run=run)
+    again = LaplacianAutoencoder.load(run.path)
+    params = again.get_params()
+    assert (params["method"], params["latent_dim"], params["epochs"], params["random_state"]) == (method, 3, 2, 7)
+    assert (params["learning_rate"], params["likelihood"].sigma) == (0.02, 0.5)
+    np.testing.assert_array_equal(again.p_value(table.test.x), model.surprise(table.test.x)[1])
+    again.save(tmp_path / "copy")
+    assert LaplacianAutoencoder.load(tmp_path / "copy").get_params() == params

@@ -292,13 +292,13 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     def report(self, X: Any, y: Any = None, *, path: str | Path = "report.html") -> Path:
         """Write one HTML page about X: what is unusual and why, errors, calibration, the latent map; y colours it."""
-        from lapae.view import report
+        from lapae.view.pages import report
 
         return report(self._fitted(), self._validated(X), y, path=path)
 
     def explore(self, X: Any = None, y: Any = None, **options: Any) -> None:
         """Look at X in the browser, until Ctrl-C; y colours it, `options` are `host`, `port` and `open`."""
-        from lapae.view import explore
+        from lapae.view.pages import explore
 
         explore(self._fitted(), None if X is None else self._validated(X), y, **options)
 

@@ -15,7 +15,7 @@ import torch
 
 from lapae.config import Config
 from lapae.curvature.likelihoods import Gaussian, Likelihood
-from lapae.errors import LapaeError, RunError
+from lapae.errors import ConfigError, LapaeError, RunError
 from lapae.methods.building import Modules, build_method
 from lapae.model import Model
 from lapae.predict.calibrate import from_file, to_file
@@ -33,10 +33,10 @@ from lapae.runs import (
     tensor_file,
 )
 from lapae.runs.files import make_folder, new_folder, remove, write_whole
-from lapae.runs.toml import config_from_dict, config_to_dict, write_config
+from lapae.runs.toml import config_from_dict, config_to_dict, read_config, write_config
 from lapae.space import Space
 from lapae.train.checkpoint import load_checkpoint, load_state
-from lapae.train.parameters import check_parameters, configuration
+from lapae.train.parameters import check_parameters, configuration, parameters
 
 FORMAT = "lapae model 3"
 CALIBRATION = "calibration.safetensors"
@@ -242,7 +242,7 @@ def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihoo
 def _params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
     """The constructor's arguments, with what the user gives again."""
     if not (run / ABOUT).exists():
-        params = {}
+        params = _params_of_config(run)
     else:
         about = run.read_json(ABOUT)
         if not isinstance(about.get("params"), dict):
@@ -261,6 +261,14 @@ def _params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
         elif not isinstance(params.get(name, ""), str | None):
             raise RunError(f"{run / ABOUT} is damaged: {name} = {params[name]!r}")
     return params
+
+
+def _params_of_config(run: Run) -> dict[str, Any]:
+    """As `lapae train` was told; the defaults where its file cannot be read, as the model does not need it."""
+    try:
+        return parameters(read_config(run / CONFIG).resolved())
+    except ConfigError:
+        return {}
 
 
 def _plain(params: dict[str, Any]) -> dict[str, Any]:

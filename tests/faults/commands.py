@@ -106,7 +106,10 @@ COMMANDS = {
         lambda root: main(["impute", str(root / "run"), str(root / "holes.csv"), "-o", str(root / "filled.csv")]),
         output("filled.csv"),
     ),
-    "report": Command(lambda root: main(["report", str(root / "run"), "--points", "20", "--examples", "2", *DEVICE]), output("run/report.html")),
+    "report": Command(
+        lambda root: main(["report", str(root / "run"), "--points", "20", "--examples", "2", *DEVICE]),
+        output("run/report.html"),
+    ),
 }
 
 

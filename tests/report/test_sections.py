@@ -19,6 +19,7 @@ from lapae.predict.decode import encode_mean
 from lapae.space import Column, Space
 from lapae.view.display import choose_display
 from lapae.view.explore.explorer import Explorer, Options
+from lapae.view.explore.uploads import read_upload
 from lapae.view.judge import Judge
 from lapae.view.latent_map import networks_of
 from lapae.view.material import Material
@@ -190,6 +191,9 @@ def test_columns_of_several_kinds(tmp_path):
     item = found.item("given", 7)
     assert len(item["mean"]) == len(item["blame"]) == len(item["values"]) == 5
     assert np.argmax(item["blame"]) == 4
+    frame.to_csv(tmp_path / "more.csv", index=False)
+    upload = read_upload((tmp_path / "more.csv").read_bytes(), model.model_, 7)
+    np.testing.assert_allclose(upload.stored, item["values"])
     stored = np.array(item["values"])
     stored[0] = np.nan
     assert all(sample[0] in (0, 1, 2) for sample in found.complete(stored, 0)["samples"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class DataCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(DataCommand, args=list(arguments), prog="lapae data")
+    command: DataCommand = parse(DataCommand, arguments, "lapae data")
     if command.action == "fetch":
         return fetch(command)
     if command.action != "list":

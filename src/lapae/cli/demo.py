@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from lapae.cli.parsing import parse
 from lapae.config import Config, DataConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class DemoCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(DemoCommand, args=list(arguments), prog="lapae demo")
+    command: DemoCommand = parse(DemoCommand, arguments, "lapae demo")
     from lapae.cli.run_folder import print_numbers, train_in
     from lapae.fit import load_data
     from lapae.runs import Run, plain

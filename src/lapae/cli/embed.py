@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
 from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
+from lapae.cli.parsing import parse
 
 if TYPE_CHECKING:
     from lapae.model import Model
@@ -31,7 +30,7 @@ def encoded(model: Model, x: Any) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(EmbedCommand, args=list(arguments), prog="lapae embed")
+    command: EmbedCommand = parse(EmbedCommand, arguments, "lapae embed")
     suffix = check_out(command.out, command.input, (".csv", ".npz", ".npy"))
     import numpy as np
 

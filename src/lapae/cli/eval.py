@@ -8,18 +8,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
 from lapae.cli.new_data import UNNAMED
+from lapae.cli.parsing import parse
 from lapae.cli.run_folder import open_run
 from lapae.errors import ConfigError
 from lapae.registry import listing
 from lapae.tasks import TASKS, run_task
-
-if TYPE_CHECKING:
-    pass
 
 Options = TypeVar("Options")
 
@@ -63,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     task = TASKS.find(name)
     kind: Any = task.load_options()
     about = f"{task.title}. {task.note}\n\n{inspect.getdoc(EvalCommand)}"
-    command = tyro.cli(EvalCommand[kind], args=list(arguments[1:]), prog=f"lapae eval {name}", description=about)
+    command: EvalCommand[Any] = parse(EvalCommand[kind], arguments[1:], f"lapae eval {name}", description=about)
     from lapae.runs.results import save_result
 
     options: Any = command.options

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from lapae.cli.new_data import Device, Run, open_model
+from lapae.cli.parsing import parse
 from lapae.errors import ConfigError, LapaeError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class ExploreCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(ExploreCommand, args=list(arguments), prog="lapae explore")
+    command: ExploreCommand = parse(ExploreCommand, arguments, "lapae explore")
     for name in ("n_samples", "points"):
         value = getattr(command, name)
         if value is not None and value < 1:

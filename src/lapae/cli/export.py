@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tyro
-
 from lapae.cli.new_data import Out, Run
+from lapae.cli.parsing import parse
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class ExportCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(ExportCommand, args=list(arguments), prog="lapae export")
+    command: ExportCommand = parse(ExportCommand, arguments, "lapae export")
     from lapae.predict.export import export
     from lapae.runs.files import check_place
     from lapae.storage import load_run

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
 from lapae.cli.new_data import open_model
+from lapae.cli.parsing import parse
 from lapae.cli.values import ValuesCommand, write_values
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class ImputeCommand(ValuesCommand):
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(ImputeCommand, args=list(arguments), prog="lapae impute")
+    command: ImputeCommand = parse(ImputeCommand, arguments, "lapae impute")
     model, level = open_model(command.run, command.options).predicting(seed=command.options.seed), command.level
 
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:

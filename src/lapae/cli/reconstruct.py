@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from lapae.cli.new_data import UNNAMED, Predictive, open_model, with_options
+from lapae.cli.parsing import parse
 from lapae.cli.values import ValuesCommand, write_values
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class ReconstructCommand(ValuesCommand):
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(ReconstructCommand, args=list(arguments), prog="lapae reconstruct")
+    command: ReconstructCommand = parse(ReconstructCommand, arguments, "lapae reconstruct")
     model = with_options(open_model(command.run, command.options), command.options)
 
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:

@@ -43,7 +43,9 @@ COMMANDS: Registry[Command] = Registry(
             _own("reconstruct", "what a trained run expects in place of every value, with intervals"),
             _own("impute", "fill in the missing values of new data"),
             _own("sample", "generate new data from a trained run"),
-            _own("data", "list the data sets; fetch one"),
+            _own("data", "look at a file before training; list the named data sets, fetch one"),
+            # a module named list would hide the builtin in this package
+            ("list", Command("the runs in a folder: what they were trained on, and how far", "lapae.cli.overview")),
             _own("eval", "a task of the paper on a trained run: ood, imputation, calibration, ..."),
             _own("report", "one page about a run: latent map, reconstructions, curves, task results"),
             _own(

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from lapae.cli.parsing import parse
+
 
 @dataclass(frozen=True)
 class ReportCommand:
@@ -37,7 +39,7 @@ class ReportCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(ReportCommand, args=list(arguments), prog="lapae report")
+    command: ReportCommand = parse(ReportCommand, arguments, "lapae report")
     from lapae.cli.run_folder import open_run, read_given
     from lapae.errors import ConfigError
     from lapae.runs import Run

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from lapae.cli.new_data import UNNAMED, Device, Out, Run, open_model
+from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
 
@@ -29,7 +30,7 @@ class SampleCommand:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(SampleCommand, args=list(arguments), prog="lapae sample")
+    command: SampleCommand = parse(SampleCommand, arguments, "lapae sample")
     suffix = command.out.suffix.lower()
     if suffix not in (".npz", ".npy", ".csv", ".png", ""):
         raise ConfigError(f"{command.out}: expected an output that ends in .npz, .npy, .csv or .png, or a folder")

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
 from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
+from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def explained(model: Model, x: Any) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = tyro.cli(ScoreCommand, args=list(arguments), prog="lapae score")
+    command: ScoreCommand = parse(ScoreCommand, arguments, "lapae score")
     suffix = check_out(command.out, command.input, (".csv", ".npy", ".npz"))
     if not 0 < command.rate < 1:
         raise ConfigError(f"rate = {command.rate}: expected a number between 0 and 1")

@@ -7,11 +7,12 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import tyro
 
 from lapae.cli.new_data import UNNAMED
+from lapae.cli.parsing import parse as parsed
 from lapae.cli.run_folder import print_numbers, train_in
 from lapae.config import METHODS, Config, DataConfig, MethodConfig, MethodOptions, ModelConfig, TrainConfig
 from lapae.config.fields import OneOf
@@ -20,11 +21,16 @@ from lapae.errors import ConfigError
 from lapae.registry import listing
 from lapae.train.launch import end_with_launcher, in_job, may_restart, start_processes
 
-if TYPE_CHECKING:
-    pass
-
-
 M = TypeVar("M", bound=MethodOptions)
+
+MOST_USED = {
+    "--out FOLDER": "where the run goes",
+    "--label-column NAME": "a column of a table that is a label: to colour by, not to learn",
+    "--window STEPS": "rows are steps of a series: learn windows of so many",
+    "--epochs N": "passes over the data at most",
+    "--latent-dim K": "size of the code; 2 for a map to look at",
+}
+"""What comes first in the help: most need no other."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,9 @@ class TrainCommand(Generic[M]):
     """Continue this run."""
     resume_if_exists: bool = False
     """Continue the run in --out where there is one, with the same options: for jobs that a cluster starts again."""
+    print_config: bool = False
+    """Print the configuration, with what the data choose, and train nothing: it can be kept, changed and given with
+    --config."""
     json: bool = False
     """Print one JSON object to stdout."""
 
@@ -76,6 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     # Heavy imports from here on: the help has been answered.
     from lapae.fit import load_data
     from lapae.runs import Run
+    from lapae.runs.toml import write_config
     from lapae.train.choose import choose
     from lapae.train.distributed import from_first, node_first, rank, take_place
 
@@ -85,6 +95,10 @@ def main(arguments: Sequence[str]) -> int:
         config = replace(config, data=replace(config.data, source=absolute(config.data.source)))
         data = node_first(lambda: load_data(config.data))
         config = choose(config, data.space)  # a run that is continued has chosen too
+    if command.print_config:
+        if rank() == 0:
+            print(write_config(config), end="")
+        return 0
     path, resume = from_first(lambda: choose_run(command, config))
     model = train_in(Run(path), config, data, resume=resume)
     return print_numbers(model, as_json=command.json) if rank() == 0 else 0
@@ -132,12 +146,13 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
         config = replace(config, method=MethodConfig(given.method, config.method.options))
     name, options = config.method.method, config.method.options
     check_flags(arguments, name)
-    command: TrainCommand = tyro.cli(
+    about = [inspect.getdoc(TrainCommand), "most used options, of all below:", listing(MOST_USED)]
+    command: TrainCommand = parsed(
         TrainCommand[type(options)],
-        args=list(arguments),
+        arguments,
+        "lapae train",
         default=TrainCommand(Options(config.data, config.model, options, config.train), name),
-        prog="lapae train",
-        description=f"{inspect.getdoc(TrainCommand)}\n\nmethods:\n{listing(METHODS.titles())}",
+        description="\n".join([str(about[0]), "", *about[1:], "", "methods:", listing(METHODS.titles())]),
     )
     if command.out is None and command.resume is None and (command.resume_if_exists or may_restart()):
         raise ConfigError("a job that is started again must find its run: --out says where it is")

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lapae import __version__
 from lapae.errors import ConfigError
 from lapae.predict.calibrate import from_file, to_file
 from lapae.predict.closed_form import to_prediction
@@ -31,6 +32,7 @@ from lapae.runs.files import whole
 if TYPE_CHECKING:
     from lapae.model import Model
 
+OPSET = 20
 OUTPUTS = ("reconstruction", "low", "high", "deviation", "code", "code_deviation", "score", "p_value", "flag")
 
 
@@ -51,7 +53,7 @@ class Pipeline(nn.Module):
             raise ConfigError("only a calibrated model can be exported")
         if model.config.method.options.predictive != "moments":
             raise ConfigError(
-                "only models whose predictive is moments can be exported: that of method online or posthoc"
+                "only models that predict by moments can be exported: method online or posthoc, predictive='moments'"
             )
         # 32 bits, which every runtime has
         calibration = from_file({name: value.float() for name, value in to_file(calibration).items()})
@@ -76,10 +78,10 @@ class Pipeline(nn.Module):
         reach = deviation * self._radius(level.to(deviation.dtype))
         surprise = self.surprise(found, scaled)
         p = (1 + (self.reference[None] >= surprise[:, None]).sum(1)) / (len(self.reference) + 1.0)
-        back = [
-            self._given(v * self.scale + self.offset)
-            for v in (found.x_mean, found.x_mean - reach, found.x_mean + reach)
-        ]
+        low, high = found.x_mean - reach, found.x_mean + reach
+        if self.model.space.kind == "image":
+            low, high = low.clamp(0, 1), high.clamp(0, 1)
+        back = [self._given(v * self.scale + self.offset) for v in (found.x_mean, low, high)]
         outputs = [*back, self._given(deviation * self.scale), found.z_mean, found.z_var.sqrt(), -surprise, p]
         return (*(value.float() for value in outputs), p <= rate)
 
@@ -99,7 +101,7 @@ class Pipeline(nn.Module):
         return x[:, 0] if layout == "gray" else x.movedim(1, -1) if layout == "last" else x
 
 
-def export(model: Model, path: str | Path, *, opset: int = 20) -> None:
+def export(model: Model, path: str | Path, *, opset: int = OPSET) -> None:
     """Write `model` as an ONNX graph to `path`.
 
     Args:
@@ -128,11 +130,17 @@ def export(model: Model, path: str | Path, *, opset: int = 20) -> None:
             input_names=names,
             output_names=list(OUTPUTS),
             dynamic_shapes=({0: torch.export.Dim("n")}, {}, {}),
+            optimize=False,  # the runtime does so when it reads the graph, faster
             verbose=False,
         )
     assert program is not None
-    about = {"format": "lapae export 1", "shape": list(model.space.shape), "kind": model.space.kind}
-    about["columns"] = list(model.space.feature_names or ())
+    about = {
+        "format": "lapae export 1",
+        "version": __version__,
+        "kind": model.space.kind,
+        "shape": list(model.space.shape),
+        "columns": list(model.space.feature_names or ()),
+    }
     with whole(place) as temporary:
         graph = program.model_proto
         graph.metadata_props.add(key="lapae", value=json.dumps(about))

@@ -140,14 +140,9 @@ class Surprise:
         values = self.parts(found, x).values
         t = self.standardised(values)
         if self.bank is None:
-            return t.square().sum(1) + self._excess(values).square()
+            return t.square().sum(1) + excess(t).square()
         weight = t.new_tensor(WEIGHTS)
         return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term tells apart what is normal in all parts
-
-    def _excess(self, values: Tensor) -> Tensor:
-        """How far the error is above its mean, in deviations: (B,), at least 0."""
-        deviation = self.whiten.inverse()[0].square().sum().sqrt()
-        return ((values[:, 0] - self.mean[0]) / deviation).clamp_min(0)
 
     def explain(self, found: Prediction, x: Tensor) -> Tensor:
         """Contribution (B, *features) of each value, at least 0: they add up to the surprise, but for its last term."""
@@ -157,7 +152,7 @@ class Surprise:
             # dᵀ C⁻¹ d shared out among the parts, as each pulls
             weight = ((parts.values - self.mean) * (t @ self.whiten)).clamp_min(0)
             weight = weight * (t.square().sum(1) / weight.sum(1).clamp_min(TINY))[:, None]
-            weight = weight + torch.stack([self._excess(parts.values).square(), *[torch.zeros_like(t[:, 0])] * 2], 1)
+            weight = weight + torch.stack([excess(t).square(), *[torch.zeros_like(t[:, 0])] * 2], 1)
         else:
             weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)
         return torch.einsum("bp,bpd->bd", weight, parts.shares).reshape(x.shape)
@@ -217,6 +212,14 @@ def fit_surprise(
         covariance = covariance + torch.diag(1e-4 * scale)
         whiten = torch.linalg.inv(torch.linalg.cholesky(covariance))
     return Surprise(spread, directions, mean, whiten, **held)
+
+
+def excess(t: Tensor) -> Tensor:
+    """How far the error is above its mean, in deviations: (B,), at least 0, of parts (B, P) in units of theirs.
+
+    The whitening is triangular, so that the first of them is the error alone.
+    """
+    return t[:, 0].clamp_min(0)
 
 
 def model_view(found: Prediction, scaled: Tensor, spread: Spread) -> Tensor:

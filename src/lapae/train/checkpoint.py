@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from lapae.errors import RunError
+from lapae.methods.adam import Adam, Plateau, set_rate
 from lapae.runs import CHECKPOINT, NEXT, PREVIOUS, Run, read_tensor_file, tensor_file
 from lapae.runs.files import sync_folder, write_whole
-from lapae.methods.adam import Adam, Plateau, set_rate
 from lapae.train.distributed import copy_from_first, from_first, world_size
 
 FORMAT = "lapae checkpoint 1"

@@ -20,11 +20,11 @@ from torch import Tensor
 from lapae.config import TrainConfig
 from lapae.errors import DivergedError, ElsewhereError, RunError
 from lapae.methods import Method
+from lapae.methods.adam import Plateau
 from lapae.methods.seeds import seed_all
 from lapae.methods.step import Step
 from lapae.runs import Run, plain
 from lapae.train import distributed as processes
-from lapae.methods.adam import Plateau
 from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
 from lapae.train.distributed import from_first, stand_in, take_place, together, total
 from lapae.train.held_out import errors, is_better, mean, set_noise, variance

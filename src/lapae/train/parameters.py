@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,6 +52,24 @@ def configuration(given: LaplacianAutoencoder, x: np.ndarray) -> Config:
             verbose=bool(given.verbose),
         ),
     ).resolved()
+
+
+METHOD = ("hessian", "update", "forgetting", "prior_precision", "predictive", "n_samples", "uncertain", "temperature")
+TRAIN = ("epochs", "batch_size", "learning_rate", "device", "precision")
+
+
+def parameters(config: Config) -> dict[str, Any]:
+    """The estimator's parameters that a configuration comes to: those of a run of `lapae train`."""
+    model, options, train = config.model, config.method.options, config.train
+    found: dict[str, Any] = {name: getattr(train, name) for name in TRAIN}
+    found |= {name: getattr(options, name) for name in (*METHOD, "optimize_prior") if hasattr(options, name)}
+    return found | {
+        "method": config.method.method,
+        "network": model.network,
+        "latent_dim": model.latent_dim,
+        "likelihood": model.likelihood if model.sigma is None else {"sigma": model.sigma},
+        "random_state": train.seed,
+    }
 
 
 def check_parameters(given: LaplacianAutoencoder) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lapae.methods import Method
-from lapae.methods.step import Step
 from lapae.methods.adam import Adam, set_rate
+from lapae.methods.step import Step
 from lapae.train.distributed import stand_in, total
 from lapae.train.precision import autocast
 
@@ -50,9 +50,7 @@ WIDE = 256
 """Inputs of a unit beyond which the learning rate of its weights falls, where `by_width`."""
 
 
-def make_optimizer(
-    method: nn.Module, learning_rate: float, device: torch.device, *, by_width: bool = False
-) -> Adam:
+def make_optimizer(method: nn.Module, learning_rate: float, device: torch.device, *, by_width: bool = False) -> Adam:
     """Adam over what is trainable; on a GPU so that it can be captured, its learning rate in a tensor.
 
     A step of Adam changes all weights of a unit by as much, and so its sum by more the more inputs it has: `by_width`

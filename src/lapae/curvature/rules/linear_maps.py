@@ -87,7 +87,7 @@ class Reshape(LinearMap):
         return v.reshape(*v.shape[:2], *at.x.shape[1:])
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
-        return m.reshape(len(m), *at.x.shape[1:])
+        return m.reshape(m.shape[0], *at.x.shape[1:])  # len() would fix the number of data in an exported graph
 
 
 @register(nn.Upsample)

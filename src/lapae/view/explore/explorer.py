@@ -86,6 +86,10 @@ class Explorer:
         """Of a datum as the page has it: images as (C, H, W)."""
         return self.model.shape if self.image else self.model.space.shape
 
+    def given(self, stored: np.ndarray) -> np.ndarray:
+        """A datum as the page has it (see `shape`) as the model takes it: (1, *shape)."""
+        return self.model.space.as_given(stored[None]) if self.image else stored[None]
+
     def place(self, axes: Axes, at: tuple[float, float], anchor: np.ndarray | None) -> dict[str, Any]:
         """What is decoded at a place of the map."""
         z = self._through(axes, anchor).code(axes, at)
@@ -109,14 +113,15 @@ class Explorer:
     def item(self, split: str, index: int) -> dict[str, Any]:
         """A datum of the data set."""
         source = self.material.parts[split]
-        stored = self.model.space.arrange(np.asarray(source.x[np.array([index])]))[0]
+        given = np.asarray(source.x[np.array([index])])
+        stored = (self.model.space.arrange(given) if self.image else given)[0]
         found = self.look(stored, itself=split == "calibration")
         told = {"id": self.material.id(split, index), "label": self.material.label(split, index)}
         return found | told | {"split": split, "index": index}
 
     def look(self, stored: np.ndarray, *, itself: bool = False) -> dict[str, Any]:
         """Everything about one datum: its code, what was expected instead, how unusual it is and why."""
-        given = self.model.space.as_given(stored[None])
+        given = self.given(stored)
         x = self._tensor(given)
         (surprise,), (p,) = self.judge.scores(given, itself=itself)
         judged = self.judge(given)
@@ -131,7 +136,7 @@ class Explorer:
 
     def complete(self, stored: np.ndarray, seed: int) -> dict[str, Any]:
         """Possible completions of a datum whose missing values are NaN."""
-        given = self.model.space.as_given(stored[None])
+        given = self.given(stored)
         x = self._tensor(given)
         samples = (self._chains(x, seed) if self.image else self._filled(x, seed))[:, 0]
         low, high = self.model.impute_interval(given)

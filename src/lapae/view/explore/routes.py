@@ -137,8 +137,7 @@ class Routes:
         if np.isnan(stored).any() and not (model.likelihood.missing or for_completion):
             raise BadRequest(f"missing values, which the {model.config.model.likelihood} likelihood cannot take")
         with np.errstate(over="ignore"):
-            space = self.explorer.model.space
-            scaled = np.abs(space.convert(space.as_given(stored.astype(np.float64)[None])))
+            scaled = np.abs(model.space.convert(self.explorer.given(stored.astype(np.float64))))
         if np.isinf(scaled).any() or np.nanmax(scaled, initial=0.0) > FARTHEST:
             raise BadRequest(f"a value is more than {FARTHEST:,.0f} deviations away from the data")
 

@@ -106,7 +106,8 @@ def _pick(source: Reader, row: int, note: str) -> Upload:
     if row >= n:
         raise BadRequest(f"row {row}: the file has {n} data, counted from 0")
     x = np.concatenate(parts)[row]
-    return Upload(source.space.arrange(x[None])[0], row, min(n, MOST_ROWS), note)
+    stored = source.space.arrange(x[None])[0] if source.space.kind == "image" else x  # as the page has it
+    return Upload(stored, row, min(n, MOST_ROWS), note)
 
 
 def _image_note(path: Path, model: Model) -> str:

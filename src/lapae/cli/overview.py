@@ -1,0 +1,101 @@
+"""`lapae list`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from lapae.cli.parsing import parse
+from lapae.errors import ConfigError, LapaeError
+
+DEPTH = 3
+"""Folders below the given one that are looked into."""
+
+
+@dataclass(frozen=True)
+class ListCommand:
+    """List the runs in a folder: what each was trained on, how, and how far it got; the newest last."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Where to look; its folders are looked into too."""
+    json: bool = False
+    """Print one JSON object to stdout."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is said of a run."""
+
+    run: str
+    data: str
+    method: str
+    state: str
+    explained: str
+    changed: str
+
+
+def main(arguments: Sequence[str]) -> int:
+    command: ListCommand = parse(ListCommand, arguments, "lapae list")
+    if not command.folder.is_dir():
+        raise ConfigError(f"{command.folder}: no such folder; lapae list FOLDER looks elsewhere")
+    rows = [asdict(row(path)) for path in sorted(runs(command.folder), key=changed)]
+    if command.json:
+        print(json.dumps({"runs": rows}))
+        return 0
+    if not rows:
+        print(f"no runs in {command.folder}: lapae train FILE makes one")
+        return 0
+    table = [list(rows[0]), *([*found.values()] for found in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip())
+    return 0
+
+
+def runs(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
+    """The run folders at or below a folder. A run has none in it."""
+    from lapae.runs import CHECKPOINT, CONFIG
+
+    if (folder / CONFIG).is_file() or (folder / CHECKPOINT).is_file():
+        yield folder
+    elif depth:
+        try:
+            inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        except OSError:  # of somebody else
+            return
+        for path in inside:
+            yield from runs(path, depth - 1)
+
+
+def changed(path: Path) -> float:
+    """When training last wrote into a run; a report does not count."""
+    from lapae.runs import CHECKPOINT, CONFIG, METRICS
+
+    files = (path / name for name in (CONFIG, CHECKPOINT, METRICS))
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+
+def row(path: Path) -> Row:
+    """A run in words. One that cannot be read says so: the others are listed all the same."""
+    import datetime
+
+    from lapae.runs import ABOUT, CONFIG, Run
+    from lapae.runs.toml import read_config
+
+    when = datetime.datetime.fromtimestamp(changed(path)).strftime("%Y-%m-%d %H:%M")
+    try:
+        config = read_config(path / CONFIG)
+    except LapaeError:
+        return Row(str(path), "", "", "cannot be read", "", when)
+    run = Run(path)
+    metrics = run.read_metrics() if run.finished else None
+    data = "arrays (--data FILE)" if (path / ABOUT).exists() else Path(config.data.source).name
+    share = (metrics or {}).get("explained")
+    state = f"{metrics['epochs']} epochs" if metrics and "epochs" in metrics else "not finished (--resume)"
+    explained = f"{100 * share:.0f} %" if isinstance(share, float) else ""
+    return Row(str(path), data, config.method.method, state, explained, when)
