@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from lapae.data.validated import is_mixed, validated
 from lapae.predict.conformal import discoveries
 from lapae.space import Column
 
 if TYPE_CHECKING:
     from lapae.model import Model
 
-MINIMUM = 2
-"""Fewer data cannot be learned from."""
 FALSE_DISCOVERIES = 0.1
 """Share of the flagged data that may be normal, with contamination="auto"."""
 
@@ -141,7 +140,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         from lapae.train.progress import make_progress
 
         check_parameters(self)
-        x = self._validated(X, reset=True)
+        x = validated(self, X, reset=True)
         seed = self.random_state
         self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
         data = Data.of(x, validation=self.validation_fraction)
@@ -313,48 +312,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         check_is_fitted(self)
         return self.model_
 
-    def _validated(self, X: Any, *, reset: bool = False) -> Any:
-        if not reset:
-            check_is_fitted(self)
-        if is_mixed(X):  # a frame of columns of several kinds goes in as it is
-            if reset:
-                self.n_features_in_ = X.shape[1]
-                self.feature_names_in_ = np.asarray([str(name) for name in X.columns], dtype=object)
-            return X
-        if hasattr(X, "detach"):
-            X = X.detach().cpu().numpy()
-        deep = isinstance(X, np.ndarray) and X.ndim > 2
-        x: Any = validate_data(
-            self,
-            X,  # pyright: ignore[reportArgumentType]
-            reset=reset,
-            ensure_all_finite="allow-nan",
-            ensure_2d=not deep,
-            allow_nd=deep,
-            ensure_min_samples=MINIMUM if reset else 1,
-            dtype=None if deep else "numeric",
-        )
-        if deep and reset:
-            for name in ("n_features_in_", "feature_names_in_"):
-                self.__dict__.pop(name, None)
-        x = x if x.dtype.kind == "f" or (deep and x.dtype in (np.uint8, np.bool_)) else x.astype(np.float64)
-        if reset:
-            empty = np.isnan(x).reshape(len(x), -1).all(0)
-            if empty.any():
-                column = int(empty.argmax())
-                raise ValueError(f"X has no value at all in feature {column} (from 0): there is nothing to learn of it")
-        return x
+    def _validated(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validated(self, X)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.three_d_array = True
         return tags
-
-
-def is_mixed(X: Any) -> bool:
-    """Whether X is a frame, of pandas or polars, with columns that are no numbers."""
-    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
-        return False
-    kinds = {str(kind).lower() for kind in np.atleast_1d(np.asarray(X.dtypes, dtype=object))}
-    return not all(kind.startswith(("float", "int", "uint")) for kind in kinds)

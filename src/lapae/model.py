@@ -114,8 +114,7 @@ class Model:
             return ends
         coded = self.space.code(X)
         missing = np.isnan(coded)
-        low, high = (np.where(missing, a, b) for a, b in zip(self.impute_interval(coded, level), ends, strict=True))
-        return low, high
+        return tuple(np.where(missing, a, b) for a, b in zip(self.impute_interval(coded, level), ends, strict=True))  # pyright: ignore
 
     def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
         """X with its missing values filled in: the best guess, or `n_samples` completions (n_samples, n, *shape)."""

@@ -1,0 +1,51 @@
+"""What a scikit-learn estimator is handed: frames as they are, anything else as an array that it has checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+MINIMUM = 2
+"""Fewer data cannot be learned from."""
+
+
+def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
+    """X as the library takes it; `reset` is for `fit`, which notes the number and the names of the features."""
+    if is_mixed(X):  # a frame of columns of several kinds goes in as it is
+        if reset:
+            estimator.n_features_in_ = X.shape[1]
+            estimator.feature_names_in_ = np.asarray([str(name) for name in X.columns], dtype=object)
+        return X
+    if hasattr(X, "detach"):
+        X = X.detach().cpu().numpy()
+    deep = isinstance(X, np.ndarray) and X.ndim > 2
+    x: Any = validate_data(
+        estimator,
+        X,  # pyright: ignore[reportArgumentType]
+        reset=reset,
+        ensure_all_finite="allow-nan",
+        ensure_2d=not deep,
+        allow_nd=deep,
+        ensure_min_samples=MINIMUM if reset else 1,
+        dtype=None if deep else "numeric",
+    )
+    if deep and reset:
+        for name in ("n_features_in_", "feature_names_in_"):
+            estimator.__dict__.pop(name, None)
+    x = x if x.dtype.kind == "f" or (deep and x.dtype in (np.uint8, np.bool_)) else x.astype(np.float64)
+    if reset:
+        empty = np.isnan(x).reshape(len(x), -1).all(0)
+        if empty.any():
+            column = int(empty.argmax())
+            raise ValueError(f"X has no value at all in feature {column} (from 0): there is nothing to learn of it")
+    return x
+
+
+def is_mixed(X: Any) -> bool:
+    """Whether X is a frame, of pandas or polars, with columns that are no numbers."""
+    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+        return False
+    kinds = {str(kind).lower() for kind in np.atleast_1d(np.asarray(X.dtypes, dtype=object))}
+    return not all(kind.startswith(("float", "int", "uint")) for kind in kinds)
