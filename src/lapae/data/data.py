@@ -75,8 +75,8 @@ class Data:
             columns: the columns of a frame to learn, and those not to.
             drop: see `columns`.
             label_column: the column of a frame that holds the classes.
-            window, stride: X is a series (time, channels), which is cut into windows of so many steps, so many apart
-                (half a window where not given), and split in time.
+            window: X is a series (time, channels), which is cut into windows of so many steps and split in time.
+            stride: steps from one window to the next; half a window where not given.
             test: share of the data to test on.
             allow_nan: take missing values; an error otherwise.
             options: `validation`, `calibration`, `seed` and `limit` of `lapae.data.splits.partition`.
