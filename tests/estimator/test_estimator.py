@@ -180,7 +180,7 @@ def test_load_says_what_is_wrong(tmp_path, fitted):
         LaplacianAutoencoder.load(tmp_path / "nowhere")
     fitted.save(tmp_path / "run")
     (tmp_path / "run" / "estimator.json").write_text(json.dumps({"format": "other"}))
-    with pytest.raises(RunError, match=r"estimator\.json is damaged: it has no parameters"):
+    with pytest.raises(RunError, match=r"estimator\.json is damaged"):
         LaplacianAutoencoder.load(tmp_path / "run")
     (tmp_path / "run" / "estimator.json").unlink()  # as lapae train leaves it
     again = LaplacianAutoencoder.load(tmp_path / "run")
