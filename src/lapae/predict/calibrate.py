@@ -162,8 +162,10 @@ def patterns(missing: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 
     Each pattern on its own where there are few; else groups of rows that lack about as much, with their masks by turns.
     """
-    masks, which = np.unique(missing, axis=0, return_inverse=True)
-    which = which.reshape(-1)
+    packed = np.packbits(missing, axis=1)  # one value per row, however many features there are
+    rows = packed.view(np.dtype((np.void, packed.shape[1]))).reshape(-1)
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    masks, which = missing[first], which.reshape(-1)
     if len(masks) <= MOST_PATTERNS:
         return [(np.flatnonzero(which == i), masks[i : i + 1]) for i in range(len(masks))]
     share = missing.mean(1)

@@ -21,6 +21,7 @@ from lapae.curvature import Leaf
 from lapae.curvature.any_module import LARGEST_CODE
 from lapae.curvature.forward import Node, Skip, n_features
 from lapae.curvature.rules.affine import Affine
+from lapae.curvature.rules.linear_maps import LinearMap
 from lapae.methods.laplace import Laplace
 from lapae.predict.closed_form import ClosedForm, weight_variances
 
@@ -62,6 +63,8 @@ def _push_leaf(leaf: Leaf, v: Tensor | None, var: Variances) -> Tensor | None:
         return leaf.rule.squared_backward(leaf, v)[0]
     if v is None and not var:
         return None
+    if v is not None and isinstance(leaf.rule, LinearMap) and leaf.rule.selects(leaf.layer):
+        return leaf.rule.jvp(leaf, v[None])[0]
     with torch.enable_grad():
         m = torch.ones_like(leaf.y).requires_grad_()
         m_in, h = leaf.rule.squared_backward(leaf, m, need_input=v is not None)

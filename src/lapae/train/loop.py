@@ -179,7 +179,10 @@ def train(
                     message = _diverged(record, n_finite, len(batches), state, run)
                     raise DivergedError(message) if rank == 0 else ElsewhereError(message)
 
-                record |= {"learning_rate": float(optimizer.param_groups[0]["lr"]), "seconds": time.monotonic() - began}
+                record |= {
+                    "learning_rate": max(float(group["lr"]) for group in optimizer.param_groups),
+                    "seconds": time.monotonic() - began,
+                }
                 state.epoch = epoch
                 state.history.append(plain(record))
                 if state.is_best(steering):

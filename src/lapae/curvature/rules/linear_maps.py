@@ -24,6 +24,10 @@ class LinearMap(Rule):
 
     uses_x = uses_y = False
 
+    def selects(self, layer: nn.Module) -> bool:
+        """Whether coefficients are 0 and 1, so that variances go through as values do."""
+        return type(self) in (LinearMap, Reshape)
+
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
         """A t."""
         zero = self.apply(at.layer, at.params, torch.zeros_like(at.x[:1]))
@@ -98,6 +102,9 @@ class Upsample(LinearMap):
         """The layer, or on a CPU, where torch's nearest upsampling goes through another memory format, plain copies."""
         factors = self._whole_factors(layer, x.shape[2:]) if x.device.type == "cpu" else None
         return layer(x) if factors is None else _copies(x, factors)
+
+    def selects(self, layer: Any) -> bool:
+        return layer.mode.startswith("nearest")
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
         """Sum over copies, or the product with squared matrices."""
