@@ -208,12 +208,19 @@ def train(
         stopped = state.stop_reason(numbers.epochs, numbers.patience) or stopped
         method.load_state_dict(best)
         after = errors(method, lambda: held_out.epoch(0), device)
-        if rival is not None and not is_better(after, first):
+        reached = mean(after)
+        if reached > max(spread, mean(first)):  # it has diverged to a finite number
+            method.load_state_dict(begun)
+            state.best_epoch = 0
+            if rank == 0:
+                warnings.warn(
+                    f"training has led away: a squared error of {reached:.4g} on held-out data, where their mean has "
+                    f"{spread:.4g}. The initial weights are kept. Try a learning_rate below {numbers.learning_rate:g}",
+                    stacklevel=2,
+                )
+        elif rival is not None and not is_better(after, first):
             kept = {name: value for name, value in begun.items() if name in dict(method.named_parameters())}
             method.load_state_dict({**best, **kept})  # with the posterior that training has found
-            state.best_epoch = 0
-        elif spread < mean(after) > mean(first):  # it has diverged to a finite number
-            method.load_state_dict(begun)
             state.best_epoch = 0
     set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
 

@@ -44,10 +44,14 @@ def describe(record: Record) -> str:
     if record.get("error") is not None:
         parts.append(f"error per value {record['error']:.4g}")
     if record.get("explained") is not None:
-        parts.append(f"explained {100 * record['explained']:.1f} %")
+        parts.append(_explained(record["explained"]))
     names = ("loss", "valid_loss", "learning_rate")
     parts += [f"{name.replace('_', ' ')} {record[name]:.6g}" for name in names if record.get(name) is not None]
     return "  ".join(parts)
+
+
+def _explained(share: float) -> str:
+    return f"explained {100 * share:.1f} %" if share > 0 else "explained nothing"
 
 
 class Lines:
@@ -111,7 +115,7 @@ class Bar:
     def epoch(self, record: Record) -> None:
         self.done, self.n_steps = record["epoch"], 0
         short = [f"error {record['error']:.3g}"] if record.get("error") is not None else []
-        short += [f"explained {100 * record['explained']:.1f} %"] if record.get("explained") is not None else []
+        short += [_explained(record["explained"])] if record.get("explained") is not None else []
         short.append(f"loss {record.get('valid_loss', record['loss']):.4g}")
         self.bar.update(self.task, completed=self.done, description="  ".join(short))
 
