@@ -1,0 +1,77 @@
+"""An alarm for streams: have the data changed since the model was calibrated?
+
+Each new score is ranked among the reference scores and those that came before it. If the data are of the same kind, the
+ranks, as p-values with ties broken at random, are independent and uniform (Vovk et al. 2003). A bet b on a p-value has
+the mean 1 then, so that
+
+    R_t = (1 + R_{t-1}) b(p_t)
+
+grows by 1 for each datum on average, and the mean time until R_t reaches `every` is at least `every` (the
+Shiryaev-Roberts procedure of conformal martingales). So a false alarm comes once in `every` data or more seldom, whatever
+the distribution of the scores. R_t is a mean over several bets: on small p-values (data more unusual than they were) and
+on large ones (a sensor that is stuck looks all too normal).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+POWERS = (0.3, 0.6, 0.85)
+"""Bets ε p^(ε-1): a small ε wins much on very unusual data, one near 1 a little on many that are slightly so."""
+
+
+class DriftAlarm:
+    """Watches scores one after the other."""
+
+    def __init__(self, reference: np.ndarray, *, every: int = 10_000, seed: int = 0) -> None:
+        """Start to watch.
+
+        Args:
+            reference: scores (n,) of data that the model has not learned; higher is more unusual.
+            every: data between two false alarms, on average, at least.
+            seed: of the random order of equal scores.
+        """
+        if every < 1:
+            raise ValueError(f"every={every}: expected at least 1")
+        self.every, self._rng = every, np.random.default_rng(seed)
+        self.n_seen = 0
+        self.reset(reference)
+
+    @property
+    def evidence(self) -> float:
+        """R_t: the alarm is raised where it reaches `every`."""
+        return float(self._bets.mean())
+
+    def reset(self, reference: np.ndarray) -> None:
+        """Begin anew, after an alarm, with other reference scores."""
+        self._bets = np.zeros(2 * len(POWERS))
+        self.renew(reference)
+
+    def renew(self, reference: np.ndarray) -> None:
+        """Compare with other reference scores from here on, as those of a model that has learned; R_t stays."""
+        known = np.asarray(reference, dtype=np.float64)
+        self._known = np.sort(known[~np.isnan(known)])
+
+    def update(self, scores: np.ndarray) -> int | None:
+        """Take in scores (m,), in their order; NaN are passed over.
+
+        Returns:
+            The number of the first of them (from 0) at which the evidence reaches `every`, or None. What comes after it
+            is not looked at: `reset` begins anew.
+        """
+        powers = np.array(POWERS)
+        for i, score in enumerate(np.asarray(scores, dtype=np.float64).reshape(-1)):
+            if np.isnan(score):
+                continue
+            above = len(self._known) - np.searchsorted(self._known, score, side="right")
+            place = int(np.searchsorted(self._known, score, side="left"))
+            same = len(self._known) - above - place
+            p = (above + self._rng.random() * (same + 1)) / (len(self._known) + 1)
+            p = min(max(p, 1e-12), 1 - 1e-12)
+            gain = np.concatenate([powers * p ** (powers - 1), powers * (1 - p) ** (powers - 1)])
+            self._bets = (1 + self._bets) * gain
+            self._known = np.insert(self._known, place, score)
+            self.n_seen += 1
+            if self.evidence >= self.every:
+                return i
+        return None
