@@ -55,7 +55,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         contamination: rate at which `predict` flags new normal data, or "auto": then at most a tenth of what is flagged
             in a call is expected to be normal (Benjamini-Hochberg).
         uncertain: weights that the posterior is over: "all", "encoder", "decoder", or patterns of parameter names.
-        temperature: widens (above 1) or narrows the posterior.
+        temperature: widens (above 1) or narrows the posterior; what predicts held-out data best, where None.
         optimize_prior: prior precision of the post-hoc posterior by marginal likelihood: "scalar", "layer" or "none".
         device: auto, cpu or cuda.
         precision: "32", "tf32" or "bf16".
@@ -89,7 +89,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         validation_fraction: float | None = None,
         contamination: Any = 0.05,
         uncertain: Any = "all",
-        temperature: float = 1.0,
+        temperature: float | None = None,
         optimize_prior: str = "scalar",
         device: str = "auto",
         precision: str = "32",

@@ -7,20 +7,23 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from lapae.config import Config, DataConfig
+from lapae.config import Config, DataConfig, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, Split, load
 from lapae.errors import ConfigError, RunError
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
+from lapae.methods.laplace import Laplace
 from lapae.model import Model
 from lapae.models.principal import MOST_VALUES
 from lapae.models.threads import few_threads
+from lapae.predict.temperature import ROWS, fit_temperature
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
@@ -197,10 +200,23 @@ def fit(
     for observer in told:
         observer.say(outcome(metrics, config.model.latent_dim))
     model = Model(method, config, data.space, metrics, result.history).settle()
+    set_temperature(model, data)
     model.calibrate(data)
     if run is not None and rank() == 0:
         model.save(run)
     return model
+
+
+def set_temperature(model: Model, data: Data) -> None:
+    """Give the posterior of a trained model the size that predicts held-out data best, where none was given."""
+    method, options = model.method, model.config.method
+    if not isinstance(method, Laplace) or options.temperature is not None:
+        return
+    x = data.valid.x if len(data.valid.x) else data.train.x
+    some = np.unique(np.linspace(0, len(x) - 1, min(len(x), ROWS)).round().astype(int))
+    rows = torch.from_numpy(data.space.convert(np.asarray(x[some]))).to(next(method.parameters()).dtype)
+    found = fit_temperature(method, rows, seed=model.seed)
+    model.config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
 
 
 def start(method: Method, run: str) -> None:

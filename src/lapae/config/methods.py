@@ -55,8 +55,9 @@ class LaplaceOptions(MethodOptions):
     prior_scale: Literal["flat", "fan-in"] | None = None
     """fan-in: the precision of a weight, that of the prior and the one it starts with, is times the number of inputs of
     its unit, so that the outputs of units vary alike however wide the layer; flat: the same for all (the paper's)."""
-    temperature: Positive = 1.0
-    """Divides the posterior precision: above 1 is a wider posterior."""
+    temperature: Positive | None = None
+    """Divides the posterior precision: above 1 is a wider posterior. Where not given, training is at 1, and what
+    predicts held-out data best is taken afterwards."""
     uncertain: str = "all"
     """Weights that the posterior is over, the others are taken as known: all, encoder, decoder, or patterns of
     parameter names with commas between them, such as decoder.*,encoder.4.weight."""

@@ -140,6 +140,7 @@ class Config:
     def as_in_the_paper(self) -> Config:
         """With the paper's choices in place of what is open, where `lapae.train.choose` would look at the data."""
         chosen = {"hessian": "approx", "prior_scale": "flat", "predictive": "mc", "n_samples": 100, "hessian_every": 1}
+        chosen["temperature"] = 1.0
         open_ = {name: value for name, value in chosen.items() if getattr(self.method.options, name, value) is None}
         model = _filled(self.model, network="mlp", latent_dim=2, sigma=1.0)
         if model.network in ("mlp", "conv"):  # the others are made as they are

@@ -41,7 +41,7 @@ class Laplace(Method):
         self.network = network
         self.hessian = options.hessian or "sketch"
         self.form = HESSIANS[self.hessian].form
-        self.posterior = make_precision(network, self.hessian, options.prior_precision, options.temperature)
+        self.posterior = make_precision(network, self.hessian, options.prior_precision, options.temperature or 1.0)
         self.scales = prior_scales(network, options.prior_scale or "flat")
         self.posterior.set_prior([options.prior_precision * scale for scale in self.scales])
         self._called: Stateless | None = None

@@ -31,8 +31,9 @@ ITERATED = 32
 """Data of other kinds to hide values of: to fill these in takes many passes, and each has many values."""
 COMPARED = 128
 """The same, to compare with."""
-FEW = 50
-"""Held-out data, at least, to fit deviations to; of fewer, training data serve too."""
+FEW = 500
+"""Data to compare with, from which on they alone make the intervals. Where there are fewer, deviations are fitted to
+training data, and the data that steered training make the intervals too: they are almost as good as unseen."""
 MOST_ROWS = 2000
 """Held-out data kept to compare with."""
 MOST_PATTERNS = 32
@@ -54,6 +55,8 @@ class Calibration:
     radius: Radius
     rows: Tensor
     """(n, *features): the held-out data to compare with."""
+    more: Tensor
+    """(m, *features): others that intervals are made from too."""
     reference: Tensor
     """(n,): their surprise."""
 
@@ -87,16 +90,16 @@ class Calibration:
         """The radius of intervals for values missing as in `missing` (B, *features): the held-out data are given such
         holes, and `complete` fills them in."""
         masks = missing[missing.flatten(1).any(1)]
-        rows = several(self.rows, COPIES if self.surprise.bank is not None else COMPARED)
+        rows = several(torch.cat([self.rows, self.more]), COPIES if self.surprise.bank is not None else COMPARED)
         mask = masks[torch.from_numpy(np.resize(np.random.default_rng(0).permutation(len(masks)), len(rows)))]
         seen = torch.where(mask, torch.nan, rows)
         return radius_of(complete(seen), seen, torch.where(mask, rows, torch.nan), self.hidden)
 
     def anew(self, predict: Predict) -> Calibration:
         """The same for another way to predict: the held-out data are predicted in that way too."""
-        found = predict(self.rows)
-        radius = radius_of(found, self.rows, self.rows, self.spread)
-        return replace(self, radius=radius, reference=self.surprise(found, self.rows))
+        every = torch.cat([self.rows, self.more])
+        radius = radius_of(predict(every), every, every, self.spread)
+        return replace(self, radius=radius, reference=self.surprise(predict(self.rows), self.rows))
 
 
 def calibrate(
@@ -112,20 +115,22 @@ def calibrate(
         rows: other such data to compare with; those of `valid` serve where there are none.
         table: whether the data are a table.
     """
+    few = 0 < len(rows) < FEW and len(valid) > 0
     valid = valid if len(valid) else train
     rows = (rows if len(rows) else valid)[:MOST_ROWS]
     known, found = predict(train), predict(valid)
     both = torch.cat([train, valid])
     joined = join([known, found])
-    seen, of_seen = (valid, found) if len(valid) >= FEW else (both, joined)
+    seen, of_seen = (train, known) if few else (valid, found)
     spread = fit_spread(known, train, of_seen, seen, seen)
     hidden = fit_hidden(complete, train, seen, table=table)
     # The data to compare with are no neighbours of their own: new data are not either.
     banks = (both, joined) if table else (train, known)
     surprise = fit_surprise(*banks, found, valid, spread, table=table)
-    of_rows = predict(rows)
-    radius = radius_of(of_rows, rows, rows, spread)
-    return Calibration(spread, hidden, surprise, radius, rows, surprise(of_rows, rows))
+    of_rows, more = predict(rows), valid[: len(valid) if few else 0]
+    every = torch.cat([rows, more])
+    radius = radius_of(predict(every), every, every, spread)
+    return Calibration(spread, hidden, surprise, radius, rows, more, surprise(of_rows, rows))
 
 
 def radius_of(found: Prediction, seen: Tensor, truth: Tensor, spread: Spread) -> Radius:
@@ -180,7 +185,7 @@ def to_file(calibration: Calibration) -> dict[str, Tensor]:
     out = {f"spread.{name}": value for name, value in calibration.spread.tensors().items()}
     out |= {f"hidden.{name}": value for name, value in calibration.hidden.tensors().items()}
     out |= {f"surprise.{name}": value for name, value in to_tensors(calibration.surprise).items()}
-    out |= {"rows": calibration.rows, "reference": calibration.reference}
+    out |= {"rows": calibration.rows, "more": calibration.more, "reference": calibration.reference}
     return out | {"radius": torch.from_numpy(calibration.radius.table)}
 
 
@@ -193,4 +198,5 @@ def from_file(tensors: dict[str, Tensor]) -> Calibration:
     spread = Spread(**part("spread"))
     radius = Radius(LEVELS, tensors["radius"].numpy())
     surprise = from_tensors(spread, part("surprise"))
-    return Calibration(spread, Spread(**part("hidden")), surprise, radius, tensors["rows"], tensors["reference"])
+    held_out = (tensors[name] for name in ("rows", "more", "reference"))
+    return Calibration(spread, Spread(**part("hidden")), surprise, radius, *held_out)
