@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
@@ -98,7 +100,7 @@ class Browser:
             raise RuntimeError(f"{script}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
-    def until(self, script: str, seconds: float = 60) -> Any:
+    def until(self, script: str, seconds: float = PATIENCE) -> Any:
         """Wait for an expression to be true."""
         end = time.monotonic() + seconds
         while not (found := self.run(script)):

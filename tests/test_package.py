@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,28 @@ def test_both_hold_every_file_that_the_library_reads(dist):
         assert files <= set(wheel.namelist())
     with tarfile.open(next(dist.glob("*.tar.gz"))) as sdist:
         assert files <= {name.partition("/src/")[2] for name in sdist.getnames()}
+
+
+def test_what_is_required_is_pinned_and_nothing_is_under_the_gpl(dist):
+    """ivon-opt is GPLv3+: a peer to measure against, never required, in an extra neither."""
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+        metadata = Parser().parsestr(wheel.read(name).decode())
+    required = {plain_name(line) for line in metadata.get_all("Requires-Dist", [])} - {"lapae"}
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {plain_name(line): line for line in pins if not line.startswith("#")}
+    assert "torch" in required
+    assert required <= set(pinned)
+    assert not {name for name in required if "ivon" in name}
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert build == [pinned["setuptools"]]
+
+
+def plain_name(requirement: str) -> str:
+    """Of a package, as an index spells it."""
+    name = re.match(r"[\w.-]+", requirement)
+    assert name is not None
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
 def test_the_wheel_works_where_the_repository_is_not(dist, tmp_path):

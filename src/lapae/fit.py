@@ -19,7 +19,6 @@ from lapae.data import Batches, Data, Split, load
 from lapae.errors import ConfigError, RunError
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
-from lapae.methods.laplace import Laplace
 from lapae.model import Model
 from lapae.models.principal import MOST_VALUES
 from lapae.models.threads import few_threads
@@ -210,7 +209,7 @@ def fit(
 def set_temperature(model: Model, data: Data) -> None:
     """Give the posterior of a trained model the size that predicts held-out data best, where none was given."""
     method, options = model.method, model.config.method
-    if not isinstance(method, Laplace) or options.temperature is not None:
+    if not method.tempered or options.temperature is not None:
         return
     x = data.valid.x if len(data.valid.x) else data.train.x
     some = np.unique(np.linspace(0, len(x) - 1, min(len(x), ROWS)).round().astype(int))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from trained import in_splits
+from waiting import PATIENCE
 
 from lapae.cli.new_data import Device, open_model
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
@@ -90,7 +91,7 @@ class Client:
 
     def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         """Status and content, parsed where it is JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()

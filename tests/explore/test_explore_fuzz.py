@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_uploads import npy, png, square
+from waiting import PATIENCE
 
 QUESTIONS = ("place", "heat", "item", "find", "look", "complete")
 KEYS = ("axes", "at", "anchor", "split", "index", "id", "values", "seed")
@@ -63,7 +64,7 @@ class Line:
     def ask(self, path: str, body: bytes, kind: str) -> int:
         for attempt in range(2):
             if self.connection is None:
-                self.connection = HTTPConnection("127.0.0.1", self.server.server_port, timeout=30)
+                self.connection = HTTPConnection("127.0.0.1", self.server.server_port, timeout=PATIENCE)
             try:
                 self.connection.request("POST", path, body, {"Content-Type": kind})
                 response = self.connection.getresponse()
@@ -141,7 +142,7 @@ pieces |= st.sampled_from([b"Content-Type: application/json\r\n", b"/api/place",
 
 
 def _bytes(image_server, parts):
-    with socket.create_connection(("127.0.0.1", image_server.server_port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", image_server.server_port), timeout=PATIENCE) as connection:
         try:
             connection.sendall(b"".join(parts))
             connection.shutdown(socket.SHUT_WR)

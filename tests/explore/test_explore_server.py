@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from serving import Client, rows, served
+from waiting import PATIENCE, until
 
 from lapae.cli import main
 from lapae.cli.explore import ExploreCommand, load, prepare
@@ -33,7 +33,7 @@ PLACE = {"axes": [0, 1], "at": [0.1, 0.2], "anchor": None}
 
 def raw(server: Server, content: bytes, *, close: bool = True) -> bytes:
     """Everything that a server says to some bytes."""
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) as connection:
         connection.sendall(content)
         if close:
             connection.shutdown(socket.SHUT_WR)
@@ -223,7 +223,7 @@ def test_a_large_body_is_refused_with_a_message_that_arrives(client):
 
 
 def test_many_questions_on_one_connection(client):
-    connection = HTTPConnection("127.0.0.1", client.server.server_port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", client.server.server_port, timeout=PATIENCE)
     for _ in range(5):
         connection.request("POST", "/api/place", json.dumps(PLACE), JSON)
         response = connection.getresponse()
@@ -251,7 +251,7 @@ def test_many_clients_get_the_same_answers(client):
 
 def test_the_longest_idle_makes_room(client):
     address = ("127.0.0.1", client.server.server_port)
-    held = [socket.create_connection(address, timeout=20) for _ in range(MOST_CONNECTIONS)]
+    held = [socket.create_connection(address, timeout=PATIENCE) for _ in range(MOST_CONNECTIONS)]
     for connection in held:  # one after the other: the first waits longest
         connection.sendall(b"GET /api/opening HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 200"
@@ -268,11 +268,10 @@ def test_the_longest_idle_makes_room(client):
 
 
 def test_where_all_are_being_answered_a_new_one_is_sent_away(of_images, monkeypatch):
-    begun, go_on = threading.Semaphore(0), threading.Event()
+    go_on = threading.Event()
 
     def slow(*arguments):
-        begun.release()
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
         return {}
 
     monkeypatch.setattr("lapae.view.explore.server.MOST_CONNECTIONS", 2)
@@ -281,12 +280,8 @@ def test_where_all_are_being_answered_a_new_one_is_sent_away(of_images, monkeypa
         threads = [threading.Thread(target=Client(server).ask, args=("place", PLACE)) for _ in range(2)]
         for thread in threads:
             thread.start()
-        begun.acquire(timeout=20)
-        for _ in range(500):
-            if [*server.waiting.values()] == [None, None]:
-                break
-            time.sleep(0.01)
-        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as late:
+        until(lambda: [*server.waiting.values()] == [None, None], "both are being answered")
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) as late:
             assert late.recv(100).startswith(b"HTTP/1.1 503")
         go_on.set()
         for thread in threads:
@@ -300,19 +295,23 @@ def test_where_all_are_being_answered_a_new_one_is_sent_away(of_images, monkeypa
 def test_a_slow_client_is_let_go_at_its_deadline(of_images, monkeypatch, start):
     monkeypatch.setattr(Handler, "idle", 0.3)
     monkeypatch.setattr(Handler, "deadline", 0.5)
-    with served(of_images) as server, socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as slow:
+    with (
+        served(of_images) as server,
+        socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) as slow,
+    ):
         slow.sendall(start)
-        began = time.monotonic()
+        slow.settimeout(0.1)
+
+        def let_go() -> bool:
+            try:
+                return slow.recv(1) == b""
+            except TimeoutError:
+                if start:
+                    slow.sendall(b"x")  # a byte every now and then, for as long as it is listened to
+                return False
+
         with contextlib.suppress(ConnectionError):
-            while time.monotonic() - began < 10:  # a byte every now and then
-                slow.settimeout(0.1)
-                try:
-                    assert slow.recv(1) == b""
-                    break
-                except TimeoutError:
-                    if start:
-                        slow.sendall(b"x")
-        assert time.monotonic() - began < 5
+            until(let_go, "the slow client is let go")
 
 
 def test_the_body_of_a_get_is_not_a_second_request(client):
@@ -377,13 +376,13 @@ def test_the_command_serves_until_ctrl_c(tmp_path, capsys):
         assert process.stdout is not None
         line = process.stdout.readline()
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends\)", line).group(1))
-        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         connection.request("GET", "/api/opening")
         assert json.loads(connection.getresponse().read())["splits"]["train"] == 60
         # a second one at the same port says so in a line
         assert main(["explore", str(run), "--port", str(port), "--no-open", "--n-samples", "2"]) == 2
         process.send_signal(signal.SIGINT)  # while a connection is open
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert errors == "\nended\n"
     assert "cannot listen at 127.0.0.1" in capsys.readouterr().err

@@ -95,21 +95,24 @@ class Command:
     """Of the folder, one in which the command was not disturbed, and whether it may be as it was before."""
 
 
+def score(root: Path) -> int:
+    return main(["score", str(root / "run"), str(root / "x.csv"), "-o", str(root / "scores.csv"), *DEVICE])
+
+
+def impute(root: Path) -> int:
+    return main(["impute", str(root / "run"), str(root / "holes.csv"), "-o", str(root / "filled.csv"), *DEVICE])
+
+
+def report(root: Path) -> int:
+    return main(["report", str(root / "run"), "--points", "20", "--examples", "2", *DEVICE])
+
+
 COMMANDS = {
     "train": Command(train, check_train),
     "save": Command(save, check_save),
-    "score": Command(
-        lambda root: main(["score", str(root / "run"), str(root / "x.csv"), "-o", str(root / "scores.csv"), *DEVICE]),
-        output("scores.csv"),
-    ),
-    "impute": Command(
-        lambda root: main(["impute", str(root / "run"), str(root / "holes.csv"), "-o", str(root / "filled.csv")]),
-        output("filled.csv"),
-    ),
-    "report": Command(
-        lambda root: main(["report", str(root / "run"), "--points", "20", "--examples", "2", *DEVICE]),
-        output("run/report.html"),
-    ),
+    "score": Command(score, output("scores.csv")),
+    "impute": Command(impute, output("filled.csv")),
+    "report": Command(report, output("run/report.html")),
 }
 
 
@@ -163,6 +166,7 @@ class Harness:
     """Runs commands in copies of one folder, each in a process that is forked from one that has imported everything."""
 
     def __init__(self, place: Path) -> None:
+        place.mkdir(exist_ok=True)
         self.place, self.before, self.server = place, place / "before", Server()
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")

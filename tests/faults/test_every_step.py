@@ -12,7 +12,7 @@ import pytest
 from .commands import COMMANDS, Harness
 from .steps import FAULTS
 
-SHORT = 4
+SHORT = 3
 """Steps of each command and fault in the short version, evenly from all."""
 
 

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import PATIENCE, until
 
 from lapae.cli import main
 from lapae.data import reader as base
@@ -97,13 +97,9 @@ def test_sigterm_leaves_nothing_half_written(place, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((1_000_000, 3), np.float32))
     command = ["score", str(place / "run"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "s.csv"), "--device", "cpu"]
     with subprocess.Popen([sys.executable, "-m", "lapae", *command], stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob(".s.csv.*.tmp")):
-            assert process.poll() is None, process.returncode
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: list(tmp_path.glob(".s.csv.*.tmp")) or process.poll() is not None, "it begins to write")
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
     assert errors.strip().endswith("lapae: terminated")
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]

@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from lapae.cli import main
 from lapae.cli.run_folder import train_in
 from lapae.errors import RunError
-from lapae.runs import CHECKPOINT, CONFIG, MODEL, Run, read_tensor_file
+from lapae.runs import CHECKPOINT, CONFIG, HISTORY, MODEL, Run, read_tensor_file
 from lapae.runs.toml import write_config
 
 from .runs import assert_same, config, curve, train
@@ -34,24 +35,25 @@ def processes():
     return context
 
 
+def epochs_of(run: Path) -> int:
+    return len((run / HISTORY).read_bytes().splitlines()) if (run / HISTORY).exists() else 0
+
+
 def test_killed_twenty_times_it_ends_at_the_same_weights(processes, tmp_path):
     source, whole = curve(tmp_path / "curve.npy"), tmp_path / "whole"
-    warm = processes.Process(target=train, args=(tmp_path / "warm", source, 1))  # what is imported late
-    warm.start()
-    warm.join()
-    began = time.monotonic()
     child = processes.Process(target=train, args=(whole, source, EPOCHS))
     child.start()
     child.join()
-    seconds = time.monotonic() - began
     assert child.exitcode == 0
-    chance = random.Random()
+    chance = random.Random(0)
     n_runs = kills = kills_within = 0
     run = tmp_path / "run0"
     while kills < KILLS:
         child = processes.Process(target=train, args=(run, source, EPOCHS))
         child.start()
-        child.join(chance.uniform(0, seconds))
+        last = chance.randrange(epochs_of(run), EPOCHS)
+        until(lambda: epochs_of(run) >= last or not child.is_alive(), "it trains", every=0.001)  # noqa: B023
+        child.join(chance.uniform(0, 0.02))  # within an epoch, or while it is written
         child.kill()
         child.join()
         kills += child.exitcode == -signal.SIGKILL
@@ -69,7 +71,7 @@ def test_killed_twenty_times_it_ends_at_the_same_weights(processes, tmp_path):
 def test_the_command_killed_twenty_times(tmp_path):
     """The same of the command line, whose start takes seconds: killed once it has done an epoch or more."""
     options = ["--method", "vae", "--hidden", "16", "--device", "cpu", "--epochs", "400", "--patience", "400"]
-    run, whole, chance = tmp_path / "run", tmp_path / "whole", random.Random()
+    run, whole, chance = tmp_path / "run", tmp_path / "whole", random.Random(0)
     arguments = ["digits", *options, "--out", str(run)]
     for _ in range(KILLS):
         before = (run / CHECKPOINT).stat().st_mtime_ns if (run / CHECKPOINT).exists() else 0
@@ -94,9 +96,7 @@ def test_second_process_on_a_run_is_refused_and_the_first_undisturbed(processes,
     train(whole, source, EPOCHS)
     first = processes.Process(target=train, args=(run, source, EPOCHS))
     first.start()
-    while not (run / CHECKPOINT).exists():
-        assert first.is_alive()
-        time.sleep(0.001)
+    until(lambda: (run / CHECKPOINT).exists() or not first.is_alive(), "it writes a checkpoint", every=0.001)
     os.kill(first.pid, signal.SIGSTOP)  # so that it is in the middle of training when the others come
     try:
         resume = ["--resume", str(run)]

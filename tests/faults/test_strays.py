@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import PATIENCE
 
 from lapae.cli import main
 from lapae.runs.files import new_folder, whole, whole_folder, write_whole
@@ -43,7 +44,7 @@ def end_while_writing(place: Path, number: signal.Signals, **environment: str) -
         assert process.stdout.readline() == "writing\n"
         assert len(list(place.iterdir())) == 3
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, errors
 
 

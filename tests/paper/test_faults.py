@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, Browser
 from matplotlib.figure import Figure
+from waiting import until
 
 from lapae.cli import main
 from lapae.errors import RunError
@@ -194,20 +194,17 @@ def test_processes_that_train_end_with_the_one_that_started_them(tmp_path):
     command = [sys.executable, "-m", "lapae", "reproduce", "teaser", "--quick", "--jobs", "2", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("runs/*/config.toml")) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: list(tmp_path.glob("runs/*/config.toml")), "a training begins")
         children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert len(children) >= 2
-    while any(map(running, children)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    left = [pid for pid in children if running(pid)]
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left
+    try:
+        until(lambda: not any(map(running, children)), "those that it started end")
+    finally:
+        for pid in filter(running, children):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no browser here")

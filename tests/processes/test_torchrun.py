@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 from ranks import environment, free_port, on_processes
 from trained import weights
+from waiting import PATIENCE, until
 
 from lapae.cli import main
 from lapae.config import Config, TrainConfig
@@ -51,11 +51,12 @@ def worker(launcher: int, rank: int, name: str = "RANK") -> int:
 
 
 def wait_for_epoch(run: Path, epoch: int, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 120
-    while not (run / HISTORY).exists() or len((run / HISTORY).read_text().splitlines()) < epoch:
-        assert process.poll() is None, f"the job ended with {process.returncode} before epoch {epoch}"
-        assert time.monotonic() < deadline, f"epoch {epoch} did not come within two minutes"
-        time.sleep(0.005)
+    def come() -> bool:
+        found = (run / HISTORY).exists() and len((run / HISTORY).read_text().splitlines()) >= epoch
+        assert found or process.poll() is None, f"the job ended with {process.returncode} before epoch {epoch}"
+        return found
+
+    until(come, f"epoch {epoch} comes")
 
 
 def command(arguments: list[str]) -> tuple[int, str, str]:
@@ -91,7 +92,7 @@ def test_a_killed_process_and_a_restart_end_at_the_same_weights(place, tmp_path)
     with subprocess.Popen(job("train", *arguments, restarts=3), stderr=subprocess.PIPE, text=True) as process:
         wait_for_epoch(run, 3, process)
         os.kill(worker(process.pid, 1), signal.SIGKILL)
-        _, errors = process.communicate(timeout=400)  # a meeting that fails takes two minutes
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     assert errors.count(f"epoch 1/{EPOCHS} ") == 1, errors  # not from the beginning
     for name, value in weights(place / "two").items():
@@ -105,7 +106,7 @@ def test_a_killed_process_ends_the_job_with_its_reason(tmp_path):
     with subprocess.Popen(job("train", *arguments), stderr=subprocess.PIPE, text=True) as process:
         wait_for_epoch(run, 2, process)
         os.kill(worker(process.pid, 1), signal.SIGKILL)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert "Signal 9 (SIGKILL)" in errors
     assert (run / CHECKPOINT).exists()
@@ -119,7 +120,7 @@ def test_processes_of_its_own_end_together(tmp_path):
     with subprocess.Popen([sys.executable, *LAPAE, "train", *arguments], stderr=subprocess.PIPE, text=True) as process:
         wait_for_epoch(run, 2, process)
         os.kill(worker(process.pid, rank=1, name="LOCAL_RANK"), signal.SIGKILL)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert errors.count("epoch 1/1000") == 1
     assert "lapae: process 1 of this job was ended by SIGKILL, and the others with it" in errors
@@ -133,10 +134,7 @@ def test_a_killed_command_takes_its_processes_with_it(tmp_path):
         wait_for_epoch(run, 1, process)
         workers = [worker(process.pid, rank) for rank in (0, 1)]
         process.kill()
-    deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline, "the processes of the job go on"
-        time.sleep(0.05)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the processes of the job end")
 
 
 def test_machines_meet(tmp_path):
@@ -152,7 +150,7 @@ def test_machines_meet(tmp_path):
         )
         for node in (0, 1)
     ]
-    said = [machine.communicate(timeout=180)[0] for machine in machines]
+    said = [machine.communicate(timeout=PATIENCE)[0] for machine in machines]
     assert [machine.returncode for machine in machines] == [0, 0]
     assert json.loads(said[0])["processes"] == 2
     assert said[1] == ""

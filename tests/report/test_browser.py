@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from browser import Browser
+from waiting import PATIENCE
 
 from lapae.runs.numbers import number
 from lapae.runs.results import Record, Table
@@ -51,7 +52,7 @@ def test_moving_over_the_map_changes_the_picture(tmp_path):
     page = tmp_path / "page.html"
     page.write_text((run / REPORT).read_text().replace("</body>", PROBE))
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     body = re.search(r"<body[^>]*>", dom)
     assert body is not None
     expected = 'data-moved="true" data-back="true" data-legend="3" data-requests="0"'

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 import torch
 from observers import StopAfter
 from trained import CURVE, assert_equal, assert_same, weights
+from waiting import PATIENCE, until
 
 from lapae.cli import main
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
@@ -40,11 +40,12 @@ def undisturbed(tmp_path_factory) -> Path:
 
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists():
-        assert process.poll() is None, f"ended with {process.returncode} before it wrote {path.name}"
-        assert time.monotonic() < deadline, f"{path.name} was not written within two minutes"
-        time.sleep(0.002)
+    def written() -> bool:
+        found = path.exists()
+        assert found or process.poll() is None, f"ended with {process.returncode} before it wrote {path.name}"
+        return found
+
+    until(written, f"{path.name} is written", every=0.002)
 
 
 def test_ctrl_c_leaves_a_resumable_run_and_a_clean_message(undisturbed, tmp_path):
@@ -58,7 +59,7 @@ def test_ctrl_c_leaves_a_resumable_run_and_a_clean_message(undisturbed, tmp_path
     ) as process:
         wait_for(run / CHECKPOINT, process)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert f"stopped; continue with: lapae train --resume {run}" in errors
     assert "Traceback" not in errors

@@ -84,6 +84,8 @@ class Method(nn.Module):
     `lapae.config.methods`."""
     options: ClassVar[type[MethodOptions]] = MethodOptions
     """Its options, where a method is registered as a class."""
+    tempered = False
+    """Whether `posterior.temperature` widens it."""
     learns_variance = False
     """Whether the deviation that it reports is, or contains, a noise of the data that it has learned."""
 

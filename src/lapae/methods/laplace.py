@@ -32,6 +32,7 @@ from lapae.posterior.uncertain import known_weights
 class Laplace(Method):
     """`network` holds the means θ, `posterior` the precision; together q(θ) = N(θ, precision⁻¹)."""
 
+    tempered = True
     network: Autoencoder
     posterior: Precision
 

@@ -7,9 +7,9 @@ the mean 1 then, so that
     R_t = (1 + R_{t-1}) b(p_t)
 
 grows by 1 for each datum on average, and the mean time until R_t reaches `every` is at least `every` (the
-Shiryaev-Roberts procedure of conformal martingales). So a false alarm comes once in `every` data or more seldom, whatever
-the distribution of the scores. R_t is a mean over several bets: on small p-values (data more unusual than they were) and
-on large ones (a sensor that is stuck looks all too normal).
+Shiryaev-Roberts procedure of conformal martingales). So a false alarm comes once in `every` data or more seldom,
+whatever the distribution of the scores. R_t is a mean over several bets: on small p-values (data more unusual than they
+were) and on large ones (a sensor that is stuck looks all too normal).
 """
 
 from __future__ import annotations

@@ -11,10 +11,12 @@ and T is the best of a few. Of two that are equally good the one nearer to 1 is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from lapae.methods.laplace import Laplace
+from lapae.methods import Method
 from lapae.predict.predictive import predict
 
 FACTOR = 10.0
@@ -29,7 +31,7 @@ LEAST = 0.1
 """Of the squared residual of a feature that noise accounts for."""
 
 
-def fit_temperature(method: Laplace, x: Tensor, *, seed: int = 0) -> float:
+def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
     """Set the temperature of the posterior, and return it.
 
     Args:
@@ -37,11 +39,12 @@ def fit_temperature(method: Laplace, x: Tensor, *, seed: int = 0) -> float:
         x: held-out data (n, *shape) in the model's space.
         seed: of the networks.
     """
+    posterior: Any = method.posterior
     if method.likelihood.name in ("bernoulli", "categorical"):
-        return method.posterior.temperature
+        return posterior.temperature
     n = min(len(x), ROWS, max(1, VALUES // x[0].numel()))
     x = x[torch.linspace(0, len(x) - 1, n).long()]
-    own = method.posterior.temperature
+    own = posterior.temperature
     best, value = own, _density(method, x, own, seed)
     for factor in (FACTOR, 1 / FACTOR):
         for _ in range(FARTHEST):
@@ -53,13 +56,14 @@ def fit_temperature(method: Laplace, x: Tensor, *, seed: int = 0) -> float:
             best, value = here, density
         if best != own:
             break
-    method.posterior.temperature = best
+    posterior.temperature = best
     return best
 
 
-def _density(method: Laplace, x: Tensor, temperature: float, seed: int) -> Tensor:
+def _density(method: Method, x: Tensor, temperature: float, seed: int) -> Tensor:
     """Log density (n,) of each datum of x under the networks of a posterior of this temperature."""
-    method.posterior.temperature = temperature
+    posterior: Any = method.posterior
+    posterior.temperature = temperature
     found = predict(method, x, n_samples=NETWORKS, seed=seed, want=("outputs",))
     assert found.x_mean is not None
     assert found.x_var is not None
