@@ -19,6 +19,7 @@ from lapae.space import Column
 
 if TYPE_CHECKING:
     from lapae.model import Model
+    from lapae.predict.drift import DriftAlarm
 
 FALSE_DISCOVERIES = 0.1
 """Share of the flagged data that may be normal, with contamination="auto"."""
@@ -65,6 +66,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     Attributes:
         model_: the trained `lapae.model.Model`.
         offset_: the threshold: `decision_function` is `score_samples` minus it.
+        reference_: -`score_samples` of the held-out data that new ones are compared with.
         history_: one record per epoch.
         n_features_in_: number of features, of a table.
         feature_names_in_: names of the columns, of a table that has some.
@@ -163,6 +165,29 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             self.model_.predicting(predictive=params.get("predictive"), n_samples=params.get("n_samples"))
         return self
 
+    def partial_fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
+        """Take in the next data of a stream, forgetting old ones at the rate `forgetting`; the first call is `fit`.
+
+        Most of X are learned, the others calibrate what is reported, with the newest that were held out before.
+        """
+        from lapae.fit import learn_on
+
+        if not hasattr(self, "model_"):
+            return self.fit(X)
+        learn_on(self.model_, self._validated(X))
+        return self._settle()
+
+    def drift_alarm(self, every: int = 10_000) -> DriftAlarm:
+        """An alarm that is told of `-score_samples(X)` of new data, and says when they have changed.
+
+        Args:
+            every: data between two false alarms, on average, at least.
+        """
+        from lapae.predict.drift import DriftAlarm
+
+        check_is_fitted(self)
+        return DriftAlarm(self.reference_, every=every)
+
     def transform(self, X: Any, return_std: bool = False) -> Any:
         """Codes (n, K), the mean over networks; with `return_std` also their deviation over networks (n, K)."""
         z, z_std = self._fitted().encode(self._validated(X))
@@ -207,6 +232,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     @property
     def offset_(self) -> float:
         """The threshold on `score_samples`, at the rate `contamination`."""
+        calibration = self.model_.calibration
+        self.reference_ = np.empty(0) if calibration is None else calibration.reference.cpu().numpy()
         rate = FALSE_DISCOVERIES if self.contamination == "auto" else self.contamination
         return -self._fitted().threshold(float(rate))
 

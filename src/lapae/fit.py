@@ -22,20 +22,23 @@ from lapae.methods.building import Modules, build_method, make_likelihood, resta
 from lapae.model import Model
 from lapae.models.principal import MOST_VALUES
 from lapae.models.threads import few_threads
+from lapae.predict.calibrate import MOST_ROWS
 from lapae.predict.temperature import ROWS, fit_temperature
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.space import Space
-from lapae.storage import load_run
+from lapae.storage import load_run, save
 from lapae.train.checkpoint import take_up_together
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.evaluate import evaluate
+from lapae.train.held_out import set_noise
 from lapae.train.loop import train
 from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
 from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
+from lapae.train.stream import held_out, learn
 from lapae.train.words import outcome, understood
 
 VALIDATION_BATCH = 256
@@ -43,6 +46,9 @@ VALIDATION_BATCH = 256
 
 STARTED_FROM = 4000
 """Data of a split whose principal components a network starts from, at most."""
+
+WINDOW = 200
+"""Data of a stream held out to calibrate with, at least, once so many have come."""
 
 CHECKED = 1000
 """Data that tell whether the likelihood suits them."""
@@ -202,7 +208,7 @@ def fit(
     set_temperature(model, data)
     model.calibrate(data)
     if run is not None and rank() == 0:
-        model.save(run)
+        save(model, run)
     return model
 
 
@@ -216,6 +222,27 @@ def set_temperature(model: Model, data: Data) -> None:
     rows = torch.from_numpy(data.space.convert(np.asarray(x[some]))).to(next(method.parameters()).dtype)
     found = fit_temperature(method, rows, seed=model.seed)
     model.config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
+
+
+def learn_on(model: Model, X: Any) -> None:
+    """Have a trained model take in the next data of a stream: it learns from most of them, the others calibrate it.
+
+    What is reported is calibrated on a window of the newest data held out, as long as it was after training.
+    """
+    config, known = model.config, model.calibration
+    if config.method.method != "online":
+        raise ConfigError("only the online method can learn on: its posterior is a running one")
+    if known is None:
+        raise RunError("this model has no calibration: it was saved before its training was finished")
+    x, turn = model.tensor(X), model.metrics.get("portions", 0)
+    held = held_out(len(x), model.seed, turn)
+    if not held.all():
+        learn(model.method, x[~held], config.train, turn, by_width=bool(config.model.linear))
+    model.metrics["portions"] = turn + 1
+    window = torch.cat([known.rows, x[held]])[-max(len(known.rows), WINDOW) :]
+    model.recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
+    set_noise(model.method, lambda: iter([window]), next(model.method.parameters()).device, per_feature=True)
+    model.recalibrate(model.recent, window, window)
 
 
 def start(method: Method, run: str) -> None:

@@ -32,7 +32,6 @@ from lapae.space import Source, Space
 
 if TYPE_CHECKING:
     from lapae.data import Data
-    from lapae.runs import Run
 
 NORMAL_90 = 1.6448536269514722
 """Deviations to either side of the mean that hold 90 % of a normal distribution."""
@@ -53,6 +52,8 @@ class Model:
     """The final numbers of training."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """One record per epoch; empty for a model that was loaded."""
+    recent: Tensor | None = None
+    """Data of a stream that it has learned last; not saved."""
     path: Path | None = None
     """The run folder, where it is in one."""
     calibration: Calibration | None = None
@@ -276,16 +277,13 @@ class Model:
         train, valid, calib = (some(split.x) for split in (data.train, data.valid, data.calib))
         most = min(MOST_CODES, max(MOST_ROWS, MOST_VALUES // train[0].numel()))
         many = some(data.train.x, most) if len(data.train.x) > MOST_ROWS else train
-        self.memory = remember(self.method, many, valid)
-        self.calibration = calibrate(
-            self.predict, self._complete, train, valid, calib, table=self.space.kind == "table"
-        )
+        self.recalibrate(train, valid, calib, many)
 
-    def save(self, run: Run) -> None:
-        """Write the model into a run folder: the run is finished then."""
-        from lapae.storage import save
-
-        save(self, run)
+    def recalibrate(self, train: Tensor, valid: Tensor, calib: Tensor, many: Tensor | None = None) -> None:
+        """With data in the model's space; `many` training data where there are more than `train`."""
+        self.memory = remember(self.method, train if many is None else many, valid)
+        table = self.space.kind == "table"
+        self.calibration = calibrate(self.predict, self._complete, train, valid, calib, table=table)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:

@@ -1,0 +1,74 @@
+"""Learning on: a stream that changes is followed, what is reported stays calibrated, and mistakes leave the model alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lapae import LaplacianAutoencoder
+from lapae.errors import ConfigError
+
+
+def day(rng, turn: float = 0.0, n: int = 120) -> np.ndarray:
+    """Four channels on a curve that `turn` bends into another."""
+    t = rng.uniform(-2, 2, (n, 1))
+    bent = (1 - turn) * np.sin(t) + turn * np.cos(2 * t)
+    return 20 + 3 * np.concatenate([t, bent, t**2 / 2 - turn * t, -bent], 1) + 0.1 * rng.standard_normal((n, 4))
+
+
+@pytest.fixture
+def model():
+    return LaplacianAutoencoder(random_state=0, epochs=5, device="cpu").fit(day(np.random.default_rng(0), n=600))
+
+
+def test_a_changed_stream_is_learned_and_stays_calibrated(model):
+    rng = np.random.default_rng(1)
+    alarm = model.drift_alarm(every=1000)
+    assert alarm.update(-model.score_samples(day(rng))) is None
+    assert alarm.update(-model.score_samples(day(rng, 1.0))) is not None
+    before = np.mean(model.p_value(day(rng, 1.0)) <= 0.1)
+    error = np.mean((model.reconstruct(later := day(rng, 1.0)) - later) ** 2)
+    for _ in range(8):
+        model.partial_fit(day(rng, 1.0))
+    new = day(rng, 1.0, 600)
+    assert before > 0.5
+    assert 0.04 < np.mean(model.p_value(new) <= 0.1) < 0.2
+    low, high = model.predict_interval(new, 0.9)
+    assert 0.85 < np.mean((low <= new) & (new <= high)) < 0.96
+    assert np.mean((model.reconstruct(later) - later) ** 2) < 0.7 * error
+    assert np.mean(model.predict(day(rng, 0.0)) == -1) > 0.3  # what it was before is unusual now
+
+
+def test_the_first_call_is_a_fit_and_the_same_data_give_the_same_model(tmp_path):
+    rng = np.random.default_rng(0)
+    first, second, third = day(rng, n=200), day(rng), day(rng)
+    models = [LaplacianAutoencoder(random_state=0, epochs=2, device="cpu") for _ in range(2)]
+    for one in models:
+        one.partial_fit(first).partial_fit(second)
+    np.testing.assert_array_equal(*(one.score_samples(third) for one in models))
+    fitted = LaplacianAutoencoder(random_state=0, epochs=2, device="cpu").fit(first)
+    assert not np.allclose(fitted.score_samples(third), models[0].score_samples(third))
+    models[0].save(tmp_path / "run")
+    again = LaplacianAutoencoder.load(tmp_path / "run")
+    np.testing.assert_allclose(again.score_samples(third), models[1].score_samples(third), rtol=1e-4, atol=1e-4)
+
+
+def test_forgetting_is_the_rate_at_which_the_precision_follows():
+    """With much of it, new data of less curvature leave a smaller precision behind."""
+    rng = np.random.default_rng(0)
+    left = []
+    for forgetting in (0.001, 0.2):
+        model = LaplacianAutoencoder(random_state=0, epochs=2, forgetting=forgetting, device="cpu")
+        model.fit(day(rng, n=300))
+        before = float(model.model_.method.posterior.diagonal().sum())
+        model.partial_fit(np.full((120, 4), 20.0) + 0.01 * rng.standard_normal((120, 4)))
+        left.append(float(model.model_.method.posterior.diagonal().sum()) / before)
+    assert left[1] < left[0]
+
+
+def test_what_cannot_learn_on_says_so(model):
+    x = day(np.random.default_rng(3))
+    with pytest.raises(ConfigError, match="only the online method"):
+        LaplacianAutoencoder(method="ae", epochs=1, random_state=0, device="cpu").fit(x).partial_fit(x)
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(x[:, :3])
