@@ -282,8 +282,10 @@ class Model:
     def recalibrate(self, train: Tensor, valid: Tensor, calib: Tensor, many: Tensor | None = None) -> None:
         """With data in the model's space; `many` training data where there are more than `train`."""
         self.memory = remember(self.method, train if many is None else many, valid)
-        table = self.space.kind == "table"
-        self.calibration = calibrate(self.predict, self._complete, train, valid, calib, table=table)
+        # Principal components that training did not better are those of `valid` too.
+        learned = bool(self.config.model.linear) and self.metrics.get("best_epoch") == 0
+        how = {"table": self.space.kind == "table", "learned": learned}
+        self.calibration = calibrate(self.predict, self._complete, train, valid, calib, **how)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:

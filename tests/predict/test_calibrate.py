@@ -93,6 +93,15 @@ def test_p_values_are_uniform_with_sixty_data_to_compare_with():
         assert (p <= 0.05).mean() == pytest.approx(0.05, abs=0.025)
 
 
+def test_few_data_are_joined_by_those_that_steered_training():
+    """Unless the model was fitted to them; many are enough by themselves."""
+    few, valid = data(40, 2), data(100, 1)
+    for rows, learned, n in ((few, False, 100), (few, True, 0), (data(600, 2), False, 0)):
+        found = calibrate(predict, predict, data(600, 0), valid, rows, table=True, learned=learned)
+        assert len(found.more) == n
+        assert len(found.reference) == len(rows)  # p-values are of the others alone
+
+
 def test_what_is_empty_has_no_score(calibration):
     new = data(3, 12)
     new[1] = torch.nan

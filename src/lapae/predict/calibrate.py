@@ -103,7 +103,14 @@ class Calibration:
 
 
 def calibrate(
-    predict: Predict, complete: Predict, train: Tensor, valid: Tensor, rows: Tensor, *, table: bool
+    predict: Predict,
+    complete: Predict,
+    train: Tensor,
+    valid: Tensor,
+    rows: Tensor,
+    *,
+    table: bool,
+    learned: bool = False,
 ) -> Calibration:
     """Fit deviations and surprise, and take the held-out data in to compare with.
 
@@ -114,8 +121,9 @@ def calibrate(
         valid: data that training has not seen to fit on; training data serve where there are none.
         rows: other such data to compare with; those of `valid` serve where there are none.
         table: whether the data are a table.
+        learned: whether the model was fitted to `valid` after all: then these make no intervals.
     """
-    few = 0 < len(rows) < FEW and len(valid) > 0
+    few = 0 < len(rows) < FEW and len(valid) > 0 and not learned
     valid = valid if len(valid) else train
     rows = (rows if len(rows) else valid)[:MOST_ROWS]
     known, found = predict(train), predict(valid)
