@@ -284,7 +284,7 @@ class Model:
         self.memory = remember(self.method, train if many is None else many, valid)
         # Principal components that training did not better are those of `valid` too.
         learned = bool(self.config.model.linear) and self.metrics.get("best_epoch") == 0
-        how = {"table": self.space.kind == "table", "learned": learned}
+        how = {"table": self.space.kind == "table", "learned": learned, "trained": self.config.train.epochs != 0}
         self.calibration = calibrate(self.predict, self._complete, train, valid, calib, **how)
 
     @classmethod

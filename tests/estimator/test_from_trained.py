@@ -101,3 +101,20 @@ def test_every_verb(model, tmp_path, trained):
         warnings.simplefilter("error")
         again = LaplacianAutoencoder.load(tmp_path / "run", network=trained)
     np.testing.assert_array_equal(again.p_value(x), model.p_value(x))
+
+
+def test_a_network_that_reproduces_everything_tells_by_its_codes():
+    """Trained on anything at all, it leaves no error: but the codes of other data lie elsewhere."""
+
+    class Same(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.scale * x
+
+    model = LaplacianAutoencoder.from_trained(Same(), Same(), random_state=0, device="cpu").fit(images(300))
+    assert "distance" in model.score_parts(images(5))
+    far = np.flip(images(40), 0).transpose(0, 2, 1)[:, ::-1] * 0.5 + 0.3  # as smooth, but elsewhere
+    assert np.median(model.p_value(far)) < 0.05 < np.median(model.p_value(images(100)))

@@ -1,4 +1,4 @@
-"""Learning on: a stream that changes is followed, what is reported stays calibrated, and mistakes leave the model alone."""
+"""A stream that changes is followed, what is reported stays calibrated, and mistakes leave the model alone."""
 
 from __future__ import annotations
 

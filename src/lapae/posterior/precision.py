@@ -90,7 +90,7 @@ class Precision(nn.Module):
         """(…, P) -> {name: (…, *shape)}, as views."""
         parts = flat.split(self.sizes, dim=-1)
         return {
-            name: part.reshape(*flat.shape[:-1], *shape)
+            name: part.reshape((*flat.shape[:-1], *shape))
             for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
         }
 

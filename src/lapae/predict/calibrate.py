@@ -111,6 +111,7 @@ def calibrate(
     *,
     table: bool,
     learned: bool = False,
+    trained: bool = True,
 ) -> Calibration:
     """Fit deviations and surprise, and take the held-out data in to compare with.
 
@@ -121,6 +122,7 @@ def calibrate(
         valid: data that training has not seen to fit on; training data serve where there are none.
         rows: other such data to compare with; those of `valid` serve where there are none.
         table: whether the data are a table.
+        trained: whether the network has learned data of this kind, or others only.
         learned: whether the model was fitted to `valid` after all: then these make no intervals.
     """
     few = 0 < len(rows) < FEW and len(valid) > 0 and not learned
@@ -134,7 +136,7 @@ def calibrate(
     hidden = fit_hidden(complete, train, seen, table=table)
     # The data to compare with are no neighbours of their own: new data are not either.
     banks = (both, joined) if table else (train, known)
-    surprise = fit_surprise(*banks, found, valid, spread, table=table)
+    surprise = fit_surprise(*banks, found, valid, spread, table=table, trained=trained)
     of_rows, more = predict(rows), valid[: len(valid) if few else 0]
     every = torch.cat([rows, more])
     radius = radius_of(predict(every), every, every, spread)

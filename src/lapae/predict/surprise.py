@@ -18,10 +18,12 @@ ordinary does not speak for it.
 | error                                      | how badly is it reproduced, in units of the noise?                      |
 | texture                                    | is what is left over fine grain, or structure the model does not know?  |
 | detail                                     | does it have the detail that data with its code have?                   |
+| distance                                   | is its code near those of training data? (where nothing was trained)    |
 
-each less its mean over the training data with the nearest codes. Their surprise is the squared length of this vector,
-decorrelated, and an excess of error counts twice. Unusually little is unusual too: normal data fill a thin shell, so
-that a blank image, easy to reconstruct, is as far from them as a noisy one.
+the first three less their mean over the training data with the nearest codes. A network that was trained on other data
+may reproduce anything: then it is the code that tells these data from others. The surprise is the squared length of
+this vector, decorrelated, and an excess of error counts twice. Unusually little is unusual too: normal data fill a thin
+shell, so that a blank image, easy to reconstruct, is as far from them as a noisy one.
 """
 
 from __future__ import annotations
@@ -37,19 +39,19 @@ from lapae.predict.marginals import Marginals
 from lapae.predict.neighbours import Bank
 from lapae.predict.prediction import Prediction
 from lapae.predict.spread import Spread
+from lapae.predict.whitening import TINY, whitening
 
-TINY = 1e-12
-FIELD = ("error", "texture", "detail")
+FIELD = ("error", "texture", "detail", "distance")
 NEAR_CODES = 30
 """Training data with the nearest codes that an image is compared with."""
+CLOSE = 5
+"""Of them, those that its distance is measured to."""
 FLOOR = 1e-3
 """Share of the median energy of training data that is added to energies."""
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
 WEIGHTS = (1.0, 1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 1.0)
 """Of the parts of a table: three answer one question."""
 FIELDS = ("codes", "levels", "floor")
-DIRECTIONS = 64
-"""Principal directions of residuals in which the Mahalanobis distance is taken, at most."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,7 @@ class Surprise:
 
     @property
     def names(self) -> tuple[str, ...]:
-        if self.bank is not None:
-            return TABLE
-        return FIELD
+        return TABLE if self.bank is not None else FIELD[: len(self.mean)]
 
     def parts(self, found: Prediction, x: Tensor) -> Parts:
         """Of data x (B, *features), NaN where missing: such values count as the model expects them."""
@@ -113,9 +113,12 @@ class Surprise:
             shares = [of_residual, of_near, of_near, of_near, _shares(ranked.gap), of_code, _shares(rare)]
             return Parts(torch.stack(values, 1), torch.stack(shares, 1))
         values, maps = self._field(gap.reshape(x.shape), torch.where(x.isnan(), found.x_mean, x))
-        near = nearest_codes(found, self.spread, self.codes, NEAR_CODES)
+        square, near = nearest_codes(found, self.spread, self.codes, NEAR_CODES)
         assert self.levels is not None
-        return Parts(values - self.levels[near].mean(1), maps)
+        values = values - self.levels[near].mean(1)
+        if len(self.mean) == len(FIELD):
+            values, maps = torch.cat([values, square[:, :CLOSE].log().mean(1)[:, None]], 1), maps[:, [0, 1, 2, 0]]
+        return Parts(values, maps)
 
     def _field(self, gap: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Error, texture, detail (B, 3) of data x with residuals `gap` (B, *features), and their shares (B, 3, D)."""
@@ -152,7 +155,7 @@ class Surprise:
             # dᵀ C⁻¹ d shared out among the parts, as each pulls
             weight = ((parts.values - self.mean) * (t @ self.whiten)).clamp_min(0)
             weight = weight * (t.square().sum(1) / weight.sum(1).clamp_min(TINY))[:, None]
-            weight = weight + torch.stack([excess(t).square(), *[torch.zeros_like(t[:, 0])] * 2], 1)
+            weight[:, 0] += excess(t).square()
         else:
             weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)
         return torch.einsum("bp,bpd->bd", weight, parts.shares).reshape(x.shape)
@@ -165,7 +168,7 @@ class Surprise:
 
 
 def fit_surprise(
-    rows: Tensor, known: Prediction, found: Prediction, valid: Tensor, spread: Spread, *, table: bool
+    rows: Tensor, known: Prediction, found: Prediction, valid: Tensor, spread: Spread, *, table: bool, trained: bool
 ) -> Surprise:
     """Fit to data that training has not seen.
 
@@ -176,12 +179,13 @@ def fit_surprise(
         valid: held-out data (n, *features).
         spread: the noise of features, and the neighbours of codes.
         table: whether features are of different kinds, and unusual in one direction alone.
+        trained: whether the network has learned such data.
     """
     assert found.x_mean is not None
     assert known.x_mean is not None
     scaled = ((valid - found.x_mean).nan_to_num() / spread.noise).flatten(1)
-    directions = _whitening(scaled)
-    n_parts = len(TABLE) if table else len(FIELD)
+    directions = whitening(scaled)
+    n_parts = len(TABLE) if table else len(FIELD) - trained
     held: dict[str, Any] = {}
     if table:
         full = torch.where(rows.isnan(), known.x_mean, rows)
@@ -229,15 +233,16 @@ def model_view(found: Prediction, scaled: Tensor, spread: Spread) -> Tensor:
     return torch.cat([z, math.sqrt(z.shape[1] / scaled.shape[1]) * scaled], 1)
 
 
-def nearest_codes(found: Prediction, spread: Spread, codes: Tensor | None, k: int) -> Tensor:
-    """Indices (B, k) of the nearest of `codes`; a code that is the datum's own is left out."""
+def nearest_codes(found: Prediction, spread: Spread, codes: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """Squared distances and indices (B, k) of the nearest of `codes`; a code that is the datum's own is left out."""
     assert codes is not None
     assert found.z_mean is not None
     z = found.z_mean.flatten(1) / spread.width
     k = max(1, min(k, max(5, len(codes) // 10), len(codes) - 1))
     square = (codes.square().sum(1) - 2 * z @ codes.T + z.square().sum(1, keepdim=True)).clamp_min(0)
     square = torch.where(square <= 1e-10, torch.inf, square)
-    return square.topk(k, largest=False).indices
+    found_square, index = square.topk(k, largest=False)
+    return found_square, index
 
 
 def steps(x: Tensor) -> Tensor:
@@ -249,25 +254,6 @@ def steps(x: Tensor) -> Tensor:
         edge = torch.zeros_like(x.narrow(axis, 0, 1))
         total = total + torch.cat([half, edge], axis) + torch.cat([edge, half], axis)
     return total
-
-
-def _whitening(scaled: Tensor) -> Tensor:
-    """Rows V such that VᵀV is the inverse of the covariance (about 0) of scaled residuals (n, D), shrunk; of many
-    features in their main directions alone."""
-    n, d = scaled.shape
-    covariance = scaled.T @ scaled / n if d <= 4 * DIRECTIONS or d <= n else None
-    if covariance is not None and d <= 4 * DIRECTIONS:
-        # Ledoit and Wolf's shrinkage towards a multiple of the identity
-        mean = covariance.trace() / d
-        spread = (covariance - mean * torch.eye(d, dtype=scaled.dtype)).square().sum()
-        noise = (scaled.square().sum(1).square().sum() / n - covariance.square().sum()) / n
-        share = (noise / spread.clamp_min(TINY)).clamp(0, 1)
-        shrunk = (1 - share) * covariance + share * mean * torch.eye(d, dtype=scaled.dtype)
-        values, vectors = torch.linalg.eigh(shrunk)
-        return (vectors * values.clamp_min(1e-6 * float(values.max()) + TINY).rsqrt()).T
-    k = min(DIRECTIONS, n, d)
-    _, sizes, vectors = torch.linalg.svd(scaled / n**0.5, full_matrices=False)
-    return vectors[:k] / sizes[:k, None].square().add(1e-3 * float(sizes[0]) ** 2).sqrt()
 
 
 def _shares(x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def held_out(n: int, seed: int, turn: int) -> Tensor:
 
 
 def learn(method: Method, x: Tensor, options: TrainConfig, turn: int, *, by_width: bool) -> None:
-    """Take `STEPS` steps or one pass on data x (n, *shape) in the model's space. torch's generators are left as they were.
+    """Take `STEPS` steps or one pass on data x (n, *shape) in the model's space; torch's generators stay as they were.
 
     Args:
         method: what learns; where its loss is not finite any more, it is left as it was, with a DivergedError.
