@@ -231,21 +231,35 @@ def test_results_are_kept_and_old_pictures_go(tmp_path):
         load_results(run)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        "[]",
-        '{"task": "ood"}',
-        '{"task":"x","options":{},"result":{},"figures":["../a"]}',
-        '{"task":"x","options":{},"result":{},"figures":[],"table":{"columns":["a"],"rows":[[1,2]]}}',
-        '{"task":"x","options":{},"result":{},"figures":[],"table":3}',
-    ],
-)
+@pytest.mark.parametrize("content", ["{", "[]", '{"task": "ood"}'])
 def test_damaged_results_are_named(tmp_path, content):
     run = Run.create(tmp_path / "run")
     (run / "tasks").mkdir()
     (run / "tasks" / "x.json").write_text(content)
+    with pytest.raises(RunError, match=r"x\.json is damaged"):
+        load_results(run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"figures": ["../a"]},
+        {"table": {"columns": ["a"], "rows": [[1, 2]]}},
+        {"table": 3},
+        {"result": []},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_results_that_are_none_are_named(tmp_path, change):
+    """Whole, and with a digest that agrees."""
+    run = Run.create(tmp_path / "run")
+    (run / "tasks").mkdir()
+    table = {"columns": [], "rows": []}
+    good = {"task": "x", "options": {}, "result": {}, "figures": [], "seconds": None, "table": table}
+    run.write_json("tasks/x.json", good)
+    assert [record.task for record in load_results(run)] == ["x"]
+    run.write_json("tasks/x.json", good | change)
     with pytest.raises(RunError, match=r"x\.json is not a task result"):
         load_results(run)
 
