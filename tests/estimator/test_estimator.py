@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch import nn
 
 from lapae import Bernoulli, Categorical, Gaussian, LaplacianAutoencoder
 from lapae.errors import RunError
+from lapae.runs import Run
 
 QUICK = {"epochs": 3, "n_samples": 4, "device": "cpu", "random_state": 0}
 rng = np.random.default_rng(0)
@@ -179,8 +179,8 @@ def test_load_says_what_is_wrong(tmp_path, fitted):
     with pytest.raises(RunError, match="no such folder"):
         LaplacianAutoencoder.load(tmp_path / "nowhere")
     fitted.save(tmp_path / "run")
-    (tmp_path / "run" / "estimator.json").write_text(json.dumps({"format": "other"}))
-    with pytest.raises(RunError, match=r"estimator\.json is damaged"):
+    Run(tmp_path / "run").write_json("estimator.json", {"format": "other"})
+    with pytest.raises(RunError, match=r"estimator\.json is damaged: it has no parameters"):
         LaplacianAutoencoder.load(tmp_path / "run")
     (tmp_path / "run" / "estimator.json").unlink()  # as lapae train leaves it
     again = LaplacianAutoencoder.load(tmp_path / "run")

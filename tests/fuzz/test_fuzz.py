@@ -44,7 +44,7 @@ def test_many_mutated_inputs():
 
 def test_the_driver_finds_what_is_wrong():
     """An error that is not ours, a hang, too much memory, a crash."""
-    summaries, defects = run({"error": 1, "hang": 1, "memory": 1, "crash": 1}, seed=0, seconds=0.5)
+    summaries, defects = run({"error": 1, "hang": 1, "memory": 1, "crash": 1}, seed=0, seconds=0.25)
     assert [defect["target"] for defect in defects] == ["error", "hang", "memory", "crash"]
     assert [found["target"] for found in summaries] == ["error", "hang", "memory"]
     for defect, sign in zip(defects, ("ValueError", "TooSlow", "MemoryError", "ended with -6"), strict=True):
