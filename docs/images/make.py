@@ -1,7 +1,8 @@
 """Make the pictures of the README and of the guide: python docs/images/make.py
 
-MNIST ($LAPAE_DATA, or downloaded), a dense network, ten epochs, a few minutes on a CPU; then the three programs of
-examples/. Pictures go into this folder.
+MNIST ($LAPAE_DATA, or downloaded). `--only map`: a latent space of two dimensions, ten epochs. `--only samples`: 5,000
+images, fifteen epochs, everything else as the data choose; new images and completions of halves. `--only examples`: the
+three programs of examples/. A few minutes each on a CPU. Pictures go into this folder.
 """
 
 from __future__ import annotations
@@ -15,52 +16,75 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lapae import LaplacianAutoencoder
 from lapae.config import Config, DataConfig, ModelConfig, TrainConfig
 from lapae.fit import fit, load_data
+from lapae.model import Model
 from lapae.runs import Run
 from lapae.storage import load_run
-from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure
+from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure, sample_figure
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
+FEW = 5000
+"""Images that the model of samples and completions learns from."""
 
 
 def main() -> None:
     """Train, draw, run the examples."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the pictures")
+    parser.add_argument("--only", choices=("map", "samples", "examples"), help="these pictures alone")
     parser.add_argument("--source", default="mnist", help="data of the README's pictures")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, help="of either training")
     parser.add_argument("--n-samples", type=int, default=100, help="networks drawn for a mean or a deviation")
-    parser.add_argument("--run", type=Path, help="draw this trained run instead of training one")
+    parser.add_argument("--run", type=Path, help="draw this trained run instead of training one, with --only")
     options = parser.parse_args()
+    if options.only in (None, "map"):
+        draw_map(options)
+    if options.only in (None, "samples"):
+        draw_samples(options)
+    if options.only in (None, "examples"):
+        for example in ("sensors", "imputation", "images"):
+            subprocess.run([sys.executable, str(EXAMPLES / f"{example}.py"), str(options.out)], check=True)
+
+
+def draw_map(options: argparse.Namespace) -> None:
+    """Codes of two dimensions, and reconstructions from them."""
     with tempfile.TemporaryDirectory() as folder:
         run = options.run or Path(folder) / "run"
         if options.run is None:
-            train = TrainConfig(epochs=options.epochs, verbose=False)
+            train = TrainConfig(epochs=options.epochs or 10, verbose=False)
             config = Config(data=DataConfig(options.source), model=ModelConfig(latent_dim=2), train=train)
             fit(config.resolved(), run=Run.create(run))
-        draw(run, options.out, options.n_samples)
-    for example in ("sensors", "imputation", "images"):
-        subprocess.run([sys.executable, str(EXAMPLES / f"{example}.py"), str(options.out)], check=True)
-
-
-def draw(run: Path, out: Path, n_samples: int) -> None:
-    """The pictures of the README: test images of a run."""
-    model = load_run(run)
-    test = load_data(model.config.data).test
-    index = np.sort(np.random.default_rng(0).permutation(len(test))[:2000])
-    x = torch.from_numpy(model.space.to_model(np.asarray(test.x[index])))
-    assert test.y is not None
-    labels = test.y[index]
+        model = load_run(run)
+    x, labels = held_out(model, options.source)
     first = x[np.unique(labels, return_index=True)[1]]  # one image of each class
-    pictures = {
-        "latent": latent_figure(model, x, labels, n_samples=n_samples),
-        "reconstructions": reconstruction_figure(model, first, n_samples=n_samples),
-        "imputation": imputation_figure(model, first[:5]),
-    }
-    for name, figure in pictures.items():
-        figure.savefig(out / f"{name}.png", dpi=110)
+    latent_figure(model, x, labels, n_samples=options.n_samples).savefig(options.out / "latent.png", dpi=110)
+    found = reconstruction_figure(model, first, n_samples=options.n_samples)
+    found.savefig(options.out / "reconstructions.png", dpi=110)
+
+
+def draw_samples(options: argparse.Namespace) -> None:
+    """New images, and completions of halves of images that training has not seen."""
+    if options.run is None:
+        x = np.asarray(load_data(DataConfig(options.source)).train.x[:FEW])
+        model = LaplacianAutoencoder(epochs=options.epochs or 15, random_state=0).fit(x).model_
+    else:
+        model = load_run(options.run)
+    x, labels = held_out(model, options.source)
+    first = x[np.unique(labels, return_index=True)[1]]
+    sample_figure(model).savefig(options.out / "samples.png", dpi=80)
+    imputation_figure(model, first).savefig(options.out / "imputation.png", dpi=90)
+
+
+def held_out(model: Model, source: str) -> tuple[torch.Tensor, np.ndarray]:
+    """Up to 2,000 test images (n, *model_shape) in the space of a model, and their classes."""
+    data = load_data(DataConfig(source))
+    test = data.test
+    index = np.sort(np.random.default_rng(0).permutation(len(test))[:2000])
+    assert test.y is not None
+    return torch.from_numpy(data.space.to_model(np.asarray(test.x[index]))), test.y[index]
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def test_the_pictures_of_the_readme_are_drawn_from_a_run(tmp_path, monkeypatch):
     quick = ["--source", "digits", "--epochs", "1", "--n-samples", "5"]
     monkeypatch.setattr(sys, "argv", ["make.py", "--out", str(tmp_path), *quick])
     make.main()
-    names = ["imputation.png", "latent.png", "reconstructions.png"]
+    names = ["imputation.png", "latent.png", "reconstructions.png", "samples.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         check_picture(tmp_path / name)

@@ -23,7 +23,7 @@ from lapae.runs.results import Result, Table, file_name, load_results, save_resu
 from lapae.space import Column, Space
 from lapae.tasks.base import tensor
 from lapae.view.display import choose_display
-from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure
+from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure, sample_figure
 from lapae.view.latent_map import latent_space, plane
 from lapae.view.pictures import shrink, tiled
 from lapae.view.report.chart import line_chart, ticks
@@ -195,6 +195,7 @@ def test_figures(tmp_path):
         latent_figure(model, x, np.asarray(data.test.y)[:4], side=6, n_samples=3),
         reconstruction_figure(model, x, n_samples=3),
         imputation_figure(model, x, modes=2),
+        sample_figure(model, 5, columns=3),
     ]
     assert all(isinstance(figure, Figure) for figure in made)
     assert len(made[1].axes) == 12

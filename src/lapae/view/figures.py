@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from lapae.predict import predict
-from lapae.predict.complete import impute
 from lapae.tasks.figures import image_grid
 from lapae.tasks.imputation import MaskName, mask
 from lapae.view.latent_map import latent_space, plane
@@ -87,8 +87,15 @@ def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed
 
 
 def imputation_figure(model: Model, x: Tensor, *, which: MaskName = "upper", modes: int = 6, seed: int = 0) -> Figure:
-    """One row per datum of x (n, C, H, W): truth, what is left of it, samples of the missing half."""
+    """One row per datum of x (n, C, H, W): truth, what is left of it, completions of the missing half."""
     observed = mask(which, tuple(x.shape[1:]), n=len(x), seed=seed)
-    found = impute(model.method, x, observed, modes=modes, steps=2, seed=seed)
-    rows = [[x[i], x[i].masked_fill(~observed[i], 0.5), *found.samples[:, i]] for i in range(len(x))]
-    return image_grid(rows, ["truth", "seen", *(f"sample {m + 1}" for m in range(modes))])
+    holes = model.space.to_user(x.masked_fill(~observed, torch.nan).numpy())
+    made = [model.tensor(part) for part in model.impute(holes, n_samples=modes)]
+    rows = [[x[i], x[i].masked_fill(~observed[i], 0.5), *(part[i] for part in made)] for i in range(len(x))]
+    return image_grid(rows, ["truth", "seen", *(f"{m + 1}" for m in range(modes))])
+
+
+def sample_figure(model: Model, n: int = 64, *, columns: int = 16, seed: int = 0) -> Figure:
+    """n new images, side by side."""
+    made = list(model.tensor(model.sample(n, seed)))
+    return image_grid([made[first : first + columns] for first in range(0, n, columns)])
