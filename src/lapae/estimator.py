@@ -185,7 +185,6 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """
         from lapae.predict.drift import DriftAlarm
 
-        check_is_fitted(self)
         return DriftAlarm(self.reference_, every=every)
 
     def transform(self, X: Any, return_std: bool = False) -> Any:
@@ -232,8 +231,6 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     @property
     def offset_(self) -> float:
         """The threshold on `score_samples`, at the rate `contamination`."""
-        calibration = self.model_.calibration
-        self.reference_ = np.empty(0) if calibration is None else calibration.reference.cpu().numpy()
         rate = FALSE_DISCOVERIES if self.contamination == "auto" else self.contamination
         return -self._fitted().threshold(float(rate))
 
@@ -270,8 +267,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def explain(self, X: Any) -> np.ndarray:
         """Contribution of each value to how unusual its datum is: an array like X, at least 0.
 
-        They add up to the surprise, minus `score_samples`, but for a small term. What the model would have expected in
-        place of a value is `reconstruct`, with `predict_interval` around it.
+        They add up to the surprise, minus `score_samples`, but for a small term. Half of it is what each value adds to
+        the parts of the score, half (of tables) by how much less unusual a datum is without the value. What the model
+        would have expected in place of a value is `reconstruct`, with `predict_interval` around it.
         """
         return self._fitted().explain(self._validated(X))
 
@@ -327,6 +325,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         from lapae.view.pages import explore
 
         explore(self._fitted(), None if X is None else self._validated(X), y, **options)
+
+    @property
+    def reference_(self) -> np.ndarray:
+        """Minus `score_samples` (n,) of the held-out data that new ones are compared with."""
+        calibration = self._fitted().calibration
+        return np.empty(0) if calibration is None else calibration.reference.cpu().numpy()
 
     def _settle(self) -> LaplacianAutoencoder:
         """What scikit-learn expects of a fitted estimator, from the model."""

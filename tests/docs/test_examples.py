@@ -16,7 +16,7 @@ PICTURES = {"sensors": ["sensors.png"], "imputation": ["intervals.png"], "images
 
 def test_every_example_is_short_and_known():
     paths = sorted((ROOT / "examples").glob("*.py"))
-    assert [path.stem for path in paths] == sorted(PICTURES)
+    assert [path.stem for path in paths] == sorted([*PICTURES, "stream"])
     for path in paths:
         assert len(path.read_text().splitlines()) < 100, path.name
 
@@ -27,6 +27,17 @@ def check_picture(path) -> None:
         assert min(image.size) > 100
         low, high = image.convert("L").getextrema()
         assert high - low > 100
+
+
+def test_the_stream_is_followed(monkeypatch, capsys):
+    """The alarm comes on the day of the change and not before, and fewer readings are flagged after it is learned."""
+    monkeypatch.setattr(sys, "argv", ["stream", "17"])
+    runpy.run_path(str(ROOT / "examples/stream.py"), run_name="__main__")
+    days = capsys.readouterr().out.splitlines()
+    flagged = [int(re.findall(r"(\d+)%", line)[0]) for line in days]
+    assert [i for i, line in enumerate(days) if "ALARM" in line][0] == 7  # the fourteenth day, from the seventh
+    assert flagged[7] > 50
+    assert flagged[9] < 30
 
 
 @pytest.mark.parametrize("name", PICTURES)

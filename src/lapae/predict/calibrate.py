@@ -8,7 +8,7 @@ same values, so that missing values neither help nor hurt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +39,8 @@ MOST_ROWS = 2000
 MOST_PATTERNS = 32
 """Patterns of missing values in a call that are each compared on their own; more are grouped by how much is missing."""
 GROUPS = 8
+MOST_COLUMNS = 64
+"""Columns that `explain` hides one by one; of more, the parts of the surprise alone speak."""
 SHARED = 4096
 """Features above which intervals share one radius."""
 
@@ -85,6 +87,30 @@ class Calibration:
         empty = missing.all(1)
         surprise[empty] = p[empty] = np.nan
         return surprise, p
+
+    def explain(self, predict: Predict, x: Tensor, widths: Sequence[int] = ()) -> Tensor:
+        """Contribution (B, *features) of each value to the surprise of x, at least 0.
+
+        Args:
+            predict: the model.
+            x: the data.
+            widths: features of each column, of a table whose model takes missing values. Half of the surprise then goes
+                to the columns as it falls without them: a value may fit each of the others, and not all.
+        """
+        found = predict(x)
+        parts = self.surprise.explain(found, x)
+        if not 1 < len(widths) <= MOST_COLUMNS:
+            return parts
+        whole, falls = self.surprise(found, x), torch.zeros_like(x)
+        ends = np.cumsum([0, *widths])
+        for start, stop in zip(ends[:-1], ends[1:], strict=True):
+            without = x.clone()
+            without[:, start:stop] = torch.nan
+            fall = (whole - self.surprise(predict(without), without)).nan_to_num().clamp_min(0)
+            falls[:, start:stop] = fall[:, None] / (stop - start)
+        total = falls.sum(1, keepdim=True)
+        shared = parts.nan_to_num().sum(1, keepdim=True) * falls / total.clamp_min(1e-12)
+        return torch.where(total > 0, (parts + shared) / 2, parts)
 
     def hidden_radius(self, complete: Predict, missing: Tensor) -> Radius:
         """The radius of intervals for values missing as in `missing` (B, *features): the held-out data are given such
