@@ -1,7 +1,7 @@
 """A sensor stream, learned day by day: an alarm when it changes, and a model that follows.
 
-Four sensors of a machine. After two weeks a part is exchanged and the machine runs differently: the alarm comes, the new
-behaviour is learned, and the p-values of the days after are those of normal data again. Takes about half a minute.
+Four sensors of a machine. After two weeks a part is exchanged and the machine runs differently: the alarm comes, the
+new behaviour is learned, and the p-values of the days after are those of normal data again. Takes about half a minute.
 
     python examples/stream.py [DAYS]
 """

@@ -35,7 +35,7 @@ def test_the_stream_is_followed(monkeypatch, capsys):
     runpy.run_path(str(ROOT / "examples/stream.py"), run_name="__main__")
     days = capsys.readouterr().out.splitlines()
     flagged = [int(re.findall(r"(\d+)%", line)[0]) for line in days]
-    assert [i for i, line in enumerate(days) if "ALARM" in line][0] == 7  # the fourteenth day, from the seventh
+    assert next(i for i, line in enumerate(days) if "ALARM" in line) == 7  # the fourteenth day, from the seventh
     assert flagged[7] > 50
     assert flagged[9] < 30
 

@@ -8,6 +8,7 @@ same values, so that missing values neither help nor hurt.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -103,7 +104,7 @@ class Calibration:
             return parts
         whole, falls = self.surprise(found, x), torch.zeros_like(x)
         ends = np.cumsum([0, *widths])
-        for start, stop in zip(ends[:-1], ends[1:], strict=True):
+        for start, stop in itertools.pairwise(ends):
             without = x.clone()
             without[:, start:stop] = torch.nan
             fall = (whole - self.surprise(predict(without), without)).nan_to_num().clamp_min(0)
