@@ -25,6 +25,7 @@ from lapae.predict.conformal import threshold
 from lapae.predict.decode import decode
 from lapae.predict.density import MOST_CODES
 from lapae.predict.fill import complete, completions
+from lapae.predict.filling import Filling, filling_of, put_back
 from lapae.predict.generate import from_codes
 from lapae.predict.memory import Memory, draw_completions, remember
 from lapae.predict.prediction import Quantity
@@ -58,6 +59,8 @@ class Model:
     """The run folder, where it is in one."""
     calibration: Calibration | None = None
     memory: Memory | None = None
+    filling: Filling | None = None
+    """Of a table with values hidden in training: learned when the first holes are to be filled."""
 
     def encode(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Codes (n, *code) and their deviations over networks."""
@@ -122,40 +125,30 @@ class Model:
         coded = self.space.code(X)
         x = self.tensor(coded)
         if n_samples is None:
-            guess = self._complete(x).x_mean
+            guess = self.complete(x).x_mean
             assert guess is not None
             made = torch.where(x.isnan(), guess, x)
         elif self.space.kind != "table" and x.isnan().any():
-            made = self._from_memory(x, n_samples)
+            noise = (
+                None if self.space.kind == "image" else self._calibrated().spread.noise
+            )  # images are to be looked at
+            made = draw_completions(self.method, self._remembers(), x, n_samples, seed=self.seed, noise=noise)
+        elif (filling := self._filling(x)) is not None and n_samples > 0:
+            made = filling.draw(self.predict(x), x, n_samples, self.seed)
         else:
             how = {"seed": self.seed, "value_range": self.space.value_range}
             made = completions(self.method, self._calibrated(), self.predict, x, n_samples, **how)
-        if self.space.kind == "image":
-            made = made.clamp(*self.space.value_range)
-        filled = self.space.to_user(numpy(made))
-        if coded.dtype.kind != "f":
-            return np.broadcast_to(coded, filled.shape).copy()
-        return np.where(np.isnan(coded), filled, coded)
-
-    def _from_memory(self, x: Tensor, n: int) -> Tensor:
-        """Large parts that are missing have several answers: those of training data that go with what is observed."""
-        if n < 1:
-            raise ValueError(f"n_samples={n}: expected at least 1")
-        made = draw_completions(self.method, self._remembers(), x, n, seed=self.seed)
-        if self.space.kind == "image":  # to be looked at: the noise of single pixels is left out
-            return made
-        noise = torch.randn(made.shape, generator=torch.Generator().manual_seed(self.seed), dtype=made.dtype)
-        return torch.where(x.isnan(), made + self._calibrated().spread.noise * noise, made)
+        return put_back(self.space, made, coded)
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Where missing values lie: (low, high), each (n, *shape); an observed value is its own interval."""
-        coded, calibration = self.space.code(X), self._calibrated()
+        coded = self.space.code(X)
         x = self.tensor(coded)
         missing = x.isnan()
         if not missing.any():
             return coded.copy(), coded.copy()
-        found = self._complete(x)
-        radius = calibration.hidden_radius(self._complete, missing)
+        found, calibration = self.complete(x), self._calibrated()
+        radius = calibration.hidden_radius(lambda x: self.complete(x, held=True), missing)
         reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level)
         low, high = self._around(numpy(found.x_mean), reach, clip=self.space.kind == "image")
         known = ~np.isnan(coded)
@@ -245,19 +238,24 @@ class Model:
             raise RunError("this model has no density of codes: it was saved before its training was finished")
         return self.memory
 
-    def _complete(self, x: Tensor) -> Prediction:
+    def complete(self, x: Tensor, *, held: bool = False) -> Prediction:
+        """Predictions of x with the best guess of what is missing; `held`: of data that were held out of training."""
+        if (filling := self._filling(x)) is not None:
+            return filling.complete(self.predict(x), x, held=held)
         memory = None if self.space.kind == "table" else self._remembers()
-        how = {"seed": self.seed, "value_range": self.space.value_range}
-        return complete(self.method, self.predict, x, memory=memory, **how)
+        return complete(self.method, self.predict, x, memory=memory, seed=self.seed, value_range=self.space.value_range)
+
+    def _filling(self, x: Tensor) -> Filling | None:
+        """What fills the holes of x, if it has any and this is such a table."""
+        if self.filling is not None and self.filling.held is None and x.isnan().any():
+            self.calibration = self.filling.learn(self.predict, self._calibrated())
+        return self.filling if x.isnan().any() else None
 
     def _around(self, mean: np.ndarray, reach: np.ndarray, *, clip: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Intervals in the user's units, with `clip` within the range of images; that of a word is the word itself."""
-        words = [slice(*span) for kind, *span in self.space.parts if kind in ("bernoulli", "categorical")]
-        for span in words:
-            reach[:, span] = 0.0
-        low, high = mean - reach, mean + reach
-        if clip:
-            low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
+        for kind, start, stop in self.space.parts:
+            reach[:, start:stop] *= kind not in ("bernoulli", "categorical")
+        low, high = (np.clip(end, 0, 1) if clip else end for end in (mean - reach, mean + reach))
         return self.space.to_user(low, whole=False), self.space.to_user(high, whole=False)
 
     def settle(self) -> Model:
@@ -272,7 +270,6 @@ class Model:
         weight = next(self.method.parameters())
 
         def some(x: Source, most: int = MOST_ROWS) -> Tensor:
-            """At most `most` of them, evenly from all."""
             index = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
             return torch.from_numpy(self.space.convert(np.asarray(x[index]))).to(weight.dtype)
 
@@ -283,11 +280,12 @@ class Model:
 
     def recalibrate(self, train: Tensor, valid: Tensor, calib: Tensor, many: Tensor | None = None) -> None:
         """With data in the model's space; `many` training data where there are more than `train`."""
-        self.memory = remember(self.method, train if many is None else many, valid)
+        self.memory, self.filling = remember(self.method, train if many is None else many, valid), None
         # Principal components that training did not better are those of `valid` too.
         learned = bool(self.config.model.linear) and self.metrics.get("best_epoch") == 0
         how = {"table": self.space.kind == "table", "learned": learned, "trained": self.config.train.epochs != 0}
-        self.calibration = calibrate(self.predict, self._complete, train, valid, calib, **how)
+        self.calibration = calibrate(self.predict, self.complete, train, valid, calib, **how)
+        self.filling = filling_of(self.method, train, valid, self.space)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:

@@ -19,6 +19,7 @@ from lapae.errors import ConfigError, LapaeError, RunError
 from lapae.methods.building import Modules, build_method
 from lapae.model import Model
 from lapae.predict.calibrate import from_file, to_file
+from lapae.predict.filling import Filling
 from lapae.predict.memory import Memory
 from lapae.runs import (
     CHECKPOINT,
@@ -53,6 +54,8 @@ def save(model: Model, run: Run) -> None:
     calibration = {} if model.calibration is None else to_file(model.calibration)
     if model.memory is not None:
         calibration |= {f"memory.{name}": value for name, value in model.memory.tensors().items()}
+    if model.filling is not None:
+        calibration |= {f"filling.{name}": value for name, value in model.filling.tensors().items()}
     remove(run / METRICS)
     for file, tensors in ((POSTERIOR, posterior), (CALIBRATION, calibration)):
         if tensors:
@@ -137,14 +140,20 @@ def _calibrate(model: Model, tensors: dict[str, torch.Tensor], origin: str) -> N
     """In the precision that the model predicts in, which may be another than where it was made."""
     dtype = next(model.method.parameters()).dtype
     tensors = {name: t if name == "radius" else t.to(dtype) for name, t in tensors.items()}
-    memory = {name: tensors.pop(name) for name in [*tensors] if name.startswith("memory.")}
+    memory, filling = (
+        {name.removeprefix(kind): tensors.pop(name) for name in [*tensors] if name.startswith(kind)}
+        for kind in ("memory.", "filling.")
+    )
     try:
         found = from_file(tensors)
         if memory:
-            model.memory = Memory.of({name.removeprefix("memory."): tensor for name, tensor in memory.items()})
-    except (KeyError, TypeError) as error:
+            model.memory = Memory.of(memory)
+        if filling:
+            model.filling = Filling.of(filling["train"], filling["valid"], model.space.parts)
+    except (KeyError, TypeError, IndexError) as error:
         raise RunError(f"{origin} is damaged: {error!r}") from error
-    if {found.rows.shape[1:], found.spread.noise.shape, found.hidden.noise.shape} != {model.shape}:
+    shapes = {part.shape[1:] for part in filling.values()}
+    if {found.rows.shape[1:], found.spread.noise.shape, found.hidden.noise.shape, *shapes} != {model.shape}:
         raise RunError(f"{origin} is of data of another shape than {model.shape}")
     model.calibration = found
 

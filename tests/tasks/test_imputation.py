@@ -2,16 +2,19 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from bars import SHAPE, images, trained
 from torch import nn
 
+from lapae import LaplacianAutoencoder
 from lapae.curvature.likelihoods import Gaussian
+from lapae.data import Data
 from lapae.methods import Method, Output
 from lapae.predict.complete import impute, noise_like
 from lapae.tasks import imputation
-from lapae.tasks.imputation import mask
+from lapae.tasks.imputation import ImputationOptions, mask
 
 
 class Constant(Method):
@@ -120,7 +123,23 @@ def test_nan_marks_missing_values_in_tables():
     assert torch.equal(found.samples[:, ~x.isnan()], x[~x.isnan()].expand(5, -1))
     assert found.var[0, 1] > 0
     with pytest.raises(ValueError, match="truth"):
-        imputation.run(method, x, mask("none", (5,)))
+        imputation.run(method, torch.full_like(x, torch.nan), mask("none", (5,)))
+
+
+def test_holes_of_the_data_do_not_count():
+    """`eval imputation` of a table with holes of its own: values that are known are hidden, and judged."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(120, 1))
+    x = np.where(
+        rng.random((120, 4)) < 0.2, np.nan, np.hstack([a, 2 * a, -a, a + 1]) + 0.01 * rng.normal(size=(120, 4))
+    )
+    model = LaplacianAutoencoder(epochs=2, random_state=0).fit(x).model_
+    found = imputation.evaluate(model, Data.of(x), ImputationOptions(missing=0.3, modes=3))
+    hidden = ~found.observed & ~found.x.isnan()
+    gap = (found.imputation.mean - found.x)[hidden]
+    assert found.mse_missing == pytest.approx(float(gap.square().mean()), rel=1e-4)
+    assert 0 < found.mse_missing < 0.5
+    assert found.missing == pytest.approx(float(hidden.double().mean()))
 
 
 def test_fully_observed_and_fully_missing():

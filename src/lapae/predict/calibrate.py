@@ -180,18 +180,18 @@ def radius_of(found: Prediction, seen: Tensor, truth: Tensor, spread: Spread) ->
 def fit_hidden(complete: Predict, train: Tensor, valid: Tensor, *, table: bool) -> Spread:
     """The deviation of values that were hidden from the network, at several shares of hidden values."""
     generator = torch.Generator().manual_seed(0)
-
-    def hide(rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Some of the data as the network sees them, and what it does not see."""
-        many = several(rows, COPIES if table else ITERATED)
-        low, high = HIDE
-        share = low + (high - low) * torch.rand(len(many), generator=generator)
-        gone = torch.rand(many.shape, generator=generator) < share.reshape(-1, *(1 for _ in many.shape[1:]))
-        return torch.where(gone, torch.nan, many), torch.where(gone, many, torch.nan)
-
-    (_, rows), (seen, truth) = pairs = hide(train), hide(valid)
+    n = COPIES if table else ITERATED
+    (_, rows), (seen, truth) = pairs = hide(several(train, n), generator), hide(several(valid, n), generator)
     known, found = (complete(pair[0]) for pair in pairs)
     return fit_spread(known, rows, found, seen, truth)
+
+
+def hide(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows (n, *features) as the network sees them, and what it does not see: NaN in place of the others."""
+    low, high = HIDE
+    share = low + (high - low) * torch.rand(len(rows), generator=generator)
+    gone = torch.rand(rows.shape, generator=generator) < share.reshape(-1, *(1 for _ in rows.shape[1:]))
+    return torch.where(gone, torch.nan, rows), torch.where(gone, rows, torch.nan)
 
 
 def several(rows: Tensor, n: int) -> Tensor:

@@ -28,19 +28,28 @@ class Marginals:
 
     @classmethod
     def of(cls, x: Tensor) -> Marginals:
-        """Of training data (n, D)."""
+        """Of training data (n, D); NaN is missing."""
         n, d = x.shape
+        known = ~x.isnan()
+        count = known.sum(0)
         bins = int(min(max(2 * n ** (1 / 3), 5), 50))
-        low, high = x.min(0).values, x.max(0).values
+        low = torch.where(known, x, torch.inf).min(0).values
+        high = torch.where(known, x, -torch.inf).max(0).values
         width = torch.where(high > low, (high - low) / bins, torch.ones_like(low))
-        place = ((x - low) / width).long().clamp(0, bins - 1)
-        counts = torch.zeros(d, bins + 1, dtype=x.dtype).scatter_add_(1, place.T, torch.ones(d, n, dtype=x.dtype))
-        ordered = x.sort(0).values
-        chosen = torch.linspace(0, n - 1, min(n, QUANTILES)).round().long()
-        q = len(chosen)
-        share = (torch.arange(2 * q + 1, dtype=torch.float64) / 2 + 0.5) / (q + 1)
-        scores = (math.sqrt(2) * torch.erfinv(2 * share - 1)).to(x.dtype)
-        return cls(low, width, -((counts + 0.5) / (n + 0.5 * bins)).log(), ordered[chosen].T.contiguous(), scores)
+        place = ((x - low) / width).nan_to_num().long().clamp(0, bins - 1)
+        counts = torch.zeros(d, bins + 1, dtype=x.dtype).scatter_add_(1, place.T, known.T.to(x.dtype))
+        ordered = x.sort(0).values  # NaN come last
+        q = min(n, QUANTILES)
+        share = torch.linspace(0, 1, q, dtype=torch.float64)[:, None]
+        chosen = (share * (count - 1).clamp_min(0)).round().long()
+        scores = (torch.arange(2 * q + 1, dtype=torch.float64) / 2 + 0.5) / (q + 1)
+        return cls(
+            low,
+            width,
+            -((counts + 0.5) / (count[:, None] + 0.5 * bins)).log(),
+            ordered.gather(0, chosen).T.contiguous(),
+            (math.sqrt(2) * torch.erfinv(2 * scores - 1)).to(x.dtype),
+        )
 
     def rarity(self, x: Tensor) -> Tensor:
         """-log of the share of training data near each value of x (B, D)."""
@@ -51,7 +60,7 @@ class Marginals:
         return self.surprise.T.gather(0, index)
 
     def normal(self, x: Tensor) -> Tensor:
-        """Each value of x (B, D) by its rank among the training data, as a normal score."""
+        """Each value of x (B, D) by its rank among the training data, as a normal score; NaN where missing."""
         values = x.T.contiguous()
         if torch.compiler.is_exporting():  # ONNX has no binary search
             below, upto = (
@@ -60,7 +69,7 @@ class Marginals:
             )
         else:
             below, upto = torch.searchsorted(self.ranks, values), torch.searchsorted(self.ranks, values, right=True)
-        return self.scores[below + upto].T.contiguous()
+        return torch.where(x.isnan(), torch.nan, self.scores[below + upto].T)
 
     def tensors(self) -> dict[str, Tensor]:
         return {

@@ -109,15 +109,23 @@ def best_guess(method: Method, memory: Memory, x: Tensor, *, seed: int = 0) -> T
 
 
 @torch.no_grad()
-def draw_completions(method: Method, memory: Memory, x: Tensor, n: int, *, seed: int = 0) -> Tensor:
-    """n completions of each of x: (n, N, *shape), each decoded by a network of its own."""
+def draw_completions(
+    method: Method, memory: Memory, x: Tensor, n: int, *, seed: int = 0, noise: Tensor | None = None
+) -> Tensor:
+    """n completions of each of x: (n, N, *shape), each decoded by a network of its own, with noise of a deviation."""
+    if n < 1:
+        raise ValueError(f"n_samples={n}: expected at least 1")
     codes, chance = recall(method, memory, x, seed=seed)
     which = torch.multinomial(chance, n, replacement=True, generator=torch.Generator().manual_seed(seed))
     picked = codes[torch.arange(len(x))[:, None], which].transpose(0, 1)
     # members of an ensemble have a latent space each: codes are those of the first
     seeds = draw_seeds(seed, n_distinct(method, n)) if method.distinct_draws is None else []
     made = [decode(method, z, None if not seeds else seeds[i % len(seeds)]) for i, z in enumerate(picked)]
-    return torch.where(x.isnan(), torch.stack(made).to(x.dtype), x)
+    values = torch.stack(made).to(x.dtype)
+    if noise is not None:
+        generator = torch.Generator().manual_seed(seed)
+        values = values + noise * torch.randn(values.shape, generator=generator, dtype=values.dtype)
+    return torch.where(x.isnan(), values, x)
 
 
 def encode(method: Method, x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from lapae.data import Data
     from lapae.model import Model
+    from lapae.predict.filling import Filling
 
 MaskName = Literal["upper", "lower", "left", "right", "random", "all", "none"]
 MASKS: tuple[MaskName, ...] = ("upper", "lower", "left", "right", "random", "all", "none")
@@ -116,17 +117,22 @@ class ImputationResult:
 def run(method: Method, x: Tensor, observed: Tensor, **options: Any) -> ImputationResult:
     """Hide what is not observed of x (N, *shape), impute it (`options` are those of `impute`), and measure the error.
 
-    x is the truth: the values that the errors are measured against.
+    x is the truth: the values that the errors are measured against. Those that it lacks itself (NaN) do not count.
     """
-    if x.isnan().any():
-        raise ValueError("x is the truth that imputed values are measured against: it must have no NaN; use impute()")
-    observed = observed.expand_as(x)
-    found = impute(method, x, observed, **options)
-    hidden = ~observed
+    return judge(x, observed, impute(method, x, observed.expand_as(x), **options))
+
+
+def judge(x: Tensor, observed: Tensor, found: Imputation) -> ImputationResult:
+    """The errors of an imputation of x (N, *shape), of which the network saw what is `observed`."""
+    known = ~x.isnan()
+    if not known.any():
+        raise ValueError("x is the truth that imputed values are measured against: it has no value at all")
+    observed = observed.expand_as(x) & known
+    hidden = ~observed & known
 
     def error(values: Tensor, where: Tensor | None = None) -> float:
         """Squared error of values (..., N, *shape) summed over features, a mean over the rest."""
-        squares = (values - x).square()
+        squares = (values - x).square().nan_to_num()
         squares = squares if where is None else squares * where
         return float(squares.double().sum() / (squares.numel() / x[0].numel()))
 
@@ -195,6 +201,8 @@ def hidden_test_data(model: Model, data: Data, options: Any) -> tuple[np.ndarray
 
 def evaluate(model: Model, data: Data, options: ImputationOptions) -> ImputationResult:
     _, x, observed = hidden_test_data(model, data, options)
+    if model.filling is not None:
+        return judge(x, observed, filled(model, model.filling, torch.where(observed, x, torch.nan), options))
     with progress_bar("imputation", len(x) * options.average) as advance:
         return run(
             model.method,
@@ -204,3 +212,12 @@ def evaluate(model: Model, data: Data, options: ImputationOptions) -> Imputation
             progress=advance,
             **options.of_completion(),
         )
+
+
+def filled(model: Model, filling: Filling, x: Tensor, options: ImputationOptions) -> Imputation:
+    """x (N, D) of held-out rows of a table as the model fills them: the best guess, and completions as modes."""
+    guess = model.complete(x, held=True).x_mean
+    assert guess is not None
+    samples = filling.draw(model.predict(x), x, options.modes, options.seed, held=True)
+    var = samples.var(0) if len(samples) > 1 else torch.zeros_like(guess)
+    return Imputation(samples, torch.where(x.isnan(), guess, x), var, torch.zeros_like(var), samples)

@@ -1,0 +1,109 @@
+"""A Gaussian copula of a table with holes: how its columns depend on each other, whatever their scales and tails.
+
+Each value is replaced by the normal score of its rank in its column. A Gaussian is fitted to the scores by expectation
+maximisation, which takes holes as they are; it says what a missing score is expected to be, given those of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lapae.predict.marginals import Marginals
+
+ROUNDS = 15
+SHRINK = 0.02
+"""Share of its variance that is added to each score: few rows say little about many correlations."""
+WORK = 4e8
+"""Multiply-adds of a round, about: of wide tables some rows serve for all."""
+CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Copula:
+    """Of D features."""
+
+    marginals: Marginals
+    center: Tensor
+    """(D,): mean of the scores."""
+    covariance: Tensor
+    """(D, D): of the scores."""
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Copula:
+        """Of a table (n, D); NaN is missing."""
+        marginals = Marginals.of(rows)
+        z = marginals.normal(rows)
+        most = max(200, int(WORK / z.shape[1] ** 3))
+        z = z[torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:most]]
+        known = ~z.isnan()
+        seen = z.nan_to_num()
+        center = seen.sum(0) / known.sum(0).clamp_min(1)
+        variance = (torch.where(known, z - center, 0.0).square().sum(0) / known.sum(0).clamp_min(1)).clamp_min(1e-3)
+        found = cls(marginals, center, torch.diag(variance))
+        for _ in range(ROUNDS if not known.all() else 1):
+            found = found._round(z)
+        return found
+
+    def _round(self, z: Tensor) -> Copula:
+        """One round of expectation maximisation on scores (n, D)."""
+        filled, extra = torch.empty_like(z), torch.zeros_like(self.covariance)
+        for start, hidden, gain in self._gains(z):
+            part = z[start : start + len(hidden)]
+            gap = torch.where(hidden, 0.0, part - self.center)
+            expected = self.center + (gap[:, None] @ gain)[:, 0]
+            filled[start : start + len(hidden)] = torch.where(hidden, expected, part)
+            gone = hidden.to(z.dtype)
+            left = self.covariance - torch.where(hidden[:, None], 0.0, self.covariance) @ gain
+            extra += torch.einsum("bi,bij,bj->ij", gone, left, gone)
+        center = filled.mean(0)
+        gap = filled - center
+        covariance = (gap.T @ gap + extra) / len(z)
+        covariance = covariance + torch.diag(SHRINK * covariance.diagonal() + 1e-3)
+        return Copula(self.marginals, center, covariance)
+
+    def _gains(self, z: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """First row, what is missing (B, D) and the gains (B, D, D) of a part of the rows: what is missing is expected
+        to be at the centre plus gap @ gain, with gaps of 0 where missing."""
+        eye = torch.eye(z.shape[1], dtype=z.dtype)
+        for start in range(0, len(z), CHUNK):
+            hidden = z[start : start + CHUNK].isnan()
+            both = hidden[:, :, None] | hidden[:, None]
+            root = torch.linalg.cholesky(torch.where(both, eye, self.covariance))
+            onto = torch.where(hidden[:, :, None], 0.0, self.covariance)
+            yield start, hidden, torch.cholesky_solve(onto, root)
+
+    def fill(self, z: Tensor) -> Tensor:
+        """Scores (n, D) with what is expected in place of missing ones."""
+        out = z.clone()
+        holes = z.isnan().any(1).nonzero()[:, 0]
+        some = z[holes]
+        for start, hidden, gain in self._gains(some):
+            part = some[start : start + len(hidden)]
+            gap = torch.where(hidden, 0.0, part - self.center)
+            out[holes[start : start + len(hidden)]] = torch.where(
+                hidden, self.center + (gap[:, None] @ gain)[:, 0], part
+            )
+        return out
+
+    def from_others(self, z: Tensor) -> Tensor:
+        """What each of the scores (n, D) is expected to be from the others of its row."""
+        precision = torch.linalg.inv(self.covariance)
+        return z - ((z - self.center) @ precision) / precision.diagonal()
+
+    def noise(self, z: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        """n standard normal numbers (n, N, D) for each score of z (N, D), those of a row correlated as its missing
+        scores are, given the others."""
+        out = z.new_empty(n, *z.shape)
+        eye = torch.eye(z.shape[1], dtype=z.dtype)
+        for start, hidden, gain in self._gains(z):
+            left = self.covariance - torch.where(hidden[:, None], 0.0, self.covariance) @ gain
+            left = torch.where(hidden[:, :, None] & hidden[:, None], left, eye)
+            scale = left.diagonal(dim1=1, dim2=2).clamp_min(1e-9).rsqrt()
+            root = torch.linalg.cholesky(scale[:, :, None] * left * scale[:, None] + 1e-6 * eye)
+            normal = torch.randn(len(hidden), z.shape[1], n, generator=generator, dtype=z.dtype)
+            out[:, start : start + len(hidden)] = (root @ normal).permute(2, 0, 1)
+        return out
