@@ -18,11 +18,12 @@ from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_digits
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
 from lapae import LaplacianAutoencoder
 from lapae.data import load
 from lapae.predict.complete import impute
+from lapae.storage import load_run
 
 HERE = Path(__file__).parent
 N_TEST, N_SAMPLES, EACH = 200, 2000, 5
@@ -30,11 +31,11 @@ Images = tuple[np.ndarray, np.ndarray]
 
 
 def images(name: str) -> tuple[Images, Images]:
-    """Training images (n, H, W) from 0 to 1 with their classes, and test images."""
+    """Training images (n, 1, H, W) from 0 to 1 with their classes, and test images."""
     if name == "digits":
         digits = load_digits()
         order = np.random.default_rng(0).permutation(len(digits.images))
-        x, y = (digits.images[order] / 16).astype(np.float32), digits.target[order]
+        x, y = (digits.images[order, None] / 16).astype(np.float32), digits.target[order]
         return (x[:1400], y[:1400]), (x[1400 : 1400 + N_TEST], y[1400 : 1400 + N_TEST])
     data = load(name)
     assert data.train.y is not None
@@ -48,9 +49,9 @@ def measure(name: str, run: Path | None) -> tuple[str, list[str]]:
     (x, y), (test, truth) = images(name)
     if run is None:
         epochs = None if name == "digits" else 15
-        model = LaplacianAutoencoder(epochs=epochs, random_state=0).fit(x)
+        model = LaplacianAutoencoder(epochs=epochs, random_state=0).fit(x).model_
     else:
-        model = LaplacianAutoencoder.load(run)
+        model = load_run(run)
     knows = KNeighborsClassifier(3).fit(x.reshape(len(x), -1), y)
 
     def classes(some: np.ndarray) -> np.ndarray:
@@ -60,21 +61,21 @@ def measure(name: str, run: Path | None) -> tuple[str, list[str]]:
     right = (classes(test) == truth).mean()
     head = f"| {name} | {len(x):,} | {100 * right:.0f} % | {ratio.min():.2f} to {ratio.max():.2f} |"
     lines = []
-    height = test.shape[1] // 2
+    height = test.shape[2] // 2
     for seen, rows in (("upper", slice(height, None)), ("lower", slice(None, height))):
         holes = test.copy()
-        holes[:, rows] = np.nan
+        holes[:, :, rows] = np.nan
         hidden = np.isnan(holes[0])
-        z = model.model_.tensor(holes)
-        paper = impute(model.model_.method, z, modes=EACH, average=EACH, steps=EACH).samples[:, :, 0].numpy()
-        gap = np.square(x[:, ~hidden][None] - test[:, ~hidden][:, None]).sum(2)
-        pasted = x[np.argsort(gap, 1)[:, :EACH]].transpose(1, 0, 2, 3)
+        z = model.tensor(holes)
+        paper = impute(model.method, z, modes=EACH, average=EACH, steps=EACH).samples.numpy()
+        near = NearestNeighbors(n_neighbors=EACH).fit(x[:, ~hidden]).kneighbors(test[:, ~hidden])[1]
+        pasted = x[near].swapaxes(0, 1)
         ways = {"paper": paper, "nearest": pasted, "ours": model.impute(holes, n_samples=EACH)}
         for way, made in ways.items():
             made = np.where(hidden, made, test)
             found = np.stack([classes(part) for part in made]) == truth
-            error = np.square(made.mean(0) - test).sum((1, 2)).mean()
-            apart = [np.sqrt(np.square(a - b).sum((1, 2))).mean() for a, b in combinations(made, 2)]
+            error = np.square(made.mean(0) - test).sum((1, 2, 3)).mean()
+            apart = [np.sqrt(np.square(a - b).sum((1, 2, 3))).mean() for a, b in combinations(made, 2)]
             lines.append(
                 f"| {name}, {seen} seen | {way} | {100 * found.mean():.0f} % | {100 * found.any(0).mean():.0f} % "
                 f"| {error:.3g} | {np.mean(apart):.2f} |"
@@ -85,7 +86,7 @@ def measure(name: str, run: Path | None) -> tuple[str, list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=["digits", "mnist", "fashion_mnist"])
-    parser.add_argument("--runs", type=Path, nargs="+", help="saved estimators, one for each set, instead of training")
+    parser.add_argument("--runs", type=Path, nargs="+", help="trained runs, one for each set, instead of training")
     parser.add_argument("--write", action="store_true", help="write benchmarks/samples.md")
     options = parser.parse_args()
     top = ["| data | images | classifier right | class ratio of samples |", "|---|---|---|---|"]

@@ -170,6 +170,13 @@ def fit(
             remove(run / METRICS)
             if options.tensorboard:
                 observers = [*observers, TensorBoard(run / "tensorboard")]
+        fresh = linear and config.method.options.starts_from is None
+
+        def rival(method: Method) -> None:
+            """What one would get without holding out data to calibrate; of a trained network, itself."""
+            if fresh:
+                restart(method, some_rows(data.space, data.train, data.calib))
+
         told = observers if rank() == 0 else ()
         for observer in told:
             observer.say(understood(config, data))
@@ -183,10 +190,9 @@ def fit(
             device=device,
             resume=checkpoint,
             observers=observers,
-            # what one would get without holding out data to calibrate
-            rival=(lambda method: restart(method, some_rows(data.space, data.train, data.calib))) if linear else None,
+            rival=rival if linear else None,
         )
-        if linear and not result.best_epoch:
+        if fresh and result.kept:
             restart(method, some_rows(data.space, data.train, data.valid))
     metrics = {
         "epochs": len(result.history),
@@ -194,7 +200,7 @@ def fit(
         "best_loss": result.best_loss,
         "stopped": result.stopped,
         "explained": result.explained,
-        **({} if result.rival is None else {"explained_by_pca": result.rival}),
+        **({"explained_by_pca": result.rival} if fresh else {}),
         "seconds": time.monotonic() - began,
         "device": str(device),
         **({"processes": world_size()} if world_size() > 1 else {}),

@@ -10,7 +10,10 @@ import pytest
 from sklearn.decomposition import PCA
 
 from lapae import LaplacianAutoencoder
-from lapae.config import Config, TrainConfig
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.data import Data
+from lapae.fit import fit
+from lapae.runs import Run
 from lapae.space import Space
 from lapae.train.choose import MOST_VALUES, choose
 
@@ -41,3 +44,17 @@ def test_linear_data_keep_principal_components():
     assert np.square(ours).mean() < 1.05 * np.square(theirs).mean()
     metrics = model.model_.metrics
     assert metrics["explained"] == pytest.approx(metrics["explained_by_pca"], abs=0.03)
+
+
+def test_a_trained_network_is_no_start_to_improve_on(tmp_path):
+    """Post-hoc on a trained run, which is not principal components: its weights stay."""
+    t = np.random.default_rng(0).uniform(0, 6, (300, 1))
+    x = np.hstack([np.cos(t), np.sin(t), np.cos(2 * t), np.sin(3 * t)]).astype(np.float32)
+    train = TrainConfig(device="cpu", verbose=False)
+    model, method = ModelConfig(latent_dim=2), MethodConfig("ae")
+    trained = fit(Config(model=model, method=method, train=train), Data.of(x), run=Run.create(tmp_path / "ae"))
+    assert trained.metrics["best_epoch"] > 0
+    method = MethodConfig.taking("posthoc", pretrained=str(tmp_path / "ae"))
+    found = fit(Config(model=model, method=method, train=replace(train, epochs=0)), Data.of(x))
+    np.testing.assert_allclose(found.reconstruct(x)[0], trained.reconstruct(x)[0], rtol=1e-4, atol=1e-4)
+    assert "explained_by_pca" not in found.metrics

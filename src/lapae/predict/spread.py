@@ -10,9 +10,9 @@ f_ij is what the model knows about its own ignorance of this value,
 
 each standardised. The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with
 this deviation; none is below 0, for more ignorance makes no value surer. (Residuals of few training data say otherwise:
-they are small far from the others, where a network bends to each.) Conformal radii on top (conformal.py) make the intervals hold whatever this model gets wrong; what it
-gets right makes them narrow where the model is good and wide where it is not. The same model, fitted to values that
-were hidden from the network, serves imputation.
+they are small far from the others, where a network bends to each.) Conformal radii on top (conformal.py) make the
+intervals hold whatever this model gets wrong; what it gets right makes them narrow where the model is good and wide
+where it is not. The same model, fitted to values that were hidden from the network, serves imputation.
 
 Shapes: B data, K latent dimensions (flattened), x is (B, *features) in the model's space.
 """

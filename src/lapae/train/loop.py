@@ -70,6 +70,8 @@ class TrainResult:
     of the data. None where they do not vary."""
     rival: float | None = None
     """The same for the weights that training had to beat, where there were some."""
+    kept: bool = False
+    """Whether it did not, and the initial weights are kept."""
 
 
 def train(
@@ -109,7 +111,8 @@ def train(
     run, observers = (run, observers) if rank == 0 else (None, ())  # one process writes, and speaks
 
     held_out = valid if valid is not None and valid.n_data else batches
-    spread, given, stopped = variance(lambda: held_out.epoch(0), device), None, "nothing to train"
+    spread, given = variance(lambda: held_out.epoch(0), device), None
+    stopped, keep = "nothing to train", False
     if any(parameter.requires_grad for parameter in method.parameters()):
         optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=rival is not None)
         schedule = Plateau(optimizer)
@@ -221,7 +224,7 @@ def train(
         elif rival is not None and not is_better(after, first):
             kept = {name: value for name, value in begun.items() if name in dict(method.named_parameters())}
             method.load_state_dict({**best, **kept})  # with the posterior that training has found
-            state.best_epoch = 0
+            state.best_epoch, keep = 0, True
     set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
 
     method.eval()
@@ -235,7 +238,7 @@ def train(
             f"{spread:.4g}): nothing was learned. Try a smaller learning_rate or more epochs",
             stacklevel=2,
         )
-    return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish, explained, before)
+    return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish, explained, before, keep)
 
 
 @torch.no_grad()

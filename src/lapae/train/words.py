@@ -30,6 +30,6 @@ def outcome(metrics: dict[str, Any], k: int | None) -> str:
     if metrics.get("explained_by_pca") is None:
         return explained
     pca = f"{100 * metrics['explained_by_pca']:.1f} % by PCA with {k} component{'' if k == 1 else 's'}"
-    if metrics["best_epoch"]:
+    if metrics["best_epoch"] or metrics["explained"] > metrics["explained_by_pca"]:
         return f"{explained}, {pca}"
     return f"{explained}, {pca}: training found nothing better beyond doubt, and its start, a PCA, is kept"
