@@ -3,9 +3,11 @@
     python benchmarks/pca.py --write                   # all sets, one seed; benchmarks/pca.md
     python benchmarks/pca.py --only digits --seeds 3
 
-All defaults; only the size of the code is given, where the table says so. PCA is fitted to all rows that `fit` gets, of
-which `fit` itself keeps some to steer training and to calibrate. Errors are squared, summed over the values of a datum
-(tables and windows standardised by the rows that are fitted), and a mean over unseen data.
+All defaults but the size of the code of some sets, and the epochs of MNIST and faces: 15, so that it ends in minutes.
+PCA is fitted to all rows that `fit` gets, of which `fit` itself keeps some to steer training and to calibrate. Errors
+are squared, summed over the values of a datum (tables and windows standardised by the rows that are fitted), and a
+mean over unseen data. Where training finds nothing that is better beyond doubt, the start, a PCA of four fifths of the
+rows, is kept.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from sklearn.decomposition import PCA
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("LAPAE_DATA", HERE.parents[1] / "shared" / "data"))
+EPOCHS = 15
+"""Of images of more than 500 values."""
 Split = tuple[np.ndarray, np.ndarray]
 
 
@@ -76,7 +80,6 @@ SETS: dict[str, tuple[Callable[[], Split], int | None]] = {
     "diabetes": (lambda: table("diabetes"), 4),
     "faces 64x64, 100": (lambda: faces(100), 16),
     "faces 64x64, 300": (lambda: faces(300), 16),
-    "faces 64x64, 2,000": (lambda: faces(2000), 16),
     "MNIST, 5,000": (lambda: mnist("mnist", 5000), None),
     "FashionMNIST, 5,000": (lambda: mnist("fashion_mnist", 5000), None),
 }
@@ -90,7 +93,8 @@ def measure(name: str, seed: int) -> dict[str, float | int | bool]:
     began = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = LaplacianAutoencoder(latent_dim=k, random_state=seed).fit(train)
+        epochs = EPOCHS if train[0].size > 500 else None
+        model = LaplacianAutoencoder(latent_dim=k, epochs=epochs, random_state=seed).fit(train.astype(np.float32))
     seconds = time.monotonic() - began
     k = int(model.latent_dim_)
     space = model.model_.space
@@ -99,7 +103,7 @@ def measure(name: str, seed: int) -> dict[str, float | int | bool]:
     flat, unseen = ((part / scale).reshape(len(part), -1) for part in (train, test))
     pca = PCA(k).fit(flat)
     linear = np.square(unseen - pca.inverse_transform(pca.transform(unseen))).sum(1).mean()
-    ours = np.square(unseen - (model.reconstruct(test) / scale).reshape(len(test), -1)).sum(1).mean()
+    ours = np.square(unseen - (model.reconstruct(test.astype(np.float32)) / scale).reshape(len(test), -1)).sum(1).mean()
     mean = np.square(unseen - flat.mean(0)).sum(1).mean()
     return {
         "n": len(train),
@@ -115,7 +119,7 @@ def measure(name: str, seed: int) -> dict[str, float | int | bool]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="sets whose name has this in it")
+    parser.add_argument("--only", nargs="+", default=[""], help="sets whose name has one of these in it")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="write benchmarks/pca.md")
     options = parser.parse_args()
@@ -123,7 +127,7 @@ def main() -> None:
     print("\n".join(head), flush=True)
     lines = []
     for name in SETS:
-        if options.only not in name:
+        if not any(part in name for part in options.only):
             continue
         for seed in range(options.seeds):
             found = measure(name, seed)

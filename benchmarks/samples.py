@@ -1,6 +1,6 @@
 """New images, and completions of half images: of which class they are, and how different.
 
-    python benchmarks/samples.py --write               # digits, MNIST, FashionMNIST; benchmarks/samples.md
+    python benchmarks/samples.py --write               # digits and MNIST; benchmarks/samples.md
 
 A 3-nearest-neighbours classifier of the training images says of which class an image is. 5,000 training images (1,400
 of the digits), 15 epochs (the default number for digits), all else as the data choose. Class ratio: the least and the
@@ -85,7 +85,7 @@ def measure(name: str, run: Path | None) -> tuple[str, list[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", nargs="+", default=["digits", "mnist", "fashion_mnist"])
+    parser.add_argument("--sets", nargs="+", default=["digits", "mnist"], help="fashion_mnist too")
     parser.add_argument("--runs", type=Path, nargs="+", help="trained runs, one for each set, instead of training")
     parser.add_argument("--write", action="store_true", help="write benchmarks/samples.md")
     options = parser.parse_args()
