@@ -156,10 +156,8 @@ class Model:
 
     def explain(self, X: Any) -> np.ndarray:
         """Contribution of every value to how unusual its datum is: (n, *shape), at least 0, 0 where missing."""
-        x, widths = self.tensor(X), []
-        if self.space.kind == "table" and self.likelihood.missing and self.config.model.hide:
-            widths = [1] * x.shape[1] if self.space.columns is None else [c.width for c in self.space.columns]
-        found = numpy(self._calibrated().explain(self.predict, x, widths))
+        x, hides = self.tensor(X), self.space.kind == "table" and self.likelihood.missing and self.config.model.hide
+        found = numpy(self._calibrated().explain(self.predict, x, bool(hides), self.space.columns))
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
 
     def sample(self, n: int, seed: int | None = None, *, noise: bool | None = None) -> np.ndarray:

@@ -20,6 +20,7 @@ from lapae.predict.conformal import LEVELS, Radius, p_values
 from lapae.predict.prediction import Prediction, join
 from lapae.predict.spread import Spread, fit_spread
 from lapae.predict.surprise import Surprise, fit_surprise, from_tensors, to_tensors
+from lapae.space import Column
 
 Predict = Callable[[Tensor], Prediction]
 """Data (B, *features) in the model's space -> their prediction, "codes" and "outputs"."""
@@ -89,18 +90,20 @@ class Calibration:
         surprise[empty] = p[empty] = np.nan
         return surprise, p
 
-    def explain(self, predict: Predict, x: Tensor, widths: Sequence[int] = ()) -> Tensor:
+    def explain(self, predict: Predict, x: Tensor, hides: bool, columns: Sequence[Column] | None = None) -> Tensor:
         """Contribution (B, *features) of each value to the surprise of x, at least 0.
 
         Args:
             predict: the model.
             x: the data.
-            widths: features of each column, of a table whose model takes missing values. Half of the surprise then goes
-                to the columns as it falls without them: a value may fit each of the others, and not all.
+            hides: whether the model takes missing values of a table. Half of the surprise then goes to the columns as
+                it falls without them: a value may fit each of the others, and not all.
+            columns: of a table; one for each feature where not given.
         """
         found = predict(x)
         parts = self.surprise.explain(found, x)
-        if not 1 < len(widths) <= MOST_COLUMNS:
+        widths = [1] * parts[0].numel() if columns is None else [column.width for column in columns]
+        if not hides or not 1 < len(widths) <= MOST_COLUMNS:
             return parts
         whole, falls = self.surprise(found, x), torch.zeros_like(x)
         ends = np.cumsum([0, *widths])
