@@ -20,7 +20,7 @@ import socket
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from lapae.errors import RunError
 from lapae.runs.files import stamp, sweep, write_whole
@@ -102,7 +102,7 @@ class Run:
                 file = open(self / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115
             except OSError as error:
                 raise RunError(f"cannot write {self / _LOCK}: {error.strerror}") from error
-            with file:
+            with _closing(file):
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
@@ -172,6 +172,16 @@ class Run:
             warnings.warn(f"cannot read {self / HISTORY}: {error.strerror}", stacklevel=2)
             return []
         return [record for record in map(_record, lines) if record is not None]
+
+
+@contextlib.contextmanager
+def _closing(file: IO[str]) -> Iterator[None]:
+    """Close a file at the end. The lock goes with it in any case: that its note could not be kept is no failure."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 def _record(line: str) -> dict[str, Any] | None:
