@@ -52,7 +52,7 @@ def test_a_deviation_follows_the_noise_of_a_value(calibration):
     deviation = calibration.spread.deviation(found, new)
     error = (new - found.x_mean).abs()
     truth = noise_of((new @ LOADINGS / 3).numpy())
-    assert spearmanr(deviation[:, :4].ravel(), truth[:, :4].ravel())[0] > 0.9
+    assert spearmanr(deviation[:, :4].ravel(), truth[:, :4].ravel())[0] > 0.85
     assert spearmanr(deviation[:, :4].ravel(), error[:, :4].ravel())[0] > 0.4
     inside = error <= deviation * torch.from_numpy(calibration.radius.at(0.9))
     assert inside.double().mean() == pytest.approx(0.9, abs=0.015)
@@ -129,8 +129,10 @@ def test_another_way_to_predict_is_compared_with_the_same_way(calibration):
 def test_scales_are_fitted_by_maximum_likelihood():
     rng = np.random.default_rng(0)
     design = torch.from_numpy(np.concatenate([rng.standard_normal((20_000, 2)), np.ones((20_000, 1))], 1))
-    truth = torch.tensor([0.8, -0.3, 0.5]).double()
+    truth = torch.tensor([0.8, 0.3, -0.5]).double()
     size = (design @ truth).exp() * torch.from_numpy(rng.exponential(1, 20_000))
     np.testing.assert_allclose(log_scale(design, size, 1e-3), truth, atol=0.03)
+    down = log_scale(design, (-design @ truth).exp(), 1e-3)
+    np.testing.assert_array_equal(down[:2], 0)  # more ignorance makes nothing surer
     heavy = log_scale(design, size, 1e9)  # nothing but the mean is left
     np.testing.assert_allclose(heavy, [0, 0, float(size.mean().log())], atol=0.02)

@@ -34,7 +34,7 @@ COMPARED = 128
 """The same, to compare with."""
 FEW = 500
 """Data to compare with, from which on they alone make the intervals. Where there are fewer, deviations are fitted to
-training data, and the data that steered training make the intervals too: they are almost as good as unseen."""
+training data too, and the data that steered training also make intervals: they are almost as good as unseen."""
 MOST_ROWS = 2000
 """Held-out data kept to compare with."""
 MOST_PATTERNS = 32
@@ -152,19 +152,20 @@ def calibrate(
         trained: whether the network has learned data of this kind, or others only.
         learned: whether the model was fitted to `valid` after all: then these make no intervals.
     """
-    few = 0 < len(rows) < FEW and len(valid) > 0 and not learned
+    steered = len(rows) > 0 and len(valid) > 0 and not learned
     valid = valid if len(valid) else train
     rows = (rows if len(rows) else valid)[:MOST_ROWS]
     known, found = predict(train), predict(valid)
     both = torch.cat([train, valid])
     joined = join([known, found])
-    seen, of_seen = (train, known) if few else (valid, found)
+    few = len(rows) < FEW
+    seen, of_seen = (both, joined) if few else (valid, found)
     spread = fit_spread(known, train, of_seen, seen, seen)
     hidden = fit_hidden(complete, train, seen, table=table)
     # The data to compare with are no neighbours of their own: new data are not either.
     banks = (both, joined) if table else (train, known)
     surprise = fit_surprise(*banks, found, valid, spread, table=table, trained=trained)
-    of_rows, more = predict(rows), valid[: len(valid) if few else 0]
+    of_rows, more = predict(rows), valid[: len(valid) if few and steered else 0]
     every = torch.cat([rows, more])
     radius = radius_of(predict(every), every, every, spread)
     return Calibration(spread, hidden, surprise, radius, rows, more, surprise(of_rows, rows))

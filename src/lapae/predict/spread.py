@@ -9,9 +9,10 @@ f_ij is what the model knows about its own ignorance of this value,
                   log distance of the value from its mean
 
 each standardised. The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with
-this deviation. Conformal radii on top (conformal.py) make the intervals hold whatever this model gets wrong; what it
-gets right makes them narrow where the model is good and wide where it is not. The same model, fitted to values that
-were hidden from the network, serves imputation.
+this deviation; none is below 0, for more ignorance makes no value surer. (Residuals of few training data say otherwise:
+they are small far from the others, where a network bends to each.) Conformal radii on top (conformal.py) make the
+intervals hold whatever this model gets wrong; what it gets right makes them narrow where the model is good and wide
+where it is not. The same model, fitted to values that were hidden from the network, serves imputation.
 
 Shapes: B data, K latent dimensions (flattened), x is (B, *features) in the model's space.
 """
@@ -162,12 +163,12 @@ def fit_spread(known: Prediction, rows: Tensor, found: Prediction, x: Tensor, tr
 
 
 def log_scale(design: Tensor, size: Tensor, penalty: float) -> Tensor:
-    """Weights w (F,) such that sizes (n,) >= 0 are exponential with mean exp(design @ w), by Fisher scoring.
+    """Weights w (F,) >= 0 such that sizes (n,) >= 0 are exponential with mean exp(design @ w), by Fisher scoring.
 
     Args:
         design: (n, F), the last column 1.
         size: what is to be explained.
-        penalty: weight of |w|² / 2, the last left out.
+        penalty: weight of |w|² / 2, the last left out, which may also be negative.
     """
     ridge = penalty * torch.eye(design.shape[1], dtype=design.dtype)
     ridge[-1, -1] = 1e-6
@@ -178,6 +179,7 @@ def log_scale(design: Tensor, size: Tensor, penalty: float) -> Tensor:
         excess = (size * (-(design @ w)).clamp(-10, 10).exp()).clamp_max(20.0) - 1
         step = information @ (design.T @ excess - ridge @ w)
         w = w + step * (1.0 / step.abs().max().clamp_min(1.0))
+        w = torch.cat([w[:-1].clamp_min(0.0), w[-1:]])
     return w
 
 
