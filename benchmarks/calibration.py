@@ -24,7 +24,7 @@ RATES = (0.01, 0.05)
 MOST_ROWS, MOST_NEW = 3000, 2000
 LARGE = 500
 """Rows from which a set counts for the worst."""
-ABOUT = ("set", "seed", "rows", "new", "seconds")
+ABOUT = ("set", "seed", "rows", "new", "seconds", "code")
 
 
 def sets(folder: Path) -> list[str]:
