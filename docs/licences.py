@@ -29,7 +29,7 @@ def main() -> None:
         "# Licences",
         "",
         "lapae is under the MIT licence. It copies no code of others; it needs these packages, each under a licence of",
-        "its own, and what they need in turn. `docs/licences.py` writes this page from what the installed packages say.",
+        "its own, and what they need in turn. `docs/licences.py` writes this page from what installed packages say.",
         "",
         "| package | licence |",
         "|---|---|",
