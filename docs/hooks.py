@@ -31,6 +31,19 @@ STYLE = """
 .rst-content .highlight code { border: 0; padding: 0; }
 .rst-content .doc-contents { padding-left: 1.2rem; border-left: 2px solid #e1e4e5; }
 .rst-content table.docutils td { white-space: normal; }
+@media (prefers-color-scheme: dark) {
+  html { color-scheme: dark; }
+  .wy-body-for-nav, .wy-nav-content-wrap, .wy-nav-content { background: #16191d; }
+  .rst-content, .rst-content :is(h1, h2, h3, h4, p, li, td, th, dt, dd, strong, blockquote) { color: #d8dde3; }
+  .rst-content a, .rst-content a:visited { color: #6db3f2; }
+  .rst-content :is(code, pre, .highlight) { background: #20252b; color: #e3e7eb; border-color: #39414a; }
+  .rst-content table.docutils:not(.field-list) tr:nth-child(2n-1) td { background: #1c2026; }
+  .rst-content table.docutils, .rst-content table.docutils :is(td, th), .rst-content hr { border-color: #39414a; }
+  .rst-content .doc-contents { border-color: #39414a; }
+  .rst-content img { background: #fff; border-radius: 4px; }
+  .wy-side-nav-search { background: #1d4e74; }
+  input[type="text"] { background: #20252b; color: #e3e7eb; }
+}
 """
 API = (
     "",
@@ -67,7 +80,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages and pictures from elsewhere, and a page of the API for each public module."""
     for source, place in (ELSEWHERE | PICTURES).items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
-    files.append(File.generated(config, "style.css", content=STYLE + HtmlFormatter().get_style_defs(".highlight")))
+    files.append(File.generated(config, "style.css", content=STYLE + colours()))
     for source, place in PROGRAMS.items():
         code = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, place, content=f"# {source}\n\n```python\n{code}```\n"))
@@ -93,6 +106,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return match[0] if place is None else f"]({up}{place}{anchor})"
 
     return re.sub(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", turned, markdown)
+
+
+def colours() -> str:
+    """Of code, on a light page and on a dark one."""
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
+    return HtmlFormatter().get_style_defs(".highlight") + f"\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
 
 
 def page(name: str) -> str:

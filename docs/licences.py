@@ -14,7 +14,9 @@ def licence(name: str) -> str:
     """What a package says of itself, in a few words."""
     about = metadata(name)
     found = about.get("License-Expression") or ""
-    classifiers = [line.rpartition(":: ")[2] for line in about.get_all("Classifier") or [] if line.startswith("License")]
+    classifiers = [
+        line.rpartition(":: ")[2] for line in about.get_all("Classifier") or [] if line.startswith("License")
+    ]
     short = (about.get("License") or "").strip().splitlines()
     return found or ", ".join(classifiers) or (short[0][:60] if short else "see its home page")
 
@@ -26,8 +28,8 @@ def main() -> None:
     text = [
         "# Licences",
         "",
-        "lapae is under the MIT licence. It copies no code of others; it needs these packages, each under a licence of its",
-        "own, and what they need in turn. `docs/licences.py` writes this page from what the installed packages say.",
+        "lapae is under the MIT licence. It copies no code of others; it needs these packages, each under a licence of",
+        "its own, and what they need in turn. `docs/licences.py` writes this page from what installed packages say.",
         "",
         "| package | licence |",
         "|---|---|",
