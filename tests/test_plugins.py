@@ -38,7 +38,7 @@ def lapae(tmp_path_factory):
 
 
 def test_the_command_is_one_of_ours(lapae):
-    assert "wave       greet from another package" in lapae("--help").stdout
+    assert "wave         greet from another package" in lapae("--help").stdout
     assert lapae("wave", "there").stdout == "hello there\n"
 
 

@@ -69,10 +69,13 @@ class Model:
 
     def reconstruct(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Reconstructions (n, *shape) and the deviation of values from them: ± 1.64 of it holds 90 % of new values."""
-        x = self.tensor(X)
-        found = self.predict(x)
-        reach, deviation = self._calibrated().radius.at(0.9) / NORMAL_90, self._calibrated().spread.deviation(found, x)
-        return self.space.to_user(numpy(found.x_mean)), self.space.to_user(numpy(deviation) * reach, deviation=True)
+        x, calibration = self.tensor(X), self._calibrated()
+        found, missing = self.predict(x), x.isnan()
+        mean = numpy(found.x_mean)
+        if missing.any():
+            mean = np.where(numpy(missing), numpy(self.complete(x).x_mean), mean)
+        deviation = numpy(calibration.spread.deviation(found, x)) * (calibration.radius.at(0.9) / NORMAL_90)
+        return self.space.to_user(mean), self.space.to_user(deviation, deviation=True)
 
     def decode(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Data (n, *shape) at codes (n, *code), and their deviation over networks."""
@@ -151,8 +154,7 @@ class Model:
         radius = calibration.hidden_radius(lambda x: self.complete(x, held=True), missing)
         reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level)
         low, high = self._around(numpy(found.x_mean), reach, clip=self.space.kind == "image")
-        known = ~np.isnan(coded)
-        return np.where(known, coded, low), np.where(known, coded, high)
+        return np.where(np.isnan(coded), low, coded), np.where(np.isnan(coded), high, coded)
 
     def explain(self, X: Any) -> np.ndarray:
         """Contribution of every value to how unusual its datum is: (n, *shape), at least 0, 0 where missing."""

@@ -22,6 +22,7 @@ from lapae.predict.calibrate import from_file, to_file
 from lapae.predict.filling import Filling
 from lapae.predict.memory import Memory
 from lapae.runs import (
+    ABOUT,
     CHECKPOINT,
     CONFIG,
     HISTORY,
@@ -195,7 +196,6 @@ def _check_size(
         raise RunError(f"{origin} does not fit its own configuration: {counts}; {OWN_MODULES}")
 
 
-ABOUT = "estimator.json"
 OWN = {"own": True}
 """In place of modules or a likelihood of the user's, which are code and are not saved."""
 

@@ -62,7 +62,7 @@ def test_columns_are_standardised(x):
     ("shape", "axes"), [((50, 7, 3), (0, 1)), ((50, 3, 5, 6), (0, 2, 3)), ((50, 9, 5, 6), (0, 1, 2))]
 )
 def test_windows_and_arrays_are_standardised_per_channel(shape, axes):
-    x = np.random.default_rng(0).normal(size=shape) * 7 + 100
+    x = np.random.default_rng(0).normal(size=shape) * 7 + 1000
     space = Space.of(x)
     assert space.kind == "array"
     z = space.to_model(x)

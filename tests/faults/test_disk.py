@@ -131,7 +131,7 @@ import os, subprocess, sys, warnings
 from pathlib import Path
 import numpy as np
 disk, source, whole = map(Path, sys.argv[1:4])
-if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(disk)], capture_output=True).returncode:
+if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=384k", "tmpfs", str(disk)], capture_output=True).returncode:
     sys.exit(77)
 sys.path.insert(0, sys.argv[4])
 from faults.runs import assert_same, train
@@ -157,14 +157,14 @@ for write in (into_npy, into_csv, lambda: write_arrays(disk / "x.npz", {"x": big
     assert not list(disk.iterdir()), list(disk.iterdir())
 
 failures = 0
-for left in range(8_192, 196_608, 12_288):
+for left in range(8_192, 393_216, 24_576):
     ballast = disk / "ballast"
     with ballast.open("wb") as file:
         try:
-            file.write(bytes(196_608))
+            file.write(bytes(393_216))
         except OSError:
             pass
-    os.truncate(ballast, 196_608 - left)
+    os.truncate(ballast, 393_216 - left)
     run = disk / "run"
     try:
         train(run, source, 3)

@@ -188,7 +188,9 @@ def test_saved_and_loaded(table, tmp_path):
     noise = load_run(source.path).method.sigma
     config = Config(model=MODEL, method=MethodConfig(method="posthoc", pretrained=str(source.path)), train=TRAIN)
     before = fit(config, table, run=run).method.state_dict()
-    assert_close(before["sigma"], noise)  # that of the same residuals, though nothing was trained
+    # that of almost the same residuals, though nothing was trained: principal components that were kept are fitted to
+    # the validation data as well in the end
+    assert_close(before["sigma"], noise, rtol=0.1, atol=0)
     for file in source.path.iterdir():
         file.unlink()  # what it was made from is not needed again
     after = load_run(run.path).method.state_dict()

@@ -31,7 +31,7 @@ class ImputeCommand(ValuesCommand):
 
 def main(arguments: Sequence[str]) -> int:
     command: ImputeCommand = parse(ImputeCommand, arguments, "lapae impute")
-    model, level = open_model(command.run, command.options).predicting(seed=command.options.seed), command.level
+    level = command.level
 
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
         """x without a hole, where the holes were, and intervals."""
@@ -47,4 +47,7 @@ def main(arguments: Sequence[str]) -> int:
                 ends[0][rows], ends[1][rows] = model.impute_interval(given, level)
         return x, missing, ends
 
-    return write_values(command, model, make, "imputed", level)
+    def opened() -> Model:
+        return open_model(command.run, command.options).predicting(seed=command.options.seed)
+
+    return write_values(command, opened, make, "imputed", level)

@@ -32,11 +32,13 @@ class ReconstructCommand(ValuesCommand):
 
 def main(arguments: Sequence[str]) -> int:
     command: ReconstructCommand = parse(ReconstructCommand, arguments, "lapae reconstruct")
-    model = with_options(open_model(command.run, command.options), command.options)
 
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
         import numpy as np
 
         return model.reconstruct(x)[0], np.ones(x.shape, bool), model.interval(x, command.level)
 
-    return write_values(command, model, make, "reconstructed", command.level)
+    def opened() -> Model:
+        return with_options(open_model(command.run, command.options), command.options)
+
+    return write_values(command, opened, make, "reconstructed", command.level)

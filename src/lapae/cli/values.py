@@ -60,12 +60,14 @@ Make = Callable[["Model", "np.ndarray"], tuple[Any, Any, Any]]
 """Model and data (B, *shape) -> what `Made` holds of them: x, ours, ends."""
 
 
-def write_values(command: ValuesCommand, model: Model, make: Make, done: str, level: float | None) -> int:
+def write_values(
+    command: ValuesCommand, open_model: Callable[[], Model], make: Make, done: str, level: float | None
+) -> int:
     """Write what `make` makes of the input, in its format.
 
     Args:
         command: the input and the output.
-        model: a trained one.
+        open_model: gives the trained model, once the output has been looked at.
         make: what to write of a block of data.
         done: what the values are: "imputed".
         level: of the intervals, where there are some.
@@ -83,6 +85,7 @@ def write_values(command: ValuesCommand, model: Model, make: Make, done: str, le
     from lapae.data.arrays import ArrayReader
     from lapae.data.table import TableReader
 
+    model = open_model()
     source = open_source(command.input, model, options, alpha=True, written=True)
     blocks = _made(model, source, make)
     if source.is_series:

@@ -51,7 +51,7 @@ class Adam:
             parameters = [self._parameters[i] for i in places]
             gradients = [p.grad for p in parameters]
             torch._foreach_add_(lists[2], 1)  # pyright: ignore[reportPrivateImportUsage]
-            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
+            torch._fused_adam_(  # pyright: ignore
                 parameters,
                 gradients,  # pyright: ignore[reportArgumentType]
                 lists[0],

@@ -62,7 +62,8 @@ class Online(Laplace):
     def train(self, mode: bool = True) -> Online:
         """Lets go of the last forward pass."""
         self._tapes = []
-        return super().train(mode)
+        super().train(mode)
+        return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)

@@ -79,8 +79,6 @@ class Pipeline(nn.Module):
         surprise = self.surprise(found, scaled)
         p = (1 + (self.reference[None] >= surprise[:, None]).sum(1)) / (len(self.reference) + 1.0)
         low, high = found.x_mean - reach, found.x_mean + reach
-        if self.model.space.kind == "image":
-            low, high = low.clamp(0, 1), high.clamp(0, 1)
         back = [self._given(v * self.scale + self.offset) for v in (found.x_mean, low, high)]
         outputs = [*back, self._given(deviation * self.scale), found.z_mean, found.z_var.sqrt(), -surprise, p]
         return (*(value.float() for value in outputs), p <= rate)

@@ -1,6 +1,7 @@
 """The folder of a run and its files: tensors, configuration, results, locks."""
 
 from lapae.runs.run import (
+    ABOUT,
     CHECKPOINT,
     CONFIG,
     HISTORY,
@@ -17,6 +18,7 @@ from lapae.runs.run import (
 from lapae.runs.texts import plain
 
 __all__ = [
+    "ABOUT",
     "CHECKPOINT",
     "CONFIG",
     "HISTORY",

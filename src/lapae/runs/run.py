@@ -29,7 +29,7 @@ from lapae.runs.texts import check_regular, read_text, sealed, unsealed
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONFIG, MODEL, POSTERIOR = "config.toml", "model.safetensors", "posterior.safetensors"
+ABOUT, CONFIG, MODEL, POSTERIOR = "estimator.json", "config.toml", "model.safetensors", "posterior.safetensors"
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 NEXT = "checkpoint.next.safetensors"
 HISTORY, METRICS = "metrics.jsonl", "metrics.json"
