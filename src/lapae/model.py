@@ -149,7 +149,7 @@ class Model:
             return coded.copy(), coded.copy()
         found, calibration = self.complete(x), self._calibrated()
         radius = calibration.hidden_radius(lambda x: self.complete(x, held=True), missing)
-        reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level)
+        reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level) + 1e-6  # values went in as 32 bits
         low, high = self._around(numpy(found.x_mean), reach, clip=self.space.kind == "image")
         known = ~np.isnan(coded)
         return np.where(known, coded, low), np.where(known, coded, high)
