@@ -152,7 +152,7 @@ class Model:
             return coded.copy(), coded.copy()
         found, calibration = self.complete(x), self._calibrated()
         radius = calibration.hidden_radius(lambda x: self.complete(x, held=True), missing)
-        reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level)
+        reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level) + 1e-6  # values went in as 32 bits
         low, high = self._around(numpy(found.x_mean), reach, clip=self.space.kind == "image")
         return np.where(np.isnan(coded), low, coded), np.where(np.isnan(coded), high, coded)
 

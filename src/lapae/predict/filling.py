@@ -63,7 +63,7 @@ class Filling:
     def learn(self, predict: Predict, calibration: Calibration) -> Calibration:
         """Learn to fill; returns the calibration with the deviations of what is filled in so."""
         guess = _guess(predict)
-        self.held = fit_donors(self.train, guess, self.groups)
+        self.held = fit_donors(self.train, guess, self.groups.tolist())
         self.all = self.held.with_more(torch.cat([self.valid, calibration.rows]), guess)
         generator = torch.Generator().manual_seed(0)
         seen, truth = hide(several(calibration.rows, COPIES), generator)
