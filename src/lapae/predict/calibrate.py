@@ -9,6 +9,7 @@ same values, so that missing values neither help nor hurt.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,8 @@ ITERATED = 32
 """Data of other kinds to hide values of: to fill these in takes many passes, and each has many values."""
 COMPARED = 128
 """The same, to compare with."""
+SCARCE = 20
+"""Data that steered training, at least, for deviations that may fall with what the model calls ignorance."""
 FEW = 500
 """Data to compare with, from which on they alone make the intervals. Where there are fewer, deviations are fitted to
 training data too, and the data that steered training also make intervals: they are almost as good as unseen."""
@@ -163,8 +166,9 @@ def calibrate(
     joined = join([known, found])
     few = len(rows) < FEW
     seen, of_seen = (both, joined) if few else (valid, found)
-    spread = fit_spread(known, train, of_seen, seen, seen)
-    hidden = fit_hidden(complete, train, seen, table=table)
+    least = 0.0 if len(valid) < SCARCE else -math.inf
+    spread = fit_spread(known, train, of_seen, seen, seen, least=least)
+    hidden = fit_hidden(complete, train, seen, table=table, least=least)
     # The data to compare with are no neighbours of their own: new data are not either.
     banks = (both, joined) if table else (train, known)
     surprise = fit_surprise(*banks, found, valid, spread, table=table, trained=trained)
@@ -181,13 +185,13 @@ def radius_of(found: Prediction, seen: Tensor, truth: Tensor, spread: Spread) ->
     return Radius.of(ratio.numpy(), shared=ratio[0].numel() > SHARED)
 
 
-def fit_hidden(complete: Predict, train: Tensor, valid: Tensor, *, table: bool) -> Spread:
+def fit_hidden(complete: Predict, train: Tensor, valid: Tensor, *, table: bool, least: float = -math.inf) -> Spread:
     """The deviation of values that were hidden from the network, at several shares of hidden values."""
     generator = torch.Generator().manual_seed(0)
     n = COPIES if table else ITERATED
     (_, rows), (seen, truth) = pairs = hide(several(train, n), generator), hide(several(valid, n), generator)
     known, found = (complete(pair[0]) for pair in pairs)
-    return fit_spread(known, rows, found, seen, truth)
+    return fit_spread(known, rows, found, seen, truth, least=least)
 
 
 def hide(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

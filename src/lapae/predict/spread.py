@@ -9,8 +9,8 @@ f_ij is what the model knows about its own ignorance of this value,
                   log distance of the value from its mean
 
 each standardised. The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with
-this deviation; none is below 0, for more ignorance makes no value surer. (Residuals of few training data say otherwise:
-they are small far from the others, where a network bends to each.) Conformal radii on top (conformal.py) make the
+this deviation. Of few data none is below 0, for more ignorance makes no value surer: residuals of few training data say
+otherwise, small far from the others, where a network bends to each. Conformal radii on top (conformal.py) make the
 intervals hold whatever this model gets wrong; what it gets right makes them narrow where the model is good and wide
 where it is not. The same model, fitted to values that were hidden from the network, serves imputation.
 
@@ -19,6 +19,7 @@ Shapes: B data, K latent dimensions (flattened), x is (B, *features) in the mode
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -117,7 +118,9 @@ class Spread:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def fit_spread(known: Prediction, rows: Tensor, found: Prediction, x: Tensor, truth: Tensor) -> Spread:
+def fit_spread(
+    known: Prediction, rows: Tensor, found: Prediction, x: Tensor, truth: Tensor, *, least: float = -math.inf
+) -> Spread:
     """Fit the model to held-out data.
 
     Args:
@@ -126,6 +129,7 @@ def fit_spread(known: Prediction, rows: Tensor, found: Prediction, x: Tensor, tr
         found: predictions of held-out data.
         x: these data (n, *features) as the network saw them, NaN where missing or hidden.
         truth: their values, NaN where they do not count.
+        least: that weights may be.
     """
     assert known.z_mean is not None
     assert known.x_mean is not None
@@ -159,16 +163,17 @@ def fit_spread(known: Prediction, rows: Tensor, found: Prediction, x: Tensor, tr
     f, ratio, penalty = f[some], ratio[some], RIDGE * per_datum * len(some) / len(ratio)
     mean, scale = f.mean(0), f.std(0, correction=0).clamp_min(1e-6)
     design = torch.cat([(f - mean) / scale, torch.ones_like(ratio)[:, None]], 1)
-    return replace(start, mean=mean, scale=scale, weights=log_scale(design, ratio, penalty))
+    return replace(start, mean=mean, scale=scale, weights=log_scale(design, ratio, penalty, least))
 
 
-def log_scale(design: Tensor, size: Tensor, penalty: float) -> Tensor:
-    """Weights w (F,) >= 0 such that sizes (n,) >= 0 are exponential with mean exp(design @ w), by Fisher scoring.
+def log_scale(design: Tensor, size: Tensor, penalty: float, least: float = -math.inf) -> Tensor:
+    """Weights w (F,) such that sizes (n,) >= 0 are exponential with mean exp(design @ w), by Fisher scoring.
 
     Args:
         design: (n, F), the last column 1.
         size: what is to be explained.
-        penalty: weight of |w|² / 2, the last left out, which may also be negative.
+        penalty: weight of |w|² / 2, the last left out.
+        least: that weights may be, but the last.
     """
     ridge = penalty * torch.eye(design.shape[1], dtype=design.dtype)
     ridge[-1, -1] = 1e-6
@@ -179,7 +184,7 @@ def log_scale(design: Tensor, size: Tensor, penalty: float) -> Tensor:
         excess = (size * (-(design @ w)).clamp(-10, 10).exp()).clamp_max(20.0) - 1
         step = information @ (design.T @ excess - ridge @ w)
         w = w + step * (1.0 / step.abs().max().clamp_min(1.0))
-        w = torch.cat([w[:-1].clamp_min(0.0), w[-1:]])
+        w = torch.cat([w[:-1].clamp_min(least), w[-1:]])
     return w
 
 
