@@ -30,6 +30,7 @@ class Model:
     space: Space = field(default_factory=lambda: SPACE)
     shape: tuple[int, ...] = SHAPE
     path: Path | None = None
+    filling: None = None
 
     @property
     def likelihood(self):

@@ -140,10 +140,11 @@ class Explorer:
         x = self._tensor(given)
         samples = (self._chains(x, seed) if self.image else self._filled(x, seed))[:, 0]
         low, high = self.model.impute_interval(given)
+        mean = samples.mean(0) if self.image else torch.where(x.isnan(), self.model.complete(x).x_mean, x)[0]
         found = {
             "samples": [self._shown_of("x", self._user(sample))["x"] for sample in samples],
             "at": self._at(encode_mean(self.method, samples)),
-            **self._shown_of("mean", self._user(samples.mean(0))),
+            **self._shown_of("mean", self._user(mean)),
         }
         deviation = samples.std(0)
         return found | ({"deviation": packed_deviation(deviation)} if self.image else self._interval(low, high))
