@@ -51,7 +51,7 @@ def test_killed_twenty_times_it_ends_at_the_same_weights(processes, tmp_path):
     while kills < KILLS:
         child = processes.Process(target=train, args=(run, source, EPOCHS))
         child.start()
-        last = chance.randrange(epochs_of(run), EPOCHS)
+        last = chance.randint(epochs_of(run), EPOCHS)  # after the last it is calibrated and saved
         until(lambda: epochs_of(run) >= last or not child.is_alive(), "it trains", every=0.001)  # noqa: B023
         child.join(chance.uniform(0, 0.02))  # within an epoch, or while it is written
         child.kill()
