@@ -140,7 +140,9 @@ class Explorer:
         x = self._tensor(given)
         samples = (self._chains(x, seed) if self.image else self._filled(x, seed))[:, 0]
         low, high = self.model.impute_interval(given)
-        mean = samples.mean(0) if self.image else torch.where(x.isnan(), self.model.complete(x).x_mean, x)[0]
+        mean = samples.mean(0)
+        if not self.image and (guess := self.model.complete(x).x_mean) is not None:
+            mean = torch.where(x.isnan(), guess, x)[0]
         found = {
             "samples": [self._shown_of("x", self._user(sample))["x"] for sample in samples],
             "at": self._at(encode_mean(self.method, samples)),
