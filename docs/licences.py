@@ -24,7 +24,7 @@ def licence(name: str) -> str:
 def main() -> None:
     needed = [line for line in requires("lapae") or [] if "extra ==" not in line]
     names = sorted(re.split(r"[<>=!~ ;\[]", line)[0] for line in needed)
-    rows = [f"| [{name}](https://pypi.org/project/{name}/) | {licence(name)} |" for name in names]
+    rows = [f"| {name} | {licence(name)} |" for name in names]
     text = [
         "# Licences",
         "",
