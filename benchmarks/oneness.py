@@ -62,7 +62,7 @@ def versions(x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
-def run(name: str, folder: Path, seed: int, n_train: int, n_test: int, epochs: int | None) -> dict:
+def run(name: str, folder: Path, seed: int, n_train: int, n_test: int, epochs: int | None, device: str) -> dict:
     from sklearn.metrics import roc_auc_score
 
     from lapae import LaplacianAutoencoder
@@ -77,7 +77,7 @@ def run(name: str, folder: Path, seed: int, n_train: int, n_test: int, epochs: i
         other = load("mnist" if name == "fashion_mnist" else "fashion_mnist", folder, "t10k")
         unusual = {"other set": other[rng.permutation(len(other))[:n_test]], **unusual}
     began = time.perf_counter()
-    model = LaplacianAutoencoder(random_state=seed, device="cpu", epochs=epochs).fit(train)
+    model = LaplacianAutoencoder(random_state=seed, device=device, epochs=epochs).fit(train)
     found: dict = {"set": name, "seed": seed, "train": len(train), "new": len(new)}
     found["seconds"] = round(time.perf_counter() - began, 1)
     normal = -model.score_samples(new)
@@ -118,6 +118,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=4000)
     parser.add_argument("--test", type=int, default=500)
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("oneness.jsonl"))
     parser.add_argument("--table", type=Path, help="print the summary of a file of results, and do nothing else")
     args = parser.parse_args()
@@ -131,7 +132,7 @@ def main() -> None:
     for seed in args.seeds:
         for name in args.sets:
             if (name, seed) not in done:
-                rows.append(run(name, args.data, seed, args.train, args.test, args.epochs))
+                rows.append(run(name, args.data, seed, args.train, args.test, args.epochs, args.device))
                 with args.out.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
                 print(name, seed, f"{rows[-1]['seconds']:.0f} s", flush=True)

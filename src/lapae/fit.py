@@ -226,7 +226,8 @@ def set_temperature(model: Model, data: Data) -> None:
     x = data.valid.x if len(data.valid.x) else data.train.x
     some = np.unique(np.linspace(0, len(x) - 1, min(len(x), ROWS)).round().astype(int))
     rows = torch.from_numpy(data.space.convert(np.asarray(x[some]))).to(next(method.parameters()).dtype)
-    found = fit_temperature(method, rows, seed=model.seed)
+    with few_threads(method, model.config.train.batch_size or 1):
+        found = fit_temperature(method, rows, seed=model.seed)
     model.config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
 
 

@@ -19,6 +19,7 @@ from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import RunError
 from lapae.methods import Method
+from lapae.models.threads import few_threads
 from lapae.predict import Prediction, evaluating, predict
 from lapae.predict.calibrate import MOST_ROWS, Calibration, calibrate
 from lapae.predict.conformal import threshold
@@ -131,17 +132,21 @@ class Model:
             guess = self.complete(x).x_mean
             assert guess is not None
             made = torch.where(x.isnan(), guess, x)
-        elif self.space.kind != "table" and x.isnan().any():
-            noise = (
-                None if self.space.kind == "image" else self._calibrated().spread.noise
-            )  # images are to be looked at
-            made = draw_completions(self.method, self._remembers(), x, n_samples, seed=self.seed, noise=noise)
-        elif (filling := self._filling(x)) is not None and n_samples > 0:
-            made = filling.draw(self.predict(x), x, n_samples, self.seed)
         else:
-            how = {"seed": self.seed, "value_range": self.space.value_range}
-            made = completions(self.method, self._calibrated(), self.predict, x, n_samples, **how)
+            made = self.completions(x, n_samples, self.seed)
         return put_back(self.space, made, coded)
+
+    def completions(self, x: Tensor, n: int, seed: int) -> Tensor:
+        """n completions (n, N, *model_shape) of data x (N, *model_shape) in the model's space, NaN where missing."""
+        if n < 1:
+            raise ValueError(f"n_samples={n}: expected at least 1")
+        if self.space.kind != "table" and x.isnan().any():
+            noise = None if self.space.kind == "image" else self._calibrated().spread.noise  # images are looked at
+            return draw_completions(self.method, self._remembers(), x, n, seed=seed, noise=noise)
+        if (filling := self._filling(x)) is not None:
+            return filling.draw(self.predict(x), x, n, seed)
+        how = {"seed": seed, "value_range": self.space.value_range}
+        return completions(self.method, self._calibrated(), self.predict, x, n, **how)
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Where missing values lie: (low, high), each (n, *shape); an observed value is its own interval."""
@@ -280,12 +285,14 @@ class Model:
 
     def recalibrate(self, train: Tensor, valid: Tensor, calib: Tensor, many: Tensor | None = None) -> None:
         """With data in the model's space; `many` training data where there are more than `train`."""
-        self.memory, self.filling = remember(self.method, train if many is None else many, valid), None
+        self.memory = remember(self.method, train if many is None else many, valid)
+        self.filling = filling_of(self.method, train, valid, self.space)
         # Principal components that training did not better are those of `valid` too.
         learned = bool(self.config.model.linear) and self.metrics.get("best_epoch") == 0
         how = {"table": self.space.kind == "table", "learned": learned, "trained": self.config.train.epochs != 0}
-        self.calibration = calibrate(self.predict, self.complete, train, valid, calib, **how)
-        self.filling = filling_of(self.method, train, valid, self.space)
+        complete = self.complete if self.filling is None else None
+        with few_threads(self.method, self.config.train.batch_size or 1):
+            self.calibration = calibrate(self.predict, complete, train, valid, calib, **how)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:

@@ -40,7 +40,7 @@ from lapae.space import Space
 from lapae.train.checkpoint import load_checkpoint, load_state
 from lapae.train.parameters import check_parameters, configuration, parameters
 
-FORMAT = "lapae model 3"
+FORMAT = "lapae model 4"
 CALIBRATION = "calibration.safetensors"
 PATIENCE = 3
 """Times that a model is read whose files are not of one training."""
@@ -148,7 +148,7 @@ def _calibrate(model: Model, tensors: dict[str, torch.Tensor], origin: str) -> N
     try:
         found = from_file(tensors)
         if memory:
-            model.memory = Memory.of(memory)
+            model.memory = Memory(**memory)
         if filling:
             model.filling = Filling.of(filling["train"], filling["valid"], model.space.parts)
     except (KeyError, TypeError, IndexError) as error:

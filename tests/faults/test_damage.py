@@ -50,12 +50,6 @@ def damaged(content: bytes) -> dict[str, bytes]:
     return ways | {f"bit {bit}": flipped(content, bit) for bit in bits}
 
 
-def some_damaged(name: str, content: bytes) -> dict[str, bytes]:
-    """Every fourth way, others for other files: each costs a training or two."""
-    ways = list(damaged(content).items())
-    return dict(ways[len(name) % 4 :: 4])
-
-
 def options(text: bytes) -> dict | None:
     """What a configuration file says."""
     try:
@@ -116,7 +110,7 @@ def resumed(path: Path, source: Path) -> list[str]:
 def test_a_stopped_run_goes_on_to_the_same_weights(name, stopped, finished, source, tmp_path):
     # the line of the third epoch came after the checkpoint: it is written again in any case
     known = b"".join((stopped / HISTORY).read_bytes().splitlines(keepends=True)[:2])
-    for way, content in some_damaged(name, (stopped / name).read_bytes()).items():
+    for way, content in damaged((stopped / name).read_bytes()).items():
         path = tmp_path / way
         shutil.copytree(stopped, path)
         (path / name).write_bytes(content)
@@ -153,7 +147,7 @@ def test_a_damaged_configuration_is_taken_from_the_checkpoint_with_a_warning(sto
 
 @pytest.mark.parametrize("name", [METRICS, MODEL, POSTERIOR, CALIBRATION, CONFIG, HISTORY, CHECKPOINT, PREVIOUS])
 def test_a_finished_run_can_be_used_or_says_what_is_wrong_and_resuming_mends_it(name, finished, source, tmp_path):
-    for way, content in some_damaged(name, (finished / name).read_bytes()).items():
+    for way, content in damaged((finished / name).read_bytes()).items():
         path = tmp_path / way
         shutil.copytree(finished, path)
         (path / name).write_bytes(content)

@@ -84,7 +84,6 @@ def whole(tmp_path_factory, source):
     return path
 
 
-@pytest.mark.slow  # test_every_step.py has some of these operations in every run
 def test_full_at_every_operation_in_turn(source, whole, tmp_path):
     """Of config, metrics, checkpoint, posterior, calibration and model no more is lost than what is being written."""
     failed, last = [], 0

@@ -78,7 +78,6 @@ def test_the_table_has_a_line_a_method():
     assert "| backpack exact | time (480) | not supported |" in text
 
 
-@pytest.mark.slow
 def test_a_network_of_others_has_a_column_of_its_own():
     pytest.importorskip("diffusers", reason="diffusers is a test extra")
     limits = Limits("cpu", 1, seconds=0.01, call_seconds=60, memory_bytes=4 << 30)

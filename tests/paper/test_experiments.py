@@ -44,11 +44,7 @@ def reproduce(root: Path, name: str) -> dict:
     return json.loads((root / name / "result.json").read_text())
 
 
-LONG = ("ood", "compute", "semi-celeba")
-"""Experiments that take half a minute each: with `make test-slow`."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in EXPERIMENTS])
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_quick(root: Path, name: str) -> None:
     before = trained(root)
     record = reproduce(root, name)

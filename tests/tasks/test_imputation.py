@@ -162,28 +162,6 @@ def test_shared_noise_leaves_modes_to_the_networks():
     assert impute(trained("bbb"), x, hidden, shared_noise=True).var.max() > 0
 
 
-def test_chains_start_where_they_are_told():
-    class Echo(Constant):
-        """Reconstructs what comes in."""
-
-        def draw(self, seeds):
-            class It:
-                def encode(self, x):
-                    return x.flatten(2)
-
-                def decode(self, z):
-                    return Output(z.unflatten(2, SHAPE))
-
-            return It()
-
-    x, start = torch.full((2, *SHAPE), 3.0), torch.arange(6.0).reshape(3, 2, 1, 1, 1).expand(3, 2, *SHAPE)
-    observed = mask("upper", SHAPE)
-    found = impute(Echo(), x, observed, modes=3, average=0, steps=2, start=start)
-    torch.testing.assert_close(found.samples, torch.where(observed, x, start))
-    with pytest.raises(ValueError, match=r"finite starts of shape \(2, 2, "):
-        impute(Echo(), x, observed, modes=2, start=start)
-
-
 def test_batches_do_not_matter_for_weight_draws():
     x, hidden = images(9, 2)[0], mask("upper", SHAPE)
     whole, parts = (impute(trained("bbb"), x, hidden, batch_size=b) for b in (100, 4))

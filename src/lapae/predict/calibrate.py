@@ -137,7 +137,7 @@ class Calibration:
 
 def calibrate(
     predict: Predict,
-    complete: Predict,
+    complete: Predict | None,
     train: Tensor,
     valid: Tensor,
     rows: Tensor,
@@ -150,13 +150,14 @@ def calibrate(
 
     Args:
         predict: the trained model.
-        complete: likewise, of data with missing values: what it expects in their place.
+        complete: likewise, of data with missing values: what it expects in their place. None where the deviation of
+            missing values is learned later.
         train: some training data (R, *features) in the model's space, whose codes are the neighbours to look for.
         valid: data that training has not seen to fit on; training data serve where there are none.
         rows: other such data to compare with; those of `valid` serve where there are none.
         table: whether the data are a table.
-        trained: whether the network has learned data of this kind, or others only.
         learned: whether the model was fitted to `valid` after all: then these make no intervals.
+        trained: whether the network has learned data of this kind, or others only.
     """
     steered = len(rows) > 0 and len(valid) > 0 and not learned
     valid = valid if len(valid) else train
@@ -168,7 +169,7 @@ def calibrate(
     seen, of_seen = (both, joined) if few else (valid, found)
     least = 0.0 if len(valid) < SCARCE else -math.inf
     spread = fit_spread(known, train, of_seen, seen, seen, least=least)
-    hidden = fit_hidden(complete, train, seen, table=table, least=least)
+    hidden = spread if complete is None else fit_hidden(complete, train, seen, table=table, least=least)
     # The data to compare with are no neighbours of their own: new data are not either.
     banks = (both, joined) if table else (train, known)
     surprise = fit_surprise(*banks, found, valid, spread, table=table, trained=trained)

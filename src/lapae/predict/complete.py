@@ -53,7 +53,6 @@ def impute(
     seed: int = 0,
     value_range: tuple[float, float] = (0.0, 1.0),
     shared_noise: bool = False,
-    start: Tensor | None = None,
     batch_size: int = 512,
     progress: Progress | None = None,
 ) -> Imputation:
@@ -69,7 +68,6 @@ def impute(
         seed: of the noise and of the networks.
         value_range: range of the data, which the first filling stays in.
         shared_noise: all modes start from the same noise, so that only networks tell them apart (the authors' code).
-        start: (M, N, *shape) to fill in instead of noise. From other data, chains reach completions that differ more.
         batch_size: data at a time.
         progress: called with the number of data done.
     """
@@ -85,10 +83,7 @@ def impute(
         raise ValueError("observed values must be finite, got infinities")
     x = torch.where(known, x, torch.zeros_like(x))
     device, seeds = next(method.parameters()).device, iter(draw_seeds(seed, modes * steps + average))
-    if start is None:
-        start = noise_like(x.expand(1 if shared_noise else modes, *x.shape), value_range, seed)
-    elif start.shape != (modes, *x.shape) or not start.isfinite().all():
-        raise ValueError(f"expected finite starts of shape {(modes, *x.shape)}, got {tuple(start.shape)}")
+    start = noise_like(x.expand(1 if shared_noise else modes, *x.shape), value_range, seed)
     start = start.to(x.dtype).expand(modes, *x.shape)
     batches = []
     for first in range(0, len(x), batch_size):

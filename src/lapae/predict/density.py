@@ -29,7 +29,7 @@ DIRECTIONS = 64
 FLAT = 1e-6
 """A direction with a smaller share of the largest variance has none."""
 MOST_CODES, MOST_PRODUCTS = 10_000, 2**23
-"""Codes to fit to, and products of two of their numbers, at most."""
+"""Codes to fit to, and products of two of their numbers, at most; see `most_codes`."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,14 @@ class Density:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+def most_codes(size: int) -> int:
+    """Codes of `size` numbers to fit to, at most."""
+    return min(MOST_CODES, MOST_PRODUCTS // min(size, DIRECTIONS) ** 2)
+
+
 def fit_density(codes: Tensor, held_out: Tensor) -> Density:
     """Fit to codes (n, …) of training data, with as many components as the `held_out` (m, …) are most likely under."""
     dtype, codes, held_out = codes.dtype, codes.flatten(1).double(), held_out.flatten(1).double()
-    n = min(MOST_CODES, MOST_PRODUCTS // min(codes.shape[1], DIRECTIONS) ** 2)
-    if len(codes) > n:
-        codes = codes[torch.linspace(0, len(codes) - 1, n).long()]
     if not len(held_out):  # a part of the codes must do
         held_out, codes = (codes[::5], codes[torch.arange(len(codes)) % 5 > 0]) if len(codes) > 20 else (codes, codes)
     found = principal_components(codes, DIRECTIONS)

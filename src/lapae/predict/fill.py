@@ -75,8 +75,6 @@ def completions(
         seed: of networks and noise.
         value_range: range of the data.
     """
-    if n < 1:
-        raise ValueError(f"n_samples={n}: expected at least 1")
     missing = x.isnan()
     found = complete(method, predict, x, seed=seed, value_range=value_range)
     assert found.x_mean is not None

@@ -1,4 +1,6 @@
-"""What a model keeps of its training data: the density of their codes, and some codes to recall data by.
+"""What a model keeps of its data: their codes, to recall data by, and to learn the density of codes from.
+
+The density is fitted when it is first asked for: a model that is to score data does without it.
 
 A datum with a large part missing is completed from memory. Of the training codes those are taken whose decoded data are
 nearest to what is observed; each is refined by encoding and decoding while the observed part stays fixed; and each is
@@ -14,13 +16,14 @@ Shapes: N data x (N, *shape) in the model's space, R codes kept, J candidates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from lapae.methods.base import Draws, Method
-from lapae.predict.density import MOST_CODES, Density, fit_density
+from lapae.predict.density import Density, fit_density, most_codes
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.statistics import expected
 
@@ -40,25 +43,26 @@ MOST_VALUES = 2**25
 class Memory:
     """Of the codes of a trained model."""
 
-    density: Density
     codes: Tensor
     """(R, *code): of training data, by the mean network."""
+    unseen: Tensor
+    """(U, *code): of data that training has not seen, if there were any."""
     scale: Tensor
     """(): variance of a value about its reconstruction, times how many values hang together."""
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {"codes": self.codes, "scale": self.scale, **self.density.tensors()}
+    @cached_property
+    def density(self) -> Density:
+        """Of codes."""
+        return fit_density(self.codes, self.unseen)
 
-    @classmethod
-    def of(cls, tensors: dict[str, Tensor]) -> Memory:
-        """Inverse of `tensors`."""
-        rest = {name: value for name, value in tensors.items() if name not in ("codes", "scale")}
-        return cls(Density(**rest), tensors["codes"], tensors["scale"])
+    def tensors(self) -> dict[str, Tensor]:
+        """What to save: `Memory(**tensors)` is the same."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def remember(method: Method, train: Tensor, held_out: Tensor) -> Memory:
     """Of training data (n, *shape), and data that training has not seen; training data serve where there are none."""
-    codes = encode(method, train[:MOST_CODES])
+    codes = encode(method, train)
     unseen = held_out if len(held_out) else train[:KEPT]
     of_unseen = encode(method, unseen)
     gap = (unseen - decode(method, of_unseen)).nan_to_num().flatten(1).double()
@@ -69,8 +73,8 @@ def remember(method: Method, train: Tensor, held_out: Tensor) -> Memory:
     pairs = (products.sum() - products.diagonal().sum()) / (n * (n - 1)) if n > 1 else trace.square()
     together = (gap.shape[1] * pairs / trace.square().clamp_min(1e-30)).clamp(1.0, gap.shape[1])
     scale = (trace / gap.shape[1] * together).clamp_min(1e-12).to(codes.dtype)
-    density = fit_density(codes, of_unseen if len(held_out) else of_unseen[:0])
-    return Memory(density, codes[torch.linspace(0, len(codes) - 1, min(len(codes), KEPT)).long()].clone(), scale)
+    codes = evenly(codes, most_codes(codes[0].numel()))
+    return Memory(codes, evenly(of_unseen, KEPT) if len(held_out) else of_unseen[:0].clone(), scale)
 
 
 @torch.no_grad()
@@ -79,7 +83,7 @@ def recall(method: Method, memory: Memory, x: Tensor, *, seed: int = 0) -> tuple
     x = x.to(memory.codes.dtype)
     seen = ~x.isnan()
     known = x.nan_to_num()
-    codes = memory.codes[: max(CANDIDATES, MOST_VALUES // x[0].numel())]
+    codes = evenly(memory.codes, min(KEPT, max(CANDIDATES, MOST_VALUES // x[0].numel())))
     made = decode(method, codes).flatten(1)
     flat, mask = known.flatten(1), seen.flatten(1).to(x.dtype)
     n_candidates = min(CANDIDATES, len(codes))
@@ -113,8 +117,6 @@ def draw_completions(
     method: Method, memory: Memory, x: Tensor, n: int, *, seed: int = 0, noise: Tensor | None = None
 ) -> Tensor:
     """n completions of each of x: (n, N, *shape), each decoded by a network of its own, with noise of a deviation."""
-    if n < 1:
-        raise ValueError(f"n_samples={n}: expected at least 1")
     codes, chance = recall(method, memory, x, seed=seed)
     which = torch.multinomial(chance, n, replacement=True, generator=torch.Generator().manual_seed(seed))
     picked = codes[torch.arange(len(x))[:, None], which].transpose(0, 1)
@@ -126,6 +128,11 @@ def draw_completions(
         generator = torch.Generator().manual_seed(seed)
         values = values + noise * torch.randn(values.shape, generator=generator, dtype=values.dtype)
     return torch.where(x.isnan(), values, x)
+
+
+def evenly(rows: Tensor, most: int) -> Tensor:
+    """At most so many of rows (n, …), from all over."""
+    return rows[torch.linspace(0, len(rows) - 1, min(len(rows), most)).long()]
 
 
 def encode(method: Method, x: Tensor) -> Tensor:

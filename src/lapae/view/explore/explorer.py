@@ -17,9 +17,7 @@ from torch import Tensor
 
 from lapae.model import Model
 from lapae.predict import predict
-from lapae.predict.complete import impute
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
-from lapae.predict.fill import completions
 from lapae.tasks.base import subset
 from lapae.view.display import TOP, choose_display, deviation_in_units, image_of, in_units, short, shorts
 from lapae.view.explore.networks import KeptNetworks
@@ -28,8 +26,7 @@ from lapae.view.latent_map import LatentSpace, latent_space, networks_of
 from lapae.view.material import Material
 from lapae.view.pictures import packed, packed_deviation
 
-MODES, STEPS = 6, 3
-"""Completions, and networks that refine each, one after the other (fewer where networks are large)."""
+COMPLETIONS = 6
 SIDES = (32, 24, 16, 12, 8)
 PATIENCE = 10.0
 """Seconds that a map's shades may take: fewer cells are computed where networks are slow."""
@@ -60,14 +57,14 @@ class Explorer:
         self.options = options = options or Options()
         self.judge = Judge(model)
         self.method = KeptNetworks(model.method)
-        most = max(2, self.method.n_networks // 2)  # half of the room is for completions
+        most = max(2, self.method.n_networks)
         self.draws = min(options.draws, most)
         n_samples = networks_of(model, options.n_samples)
         self.n_samples = None if n_samples is None else min(n_samples, most)
         self.index, self.points = self._points()
-        self.shown = model.tensor(self.points)
-        self.space: LatentSpace = latent_space(self.method, self.shown.nan_to_num(0.0), n_axes=8)
-        self.display = choose_display(model, self.shown, self.space.codes)
+        shown = model.tensor(self.points)
+        self.space: LatentSpace = latent_space(self.method, shown.nan_to_num(0.0), n_axes=8)
+        self.display = choose_display(model, shown, self.space.codes)
         self.side = fitting(self._seconds_each(), SIDES, options.side)
         """Cells along a side of the map's shades."""
         decoded = self._decode(torch.as_tensor(self.space.grid((0, 1), min(self.side, 12))))
@@ -138,11 +135,11 @@ class Explorer:
         """Possible completions of a datum whose missing values are NaN."""
         given = self.given(stored)
         x = self._tensor(given)
-        samples = (self._chains(x, seed) if self.image else self._filled(x, seed))[:, 0]
+        samples = self.model.completions(x, COMPLETIONS, seed)[:, 0]
         low, high = self.model.impute_interval(given)
-        mean = samples.mean(0)
-        if not self.image and (guess := self.model.complete(x).x_mean) is not None:
-            mean = torch.where(x.isnan(), guess, x)[0]
+        guess = self.model.complete(x).x_mean
+        assert guess is not None
+        mean = torch.where(x.isnan(), guess, x)[0]
         found = {
             "samples": [self._shown_of("x", self._user(sample))["x"] for sample in samples],
             "at": self._at(encode_mean(self.method, samples)),
@@ -150,19 +147,6 @@ class Explorer:
         }
         deviation = samples.std(0)
         return found | ({"deviation": packed_deviation(deviation)} if self.image else self._interval(low, high))
-
-    def _chains(self, x: Tensor, seed: int) -> Tensor:
-        """Networks refine other data until they go with the visible part. Such chains differ several times more than
-        those that start from noise, and their mean is no worse."""
-        steps = max(1, min(STEPS, self.method.n_networks // (2 * MODES)))
-        chosen = np.random.default_rng(seed).integers(len(self.shown), size=MODES)
-        start = self.shown[chosen].nan_to_num(0.0)[:, None]
-        return impute(self.method, x, modes=MODES, average=0, steps=steps, seed=seed, start=start).samples
-
-    def _filled(self, x: Tensor, seed: int) -> Tensor:
-        """Completions that scatter as the truth does."""
-        how = {"seed": seed, "value_range": self.model.space.value_range}
-        return completions(self.method, self.judge.calibration, self.model.predict, x, MODES, **how)
 
     def _code(self, x: Tensor) -> dict[str, Any]:
         """The code of a datum on the map, with its covariance over networks."""
