@@ -111,7 +111,7 @@ def measure(fill: Callable[[np.ndarray], dict[str, Any]], x: np.ndarray, hidden:
         drawn = found["completions"][:, hidden]
         out["crps"] = (crps(drawn, truth) / unit).mean()
         out["coverage"] = ((low <= truth) & (truth <= high)).mean()
-        out["width"] = ((high - low) / unit).mean()
+        out["width"] = ((high - low) / unit)[unit > 1e-12].mean()  # of columns that are not constant
         edges = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
         out["coverage of completions"] = ((edges[0] <= truth) & (truth <= edges[1])).mean()
     return {name: float(value) for name, value in {**out, "seconds": seconds}.items()}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lapae.predict.conformal import LEVELS, Radius, p_values
+from lapae.predict.neighbours import places
 from lapae.predict.prediction import Prediction, join
 from lapae.predict.spread import Spread, fit_spread
 from lapae.predict.surprise import Surprise, fit_surprise, from_tensors, to_tensors
@@ -65,7 +66,9 @@ class Calibration:
     more: Tensor
     """(m, *features): others that intervals are made from too."""
     reference: Tensor
-    """(n,): their surprise."""
+    """(n,): the surprise of `rows`."""
+    own: Tensor
+    """(n,): where `rows` are in the banks of the surprise: each is compared with the others."""
 
     def compare(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Surprise (B,), made comparable where values are missing, and conformal p-value (B,) of x (B, *features).
@@ -85,7 +88,7 @@ class Calibration:
             same = self.rows.clone()
             turns = np.resize(np.arange(len(masks)), len(same))
             same.flatten(1)[torch.from_numpy(masks[turns])] = torch.nan
-            theirs = self.surprise(predict(same), same).double().numpy()
+            theirs = self.surprise(predict(same), same, self.own).double().numpy()
             p[members] = p_values(surprise[members], theirs)
             shift = (surprise[members] - np.nanmean(theirs)) / (np.nanstd(theirs) + 1e-12)
             surprise[members] = middle + width * shift
@@ -132,7 +135,7 @@ class Calibration:
         """The same for another way to predict: the held-out data are predicted in that way too."""
         every = torch.cat([self.rows, self.more])
         radius = radius_of(predict(every), every, every, self.spread)
-        return replace(self, radius=radius, reference=self.surprise(predict(self.rows), self.rows))
+        return replace(self, radius=radius, reference=self.surprise(predict(self.rows), self.rows, self.own))
 
 
 def calibrate(
@@ -161,8 +164,9 @@ def calibrate(
     """
     steered = len(rows) > 0 and len(valid) > 0 and not learned
     valid = valid if len(valid) else train
-    rows = (rows if len(rows) else valid)[:MOST_ROWS]
+    rows = valid if rows is valid or not len(rows) else rows[:MOST_ROWS]
     known, found = predict(train), predict(valid)
+    of_rows = found if rows is valid else predict(rows)
     both = torch.cat([train, valid])
     joined = join([known, found])
     few = len(rows) < FEW
@@ -170,13 +174,36 @@ def calibrate(
     least = 0.0 if len(valid) < SCARCE else -math.inf
     spread = fit_spread(known, train, of_seen, seen, seen, least=least)
     hidden = spread if complete is None else fit_hidden(complete, train, seen, table=table, least=least)
-    # The data to compare with are no neighbours of their own: new data are not either.
-    banks = (both, joined) if table else (train, known)
-    surprise = fit_surprise(*banks, found, valid, spread, table=table, trained=trained)
-    of_rows, more = predict(rows), valid[: len(valid) if few and steered else 0]
+    surprise, own = _surprise(train, valid, rows, (known, found, of_rows), spread, table=table, trained=trained)
+    more = valid[: len(valid) if few and steered else 0]
     every = torch.cat([rows, more])
     radius = radius_of(predict(every), every, every, spread)
-    return Calibration(spread, hidden, surprise, radius, rows, more, surprise(of_rows, rows))
+    return Calibration(spread, hidden, surprise, radius, rows, more, surprise(of_rows, rows, own), own)
+
+
+def _surprise(
+    train: Tensor,
+    valid: Tensor,
+    rows: Tensor,
+    found: tuple[Prediction, Prediction, Prediction],
+    spread: Spread,
+    *,
+    table: bool,
+    trained: bool,
+) -> tuple[Surprise, Tensor]:
+    """The surprise, and where `rows` are in its banks. `found`: predictions of the three.
+
+    All rows of a table are neighbours to new ones. Those to compare with are each compared with the others, as a new
+    one is compared with all: they lack one neighbour of thousands.
+    """
+    if not table:
+        nowhere = torch.full((len(rows),), -1)
+        return fit_surprise(train, found[0], found[1], valid, spread, table=False, trained=trained), nowhere
+    parts = [train, valid] if rows is valid else [train, valid, rows]
+    where = places(sum(map(len, parts))).split([len(part) for part in parts])
+    of_bank = join(list(found[: len(parts)]))
+    how = {"table": True, "trained": trained, "n_seen": len(train) + len(valid), "own": where[1]}
+    return fit_surprise(torch.cat(parts), of_bank, found[1], valid, spread, **how), where[-1]
 
 
 def radius_of(found: Prediction, seen: Tensor, truth: Tensor, spread: Spread) -> Radius:
@@ -231,7 +258,8 @@ def to_file(calibration: Calibration) -> dict[str, Tensor]:
     out = {f"spread.{name}": value for name, value in calibration.spread.tensors().items()}
     out |= {f"hidden.{name}": value for name, value in calibration.hidden.tensors().items()}
     out |= {f"surprise.{name}": value for name, value in to_tensors(calibration.surprise).items()}
-    out |= {"rows": calibration.rows, "more": calibration.more, "reference": calibration.reference}
+    out |= {"rows": calibration.rows, "more": calibration.more}
+    out |= {"reference": calibration.reference, "own": calibration.own}
     return out | {"radius": torch.from_numpy(calibration.radius.table)}
 
 
@@ -245,4 +273,4 @@ def from_file(tensors: dict[str, Tensor]) -> Calibration:
     radius = Radius(LEVELS, tensors["radius"].numpy())
     surprise = from_tensors(spread, part("surprise"))
     held_out = (tensors[name] for name in ("rows", "more", "reference"))
-    return Calibration(spread, Spread(**part("hidden")), surprise, radius, *held_out)
+    return Calibration(spread, Spread(**part("hidden")), surprise, radius, *held_out, tensors["own"].long())

@@ -16,6 +16,9 @@ BANK = 4000
 """Training data to measure distances to, at most."""
 NEAREST = 5
 GROUP = 8
+GRAIN = 0.3
+"""Distances that are told apart, in units of the mean distance of rows to their neighbours: rounded values and copies
+lie at 0 from each other, which is no less ordinary than a little."""
 CHUNK = 512
 TINY = 1e-8
 
@@ -29,7 +32,7 @@ class Near:
     groups: Tensor
     """(B,): mean log distance to the nearest of each group."""
     ratio: Tensor
-    """(B,): `near` less that of the nearest themselves: the local outlier factor."""
+    """(B,): how much farther the nearest are than theirs are from them, as a log: the local outlier factor."""
     gap: Tensor
     """(B, D): mean squared difference to the nearest, feature by feature."""
 
@@ -44,24 +47,32 @@ class Bank:
 
     @classmethod
     def of(cls, rows: Tensor) -> Bank:
-        rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:BANK]]
+        rows = rows[drawn(len(rows))]
         empty = cls(rows, torch.zeros(len(rows), dtype=rows.dtype))
         return cls(rows, empty.measure(rows).near)
 
-    def measure(self, x: Tensor) -> Near:
-        """Of x (B, D). A row of the bank that is x itself is left out once: training data are compared with others."""
+    def measure(self, x: Tensor, own: Tensor | None = None) -> Near:
+        """Of x (B, D). A row of the bank that is x itself is left out once: training data are compared with others.
+
+        `own` (B,) says which row of the bank was made from each of x, below 0 for none: it is left out as well, so that
+        held-out data are measured as new ones are.
+        """
         if torch.compiler.is_exporting():  # a graph takes any number of data at once
             return self._measure(x)
-        parts = [self._measure(part) for part in x.split(CHUNK)]
+        owners = [None] * -(-len(x) // CHUNK) if own is None else own.split(CHUNK)
+        parts = [self._measure(part, place) for part, place in zip(x.split(CHUNK), owners, strict=True)]
         return Near(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Near)))
 
-    def _measure(self, x: Tensor) -> Near:
+    def _measure(self, x: Tensor, own: Tensor | None = None) -> Near:
         """The nearest rows are in the groups whose least distance is least: few have to be sorted."""
         rows, n = self.rows, len(self.rows)
         n_groups = max(1, n // GROUP)
         size = -(-n // n_groups)
         length = x.square().sum(1, keepdim=True)
         square = torch.addmm(rows.square().sum(1), x, rows.T, alpha=-2)  # less |x|², which is the same for all
+        if own is not None:
+            within = own >= 0
+            square[within, own[within]] = torch.inf
         if n < n_groups * size:
             square = torch.nn.functional.pad(square, (0, n_groups * size - n), value=torch.inf)
         square = square.unflatten(1, (size, n_groups))  # row i is in group i modulo their number
@@ -81,11 +92,26 @@ class Bank:
         others = square.gather(2, group[:, None].expand(-1, size, -1))[:, :, 0]
         others = others.masked_fill(torch.arange(size, device=x.device) == member[:, :1], torch.inf)
         least = torch.where(same, least.scatter(1, group, others.amin(1, keepdim=True)), least)
-        near = (nearest + length).clamp_min(TINY).sqrt().mean(1).log()
+        away = (nearest + length).clamp_min(TINY).sqrt().mean(1)
+        near = away.log()
         distance = (least + length).clamp_min(TINY)
         bulk = 0.5 * torch.where(distance.isinf(), TINY, distance).log().mean(1)
         gap = (x[:, None] - rows[index]).square().mean(1)
-        return Near(near, bulk, near - self.own[index].mean(1), gap)
+        grain = GRAIN * self.own.exp().mean()
+        return Near(near, bulk, (away + grain).log() - (self.own[index].exp() + grain).log().mean(1), gap)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"rows": self.rows, "own": self.own}
+
+
+def drawn(n: int) -> Tensor:
+    """Which of n rows are in a bank, in its order."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:BANK]
+
+
+def places(n: int) -> Tensor:
+    """Where each of n rows is in a bank of them: (n,), -1 for those that are not in it."""
+    found = torch.full((n,), -1)
+    chosen = drawn(n)
+    found[chosen] = torch.arange(len(chosen))
+    return found

@@ -91,8 +91,11 @@ class Surprise:
     def names(self) -> tuple[str, ...]:
         return TABLE if self.bank is not None else FIELD[: len(self.mean)]
 
-    def parts(self, found: Prediction, x: Tensor) -> Parts:
-        """Of data x (B, *features), NaN where missing: such values count as the model expects them."""
+    def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None) -> Parts:
+        """Of data x (B, *features), NaN where missing: such values count as the model expects them.
+
+        `own` (B,): where data that are in the banks themselves are, see `Bank.measure`.
+        """
         assert found.x_mean is not None
         flat, mean = x.flatten(1), found.x_mean.flatten(1)
         missing = flat.isnan()
@@ -104,9 +107,9 @@ class Surprise:
         of_residual = _shares(scaled * (projected @ self.directions))
         if self.bank is not None and self.ranks is not None and self.view is not None and self.marginals is not None:
             full = torch.where(missing, mean, flat)
-            near = self.bank.measure(full)
-            ranked = self.ranks.measure(self.marginals.normal(full))
-            seen = self.view.measure(model_view(found, scaled, self.spread))
+            near = self.bank.measure(full, own)
+            ranked = self.ranks.measure(self.marginals.normal(full), own)
+            seen = self.view.measure(model_view(found, scaled, self.spread), own)
             rare = torch.where(missing, 0.0, self.marginals.rarity(full))
             values = [residual, near.near, near.groups, near.ratio, ranked.ratio, seen.ratio, rare.sum(1)]
             of_near, of_code = _shares(near.gap), _shares(seen.gap[:, -flat.shape[1] :])
@@ -138,9 +141,9 @@ class Surprise:
         """Parts (B, P) in units of their deviation."""
         return (values - self.mean) @ self.whiten.T
 
-    def __call__(self, found: Prediction, x: Tensor) -> Tensor:
-        """The surprise (B,) of x."""
-        values = self.parts(found, x).values
+    def __call__(self, found: Prediction, x: Tensor, own: Tensor | None = None) -> Tensor:
+        """The surprise (B,) of x; `own` as in `parts`."""
+        values = self.parts(found, x, own).values
         t = self.standardised(values)
         if self.bank is None:
             return t.square().sum(1) + excess(t).square()
@@ -168,7 +171,16 @@ class Surprise:
 
 
 def fit_surprise(
-    rows: Tensor, known: Prediction, found: Prediction, valid: Tensor, spread: Spread, *, table: bool, trained: bool
+    rows: Tensor,
+    known: Prediction,
+    found: Prediction,
+    valid: Tensor,
+    spread: Spread,
+    *,
+    table: bool,
+    trained: bool,
+    n_seen: int | None = None,
+    own: Tensor | None = None,
 ) -> Surprise:
     """Fit to data that training has not seen.
 
@@ -180,6 +192,8 @@ def fit_surprise(
         spread: the noise of features, and the neighbours of codes.
         table: whether features are of different kinds, and unusual in one direction alone.
         trained: whether the network has learned such data.
+        n_seen: of `rows`, so many at the start may say how usual single values are; the others are to be judged so.
+        own: where `valid` are among `rows`, as in `Bank.measure`.
     """
     assert found.x_mean is not None
     assert known.x_mean is not None
@@ -190,7 +204,7 @@ def fit_surprise(
     if table:
         full = torch.where(rows.isnan(), known.x_mean, rows)
         of_rows = ((rows - known.x_mean).nan_to_num() / spread.noise).flatten(1)
-        marginals = Marginals.of(full)
+        marginals = Marginals.of(full[:n_seen])
         banks = {"bank": full, "ranks": marginals.normal(full), "view": model_view(known, of_rows, spread)}
         held = {"marginals": marginals, **{name: Bank.of(values) for name, values in banks.items()}}
     else:
@@ -205,7 +219,7 @@ def fit_surprise(
         held["levels"] = blank._field(gap, full)[0]
     eye = torch.eye(n_parts, dtype=scaled.dtype)
     start = Surprise(spread, directions, scaled.new_zeros(n_parts), eye, **held)
-    values = start.parts(found, valid).values
+    values = start.parts(found, valid, own).values
     mean = values.mean(0)
     if table:
         whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal())
