@@ -32,7 +32,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 def pytest_runtest_setup() -> None:
     """Weights that a test draws are the same whichever tests ran before: with several workers their order is chance."""
     torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002
+    np.random.seed(0)
 
 
 @pytest.fixture

@@ -23,11 +23,12 @@ from lapae.model import Model
 from lapae.models.principal import MOST_VALUES
 from lapae.models.threads import few_threads
 from lapae.predict.calibrate import MOST_ROWS
+from lapae.predict.density import MOST_CODES
 from lapae.predict.temperature import ROWS, fit_temperature
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
-from lapae.space import Space
+from lapae.space import Source, Space
 from lapae.storage import load_run, save
 from lapae.train.checkpoint import take_up_together
 from lapae.train.choose import choose
@@ -49,6 +50,9 @@ STARTED_FROM = 4000
 
 WINDOW = 200
 """Data of a stream held out to calibrate with, at least, once so many have come."""
+
+MOST_READ = 2**26
+"""Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
 
 CHECKED = 1000
 """Data that tell whether the likelihood suits them."""
@@ -212,7 +216,7 @@ def fit(
         observer.say(outcome(metrics, config.model.latent_dim))
     model = Model(method, config, data.space, metrics, result.history).settle()
     set_temperature(model, data)
-    model.calibrate(data)
+    calibrate(model, data)
     if run is not None and rank() == 0:
         save(model, run)
     return model
@@ -229,6 +233,19 @@ def set_temperature(model: Model, data: Data) -> None:
     with few_threads(method, model.config.train.batch_size or 1):
         found = fit_temperature(method, rows, seed=model.seed)
     model.config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
+
+
+def calibrate(model: Model, data: Data) -> None:
+    """Fit what makes the numbers of a trained model hold on new data, with data that training has not seen."""
+    weight = next(model.method.parameters())
+
+    def some(x: Source, most: int = MOST_ROWS) -> torch.Tensor:
+        index = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
+        return torch.from_numpy(model.space.convert(np.asarray(x[index]))).to(weight.dtype)
+
+    train, valid, calib = (some(split.x) for split in (data.train, data.valid, data.calib))
+    most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
+    model.calibrate(train, valid, calib, some(data.train.x, most) if len(data.train.x) > MOST_ROWS else None)
 
 
 def learn_on(model: Model, X: Any) -> None:
@@ -249,7 +266,7 @@ def learn_on(model: Model, X: Any) -> None:
     window = torch.cat([known.rows, x[held]])[-max(len(known.rows), WINDOW) :]
     model.recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
     set_noise(model.method, lambda: iter([window]), next(model.method.parameters()).device, per_feature=True)
-    model.recalibrate(model.recent, window, window)
+    model.calibrate(model.recent, window, window)
 
 
 def start(method: Method, run: str) -> None:

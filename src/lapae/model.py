@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,24 +21,18 @@ from lapae.errors import RunError
 from lapae.methods import Method
 from lapae.models.threads import few_threads
 from lapae.predict import Prediction, evaluating, predict
-from lapae.predict.calibrate import MOST_ROWS, Calibration, calibrate
+from lapae.predict.calibrate import Calibration, calibrate
 from lapae.predict.conformal import threshold
 from lapae.predict.decode import decode
-from lapae.predict.density import MOST_CODES
 from lapae.predict.fill import complete, completions
 from lapae.predict.filling import Filling, filling_of, put_back
 from lapae.predict.generate import from_codes
 from lapae.predict.memory import Memory, draw_completions, remember
 from lapae.predict.prediction import Quantity
-from lapae.space import Source, Space
-
-if TYPE_CHECKING:
-    from lapae.data import Data
+from lapae.space import Space
 
 NORMAL_90 = 1.6448536269514722
 """Deviations to either side of the mean that hold 90 % of a normal distribution."""
-MOST_VALUES = 2**26
-"""Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
 BOTH: tuple[Quantity, ...] = ("codes", "outputs")
 
 
@@ -270,21 +264,15 @@ class Model:
             self.method.double()
         return self
 
-    def calibrate(self, data: Data) -> None:
-        """Fit what makes the numbers hold on new data, with data that training has not seen."""
-        weight = next(self.method.parameters())
+    def calibrate(self, train: Tensor, valid: Tensor, calib: Tensor, many: Tensor | None = None) -> None:
+        """Fit what makes the numbers hold on new data, with data in the model's space.
 
-        def some(x: Source, most: int = MOST_ROWS) -> Tensor:
-            index = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
-            return torch.from_numpy(self.space.convert(np.asarray(x[index]))).to(weight.dtype)
-
-        train, valid, calib = (some(split.x) for split in (data.train, data.valid, data.calib))
-        most = min(MOST_CODES, max(MOST_ROWS, MOST_VALUES // train[0].numel()))
-        many = some(data.train.x, most) if len(data.train.x) > MOST_ROWS else train
-        self.recalibrate(train, valid, calib, many)
-
-    def recalibrate(self, train: Tensor, valid: Tensor, calib: Tensor, many: Tensor | None = None) -> None:
-        """With data in the model's space; `many` training data where there are more than `train`."""
+        Args:
+            train: some of those that training has seen.
+            valid: those that steered it.
+            calib: others, which it has not seen.
+            many: more of `train`, where there are.
+        """
         self.memory = remember(self.method, train if many is None else many, valid)
         self.filling = filling_of(self.method, train, valid, self.space)
         # Principal components that training did not better are those of `valid` too.

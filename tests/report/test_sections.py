@@ -73,7 +73,7 @@ def test_the_planted_row_is_first_and_its_column_is_named(made):
     assert float(first["values"][0]["value"]) == pytest.approx(rows().test.x[3, 1], rel=1e-3)
     assert first["values"][0]["outside"]
     assert re.fullmatch(r"[\d.]+ to [\d.]+", first["values"][0]["expected"])
-    assert 0.01 < (scores.p[scores.part == "validation"] <= 0.05).mean() < 0.15
+    assert 0.03 < (scores.p[scores.part == "validation"] <= 0.1).mean() < 0.2  # 50 data, compared with 50
 
 
 def test_a_datum_is_not_compared_with_itself(made):

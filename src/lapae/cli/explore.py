@@ -85,6 +85,7 @@ def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Materia
     """The data of a run or of a file; or none and why: a model can be looked at without."""
     from lapae.cli.run_folder import read_given, run_data
     from lapae.data import DataError
+    from lapae.fit import calibrate
     from lapae.view.material import Material
 
     if file is not None:
@@ -98,5 +99,5 @@ def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Materia
         found, expected = tuple(data.shape), tuple(model.shape)
         return Material(), f"the data of the run have changed: shape {found}, the model takes {expected}"
     if model.calibration is None:  # of a training that has not come to its end
-        model.calibrate(data)
+        calibrate(model, data)
     return Material.of(data), None

@@ -272,5 +272,6 @@ def from_file(tensors: dict[str, Tensor]) -> Calibration:
     spread = Spread(**part("spread"))
     radius = Radius(LEVELS, tensors["radius"].numpy())
     surprise = from_tensors(spread, part("surprise"))
-    held_out = (tensors[name] for name in ("rows", "more", "reference"))
-    return Calibration(spread, Spread(**part("hidden")), surprise, radius, *held_out, tensors["own"].long())
+    rows, more, reference = (tensors[name] for name in ("rows", "more", "reference"))
+    own = tensors["own"].long()
+    return Calibration(spread, Spread(**part("hidden")), surprise, radius, rows, more, reference, own)

@@ -15,6 +15,7 @@ from lapae import __version__
 from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError, RunError
+from lapae.fit import calibrate
 from lapae.model import Model
 from lapae.predict.decode import n_decoders
 from lapae.runs import Run
@@ -65,7 +66,7 @@ def write_report(run: Run, model: Model, data: Data, sizes: Sizes | None = None)
     if tuple(data.shape) != tuple(model.shape):
         raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
     if model.calibration is None:  # of a training that has not come to its end
-        model.calibrate(data)
+        calibrate(model, data)
     page = report_html(model, Material.of(data), sizes or Sizes(), run)
     return write_page(run / REPORT, page)
 

@@ -1,20 +1,85 @@
-"""The parameters of the estimator as a configuration."""
+"""The parameters of the estimator, and the configuration that they come to."""
 
 from __future__ import annotations
 
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature.likelihoods import likelihood
 
-if TYPE_CHECKING:
-    from lapae.estimator import LaplacianAutoencoder
+
+class Parameters(BaseEstimator):
+    """What `LaplacianAutoencoder` is given; its documentation says what each is."""
+
+    seed_: int
+
+    def __init__(
+        self,
+        *,
+        latent_dim: int | None = None,
+        network: Any = None,
+        method: str = "online",
+        hessian: str | None = None,
+        likelihood: Any = "gaussian",
+        update: str = "laplacian",
+        forgetting: float | None = None,
+        prior_precision: float | None = None,
+        predictive: str | None = None,
+        n_samples: int | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        validation_fraction: float | None = None,
+        contamination: Any = 0.05,
+        uncertain: Any = "all",
+        temperature: float | None = None,
+        optimize_prior: str = "scalar",
+        device: str = "auto",
+        precision: str = "32",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.latent_dim = latent_dim
+        self.network = network
+        self.method = method
+        self.hessian = hessian
+        self.likelihood = likelihood
+        self.update = update
+        self.forgetting = forgetting
+        self.prior_precision = prior_precision
+        self.predictive = predictive
+        self.n_samples = n_samples
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.contamination = contamination
+        self.uncertain = uncertain
+        self.temperature = temperature
+        self.optimize_prior = optimize_prior
+        self.device = device
+        self.precision = precision
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def from_trained(cls, encoder: Any, decoder: Any = None, **parameters: Any) -> Self:
+        """An estimator around a trained network: `fit` trains nothing, and fits a posterior and the calibration.
+
+        Args:
+            encoder: a module that is called on data; it is not changed. Or a model with `encode` and `decode`.
+            decoder: a module that is called on codes, likewise.
+            parameters: further arguments of the constructor.
+        """
+        network = encoder if decoder is None else (encoder, decoder)
+        return cls(network=network, **{"method": "posthoc", "epochs": 0, **parameters})
 
 
-def configuration(given: LaplacianAutoencoder, x: np.ndarray) -> Config:
+def configuration(given: Parameters, x: np.ndarray) -> Config:
     """The parameters of an estimator for data x; what is None is chosen by the data later."""
     noise = likelihood(given.likelihood)
     sigma = None if isinstance(given.likelihood, str) else getattr(noise, "sigma", None)
@@ -72,7 +137,7 @@ def parameters(config: Config) -> dict[str, Any]:
     }
 
 
-def check_parameters(given: LaplacianAutoencoder) -> None:
+def check_parameters(given: Parameters) -> None:
     """ValueError where a parameter that is no option of a run is not valid."""
     rate = given.contamination
     if rate != "auto" and not (isinstance(rate, Real) and not isinstance(rate, bool) and 0 < float(rate) <= 0.5):

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from lapae.data.validated import is_mixed, validated
+from lapae.estimator.parameters import Parameters, check_parameters, configuration
+from lapae.estimator.validated import is_mixed, validated
 from lapae.predict.conformal import discoveries
 from lapae.space import Column
 
@@ -25,7 +26,7 @@ FALSE_DISCOVERIES = 0.1
 """Share of the flagged data that may be normal, with contamination="auto"."""
 
 
-class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin, BaseEstimator):
+class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin, Parameters):
     """An autoencoder that knows what it does not know.
 
     It learns codes of data with a posterior over its weights, finds what is unusual, fills in what is missing and
@@ -72,73 +73,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         feature_names_in_: names of the columns, of a table that has some.
     """
 
-    def __init__(
-        self,
-        *,
-        latent_dim: int | None = None,
-        network: Any = None,
-        method: str = "online",
-        hessian: str | None = None,
-        likelihood: Any = "gaussian",
-        update: str = "laplacian",
-        forgetting: float | None = None,
-        prior_precision: float | None = None,
-        predictive: str | None = None,
-        n_samples: int | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        validation_fraction: float | None = None,
-        contamination: Any = 0.05,
-        uncertain: Any = "all",
-        temperature: float | None = None,
-        optimize_prior: str = "scalar",
-        device: str = "auto",
-        precision: str = "32",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.latent_dim = latent_dim
-        self.network = network
-        self.method = method
-        self.hessian = hessian
-        self.likelihood = likelihood
-        self.update = update
-        self.forgetting = forgetting
-        self.prior_precision = prior_precision
-        self.predictive = predictive
-        self.n_samples = n_samples
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.contamination = contamination
-        self.uncertain = uncertain
-        self.temperature = temperature
-        self.optimize_prior = optimize_prior
-        self.device = device
-        self.precision = precision
-        self.random_state = random_state
-        self.verbose = verbose
-
-    @classmethod
-    def from_trained(cls, encoder: Any, decoder: Any = None, **parameters: Any) -> LaplacianAutoencoder:
-        """An estimator around a trained network: `fit` trains nothing, and fits a posterior and the calibration.
-
-        Args:
-            encoder: a module that is called on data; it is not changed. Or a model with `encode` and `decode`.
-            decoder: a module that is called on codes, likewise.
-            parameters: further arguments of the constructor.
-        """
-        network = encoder if decoder is None else (encoder, decoder)
-        return cls(network=network, **{"method": "posthoc", "epochs": 0, **parameters})
-
     def fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
         """Learn from X; y is not looked at."""
         from lapae.curvature.likelihoods import likelihood
         from lapae.data import Data
         from lapae.fit import fit
-        from lapae.train.parameters import check_parameters, configuration
         from lapae.train.progress import make_progress
 
         check_parameters(self)
@@ -282,15 +221,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             raise ValueError(f"n_samples={n_samples}: expected at least 1")
         seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
         made, space = self._fitted().sample(int(n_samples), seed, noise=noise), self.model_.space
-        mixed = space.columns is not None and any(column.kind != "number" for column in space.columns)
-        return space.uncode(made) if mixed else made
+        return space.uncode(made) if any(column.kind != "number" for column in space.columns or ()) else made
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fitted estimator into a run folder: tensors and plain text, nothing pickled.
 
         `overwrite` replaces an estimator that is there, all at once.
         """
-        from lapae.storage import save_estimator
+        from lapae.estimator.storage import save_estimator
 
         check_is_fitted(self)
         save_estimator(self, path, overwrite=overwrite)
@@ -301,7 +239,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Modules or a likelihood of one's own are not saved: give them here again.
         """
-        from lapae.storage import load_estimator
+        from lapae.estimator.storage import load_estimator
 
         return load_estimator(cls, path, network=network, likelihood=likelihood)
 
