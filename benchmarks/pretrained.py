@@ -1,10 +1,12 @@
 """A posterior for a network that others trained: TAEF2 and 1,000 faces, told from what is no face by p-value.
 
     python benchmarks/pretrained.py --data DATA [--faces 1000] [--size 64] [--out FOLDER]
+    python benchmarks/pretrained.py --data DATA --online 20 [...]
 
 DATA holds `pretrained/taef2_*.safetensors`, `celeba` and `mnist`, `fashion_mnist`. Nothing of the network is trained or
 changed: `LaplacianAutoencoder.from_trained(encoder, decoder).fit(faces)`. Prints one JSON object, and with --out writes
-it beside a picture of faces, reconstructions and deviation maps.
+it beside a picture of faces, reconstructions and deviation maps. With --online a small AutoencoderKL of diffusers, as
+it comes, is trained by the online method instead, for so many epochs.
 """
 
 from __future__ import annotations
@@ -72,6 +74,19 @@ def taef2(folder: Path) -> tuple[nn.Module, nn.Module]:
     return encoder, decoder
 
 
+def autoencoder_kl() -> nn.Module:
+    """A small one of diffusers, with attention and group normalisation: (B, 3, H, W) to codes (B, 4, H / 4, W / 4)."""
+    from diffusers import AutoencoderKL
+
+    torch.manual_seed(0)
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 3,
+        up_block_types=("UpDecoderBlock2D",) * 3,
+        block_out_channels=(32, 64, 64),
+        norm_num_groups=8,
+    )
+
+
 def blocks(pool: bool) -> list[nn.Module]:
     return [Block(pool=pool) for _ in range(3)]
 
@@ -128,17 +143,23 @@ def main() -> None:
     parser.add_argument("--faces", type=int, default=1000)
     parser.add_argument("--test", type=int, default=200)
     parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--online", type=int, metavar="EPOCHS")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     celeba = load("celeba", data_dir=given.data, image_size=given.size)
     faces, test = (np.asarray(split.x[:n]) for split, n in ((celeba.train, given.faces), (celeba.test, given.test)))
     began = time.monotonic()
-    model = LaplacianAutoencoder.from_trained(*taef2(given.data / "pretrained"), random_state=0).fit(faces)
+    if given.online is None:
+        model = LaplacianAutoencoder.from_trained(*taef2(given.data / "pretrained"), random_state=0)
+    else:
+        model = LaplacianAutoencoder(network=autoencoder_kl(), epochs=given.online, random_state=0)
+    model.fit(faces)
     seconds = time.monotonic() - began
     x = celeba.space.convert(test)  # (n, 3, H, W) in [0, 1]
     scale = 255 if faces.dtype == np.uint8 else 1
     sets = {"faces": x, **others(x, given.data, np.random.default_rng(0))}
-    found = {"faces": len(faces), "size": given.size, "fit_seconds": round(seconds, 1), "sets": {}}
+    found = {"faces": len(faces), "size": given.size, "fit_seconds": round(seconds, 1)}
+    found |= {"explained": model.model_.metrics.get("explained"), "online_epochs": given.online, "sets": {}}
     scores = {}
     layout = (0, 2, 3, 1) if faces.shape[-1] == 3 else (0, 1, 2, 3)
     for name, images in sets.items():

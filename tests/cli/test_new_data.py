@@ -508,7 +508,18 @@ def test_samples_and_explanations_have_the_columns_of_the_table(people, tmp_path
     assert main(["score", str(root / "run"), str(root / "people.csv"), "-o", out, "--explain", *FAST]) == 0
     header, *rows = rows_of(out)
     assert header[:2] == ["id", "note"]
-    assert {row[header.index("feature")] for row in rows} <= {"income", "visits", "city", "member", "since"}
+    told = [dict(zip(header, row, strict=True)) for row in rows]
+    assert {row["feature"] for row in told} <= {"", "income", "visits", "city", "member", "since"}
+    for row in told:
+        ends = [row[name] for name in ("low", "expected", "high")]
+        assert (float(row["share"]) > 0) == bool(row["feature"])
+        if row["feature"] in ("income", "visits"):
+            assert (
+                float(ends[0]) - 0.5 <= float(ends[1]) <= float(ends[2]) + 0.5
+            )  # counts are whole
+        else:  # a word, a date, or nothing
+            assert ends == ["", "", ""]
+    assert any(row["expected"] for row in told)
 
 
 def test_a_look_at_a_table(people, capsys):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 COLUMNS = ("score", "p_value", "log_likelihood")
+REASONS = ("feature", "share", "expected", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class ScoreCommand(PredictCommand):
     rate: float = 0.05
     """Rate at which new normal data are called outliers."""
     explain: bool = False
-    """Also write the feature that contributes most to how unusual a datum is, and its share (tables)."""
+    """Also write the feature that contributes most to how unusual a datum is, its share, and what was expected there
+    with its 90 % interval; nothing where no feature is unusual."""
 
 
 def scores(model: Model, x: Any) -> dict[str, Any]:
@@ -43,13 +45,20 @@ def scores(model: Model, x: Any) -> dict[str, Any]:
 
 
 def explained(model: Model, x: Any) -> dict[str, Any]:
-    """`scores`, and the feature that did it."""
+    """`scores`, the feature that did it, and what was expected there; feature -1 where none did."""
     if model.space.kind == "series":
         return scores(model, x)
+    import numpy as np
+
     part = model.explain(x).reshape(len(x), -1)
-    first = part.argmax(1)
-    share = part.max(1) / part.sum(1).clip(1e-12)
-    return {**scores(model, x), "feature": first, "share": share}
+    first, total = part.argmax(1), part.sum(1)
+    at, told = np.arange(len(x)), total > 0
+    ends = (model.reconstruct(x)[0], *model.interval(x))
+    kinds = [column.kind for column in model.space.columns or ()] or ["number"] * part.shape[1]
+    there = told & np.isin(np.array(kinds)[first], ("number", "count"))
+    expected = (np.where(there, np.asarray(end).reshape(len(x), -1)[at, first], np.nan) for end in ends)
+    found = (np.where(told, first, -1), np.where(told, part.max(1) / total.clip(1e-12), 0.0), *expected)
+    return {**scores(model, x), **dict(zip(REASONS, found, strict=True))}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
         n, n_outliers = write_steps(source, blocks, command.out, model, least)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
-    columns = [*COLUMNS, *(("feature", "share") if command.explain else ())]
+    columns = [*COLUMNS, *(REASONS if command.explain else ())]
     n = n_outliers = 0
     if suffix != ".csv":
         parts = [rows.found for rows in blocks]
@@ -87,7 +96,9 @@ def main(arguments: Sequence[str]) -> int:
             marks = (first.found["score"] < least).astype(int)
             cells = {name: list(map(repr, values.tolist())) for name, values in first.found.items()}
             if command.explain and names is not None:
-                cells["feature"] = [names[i] for i in first.found["feature"]]
+                cells["feature"] = [names[i] if i >= 0 else "" for i in first.found["feature"]]
+                for name in REASONS[2:]:
+                    cells[name] = ["" if cell == "nan" else cell for cell in cells[name]]
             rows = zip(first.cells, *(cells[name] for name in columns), marks.tolist(), strict=True)
             write([*cell, *values] for cell, *values in rows)
             n, n_outliers = n + len(marks), n_outliers + int(marks.sum())

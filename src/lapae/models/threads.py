@@ -27,9 +27,16 @@ def multiply_adds(module: nn.Module, rows: int) -> int:
 @contextmanager
 def few_threads(module: nn.Module, rows: int) -> Iterator[None]:
     """One thread of torch while passes of `rows` data through `module` are small; as many as before at the end."""
-    before = torch.get_num_threads()
     on_cpu = all(p.device.type == "cpu" for p in module.parameters())
-    if before == 1 or not on_cpu or multiply_adds(module, rows) >= SMALL:
+    with one_thread(when=on_cpu and multiply_adds(module, rows) < SMALL):
+        yield
+
+
+@contextmanager
+def one_thread(*, when: bool = True) -> Iterator[None]:
+    """One thread of torch; as many as before at the end."""
+    before = torch.get_num_threads()
+    if before == 1 or not when:
         yield
         return
     torch.set_num_threads(1)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from lapae.models.threads import one_thread
+
 BANK = 4000
 """Training data to measure distances to, at most."""
 NEAREST = 5
@@ -20,6 +22,8 @@ GRAIN = 0.3
 """Distances that are told apart, in units of the mean distance of rows to their neighbours: rounded values and copies
 lie at 0 from each other, which is no less ordinary than a little."""
 CHUNK = 512
+FEW_VALUES = 2**19
+"""Of a bank, up to which one thread measures: several would gain a third, and lose tenfold on a busy machine."""
 TINY = 1e-8
 
 
@@ -60,7 +64,8 @@ class Bank:
         if torch.compiler.is_exporting():  # a graph takes any number of data at once
             return self._measure(x)
         owners = [None] * -(-len(x) // CHUNK) if own is None else own.split(CHUNK)
-        parts = [self._measure(part, place) for part, place in zip(x.split(CHUNK), owners, strict=True)]
+        with one_thread(when=self.rows.numel() <= FEW_VALUES):
+            parts = [self._measure(part, place) for part, place in zip(x.split(CHUNK), owners, strict=True)]
         return Near(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Near)))
 
     def _measure(self, x: Tensor, own: Tensor | None = None) -> Near:
