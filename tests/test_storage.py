@@ -40,7 +40,7 @@ def test_a_calibration_made_in_single_precision_serves_in_double(table, tmp_path
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["rows", "spread.noise", "hidden.noise"])
+@pytest.mark.parametrize("name", ["rows", "spread.noise", "known", "seen"])
 def test_a_calibration_of_other_data_is_refused(name, table, tmp_path):
     run, model = trained(table, tmp_path / "run")
     assert model.calibration is not None

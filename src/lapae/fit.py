@@ -225,7 +225,7 @@ def fit(
 def set_temperature(model: Model, data: Data) -> None:
     """Give the posterior of a trained model the size that predicts held-out data best, where none was given."""
     method, options = model.method, model.config.method
-    if not method.tempered or options.temperature is not None:
+    if method.temperature is None or options.temperature is not None:
         return
     x = data.valid.x if len(data.valid.x) else data.train.x
     some = np.unique(np.linspace(0, len(x) - 1, min(len(x), ROWS)).round().astype(int))

@@ -122,13 +122,11 @@ class Model:
         """X with its missing values filled in: the best guess, or `n_samples` completions (n_samples, n, *shape)."""
         coded = self.space.code(X)
         x = self.tensor(coded)
-        if n_samples is None:
-            guess = self.complete(x).x_mean
-            assert guess is not None
-            made = torch.where(x.isnan(), guess, x)
-        else:
-            made = self.completions(x, n_samples, self.seed)
-        return put_back(self.space, made, coded)
+        if n_samples is not None:
+            return put_back(self.space, self.completions(x, n_samples, self.seed), coded)
+        guess = self.complete(x).x_mean
+        assert guess is not None
+        return put_back(self.space, torch.where(x.isnan(), guess, x), coded)
 
     def completions(self, x: Tensor, n: int, seed: int) -> Tensor:
         """n completions (n, N, *model_shape) of data x (N, *model_shape) in the model's space, NaN where missing."""
@@ -137,10 +135,11 @@ class Model:
         if self.space.kind != "table" and x.isnan().any():
             noise = None if self.space.kind == "image" else self._calibrated().spread.noise  # images are looked at
             return draw_completions(self.method, self._remembers(), x, n, seed=seed, noise=noise)
-        if (filling := self._filling(x)) is not None:
-            return filling.draw(self.predict(x), x, n, seed)
+        if self.filling is not None and x.isnan().any():
+            self._for_holes()
+            return self.filling.draw(self.predict(x), x, n, seed)
         how = {"seed": seed, "value_range": self.space.value_range}
-        return completions(self.method, self._calibrated(), self.predict, x, n, **how)
+        return completions(self.method, self._for_holes(), self.predict, x, n, **how)
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Where missing values lie: (low, high), each (n, *shape); an observed value is its own interval."""
@@ -149,7 +148,8 @@ class Model:
         missing = x.isnan()
         if not missing.any():
             return coded.copy(), coded.copy()
-        found, calibration = self.complete(x), self._calibrated()
+        calibration, found = self._for_holes(), self.complete(x)
+        assert calibration.hidden is not None
         radius = calibration.hidden_radius(lambda x: self.complete(x, held=True), missing)
         reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level) + 1e-6  # values went in as 32 bits
         low, high = self._around(numpy(found.x_mean), reach, clip=self.space.kind == "image")
@@ -239,16 +239,19 @@ class Model:
 
     def complete(self, x: Tensor, *, held: bool = False) -> Prediction:
         """Predictions of x with the best guess of what is missing; `held`: of data that were held out of training."""
-        if (filling := self._filling(x)) is not None:
-            return filling.complete(self.predict(x), x, held=held)
+        if self.filling is not None and x.isnan().any():
+            self._for_holes()
+            return self.filling.complete(self.predict(x), x, held=held)
         memory = None if self.space.kind == "table" else self._remembers()
         return complete(self.method, self.predict, x, memory=memory, seed=self.seed, value_range=self.space.value_range)
 
-    def _filling(self, x: Tensor) -> Filling | None:
-        """What fills the holes of x, if it has any and this is such a table."""
-        if self.filling is not None and self.filling.held is None and x.isnan().any():
-            self.calibration = self.filling.learn(self.predict, self._calibrated())
-        return self.filling if x.isnan().any() else None
+    def _for_holes(self) -> Calibration:
+        """The calibration, which knows how far values that are filled in are off from now on."""
+        found, filling = self._calibrated(), self.filling
+        if found.hidden is None:
+            found = found.with_hidden(self.complete) if filling is None else filling.learn(self.predict, found)
+        self.calibration = found
+        return found
 
     def _around(self, mean: np.ndarray, reach: np.ndarray, *, clip: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Intervals in the user's units, with `clip` within the range of images; that of a word is the word itself."""
@@ -278,9 +281,9 @@ class Model:
         # Principal components that training did not better are those of `valid` too.
         learned = bool(self.config.model.linear) and self.metrics.get("best_epoch") == 0
         how = {"table": self.space.kind == "table", "learned": learned, "trained": self.config.train.epochs != 0}
-        complete = self.complete if self.filling is None else None
+        how["keep"] = self.filling is None  # which has rows of its own
         with few_threads(self.method, self.config.train.batch_size or 1):
-            self.calibration = calibrate(self.predict, complete, train, valid, calib, **how)
+            self.calibration = calibrate(self.predict, train, valid, calib, **how)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:

@@ -147,8 +147,8 @@ def _calibrate(model: Model, tensors: dict[str, torch.Tensor], origin: str) -> N
             model.filling = Filling.of(filling["train"], filling["valid"], model.space.parts)
     except (KeyError, TypeError, IndexError) as error:
         raise RunError(f"{origin} is damaged: {error!r}") from error
-    shapes = {part.shape[1:] for part in filling.values()}
-    if {found.rows.shape[1:], found.spread.noise.shape, found.hidden.noise.shape, *shapes} != {model.shape}:
+    shapes = {part.shape[1:] for part in (*filling.values(), found.known, found.seen)}
+    if {found.rows.shape[1:], found.spread.noise.shape, *shapes} != {model.shape}:
         raise RunError(f"{origin} is of data of another shape than {model.shape}")
     model.calibration = found
 

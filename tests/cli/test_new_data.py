@@ -514,9 +514,7 @@ def test_samples_and_explanations_have_the_columns_of_the_table(people, tmp_path
         ends = [row[name] for name in ("low", "expected", "high")]
         assert (float(row["share"]) > 0) == bool(row["feature"])
         if row["feature"] in ("income", "visits"):
-            assert (
-                float(ends[0]) - 0.5 <= float(ends[1]) <= float(ends[2]) + 0.5
-            )  # counts are whole
+            assert float(ends[0]) - 0.5 <= float(ends[1]) <= float(ends[2]) + 0.5  # counts are whole
         else:  # a word, a date, or nothing
             assert ends == ["", "", ""]
     assert any(row["expected"] for row in told)

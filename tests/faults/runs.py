@@ -22,24 +22,24 @@ def curve(path: Path) -> Path:
     return path
 
 
-def config(source: Path, epochs: int = 4) -> Config:
+def config(source: Path, epochs: int = 4, every: int | None = None) -> Config:
     return (
         Config(
             data=DataConfig(source=str(source)),
             model=ModelConfig(hidden=(8,)),
             method=MethodConfig(method="online"),
-            train=TrainConfig(epochs=epochs, device="cpu", verbose=False, patience=10_000),
+            train=TrainConfig(epochs=epochs, device="cpu", verbose=False, patience=10_000, checkpoint_every=every),
         )
         .as_in_the_paper()
         .resolved()
     )
 
 
-def train(path: Path, source: Path, epochs: int = 4) -> None:
+def train(path: Path, source: Path, epochs: int = 4, every: int | None = None) -> None:
     """Train the run at `path`, or go on with it; as `lapae train` does, with the lock."""
     torch.set_num_threads(1)
     path.mkdir(exist_ok=True)
-    train_in(Run(path), config(source, epochs), resume=True)
+    train_in(Run(path), config(source, epochs, every), resume=True)
 
 
 def assert_same(path: Path, undisturbed: Path) -> None:

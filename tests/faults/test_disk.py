@@ -183,7 +183,7 @@ assert_same(run, whole)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs of its own, which is a thing of Linux")
 def test_on_a_small_disk(source, whole, tmp_path):
-    """A tmpfs of 192 kB in a mount namespace of its own, filled up until less and less fails."""
+    """A tmpfs of 384 kB in a mount namespace of its own, filled up until less and less fails."""
     disk = tmp_path / "disk"
     disk.mkdir()
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -24,6 +24,8 @@ from .runs import assert_same, config, curve, train
 
 EPOCHS = 60
 KILLS = 20
+EVERY = 5
+"""Epochs between checkpoints: a training this short would write none before its end."""
 COMMAND = [sys.executable, "-m", "lapae", "train"]
 
 
@@ -41,7 +43,7 @@ def epochs_of(run: Path) -> int:
 
 def test_killed_twenty_times_it_ends_at_the_same_weights(processes, tmp_path):
     source, whole = curve(tmp_path / "curve.npy"), tmp_path / "whole"
-    child = processes.Process(target=train, args=(whole, source, EPOCHS))
+    child = processes.Process(target=train, args=(whole, source, EPOCHS, EVERY))
     child.start()
     child.join()
     assert child.exitcode == 0
@@ -49,7 +51,7 @@ def test_killed_twenty_times_it_ends_at_the_same_weights(processes, tmp_path):
     n_runs = kills = kills_within = 0
     run = tmp_path / "run0"
     while kills < KILLS:
-        child = processes.Process(target=train, args=(run, source, EPOCHS))
+        child = processes.Process(target=train, args=(run, source, EPOCHS, EVERY))
         child.start()
         last = chance.randint(epochs_of(run), EPOCHS)  # after the last it is calibrated and saved
         until(lambda: epochs_of(run) >= last or not child.is_alive(), "it trains", every=0.001)  # noqa: B023
@@ -62,7 +64,7 @@ def test_killed_twenty_times_it_ends_at_the_same_weights(processes, tmp_path):
             assert_same(run, whole)
             n_runs += 1
             run = tmp_path / f"run{n_runs}"
-    train(run, source, EPOCHS)
+    train(run, source, EPOCHS, EVERY)
     assert_same(run, whole)
     assert kills_within > KILLS // 4  # most met a run with something to lose
 

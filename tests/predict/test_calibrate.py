@@ -38,7 +38,8 @@ def predict(x: torch.Tensor) -> Prediction:
 
 
 def made(n_calib: int, seed: int = 0, *, table: bool = True):
-    return calibrate(predict, predict, data(600, seed), data(100, seed + 1), data(n_calib, seed + 2), table=table)
+    found = calibrate(predict, data(600, seed), data(100, seed + 1), data(n_calib, seed + 2), table=table)
+    return found.with_hidden(predict)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_few_data_are_joined_by_those_that_steered_training():
     """Unless the model was fitted to them; many are enough by themselves."""
     few, valid = data(40, 2), data(100, 1)
     for rows, learned, n in ((few, False, 100), (few, True, 0), (data(600, 2), False, 0)):
-        found = calibrate(predict, predict, data(600, 0), valid, rows, table=True, learned=learned)
+        found = calibrate(predict, data(600, 0), valid, rows, table=True, learned=learned)
         assert len(found.more) == n
         assert len(found.reference) == len(rows)  # p-values are of the others alone
 

@@ -129,6 +129,14 @@ class EnsembleOptions(MethodOptions):
 
 
 @dataclass(frozen=True)
+class OnlineEnsembleOptions(OnlineOptions):
+    """Several online autoencoders that differ in their initial weights, each with a posterior of its own."""
+
+    members: Count = 5
+    """How many."""
+
+
+@dataclass(frozen=True)
 class BBBOptions(MethodOptions):
     """A Gaussian over the weights, fitted by gradient descent."""
 
@@ -158,6 +166,9 @@ METHODS: Registry[Entry] = Registry(
         "vae": _method("variational autoencoder", "vae:VAE", VAEOptions),
         "dropout": _method("autoencoder with dropout", "dropout:Dropout", DropoutOptions),
         "ensemble": _method("ensemble of autoencoders", "ensemble:Ensemble", EnsembleOptions),
+        "online-ensemble": _method(
+            "ensemble of online Laplacian autoencoders", "online_ensemble:OnlineEnsemble", OnlineEnsembleOptions
+        ),
         "bbb": _method("autoencoder with Bayes by Backprop", "bbb:BBB", BBBOptions),
     },
     group="lapae.methods",

@@ -8,6 +8,7 @@ from lapae.methods.bbb import BBB
 from lapae.methods.dropout import Dropout
 from lapae.methods.ensemble import Ensemble
 from lapae.methods.online import Online
+from lapae.methods.online_ensemble import OnlineEnsemble
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.vae import VAE
 from lapae.methods.weights import WeightDraws
@@ -23,6 +24,7 @@ __all__ = [
     "Ensemble",
     "Method",
     "Online",
+    "OnlineEnsemble",
     "Output",
     "Point",
     "PostHoc",

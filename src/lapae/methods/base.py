@@ -84,8 +84,8 @@ class Method(nn.Module):
     `lapae.config.methods`."""
     options: ClassVar[type[MethodOptions]] = MethodOptions
     """Its options, where a method is registered as a class."""
-    tempered = False
-    """Whether `posterior.temperature` widens it."""
+    temperature: float | None = None
+    """What its posterior is widened by, where it has one to widen."""
     learns_variance = False
     """Whether the deviation that it reports is, or contains, a noise of the data that it has learned."""
 
@@ -93,6 +93,8 @@ class Method(nn.Module):
     """Whether draws differ: False means that one draw says it all."""
     distinct_draws: int | None = None
     """How many draws differ where they are finitely many, as an ensemble's: those of consecutive seeds do."""
+    shared_codes = True
+    """Whether draws have one latent space: then any may decode the code of another."""
     latent_prior = False
     """Whether codes have a standard normal prior to generate from."""
     capturable: bool = True

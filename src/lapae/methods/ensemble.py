@@ -21,6 +21,8 @@ from lapae.methods.weights import WeightDraws
 class Ensemble(Method):
     """The sum of the members' losses: the gradient of a member is the one it would have alone."""
 
+    shared_codes = False
+
     def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: EnsembleOptions, n_data: int) -> None:
         super().__init__(likelihood)
         self.members = self.distinct_draws = options.members

@@ -32,7 +32,6 @@ from lapae.posterior.uncertain import known_weights
 class Laplace(Method):
     """`network` holds the means θ, `posterior` the precision; together q(θ) = N(θ, precision⁻¹)."""
 
-    tempered = True
     network: Autoencoder
     posterior: Precision
 
@@ -49,6 +48,15 @@ class Laplace(Method):
         self.known = known_weights(options.uncertain, list(self.posterior.shapes))
         if self.known and self.form != "diagonal":
             raise ConfigError(f"uncertain={options.uncertain!r} needs a diagonal hessian, got {self.hessian!r}")
+
+    @property
+    def temperature(self) -> float:
+        """Of the posterior."""
+        return self.posterior.temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        self.posterior.temperature = value
 
     def train(self, mode: bool = True) -> Laplace:
         """Lets go of what was looked up in the network, which a mode may change."""
@@ -141,11 +149,14 @@ class Laplace(Method):
 
     def draw(self, seeds: Sequence[int]) -> Draws:
         """Networks with weights from the posterior."""
+        return WeightDraws(self.network, self.draw_params(seeds))
+
+    @torch.no_grad()
+    def draw_params(self, seeds: Sequence[int]) -> dict[str, Tensor]:
+        """Weights from the posterior, {name: (S, *shape)}, one of each seed."""
         like = self.posterior.prior
         eps = torch.empty(len(seeds), self.posterior.n_weights, device=like.device, dtype=like.dtype)
-        with torch.no_grad():
-            noise = self.posterior.scale_noise(fill_normal(eps, seeds))
-            return WeightDraws(self.network, self.params_at(noise))
+        return self.params_at(self.posterior.scale_noise(fill_normal(eps, seeds)))
 
     def draw_mean(self) -> Draws:
         return Point(self.network)

@@ -57,8 +57,6 @@ class Calibration:
 
     spread: Spread
     """Of values that the network sees."""
-    hidden: Spread
-    """Of values that are missing."""
     surprise: Surprise
     radius: Radius
     rows: Tensor
@@ -69,6 +67,18 @@ class Calibration:
     """(n,): the surprise of `rows`."""
     own: Tensor
     """(n,): where `rows` are in the banks of the surprise: each is compared with the others."""
+    known: Tensor
+    seen: Tensor
+    """Some training data, and some to hide values of, for `with_hidden`."""
+    scarce: bool
+    """Whether these are too few for deviations that fall with what the model calls ignorance."""
+    hidden: Spread | None = None
+    """Of values that are missing: learned when the first are to be filled in."""
+
+    def with_hidden(self, complete: Predict) -> Calibration:
+        """With the deviation of values that are missing, which `complete` fills in."""
+        table, least = self.surprise.bank is not None, 0.0 if self.scarce else -math.inf
+        return replace(self, hidden=fit_hidden(complete, self.known, self.seen, table=table, least=least))
 
     def compare(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Surprise (B,), made comparable where values are missing, and conformal p-value (B,) of x (B, *features).
@@ -129,6 +139,7 @@ class Calibration:
         rows = several(torch.cat([self.rows, self.more]), COPIES if self.surprise.bank is not None else COMPARED)
         mask = masks[torch.from_numpy(np.resize(np.random.default_rng(0).permutation(len(masks)), len(rows)))]
         seen = torch.where(mask, torch.nan, rows)
+        assert self.hidden is not None
         return radius_of(complete(seen), seen, torch.where(mask, rows, torch.nan), self.hidden)
 
     def anew(self, predict: Predict) -> Calibration:
@@ -140,7 +151,6 @@ class Calibration:
 
 def calibrate(
     predict: Predict,
-    complete: Predict | None,
     train: Tensor,
     valid: Tensor,
     rows: Tensor,
@@ -148,19 +158,19 @@ def calibrate(
     table: bool,
     learned: bool = False,
     trained: bool = True,
+    keep: bool = True,
 ) -> Calibration:
     """Fit deviations and surprise, and take the held-out data in to compare with.
 
     Args:
         predict: the trained model.
-        complete: likewise, of data with missing values: what it expects in their place. None where the deviation of
-            missing values is learned later.
         train: some training data (R, *features) in the model's space, whose codes are the neighbours to look for.
         valid: data that training has not seen to fit on; training data serve where there are none.
         rows: other such data to compare with; those of `valid` serve where there are none.
         table: whether the data are a table.
         learned: whether the model was fitted to `valid` after all: then these make no intervals.
         trained: whether the network has learned data of this kind, or others only.
+        keep: whether data are kept for `Calibration.with_hidden`.
     """
     steered = len(rows) > 0 and len(valid) > 0 and not learned
     valid = valid if len(valid) else train
@@ -171,14 +181,15 @@ def calibrate(
     joined = join([known, found])
     few = len(rows) < FEW
     seen, of_seen = (both, joined) if few else (valid, found)
-    least = 0.0 if len(valid) < SCARCE else -math.inf
-    spread = fit_spread(known, train, of_seen, seen, seen, least=least)
-    hidden = spread if complete is None else fit_hidden(complete, train, seen, table=table, least=least)
+    scarce = len(valid) < SCARCE
+    spread = fit_spread(known, train, of_seen, seen, seen, least=0.0 if scarce else -math.inf)
     surprise, own = _surprise(train, valid, rows, (known, found, of_rows), spread, table=table, trained=trained)
     more = valid[: len(valid) if few and steered else 0]
     every = torch.cat([rows, more])
     radius = radius_of(predict(every), every, every, spread)
-    return Calibration(spread, hidden, surprise, radius, rows, more, surprise(of_rows, rows, own), own)
+    reference, n = surprise(of_rows, rows, own), (COPIES if table else ITERATED) if keep else 0
+    some, others = (part.clone() if len(part) <= n else several(part, n) for part in (train, seen))
+    return Calibration(spread, surprise, radius, rows, more, reference, own, some, others, scarce)
 
 
 def _surprise(
@@ -256,10 +267,10 @@ def patterns(missing: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 def to_file(calibration: Calibration) -> dict[str, Tensor]:
     """The tensors to save."""
     out = {f"spread.{name}": value for name, value in calibration.spread.tensors().items()}
-    out |= {f"hidden.{name}": value for name, value in calibration.hidden.tensors().items()}
     out |= {f"surprise.{name}": value for name, value in to_tensors(calibration.surprise).items()}
     out |= {"rows": calibration.rows, "more": calibration.more}
-    out |= {"reference": calibration.reference, "own": calibration.own}
+    out |= {"reference": calibration.reference, "own": calibration.own, "scarce": torch.tensor(calibration.scarce)}
+    out |= {"known": calibration.known, "seen": calibration.seen}
     return out | {"radius": torch.from_numpy(calibration.radius.table)}
 
 
@@ -272,6 +283,6 @@ def from_file(tensors: dict[str, Tensor]) -> Calibration:
     spread = Spread(**part("spread"))
     radius = Radius(LEVELS, tensors["radius"].numpy())
     surprise = from_tensors(spread, part("surprise"))
-    rows, more, reference = (tensors[name] for name in ("rows", "more", "reference"))
-    own = tensors["own"].long()
-    return Calibration(spread, Spread(**part("hidden")), surprise, radius, rows, more, reference, own)
+    rows, more, reference, known, seen = (tensors[name] for name in ("rows", "more", "reference", "known", "seen"))
+    own, scarce = tensors["own"].long(), bool(tensors["scarce"])
+    return Calibration(spread, surprise, radius, rows, more, reference, own, known, seen, scarce)

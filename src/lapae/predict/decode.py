@@ -126,11 +126,11 @@ def pushed(module: nn.Module, x: Tensor, variances: Mapping[str, Tensor]) -> tup
 
 def n_decoders(method: Method, n_samples: int | None) -> int:
     """How many networks `decode` uses where `n_samples` are asked for."""
-    return 1 if n_samples is None or method.distinct_draws is not None else n_distinct(method, n_samples)
+    return 1 if n_samples is None or not method.shared_codes else n_distinct(method, n_samples)
 
 
 def _networks(method: Method, n_samples: int, seed: int) -> Iterator[tuple[Draws, int]]:
-    if method.distinct_draws is not None:
+    if not method.shared_codes:
         yield method.draw_mean(), 1
         return
     seeds = draw_seeds(seed, n_distinct(method, n_samples))

@@ -79,6 +79,7 @@ def completions(
     found = complete(method, predict, x, seed=seed, value_range=value_range)
     assert found.x_mean is not None
     center = torch.where(missing, found.x_mean, x)
+    assert calibration.hidden is not None
     deviation = calibration.hidden.deviation(found, x)
     spread = _networks(method, x, n, seed, value_range).to(center.dtype) - center
     spread = torch.where(missing, spread - spread.mean(0), 0.0)

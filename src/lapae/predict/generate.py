@@ -96,7 +96,7 @@ def from_codes(method: Method, memory: Memory, n: int, *, noise: bool = False, s
     weight = next(method.parameters())
     z = memory.density.sample(n, seed).unflatten(1, memory.codes.shape[1:]).to(weight.device, weight.dtype)
     # members of an ensemble have a latent space each: that of the first
-    seeds = draw_seeds(seed, _chains(method, n)) if method.distinct_draws is None else []
+    seeds = draw_seeds(seed, _chains(method, n)) if method.shared_codes else []
     generator = torch.Generator(weight.device).manual_seed(seed)
     made = []
     with evaluating(method, n // max(len(seeds), 1)):

@@ -121,7 +121,7 @@ def draw_completions(
     which = torch.multinomial(chance, n, replacement=True, generator=torch.Generator().manual_seed(seed))
     picked = codes[torch.arange(len(x))[:, None], which].transpose(0, 1)
     # members of an ensemble have a latent space each: codes are those of the first
-    seeds = draw_seeds(seed, n_distinct(method, n)) if method.distinct_draws is None else []
+    seeds = draw_seeds(seed, n_distinct(method, n)) if method.shared_codes else []
     made = [decode(method, z, None if not seeds else seeds[i % len(seeds)]) for i, z in enumerate(picked)]
     values = torch.stack(made).to(x.dtype)
     if noise is not None:

@@ -11,8 +11,6 @@ and T is the best of a few. Of two that are equally good the one nearer to 1 is 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -39,12 +37,12 @@ def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
         x: held-out data (n, *shape) in the model's space.
         seed: of the networks.
     """
-    posterior: Any = method.posterior
+    own = method.temperature
+    assert own is not None
     if method.likelihood.name in ("bernoulli", "categorical"):
-        return posterior.temperature
+        return own
     n = min(len(x), ROWS, max(1, VALUES // x[0].numel()))
     x = x[torch.linspace(0, len(x) - 1, n).long()]
-    own = posterior.temperature
     best, value = own, _density(method, x, own, seed)
     for factor in (FACTOR, 1 / FACTOR):
         for _ in range(FARTHEST):
@@ -56,14 +54,13 @@ def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
             best, value = here, density
         if best != own:
             break
-    posterior.temperature = best
+    method.temperature = best
     return best
 
 
 def _density(method: Method, x: Tensor, temperature: float, seed: int) -> Tensor:
     """Log density (n,) of each datum of x under the networks of a posterior of this temperature."""
-    posterior: Any = method.posterior
-    posterior.temperature = temperature
+    method.temperature = temperature
     found = predict(method, x, n_samples=NETWORKS, seed=seed, want=("outputs",))
     assert found.x_mean is not None
     assert found.x_var is not None

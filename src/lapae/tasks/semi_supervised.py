@@ -138,7 +138,7 @@ def run(
     if n_labels[-1] >= smallest:
         what = "data" if voting.multi_label else "data in the smallest class"
         raise ValueError(f"{n_labels[-1]} labels leave nothing to classify: there are {smallest} {what}")
-    side_by_side = method.distinct_draws is not None
+    side_by_side = not method.shared_codes
     if side_by_side:
         queries = embed(method, x, n_embeddings=n_embeddings, seed=seed).reshape(len(x), -1)
     else:

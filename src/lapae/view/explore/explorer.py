@@ -152,7 +152,7 @@ class Explorer:
         """The code of a datum on the map, with its covariance over networks."""
         code = encode_mean(self.method, x)[0].double()
         # members of an ensemble have a latent space each: their codes have no common mean
-        spread = self.method.stochastic and self.method.distinct_draws is None
+        spread = self.method.stochastic and self.method.shared_codes
         found: dict[str, Any] = {"code": exact(code.numpy()), "at": self._at(code[None])[0]}
         if not spread:
             return found | {"center": found["at"], "covariance": None, "code_deviation": None}

@@ -22,6 +22,7 @@ class KeptNetworks(Method):
         super().__init__(method.likelihood)
         self.method = method
         self.stochastic, self.distinct_draws = method.stochastic, method.distinct_draws
+        self.shared_codes = method.shared_codes
         self.latent_prior = method.latent_prior
         self.room = most_weights
         self.n_weights = max(1, sum(p.numel() for p in method.parameters()))

@@ -65,7 +65,7 @@ def _hover(explorer: Explorer) -> dict[str, Any]:
 
 def _uncertainty(explorer: Explorer) -> str:
     """What the deviation is, for this method."""
-    if explorer.method.distinct_draws is not None:
+    if not explorer.method.shared_codes:
         return "Each member of an ensemble has its own latent space: the map is that of the first, without a deviation."
     if not explorer.spread:
         return "This method has one answer at each code: there is no deviation to show."

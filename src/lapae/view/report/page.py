@@ -125,7 +125,7 @@ def report_html(model: Model, material: Material, sizes: Sizes, run: Run | None 
         latent=_latent(material, space, display, index, side, maps),
         spread=any(max(found["heat"]) > 0 for found in maps),
         learned=model.method.learns_variance,
-        ensemble=model.method.distinct_draws is not None,
+        ensemble=not model.method.shared_codes,
         space=space,
         results=[_result(record, figures) for record in records],
         left_out=left_out,
