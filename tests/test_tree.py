@@ -19,7 +19,18 @@ PAPER = Path(lapae_paper.__file__).parent
 REPOSITORY = Path(__file__).parents[1]
 LAYERS = (
     *("errors", "registry", "config", "runs", "curvature", "space", "data", "models", "posterior", "methods"),
-    *("predict", "train", "model storage", "fit", "tasks", "view", "estimator", "cli", "__init__ __main__"),
+    *(
+        "predict",
+        "train",
+        "model storage",
+        "calibration",
+        "fit",
+        "tasks",
+        "view",
+        "estimator",
+        "cli",
+        "__init__ __main__",
+    ),
 )
 """From the lowest to the highest: a part imports parts before it, in the order of the data. A model saves and loads
 itself, so that these two files are one part."""

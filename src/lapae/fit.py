@@ -7,13 +7,13 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from lapae.config import Config, DataConfig, MethodConfig
+from lapae.calibration import calibrate, set_temperature
+from lapae.config import Config, DataConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, Split, load
 from lapae.errors import ConfigError, RunError
@@ -23,12 +23,10 @@ from lapae.model import Model
 from lapae.models.principal import MOST_VALUES
 from lapae.models.threads import few_threads
 from lapae.predict.calibrate import MOST_ROWS
-from lapae.predict.density import MOST_CODES
-from lapae.predict.temperature import ROWS, fit_temperature
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
-from lapae.space import Source, Space
+from lapae.space import Space
 from lapae.storage import load_run, save
 from lapae.train.checkpoint import take_up_together
 from lapae.train.choose import choose
@@ -50,9 +48,6 @@ STARTED_FROM = 4000
 
 WINDOW = 200
 """Data of a stream held out to calibrate with, at least, once so many have come."""
-
-MOST_READ = 2**26
-"""Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
 
 CHECKED = 1000
 """Data that tell whether the likelihood suits them."""
@@ -196,7 +191,8 @@ def fit(
             observers=observers,
             rival=rival if linear else None,
         )
-        if fresh and result.kept:
+        kept = fresh and result.kept
+        if kept:
             restart(method, some_rows(data.space, data.train, data.valid))
     metrics = {
         "epochs": len(result.history),
@@ -216,36 +212,10 @@ def fit(
         observer.say(outcome(metrics, config.model.latent_dim))
     model = Model(method, config, data.space, metrics, result.history).settle()
     set_temperature(model, data)
-    calibrate(model, data)
+    calibrate(model, data, kept=kept)
     if run is not None and rank() == 0:
         save(model, run)
     return model
-
-
-def set_temperature(model: Model, data: Data) -> None:
-    """Give the posterior of a trained model the size that predicts held-out data best, where none was given."""
-    method, options = model.method, model.config.method
-    if method.temperature is None or options.temperature is not None:
-        return
-    x = data.valid.x if len(data.valid.x) else data.train.x
-    some = np.unique(np.linspace(0, len(x) - 1, min(len(x), ROWS)).round().astype(int))
-    rows = torch.from_numpy(data.space.convert(np.asarray(x[some]))).to(next(method.parameters()).dtype)
-    with few_threads(method, model.config.train.batch_size or 1):
-        found = fit_temperature(method, rows, seed=model.seed)
-    model.config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
-
-
-def calibrate(model: Model, data: Data) -> None:
-    """Fit what makes the numbers of a trained model hold on new data, with data that training has not seen."""
-    weight = next(model.method.parameters())
-
-    def some(x: Source, most: int = MOST_ROWS) -> torch.Tensor:
-        index = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
-        return torch.from_numpy(model.space.convert(np.asarray(x[index]))).to(weight.dtype)
-
-    train, valid, calib = (some(split.x) for split in (data.train, data.valid, data.calib))
-    most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
-    model.calibrate(train, valid, calib, some(data.train.x, most) if len(data.train.x) > MOST_ROWS else None)
 
 
 def learn_on(model: Model, X: Any) -> None:
@@ -266,7 +236,7 @@ def learn_on(model: Model, X: Any) -> None:
     window = torch.cat([known.rows, x[held]])[-max(len(known.rows), WINDOW) :]
     model.recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
     set_noise(model.method, lambda: iter([window]), next(model.method.parameters()).device, per_feature=True)
-    model.calibrate(model.recent, window, window)
+    model.calibrate(model.recent, window, window, learned=True)
 
 
 def start(method: Method, run: str) -> None:

@@ -267,7 +267,7 @@ class Model:
             self.method.double()
         return self
 
-    def calibrate(self, train: Tensor, valid: Tensor, calib: Tensor, many: Tensor | None = None) -> None:
+    def calibrate(self, train: Tensor, valid: Tensor, calib: Tensor, many: Tensor | None = None, **how: Any) -> None:
         """Fit what makes the numbers hold on new data, with data in the model's space.
 
         Args:
@@ -275,15 +275,14 @@ class Model:
             valid: those that steered it.
             calib: others, which it has not seen.
             many: more of `train`, where there are.
+            how: `predict` as another model does, `learned` of `lapae.predict.calibrate.calibrate`.
         """
         self.memory = remember(self.method, train if many is None else many, valid)
         self.filling = filling_of(self.method, train, valid, self.space)
-        # Principal components that training did not better are those of `valid` too.
-        learned = bool(self.config.model.linear) and self.metrics.get("best_epoch") == 0
-        how = {"table": self.space.kind == "table", "learned": learned, "trained": self.config.train.epochs != 0}
-        how["keep"] = self.filling is None  # which has rows of its own
+        how = {"predict": self.predict, "table": self.space.kind == "table", **how}
+        how |= {"trained": self.config.train.epochs != 0, "keep": self.filling is None}  # which has rows of its own
         with few_threads(self.method, self.config.train.batch_size or 1):
-            self.calibration = calibrate(self.predict, train, valid, calib, **how)
+            self.calibration = calibrate(train=train, valid=valid, rows=calib, **how)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:

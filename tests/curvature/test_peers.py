@@ -18,7 +18,9 @@ from lapae.curvature import Kronecker, ggn_diagonal, ggn_kfac, reference
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 
 backpack = pytest.importorskip("backpack", reason="BackPACK is an optional oracle")
-backpack_extensions = pytest.importorskip("backpack.extensions")
+backpack_extensions = pytest.importorskip(
+    "backpack.extensions", reason="BackPACK is one of the peers that `make test` installs"
+)
 
 
 @pytest.fixture(autouse=True)

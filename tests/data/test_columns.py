@@ -244,7 +244,7 @@ def test_codes_round_trip(values):
 
 
 def test_polars_frames():
-    pl = pytest.importorskip("polars")
+    pl = pytest.importorskip("polars", reason="polars frames need polars")
     frame = mixed().drop(columns="grade")
     space = Data.of(frame, **ALL).space
     objects = frame.astype(object).where(frame.notna(), None)

@@ -28,7 +28,9 @@ from lapae.posterior import log_marginal_likelihood, maximise
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
 laplace = pytest.importorskip("laplace", reason="laplace-torch is an optional oracle")
-curvature = pytest.importorskip("laplace.curvature.backpack")
+curvature = pytest.importorskip(
+    "laplace.curvature.backpack", reason="laplace-torch is one of the peers that `make test` installs"
+)
 
 SIGMA, DELTA = 0.5, 0.8
 

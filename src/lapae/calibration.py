@@ -1,0 +1,80 @@
+"""A trained model is given the size of its posterior, and what makes its numbers hold on new data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapae.config import MethodConfig
+from lapae.data import Data
+from lapae.methods.building import restart
+from lapae.model import Model
+from lapae.models.threads import few_threads
+from lapae.predict import Prediction
+from lapae.predict.calibrate import MOST_ROWS
+from lapae.predict.density import MOST_CODES
+from lapae.predict.temperature import ROWS, fit_temperature
+from lapae.space import Source
+
+FEW, FOLDS = 1000, 10
+"""Data up to which principal components that are kept are those of all, and parts that the data are predicted in."""
+
+MOST_READ = 2**26
+"""Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
+
+
+def set_temperature(model: Model, data: Data) -> None:
+    """Give the posterior of a trained model the size that predicts held-out data best, where none was given."""
+    method, options = model.method, model.config.method
+    if method.temperature is None or options.temperature is not None:
+        return
+    x = data.valid.x if len(data.valid.x) else data.train.x
+    some = np.unique(np.linspace(0, len(x) - 1, min(len(x), ROWS)).round().astype(int))
+    rows = torch.from_numpy(data.space.convert(np.asarray(x[some]))).to(next(method.parameters()).dtype)
+    with few_threads(method, model.config.train.batch_size or 1):
+        found = fit_temperature(method, rows, seed=model.seed)
+    model.config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
+
+
+def calibrate(model: Model, data: Data, *, kept: bool = False) -> None:
+    """Fit what makes the numbers of a trained model hold on new data, with data that training has not seen.
+
+    Principal components that were `kept`, as training did not better them, are in the end those of all data where these
+    are few: what they say of each is then taken from components of the others.
+    """
+    weight = next(model.method.parameters())
+
+    def some(x: Source, most: int = MOST_ROWS) -> Tensor:
+        index = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
+        return torch.from_numpy(model.space.convert(np.asarray(x[index]))).to(weight.dtype)
+
+    train, valid, calib = (some(split.x) for split in (data.train, data.valid, data.calib))
+    most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
+    many = some(data.train.x, most) if len(data.train.x) > MOST_ROWS else None
+    how: dict[str, Any] = {"learned": bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0}
+    if kept and len(data.train.x) + len(data.valid.x) + len(data.calib.x) <= FEW:
+        how = {"predict": of_others(model, torch.cat([train, valid, calib]))}
+    model.calibrate(train, valid, calib, many, **how)
+
+
+def of_others(model: Model, x: Tensor) -> Callable[[Tensor], Prediction]:
+    """Put the principal components of x (n, *model_shape) into a model, and predict each of x from those of others."""
+    fold = torch.arange(len(x)) % FOLDS
+    means: dict[bytes, Tensor] = {}
+    for k in range(FOLDS):
+        restart(model.method, x[fold != k].float())
+        found = model.predict(x[fold == k], ("outputs",)).x_mean
+        assert found is not None
+        means |= {row.numpy().tobytes(): mean for row, mean in zip(x[fold == k], found, strict=True)}
+    restart(model.method, x.float())
+
+    def predict(some: Tensor) -> Prediction:
+        """Of some of x; codes are of the components of all, as those of folds have axes of their own."""
+        return replace(model.predict(some), x_mean=torch.stack([means[row.numpy().tobytes()] for row in some]))
+
+    return predict
