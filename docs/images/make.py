@@ -2,7 +2,7 @@
 
 MNIST ($LAPAE_DATA, or downloaded). `--only map`: a latent space of two dimensions, ten epochs. `--only samples`: 5,000
 images, fifteen epochs, everything else as the data choose; new images and completions of halves. `--only examples`: the
-three programs of examples/. `--only tutorials`: the code of the tutorial that draws. A few minutes each on a CPU, or less.
+three programs of examples/. `--only tutorials`: the code of the tutorial that draws. A few minutes each on a CPU.
 Pictures go into this folder.
 """
 
