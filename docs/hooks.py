@@ -1,4 +1,4 @@
-"""What MkDocs needs besides the pages: those that live elsewhere in the repository, and the API reference.
+"""What MkDocs needs besides the pages: those that live elsewhere in the repository, the API reference, formulas.
 
 Pages link to each other as files of the repository, so that they can be read there; here the links are turned to where
 the site has these files.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
-from pygments.formatters import HtmlFormatter
 
 ROOT = Path(__file__).parent.parent
 ELSEWHERE = {
@@ -25,26 +26,6 @@ PROGRAMS = {str(path.relative_to(ROOT)): f"examples/{path.stem}.md" for path in 
 PICTURES = {
     str(path.relative_to(ROOT)): f"benchmarks/results/{path.name}" for path in ROOT.glob("benchmarks/results/*.png")
 }
-STYLE = """
-.wy-nav-content { max-width: 60rem; }
-.rst-content .highlight pre { padding: 12px; border: 0; line-height: 1.4; overflow-x: auto; }
-.rst-content .highlight code { border: 0; padding: 0; }
-.rst-content .doc-contents { padding-left: 1.2rem; border-left: 2px solid #e1e4e5; }
-.rst-content table.docutils td { white-space: normal; }
-@media (prefers-color-scheme: dark) {
-  html { color-scheme: dark; }
-  .wy-body-for-nav, .wy-nav-content-wrap, .wy-nav-content { background: #16191d; }
-  .rst-content, .rst-content :is(h1, h2, h3, h4, p, li, td, th, dt, dd, strong, blockquote) { color: #d8dde3; }
-  .rst-content a, .rst-content a:visited { color: #6db3f2; }
-  .rst-content :is(code, pre, .highlight) { background: #20252b; color: #e3e7eb; border-color: #39414a; }
-  .rst-content table.docutils:not(.field-list) tr:nth-child(2n-1) td { background: #1c2026; }
-  .rst-content table.docutils, .rst-content table.docutils :is(td, th), .rst-content hr { border-color: #39414a; }
-  .rst-content .doc-contents { border-color: #39414a; }
-  .rst-content img { background: #fff; border-radius: 4px; }
-  .wy-side-nav-search { background: #1d4e74; }
-  input[type="text"] { background: #20252b; color: #e3e7eb; }
-}
-"""
 API = (
     "",
     "curvature",
@@ -65,22 +46,19 @@ API = (
 
 
 def on_config(config: Any) -> None:
-    """Pages that the navigation does not name go to the end of the guide, so that none is built and not found."""
-    guide = next(section["Guide"] for section in config.nav if "Guide" in section)
-    named = {next(iter(entry.values())) for entry in guide} | {"index.md"}
-    for path in sorted(Path(config.docs_dir).glob("*.md")):
-        if path.name not in named:
-            guide.append(path.name)
-    config.nav.append({"API": [f"api/{page(name)}.md" for name in API]})
-    places = [place for place in ELSEWHERE.values() if place.startswith("benchmarks/")]
-    config.nav += [{"The curvature engine": "curvature.md"}, {"Measurements": places}, {"Changes": "changelog.md"}]
+    """Add the pages that the navigation of mkdocs.yml does not name, each to its section, so that all are found."""
+    sections = {title: pages for entry in config.nav for title, pages in entry.items() if isinstance(pages, list)}
+    named = re.findall(r"[\w/]+\.md", str(config.nav))
+    found = (path.name for path in sorted(Path(config.docs_dir).glob("*.md")))
+    sections["Guide"] += [*(name for name in found if name not in named), {"Changes": "changelog.md"}]
+    sections["Results"] += [place for place in ELSEWHERE.values() if place.startswith("benchmarks/")]
+    sections["API"] += [*(f"api/{page(name)}.md" for name in API), {"The curvature engine": "curvature.md"}]
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages and pictures from elsewhere, and a page of the API for each public module."""
     for source, place in (ELSEWHERE | PICTURES).items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
-    files.append(File.generated(config, "style.css", content=STYLE + colours()))
     for source, place in PROGRAMS.items():
         code = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, place, content=f"# {source}\n\n```python\n{code}```\n"))
@@ -108,10 +86,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return re.sub(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", turned, markdown)
 
 
-def colours() -> str:
-    """Of code, on a light page and on a dark one."""
-    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
-    return HtmlFormatter().get_style_defs(".highlight") + f"\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+def on_page_content(html: str, **_: Any) -> str:
+    """Turn formulas into MathML, which browsers draw by themselves."""
+
+    def drawn(match: re.Match) -> str:
+        block = match[1] == "div"
+        formula = convert(unescape(match[2])[2:-2], display="block" if block else "inline")
+        return f'<div class="math">{formula}</div>' if block else formula
+
+    return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', drawn, html, flags=re.S)
 
 
 def page(name: str) -> str:

@@ -2,12 +2,14 @@
 
 MNIST ($LAPAE_DATA, or downloaded). `--only map`: a latent space of two dimensions, ten epochs. `--only samples`: 5,000
 images, fifteen epochs, everything else as the data choose; new images and completions of halves. `--only examples`: the
-three programs of examples/. A few minutes each on a CPU. Pictures go into this folder.
+three programs of examples/. `--only tutorials`: the code of the tutorial that draws. A few minutes each on a CPU.
+Pictures go into this folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,7 +36,7 @@ def main() -> None:
     """Train, draw, run the examples."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the pictures")
-    parser.add_argument("--only", choices=("map", "samples", "examples"), help="these pictures alone")
+    parser.add_argument("--only", choices=("map", "samples", "examples", "tutorials"), help="these pictures alone")
     parser.add_argument("--source", default="mnist", help="data of the README's pictures")
     parser.add_argument("--epochs", type=int, help="of either training")
     parser.add_argument("--n-samples", type=int, default=100, help="networks drawn for a mean or a deviation")
@@ -47,6 +49,10 @@ def main() -> None:
     if options.only in (None, "examples"):
         for example in ("sensors", "imputation", "images"):
             subprocess.run([sys.executable, str(EXAMPLES / f"{example}.py"), str(options.out)], check=True)
+    if options.only in (None, "tutorials"):
+        page = (HERE.parent / "tutorials" / "images.md").read_text(encoding="utf-8")
+        code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S))
+        subprocess.run([sys.executable, "-c", code], cwd=options.out, check=True)
 
 
 def draw_map(options: argparse.Namespace) -> None:

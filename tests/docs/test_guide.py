@@ -33,7 +33,7 @@ def run(block: Block, names: dict) -> None:
         assert code in (0, None), where
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, request):
     if page.name != "README.md":
         request.getfixturevalue("short")

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
+import shutil
+import subprocess
 from importlib import import_module
-from pathlib import Path
 
 import pytest
-from pages import ROOT
+from pages import PAGES, ROOT
 
+from lapae import LaplacianAutoencoder
+from lapae.model import Model
+
+OWN = PAGES[1:]
+"""Those of the site: all but the README."""
+REQUESTS = ("set_inverse_transform_request", "set_transform_request")
+"""Methods that scikit-learn adds for metadata, of which there are none."""
 PUBLIC = ("", ".curvature", ".posterior", ".methods", ".predict", ".tasks", ".data", ".models")
 """Modules whose `__all__` is the public interface."""
 MEMBERS = {
@@ -67,13 +77,58 @@ def test_links_between_files_of_the_repository_are_links_of_the_site(pages):
 
 def test_every_page_is_in_the_navigation(pages):
     start = pages["index.html"]
-    for path in Path(ROOT / "docs").glob("*.md"):
-        assert f'href="{path.stem}.html"' in start or path.stem == "index", path.name
+    for path in OWN:
+        place = path.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        assert f'href="{place}"' in start or place == "index.html", path.name
+
+
+def test_formulas_are_drawn_without_a_script(pages):
+    found = pages["mathematics.html"]
+    assert found.count("<math") > 50
+    assert not [name for name, text in pages.items() if 'class="arithmatex"' in text]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_search_works_in_pages_that_are_opened_from_disk(site):
+    assert (site / "search" / "search_index.js").exists()
+    page = f"file://{site / 'tutorials' / 'anomalies.html'}?q=posterior"
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=20000",
+        "--dump-dom",
+        page,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert re.search(r"\d+ matching documents", done.stdout)
+
+
+def test_every_picture_is_in_the_gallery():
+    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    pictures = [*(ROOT / "docs" / "images").rglob("*.png"), *(ROOT / "benchmarks" / "results").glob("*.png")]
+    assert len(pictures) > 20
+    for path in pictures:
+        assert f"]({os.path.relpath(path, ROOT / 'docs')})" in text, path.name
+
+
+def test_every_method_is_in_the_table_with_its_parameters():
+    text = (ROOT / "docs" / "api_estimator.md").read_text(encoding="utf-8")
+    estimator, model = text.split("## The model behind it")
+    for owner, part in ((LaplacianAutoencoder, estimator), (Model, model)):
+        for name, found in inspect.getmembers(owner, inspect.isroutine):
+            if name.startswith("_") or name in ("get_metadata_routing", *REQUESTS):
+                continue
+            row = next((line for line in part.splitlines() if f"`{name}(" in line), "")
+            assert row, f"{owner.__name__}.{name}"
+            for parameter in set(inspect.signature(found).parameters) - {"self", "kwargs", "fit_params"}:
+                assert parameter in row, f"{owner.__name__}.{name}: {parameter}"
 
 
 def test_no_page_is_long():
     """Five minutes of reading: about a thousand words, tables and code left out. Results are looked up, not read."""
-    for path in Path(ROOT / "docs").glob("*.md"):
+    for path in OWN:
         if path.name == "results.md":
             continue
         text = re.sub(r"```.*?```|^\|.*?$", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)

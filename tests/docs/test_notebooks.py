@@ -1,0 +1,59 @@
+"""The notebooks run, hold no outputs, and are those of their tutorials. No Jupyter is needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+
+import pytest
+from pages import ROOT
+
+BOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+FIELDS = {"markdown": {"cell_type", "id", "metadata", "source"}}
+FIELDS["code"] = FIELDS["markdown"] | {"execution_count", "outputs"}
+
+
+def cells(path) -> list[dict]:
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def test_there_are_notebooks():
+    assert [path.stem for path in BOOKS] == ["anomalies", "pretrained"]
+
+
+@pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
+def test_the_cells_of_a_notebook_run_in_order(path, tmp_path, monkeypatch, short):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for number, cell in enumerate(cells(path)):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"), names)
+    assert "model" in names
+
+
+@pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_whole_and_holds_no_outputs(path):
+    book = json.loads(path.read_text(encoding="utf-8"))
+    assert book["nbformat"] == 4
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
+    for cell in book["cells"]:
+        assert set(cell) == FIELDS[cell["cell_type"]]
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+
+
+@pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_that_of_its_tutorial(path):
+    """`python docs/notebooks.py` writes them anew after a change."""
+    made = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))["notebook"](path.stem)
+    assert path.read_text(encoding="utf-8") == made
+
+
+@pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
+def test_links_of_a_notebook_lead_somewhere(path):
+    text = "".join("".join(cell["source"]) for cell in cells(path) if cell["cell_type"] == "markdown")
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    assert targets
+    assert not [target for target in targets if not (path.parent / target).exists()]
