@@ -41,7 +41,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         latent_dim: size K of the code.
         network: "mlp", "conv", a network of the paper by name, a pair (encoder, decoder) of `torch.nn.Module`s, or one
             module that has `encode` and `decode`.
-        method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble or bbb.
+        method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble, online-ensemble or bbb.
         hessian: curvature of the posterior: sketch, approx, exact, mixed, mc, bottleneck, block or kfac.
         likelihood: "gaussian" (its noise is learned), "bernoulli", "categorical", or an object such as
             `Gaussian(sigma=0.5)`, whose noise is kept.
