@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ def test_the_command_is_one_of_ours(lapae):
 
 def test_the_help_shows_the_method_and_its_option(lapae):
     shown = lapae("train", "--method", "jitter", "--help").stdout
-    assert "jitter      autoencoder that jitters" in shown
+    assert re.search(r"jitter +autoencoder that jitters", shown)
     assert "--width" in shown
     assert "Standard deviation of every weight." in shown
     assert "--width" not in lapae("train", "--help").stdout

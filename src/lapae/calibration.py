@@ -72,6 +72,9 @@ def of_others(model: Model, x: Tensor) -> Callable[[Tensor], Prediction]:
         assert found is not None
         means |= {row.numpy().tobytes(): mean for row, mean in zip(x[fold == k], found, strict=True)}
     restart(model.method, x.float())
+    with torch.no_grad():
+        for weight in model.method.parameters():  # which are saved in 32 bits
+            weight.copy_(weight.float())
 
     def predict(some: Tensor) -> Prediction:
         """Of some of x; codes are of the components of all, as those of folds have axes of their own."""
