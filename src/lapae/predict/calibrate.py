@@ -268,9 +268,8 @@ def to_file(calibration: Calibration) -> dict[str, Tensor]:
     """The tensors to save."""
     out = {f"spread.{name}": value for name, value in calibration.spread.tensors().items()}
     out |= {f"surprise.{name}": value for name, value in to_tensors(calibration.surprise).items()}
-    out |= {"rows": calibration.rows, "more": calibration.more}
-    out |= {"reference": calibration.reference, "own": calibration.own, "scarce": torch.tensor(float(calibration.scarce))}
-    out |= {"known": calibration.known, "seen": calibration.seen}
+    out |= {name: getattr(calibration, name) for name in ("rows", "more", "reference", "own", "known", "seen")}
+    out["scarce"] = torch.tensor(float(calibration.scarce))
     return out | {"radius": torch.from_numpy(calibration.radius.table)}
 
 
