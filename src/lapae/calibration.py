@@ -57,7 +57,7 @@ def calibrate(model: Model, data: Data, *, kept: bool = False) -> None:
     most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
     many = some(data.train.x, most) if len(data.train.x) > MOST_ROWS else None
     how: dict[str, Any] = {"learned": bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0}
-    if kept and len(data.train.x) + len(data.valid.x) + len(data.calib.x) <= FEW:
+    if kept and 2 * FOLDS <= len(data.train.x) + len(data.valid.x) + len(data.calib.x) <= FEW:
         how = {"predict": of_others(model, torch.cat([train, valid, calib]))}
     model.calibrate(train, valid, calib, many, **how)
 

@@ -43,8 +43,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             module that has `encode` and `decode`.
         method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble, online-ensemble or bbb.
         hessian: curvature of the posterior: sketch, approx, exact, mixed, mc, bottleneck, block or kfac.
-        likelihood: "gaussian" (its noise is learned), "bernoulli", "categorical", or an object such as
-            `Gaussian(sigma=0.5)`, whose noise is kept.
+        likelihood: "gaussian" (its noise is learned), "student" (training data with outliers), "bernoulli",
+            "categorical", or an object such as `Gaussian(sigma=0.5)`, whose noise is kept.
         update: of the online precision: laplacian, redux, van or nng.
         forgetting: the α of the online update; the learning rate where None.
         prior_precision: of the Gaussian prior over weights.
