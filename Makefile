@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# What is imported is compiled then, and kept: a tenth of what is installed.
+unexport PYTHONDONTWRITEBYTECODE
 # Oracles and peers. They ask for torchvision but run without it, hence --no-deps.
 PEERS := backpack-for-pytorch laplace-torch curvlinops-for-pytorch asdfghjkl unfoldNd linear_operator ivon-opt
 CODE := src tests benchmarks examples docs/hooks.py docs/notebooks.py docs/images

@@ -89,7 +89,8 @@ def run_limited(method: str, cases: Sequence[Case], limits: Limits) -> Iterator[
 
     Cases of one network stand in the order of their size; after a failure the larger ones are left out.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lapae_paper.bench.limited"])  # so that a process need not import torch
     failed: set[str] = set()
     waiting = list(cases)
     while waiting:
