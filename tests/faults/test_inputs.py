@@ -49,7 +49,7 @@ def at_first_block(monkeypatch, act) -> None:
             act()
         return before(self, x)
 
-    monkeypatch.setattr(base, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(base, "BLOCK_ROWS", 100)
     monkeypatch.setattr(Model, "tensor", tensor)
 
 
