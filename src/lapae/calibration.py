@@ -28,14 +28,18 @@ MOST_READ = 2**26
 """Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
 
 
+def some(model: Model, x: Source, most: int = MOST_ROWS) -> Tensor:
+    """At most so many of data, evenly from all, as the model takes them: (n, *model_shape)."""
+    index = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
+    return torch.from_numpy(model.space.convert(np.asarray(x[index]))).to(next(model.method.parameters()).dtype)
+
+
 def set_temperature(model: Model, data: Data) -> None:
     """Give the posterior of a trained model the size that predicts held-out data best, where none was given."""
     method, options = model.method, model.config.method
     if method.temperature is None or options.temperature is not None:
         return
-    x = data.valid.x if len(data.valid.x) else data.train.x
-    some = np.unique(np.linspace(0, len(x) - 1, min(len(x), ROWS)).round().astype(int))
-    rows = torch.from_numpy(data.space.convert(np.asarray(x[some]))).to(next(method.parameters()).dtype)
+    rows = some(model, data.valid.x if len(data.valid.x) else data.train.x, ROWS)
     with few_threads(method, model.config.train.batch_size or 1):
         found = fit_temperature(method, rows, seed=model.seed)
     model.config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
@@ -47,18 +51,12 @@ def calibrate(model: Model, data: Data, *, kept: bool = False) -> None:
     Principal components that were `kept`, as training did not better them, are in the end those of all data where these
     are few: what they say of each is then taken from components of the others.
     """
-    weight = next(model.method.parameters())
-
-    def some(x: Source, most: int = MOST_ROWS) -> Tensor:
-        index = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
-        return torch.from_numpy(model.space.convert(np.asarray(x[index]))).to(weight.dtype)
-
-    train, valid, calib = (some(split.x) for split in (data.train, data.valid, data.calib))
+    train, valid, calib = (some(model, split.x) for split in (data.train, data.valid, data.calib))
     most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
-    many = some(data.train.x, most) if len(data.train.x) > MOST_ROWS else None
+    many = some(model, data.train.x, most) if len(data.train.x) > MOST_ROWS else None
     how: dict[str, Any] = {"learned": bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0}
     if kept and 2 * FOLDS <= len(data.train.x) + len(data.valid.x) + len(data.calib.x) <= FEW:
-        how = {"predict": of_others(model, torch.cat([train, valid, calib]))}
+        how = {"others": of_others(model, torch.cat([train, valid, calib]))}
     model.calibrate(train, valid, calib, many, **how)
 
 
@@ -76,8 +74,8 @@ def of_others(model: Model, x: Tensor) -> Callable[[Tensor], Prediction]:
         for weight in model.method.parameters():  # which are saved in 32 bits
             weight.copy_(weight.float())
 
-    def predict(some: Tensor) -> Prediction:
+    def predict(rows: Tensor) -> Prediction:
         """Of some of x; codes are of the components of all, as those of folds have axes of their own."""
-        return replace(model.predict(some), x_mean=torch.stack([means[row.numpy().tobytes()] for row in some]))
+        return replace(model.predict(rows), x_mean=torch.stack([means[row.numpy().tobytes()] for row in rows]))
 
     return predict

@@ -275,11 +275,11 @@ class Model:
             valid: those that steered it.
             calib: others, which it has not seen.
             many: more of `train`, where there are.
-            how: `predict` as another model does, `learned` of `lapae.predict.calibrate.calibrate`.
+            how: `others`, `learned` of `lapae.predict.calibrate.calibrate`.
         """
         self.memory = remember(self.method, train if many is None else many, valid)
         self.filling = filling_of(self.method, train, valid, self.space)
-        how = {"predict": self.predict, "table": self.space.kind == "table", **how}
+        how |= {"predict": self.predict, "table": self.space.kind == "table"}
         how |= {"trained": self.config.train.epochs != 0, "keep": self.filling is None}  # which has rows of its own
         with few_threads(self.method, self.config.train.batch_size or 1):
             self.calibration = calibrate(train=train, valid=valid, rows=calib, **how)

@@ -520,6 +520,22 @@ def test_samples_and_explanations_have_the_columns_of_the_table(people, tmp_path
     assert any(row["expected"] for row in told)
 
 
+def test_what_is_expected_of_an_odd_value_is_what_the_others_say(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 1)) * [1.0, 2.0, -1.0] + 0.05 * rng.normal(size=(300, 3))
+    np.savetxt(tmp_path / "x.csv", x, delimiter=",", header="a,b,c", comments="")
+    new = np.array([[1.0, 2.0, -1.0], [1.0, 9.0, -1.0]])
+    np.savetxt(tmp_path / "new.csv", new, delimiter=",", header="a,b,c", comments="")
+    run, out = str(tmp_path / "run"), str(tmp_path / "s.csv")
+    assert main(["train", str(tmp_path / "x.csv"), "--out", run, "--device", "cpu", "--no-verbose"]) == 0
+    assert main(["score", run, str(tmp_path / "new.csv"), "-o", out, "--explain"]) == 0
+    header, _, odd = rows_of(out)
+    told = dict(zip(header, odd, strict=True))
+    assert told["feature"] == "b"
+    assert float(told["expected"]) == pytest.approx(2, abs=0.5)  # a network that is shown the 9 reproduces most of it
+    assert float(told["high"]) < 4
+
+
 def test_a_look_at_a_table(people, capsys):
     root, _ = people
     assert main(["data", str(root / "people.csv")]) == 0

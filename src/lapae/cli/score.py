@@ -45,20 +45,28 @@ def scores(model: Model, x: Any) -> dict[str, Any]:
 
 
 def explained(model: Model, x: Any) -> dict[str, Any]:
-    """`scores`, the feature that did it, and what was expected there; feature -1 where none did."""
+    """`scores`, the feature that did it, and what was expected there; feature -1 where none did.
+
+    What a table expects is what its other values say: a network reproduces an odd value that it is shown.
+    """
     if model.space.kind == "series":
         return scores(model, x)
     import numpy as np
 
-    part = model.explain(x).reshape(len(x), -1)
+    judged, part = scores(model, x), model.explain(x).reshape(len(x), -1)
     first, total = part.argmax(1), part.sum(1)
     at, told = np.arange(len(x)), total > 0
-    ends = (model.reconstruct(x)[0], *model.interval(x))
+    if model.space.kind == "table" and model.likelihood.missing:  # what the others say of it
+        x = model.space.code(x).astype(float)
+        x[at, first] = np.nan
+        ends = (model.impute(x), *model.impute_interval(x))
+    else:
+        ends = (model.reconstruct(x)[0], *model.interval(x))
     kinds = [column.kind for column in model.space.columns or ()] or ["number"] * part.shape[1]
     there = told & np.isin(np.array(kinds)[first], ("number", "count"))
     expected = (np.where(there, np.asarray(end).reshape(len(x), -1)[at, first], np.nan) for end in ends)
     found = (np.where(told, first, -1), np.where(told, part.max(1) / total.clip(1e-12), 0.0), *expected)
-    return {**scores(model, x), **dict(zip(REASONS, found, strict=True))}
+    return {**judged, **dict(zip(REASONS, found, strict=True))}
 
 
 def main(arguments: Sequence[str]) -> int:

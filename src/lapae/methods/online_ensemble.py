@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lapae.config.methods import OnlineEnsembleOptions, OnlineOptions
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.base import BatchFactory, Draws, Method, NetworkFactory
+from lapae.methods.base import Draws, Method, NetworkFactory
 from lapae.methods.online import Online
 from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws
@@ -35,53 +35,51 @@ class OnlineEnsemble(Method):
         self.members = nn.ModuleList(Online(network, likelihood, own, n_data) for _ in range(options.members))
 
     @property
+    def _online(self) -> list[Any]:
+        """The members, with the noise that all have learned together."""
+        for member in self.members:
+            member._likelihood = self.likelihood  # pyright: ignore[reportArgumentType]
+        return list(self.members)
+
+    @property
     def temperature(self) -> float:
         """Of all members."""
-        return self._online(0).temperature
+        return self._online[0].temperature
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        for i in range(len(self.members)):
-            self._online(i).temperature = value
-
-    def _online(self, i: int) -> Online:
-        """A member, with the noise that all have learned together."""
-        member: Any = self.members[i]
-        member._likelihood = self.likelihood
-        return member
+        for member in self._online:
+            member.temperature = value
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """Sum over members of the mean negative log-likelihood at sampled weights."""
-        return torch.stack([self._online(i)(x, step) for i in range(len(self.members))]).sum()
+        return torch.stack([member(x, step) for member in self._online]).sum()
 
     def after_forward(self, step: Step) -> None:
         """Let the curvature of the step into the precisions."""
-        for i in range(len(self.members)):
-            self._online(i).after_forward(step)
+        for member in self._online:
+            member.after_forward(step)
 
     def after_backward(self, step: Step) -> None:
-        for i in range(len(self.members)):
-            self._online(i).after_backward(step)
+        for member in self._online:
+            member.after_backward(step)
 
     def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
         """The mean member's, to compare with methods of one network."""
-        found = [self._online(i).validate(x, step) for i in range(len(self.members))]
+        found = [member.validate(x, step) for member in self._online]
         return {name: torch.stack([one[name] for one in found]).mean(0) for name in found[0]}
-
-    def finish(self, batches: BatchFactory, n_data: int, step: Step) -> dict[str, float]:
-        for i in range(len(self.members)):
-            self._online(i).finish(batches, n_data, step)
-        return {}
 
     def draw(self, seeds: Sequence[int]) -> Draws:
         """Seed s draws from the posterior of member s modulo their number."""
-        n = len(self.members)
-        parts = [[place for place, seed in enumerate(seeds) if seed % n == i] for i in range(n)]
-        drawn = [self._online(i).draw_params([seeds[p] for p in part]) for i, part in enumerate(parts) if part]
-        back = torch.tensor([place for part in parts for place in part]).argsort()
+        members = self._online
+        turns = [[place for place, seed in enumerate(seeds) if seed % len(members) == i] for i in range(len(members))]
+        drawn = [
+            member.draw_params([seeds[p] for p in turn]) for member, turn in zip(members, turns, strict=True) if turn
+        ]
+        back = torch.tensor([place for turn in turns for place in turn]).argsort()
         stacked = {name: torch.cat([one[name] for one in drawn])[back] for name in drawn[0]}
-        return WeightDraws(self._online(0).network, stacked)
+        return WeightDraws(members[0].network, stacked)
 
     def draw_mean(self) -> Draws:
         """The first member's mean: weights of different members do not average to a network."""
-        return self._online(0).draw_mean()
+        return self._online[0].draw_mean()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lapae.predict.conformal import LEVELS, Radius, p_values
+from lapae.predict.holes import evenly, hide, patterns, several
 from lapae.predict.neighbours import places
 from lapae.predict.prediction import Prediction, join
 from lapae.predict.spread import Spread, fit_spread
@@ -27,8 +28,6 @@ from lapae.space import Column
 Predict = Callable[[Tensor], Prediction]
 """Data (B, *features) in the model's space -> their prediction, "codes" and "outputs"."""
 
-HIDE = (0.1, 0.6)
-"""Shares of values hidden from the network to learn how far imputed values are off: each datum has one of its own."""
 COPIES = 2000
 """Data to hide values of in a table; fewer are hidden several times over."""
 ITERATED = 32
@@ -42,9 +41,6 @@ FEW = 500
 training data too, and the data that steered training also make intervals: they are almost as good as unseen."""
 MOST_ROWS = 2000
 """Held-out data kept to compare with."""
-MOST_PATTERNS = 32
-"""Patterns of missing values in a call that are each compared on their own; more are grouped by how much is missing."""
-GROUPS = 8
 MOST_COLUMNS = 64
 """Columns that `explain` hides one by one; of more, the parts of the surprise alone speak."""
 SHARED = 4096
@@ -72,8 +68,17 @@ class Calibration:
     """Some training data, and some to hide values of, for `with_hidden`."""
     scarce: bool
     """Whether these are too few for deviations that fall with what the model calls ignorance."""
+    shift: Tensor
+    """What to add to predictions of `rows` and `more` where the model has seen them; empty where it has not."""
     hidden: Spread | None = None
     """Of values that are missing: learned when the first are to be filled in."""
+
+    def unseen(self, predict: Predict, x: Tensor) -> Prediction:
+        """Predictions of x, the first of `rows` and `more`, maybe with holes, as of data that were not seen."""
+        found = predict(x)
+        if not len(self.shift) or found.x_mean is None:
+            return found
+        return replace(found, x_mean=found.x_mean + self.shift[: len(x)])
 
     def with_hidden(self, complete: Predict) -> Calibration:
         """With the deviation of values that are missing, which `complete` fills in."""
@@ -98,7 +103,7 @@ class Calibration:
             same = self.rows.clone()
             turns = np.resize(np.arange(len(masks)), len(same))
             same.flatten(1)[torch.from_numpy(masks[turns])] = torch.nan
-            theirs = self.surprise(predict(same), same, self.own).double().numpy()
+            theirs = self.surprise(self.unseen(predict, same), same, self.own).double().numpy()
             p[members] = p_values(surprise[members], theirs)
             shift = (surprise[members] - np.nanmean(theirs)) / (np.nanstd(theirs) + 1e-12)
             surprise[members] = middle + width * shift
@@ -145,8 +150,9 @@ class Calibration:
     def anew(self, predict: Predict) -> Calibration:
         """The same for another way to predict: the held-out data are predicted in that way too."""
         every = torch.cat([self.rows, self.more])
-        radius = radius_of(predict(every), every, every, self.spread)
-        return replace(self, radius=radius, reference=self.surprise(predict(self.rows), self.rows, self.own))
+        radius = radius_of(self.unseen(predict, every), every, every, self.spread)
+        reference = self.surprise(self.unseen(predict, self.rows), self.rows, self.own)
+        return replace(self, radius=radius, reference=reference)
 
 
 def calibrate(
@@ -159,6 +165,7 @@ def calibrate(
     learned: bool = False,
     trained: bool = True,
     keep: bool = True,
+    others: Predict | None = None,
 ) -> Calibration:
     """Fit deviations and surprise, and take the held-out data in to compare with.
 
@@ -171,7 +178,9 @@ def calibrate(
         learned: whether the model was fitted to `valid` after all: then these make no intervals.
         trained: whether the network has learned data of this kind, or others only.
         keep: whether data are kept for `Calibration.with_hidden`.
+        others: predicts each of these data by a model of the others, where the trained one has seen them.
     """
+    model, predict = predict, others or predict
     steered = len(rows) > 0 and len(valid) > 0 and not learned
     valid = valid if len(valid) else train
     rows = valid if rows is valid or not len(rows) else rows[:MOST_ROWS]
@@ -186,10 +195,17 @@ def calibrate(
     surprise, own = _surprise(train, valid, rows, (known, found, of_rows), spread, table=table, trained=trained)
     more = valid[: len(valid) if few and steered else 0]
     every = torch.cat([rows, more])
-    radius = radius_of(predict(every), every, every, spread)
+    found = predict(every)
+    radius = radius_of(found, every, every, spread)
+    shift = every[:0]
+    if others is not None:
+        seen_by_all = model(every).x_mean
+        assert found.x_mean is not None
+        assert seen_by_all is not None
+        shift = found.x_mean - seen_by_all
     reference, n = surprise(of_rows, rows, own), (COPIES if table else ITERATED) if keep else 0
-    some, others = (part.clone() if len(part) <= n else several(part, n) for part in (train, seen))
-    return Calibration(spread, surprise, radius, rows, more, reference, own, some, others, scarce)
+    some, hideable = (evenly(part, n) for part in (train, seen))
+    return Calibration(spread, surprise, radius, rows, more, reference, own, some, hideable, scarce, shift)
 
 
 def _surprise(
@@ -233,42 +249,11 @@ def fit_hidden(complete: Predict, train: Tensor, valid: Tensor, *, table: bool, 
     return fit_spread(known, rows, found, seen, truth, least=least)
 
 
-def hide(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows (n, *features) as the network sees them, and what it does not see: NaN in place of the others."""
-    low, high = HIDE
-    share = low + (high - low) * torch.rand(len(rows), generator=generator)
-    gone = torch.rand(rows.shape, generator=generator) < share.reshape(-1, *(1 for _ in rows.shape[1:]))
-    return torch.where(gone, torch.nan, rows), torch.where(gone, rows, torch.nan)
-
-
-def several(rows: Tensor, n: int) -> Tensor:
-    """n of `rows` (m, *features), evenly from all; where they are fewer, each about n / m times."""
-    return rows[torch.linspace(0, len(rows) - 1, n).long()] if len(rows) >= n else rows[torch.arange(n) % len(rows)]
-
-
-def patterns(missing: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows of `missing` (B, F) that are compared together, and the masks (P, F) that held-out data are given for them.
-
-    Each pattern on its own where there are few; else groups of rows that lack about as much, with their masks by turns.
-    """
-    packed = np.packbits(missing, axis=1)  # one value per row, however many features there are
-    rows = packed.view(np.dtype((np.void, packed.shape[1]))).reshape(-1)
-    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
-    masks, which = missing[first], which.reshape(-1)
-    if len(masks) <= MOST_PATTERNS:
-        return [(np.flatnonzero(which == i), masks[i : i + 1]) for i in range(len(masks))]
-    share = missing.mean(1)
-    some = np.flatnonzero(share > 0)
-    order = some[np.argsort(share[some], kind="stable")]
-    groups = [(np.flatnonzero(share == 0), masks[:0])] if (share == 0).any() else []
-    return groups + [(part, missing[part]) for part in np.array_split(order, GROUPS) if len(part)]
-
-
 def to_file(calibration: Calibration) -> dict[str, Tensor]:
     """The tensors to save."""
     out = {f"spread.{name}": value for name, value in calibration.spread.tensors().items()}
     out |= {f"surprise.{name}": value for name, value in to_tensors(calibration.surprise).items()}
-    out |= {name: getattr(calibration, name) for name in ("rows", "more", "reference", "own", "known", "seen")}
+    out |= {name: getattr(calibration, name) for name in ("rows", "more", "reference", "own", "known", "seen", "shift")}
     out["scarce"] = torch.tensor(float(calibration.scarce))
     return out | {"radius": torch.from_numpy(calibration.radius.table)}
 
@@ -282,6 +267,8 @@ def from_file(tensors: dict[str, Tensor]) -> Calibration:
     spread = Spread(**part("spread"))
     radius = Radius(LEVELS, tensors["radius"].numpy())
     surprise = from_tensors(spread, part("surprise"))
-    rows, more, reference, known, seen = (tensors[name] for name in ("rows", "more", "reference", "known", "seen"))
+    rows, more, reference, known = (tensors[name] for name in ("rows", "more", "reference", "known"))
     own, scarce = tensors["own"].long(), bool(tensors["scarce"])
-    return Calibration(spread, surprise, radius, rows, more, reference, own, known, seen, scarce)
+    return Calibration(
+        spread, surprise, radius, rows, more, reference, own, known, tensors["seen"], scarce, tensors["shift"]
+    )

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from lapae.methods import Method
-from lapae.predict.calibrate import COPIES, Calibration, Predict, hide, several
+from lapae.predict.calibrate import COPIES, Calibration, Predict
 from lapae.predict.donors import MOST_FEATURES, Donors, Guess, fit_donors
 from lapae.predict.fill import is_masked
+from lapae.predict.holes import hide, several
 from lapae.predict.prediction import Prediction
 from lapae.predict.spread import fit_spread
 from lapae.space import Space

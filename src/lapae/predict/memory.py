@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lapae.methods.base import Draws, Method
 from lapae.predict.density import Density, fit_density, most_codes
+from lapae.predict.holes import evenly
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.statistics import expected
 
@@ -128,11 +129,6 @@ def draw_completions(
         generator = torch.Generator().manual_seed(seed)
         values = values + noise * torch.randn(values.shape, generator=generator, dtype=values.dtype)
     return torch.where(x.isnan(), values, x)
-
-
-def evenly(rows: Tensor, most: int) -> Tensor:
-    """At most so many of rows (n, …), from all over."""
-    return rows[torch.linspace(0, len(rows) - 1, min(len(rows), most)).long()]
 
 
 def encode(method: Method, x: Tensor) -> Tensor:

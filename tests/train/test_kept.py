@@ -1,0 +1,38 @@
+"""Principal components that training does not better: those of all data, judged by those of others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from lapae import LaplacianAutoencoder
+
+
+@pytest.fixture(scope="module")
+def rows() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(700, 4)) @ rng.normal(size=(4, 12)) + rng.normal(size=(700, 12))
+
+
+@pytest.fixture(scope="module")
+def model(rows) -> LaplacianAutoencoder:
+    found = LaplacianAutoencoder(latent_dim=6, epochs=1, random_state=0, device="cpu").fit(rows[:100])
+    assert found.model_.metrics["best_epoch"] == 0
+    return found
+
+
+def test_they_are_those_of_all_data(rows, model):
+    scale = np.asarray(model.model_.space.scale).ravel()
+    pca = PCA(6).fit(rows[:100] / scale)
+    expected = pca.inverse_transform(pca.transform(rows[100:] / scale)) * scale
+    np.testing.assert_allclose(model.reconstruct(rows[100:]), expected, atol=1e-3)
+
+
+def test_calibration_data_count_as_unseen_however_they_are_predicted(model):
+    """Predicted by components that they have a part in they would look more usual, and intervals would be narrow."""
+    inner = model.model_
+    known = inner.calibration
+    again = known.anew(inner.predict)
+    np.testing.assert_allclose(again.radius.table, known.radius.table, rtol=1e-5)
+    np.testing.assert_allclose(again.reference, known.reference, rtol=1e-5)
