@@ -9,6 +9,9 @@ others the CRPS is the absolute error. One configuration for all tables; of larg
 
 mcar hides values at random. mar leaves a third of the columns whole, and hides values of the others more often in rows
 where a random mixture of these is large. mnar hides large values of every column more often than small ones.
+
+With --methods mice: miceforest (`pip install miceforest`), 20 data sets, their median as the best guess, their quantiles
+as intervals.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ MOST_ROWS = 2000
 COMPLETIONS = 100
 LEVEL = 0.9
 METHODS = ("lapae", "trees", "knn", "mean")
+DRAWS = 20
+"""Data sets of miceforest, which takes seconds for each."""
 PUBLISHED = ("mae", "rmse", "crps", "coverage", "width", "seconds")
 
 
@@ -87,7 +92,20 @@ def imputers(seed: int) -> dict[str, Callable[[np.ndarray], dict[str, Any]]]:
     def mean(x: np.ndarray) -> dict[str, Any]:
         return {"filled": SimpleImputer(keep_empty_features=True).fit_transform(x)}
 
-    return {"lapae": ours, "trees": trees, "knn": knn, "mean": mean}
+    def mice(x: np.ndarray) -> dict[str, Any]:
+        import pandas as pd
+        from miceforest import ImputationKernel  # pyright: ignore[reportMissingImports]
+
+        varies = np.nanstd(x, 0) > 0
+        frame = pd.DataFrame(x[:, varies], columns=[f"c{i}" for i in np.flatnonzero(varies)])
+        kernel = ImputationKernel(frame, num_datasets=DRAWS, random_state=seed)
+        kernel.mice(5, num_threads=1)
+        drawn = np.repeat(np.where(np.isnan(x), np.nanmean(x, 0), x)[None], DRAWS, 0)
+        drawn[:, :, varies] = [kernel.complete_data(i).to_numpy(float) for i in range(DRAWS)]
+        low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+        return {"filled": np.median(drawn, 0), "low": low, "high": high, "completions": drawn}
+
+    return {"lapae": ours, "trees": trees, "mice": mice, "knn": knn, "mean": mean}
 
 
 def crps(completions: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -140,7 +158,7 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=[0.2, 0.5])
     parser.add_argument("--patterns", nargs="+", default=["mcar"], choices=["mcar", "mar", "mnar"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=[*METHODS, "mice"])
     parser.add_argument("--out", type=Path, help="JSON of all rows; what is in it already is not run again")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
