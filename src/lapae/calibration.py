@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lapae.config import MethodConfig
-from lapae.data import Data
+from lapae.data import Data, Split
 from lapae.methods.building import restart
 from lapae.model import Model
 from lapae.models.threads import few_threads
@@ -55,9 +55,23 @@ def calibrate(model: Model, data: Data, *, kept: bool = False) -> None:
     most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
     many = some(model, data.train.x, most) if len(data.train.x) > MOST_ROWS else None
     how: dict[str, Any] = {"learned": bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0}
-    if kept and 2 * FOLDS <= len(data.train.x) + len(data.valid.x) + len(data.calib.x) <= FEW:
+    if kept and not model.space.tile and 2 * FOLDS <= len(data.train.x) + len(data.valid.x) + len(data.calib.x) <= FEW:
         how = {"others": of_others(model, torch.cat([train, valid, calib]))}
     model.calibrate(train, valid, calib, many, **how)
+    if data.calib.groups is not None:
+        compare_images(model, data.calib)
+
+
+def compare_images(model: Model, held: Split) -> None:
+    """Have a model of tiles know how unusual the most unusual tile of an image is: `held` are all tiles of images."""
+    assert model.calibration is not None
+    assert held.groups is not None
+    blocks = np.array_split(np.arange(len(held.x)), -(-len(held.x) // MOST_ROWS)) if len(held.x) else []
+    found = [model.calibration.compare(model.predict, some(model, held.x[block]))[0] for block in blocks]
+    of = np.unique(held.groups, return_inverse=True)[1]
+    images = np.full(of.max(initial=-1) + 1, -np.inf)
+    np.maximum.at(images, of, np.concatenate([*found, np.empty(0)]))
+    model.calibration = replace(model.calibration, images=torch.from_numpy(images))
 
 
 def of_others(model: Model, x: Tensor) -> Callable[[Tensor], Prediction]:

@@ -70,6 +70,7 @@ def load_data(config: DataConfig) -> Data:
         stride=config.stride,
         image_size=config.image_size,
         fit=config.fit,
+        tile=config.tile,
         skip_bad=config.skip_bad,
         limit=config.limit,
     )
@@ -78,7 +79,9 @@ def load_data(config: DataConfig) -> Data:
 def some_rows(space: Space, *splits: Split) -> torch.Tensor:
     """Data of splits to take principal components of, in the model's space: (n, *model_shape)."""
     most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_VALUES // math.prod(space.model_shape)))
-    return torch.from_numpy(space.convert(np.concatenate([np.asarray(split.x[:most]) for split in splits])))
+    even = (np.unique(np.linspace(0, len(split.x) - 1, min(len(split.x), most)).astype(int)) for split in splits)
+    rows = [np.asarray(split.x[index]) for split, index in zip(splits, even, strict=True)]
+    return torch.from_numpy(space.convert(np.concatenate(rows)))
 
 
 def check_values(data: Data, likelihood: Likelihood) -> None:

@@ -11,7 +11,12 @@ import pytest
 from pages import ROOT
 from PIL import Image
 
-PICTURES = {"sensors": ["sensors.png"], "imputation": ["intervals.png"], "images": ["map.png", "unusual.png"]}
+PICTURES = {
+    "sensors": ["sensors.png"],
+    "imputation": ["intervals.png"],
+    "images": ["map.png", "unusual.png"],
+    "fabric": ["tiles.png"],
+}
 
 
 def test_every_example_is_short_and_known():

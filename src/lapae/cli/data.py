@@ -35,6 +35,8 @@ class DataCommand:
     """Steps of a window, of a series."""
     stride: int | None = None
     """Steps from one window of a series to the next."""
+    tile: int | None = None
+    """Side of tiles, of large images."""
     data_dir: Path | None = None
     """Folder of the data sets; $LAPAE_DATA where not given."""
     json: bool = False
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError(f"{command.name!r}: expected one file after lapae data")
         from lapae.data.look import look
 
-        options = {name: getattr(command, name) for name in ("label_column", "window", "stride", "data_dir")}
+        options = {name: getattr(command, name) for name in ("label_column", "window", "stride", "tile", "data_dir")}
         found = look(command.action, **options)
         print(json.dumps(asdict(found)) if command.json else told(found))
         return 0

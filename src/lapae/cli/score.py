@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
@@ -24,11 +25,14 @@ class ScoreCommand(PredictCommand):
     The output has a row for each datum, in the order of the input, with the columns of a table that are no features
     (an index, a label) or the name of the image file. The score is higher for more normal data. New normal data are
     called outliers at the rate that --rate gives. A series (time, channels) has a row for each step: the mean score of
-    the windows that hold it, and how unusual each channel is in it.
+    the windows that hold it, and how unusual each channel is in it. A model of tiles (lapae train --tile) scores large
+    images: a row for each, with its most unusual tile.
     """
 
     rate: float = 0.05
     """Rate at which new normal data are called outliers."""
+    maps: Path | None = None
+    """Folder to write a picture of each image into, red where it is unusual."""
     explain: bool = False
     """Also write the feature that contributes most to how unusual a datum is, its share, and what was expected there
     with its 90 % interval; nothing where no feature is unusual."""
@@ -40,6 +44,10 @@ def scores(model: Model, x: Any) -> dict[str, Any]:
         from lapae.cli.steps import window_scores
 
         return window_scores(model, x)
+    if model.space.tile:
+        from lapae.cli.tiles import image_scores
+
+        return image_scores(model, x)
     surprise, p = model.surprise(x)
     return {"score": -surprise, "p_value": p, "log_likelihood": model.log_likelihood(x)}
 
@@ -49,7 +57,7 @@ def explained(model: Model, x: Any) -> dict[str, Any]:
 
     What a table expects is what its other values say: a network reproduces an odd value that it is shown.
     """
-    if model.space.kind == "series":
+    if model.space.kind == "series" or model.space.tile:
         return scores(model, x)
     import numpy as np
 
@@ -79,7 +87,14 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.runs.outputs import csv_rows, write_arrays
     from lapae.train.distributed import rank
 
-    model, source, blocks = command.predictions(explained if command.explain else scores, "scoring")
+    of = explained if command.explain else scores
+    if command.maps is not None:
+        from lapae.cli.maps import mapped, writing
+
+        model, source, blocks = command.predictions(mapped(of), "scoring")
+        blocks = writing(blocks, command.maps, model) if rank() == 0 else blocks
+    else:
+        model, source, blocks = command.predictions(of, "scoring")
     if rank() > 0:
         return hand_over(blocks)
     least = -model.threshold(command.rate)
@@ -89,11 +104,20 @@ def main(arguments: Sequence[str]) -> int:
         n, n_outliers = write_steps(source, blocks, command.out, model, least)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
     columns = [*COLUMNS, *(REASONS if command.explain else ())]
+    if model.space.tile:
+        from lapae.cli.tiles import image_rows
+
+        blocks, columns = image_rows(blocks), ["score", "p_value"]
+
+    def marked(found: dict[str, np.ndarray]) -> np.ndarray:
+        assert model.calibration is not None
+        return model.calibration.flagged(-found["score"], found["p_value"], command.rate, images=model.space.tile)
+
     n = n_outliers = 0
     if suffix != ".csv":
         parts = [rows.found for rows in blocks]
         found = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in columns}
-        found["outlier"] = found["score"] < least
+        found["outlier"] = marked(found)
         n, n_outliers = len(found["score"]), int(found["outlier"].sum())
         write_arrays(command.out, found)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
@@ -101,8 +125,8 @@ def main(arguments: Sequence[str]) -> int:
     first = next(blocks, None)
     with csv_rows(command.out, [*(first.names if first else []), *columns, "outlier"]) as write:
         while first is not None:
-            marks = (first.found["score"] < least).astype(int)
-            cells = {name: list(map(repr, values.tolist())) for name, values in first.found.items()}
+            marks = marked(first.found).astype(int)
+            cells = {name: list(map(repr, values.tolist())) for name, values in first.found.items() if name in columns}
             if command.explain and names is not None:
                 cells["feature"] = [names[i] if i >= 0 else "" for i in first.found["feature"]]
                 for name in REASONS[2:]:

@@ -92,6 +92,10 @@ def write_values(
         from lapae.cli.steps import made_steps
 
         blocks = made_steps(source, blocks)
+    elif model.space.tile:
+        from lapae.cli.tiles import made_images
+
+        blocks = made_images(blocks)
     if isinstance(source, TableReader):
         n, made = write_table(source, out, blocks, ends=level is not None)
     elif isinstance(source, ArrayReader):

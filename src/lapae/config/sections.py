@@ -45,6 +45,9 @@ class DataConfig:
     """Side of the square that the images of a folder are fitted into."""
     fit: Literal["border", "crop", "stretch"] | None = None
     """How images of a folder that are not all of one size are brought to one; border where not given."""
+    tile: int | None = None
+    """Side of the square tiles that large images of a folder are cut into, to learn them at full size; images are then
+    scored as a whole."""
     allow_nan: bool = False
     """Missing values (NaN, empty cells) are taken as such by default, where the likelihood can. With this option the
     model takes them even if the training data have none."""

@@ -35,6 +35,7 @@ FOR = {
     "stride": "series: tables, and arrays (time, channels)",
     "image_size": f"{FOLDERS} and for celeba",
     "fit": FOLDERS,
+    "tile": FOLDERS,
     "skip_bad": FOLDERS,
 }
 """What options are for."""
@@ -57,6 +58,7 @@ def load(
     stride: int | None = None,
     image_size: int | None = None,
     fit: Fit | None = None,
+    tile: int | None = None,
     skip_bad: bool = False,
 ) -> Data:
     """Load a data set and split it.
@@ -80,10 +82,11 @@ def load(
         stride: steps from one window to the next; half a window where not given.
         image_size: height and width that the images of a folder, or of CelebA, are brought to.
         fit: border, crop or stretch: how images of a folder are brought to one size.
+        tile: cut the images of a folder into squares of this side, instead of bringing them to one size.
         skip_bad: leave out images of a folder that cannot be read, with a warning each.
     """
     given = {"label_column": label_column, "columns": columns, "drop": drop, "window": window, "stride": stride}
-    given |= {"image_size": image_size, "fit": fit, "skip_bad": skip_bad or None, "allow_nan": allow_nan}
+    given |= {"image_size": image_size, "fit": fit, "tile": tile, "skip_bad": skip_bad or None, "allow_nan": allow_nan}
     records = _read(source, data_folder(data_dir), {k: value for k, value in given.items() if value is not None})
     options = {"validation": validation, "calibration": calibration, "test": test, "seed": seed, "limit": limit}
     try:

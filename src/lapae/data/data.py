@@ -12,7 +12,8 @@ from lapae.data.arrays import examine
 from lapae.data.frame import table_records
 from lapae.data.labels import as_classes
 from lapae.data.source import Records, Split, take
-from lapae.data.splits import partition
+from lapae.data.splits import LEAST_TO_SPLIT, partition
+from lapae.data.tiles import divide_images
 from lapae.space import Space
 from lapae.space.frames import as_frame
 
@@ -104,10 +105,14 @@ class Data:
         records = without_absurd(records)
         if records.stride is not None:  # windows that share a step are in the same part
             options["gap"] = -(-records.x.shape[1] // records.stride) - 1
-        parts = partition(len(records.x), records.partition, **options)
-        train, valid, calib, held_out = (
-            Split(take(records.x, index), None if records.y is None else records.y[index], index) for index in parts
-        )
+        whole = records.groups is not None and records.groups.max() + 1 >= LEAST_TO_SPLIT
+        parts = divide_images(records, **options) if whole else partition(len(records.x), records.partition, **options)
+
+        def part(index: np.ndarray) -> Split:
+            y, groups = (None if of is None else of[index] for of in (records.y, records.groups if whole else None))
+            return Split(take(records.x, index), y, index, groups)
+
+        train, valid, calib, held_out = map(part, parts)
         space = Space.of(
             train.x,
             most=records.most,
@@ -118,5 +123,6 @@ class Data:
             label_names=records.label_names,
             missing=records.missing,
             fit=records.fit,
+            tile=records.groups is not None,
         )
         return cls(space, train, valid, calib, held_out)

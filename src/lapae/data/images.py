@@ -14,8 +14,10 @@ from lapae.data.decode import SUFFIXES, Header, decode, in_threads, read_header,
 from lapae.data.progress import progress
 from lapae.data.reader import Block, Progress, Reader
 from lapae.data.source import Lazy, Records
+from lapae.data.tiles import LEAST_TILE, Tiles, check_tile
 from lapae.errors import DataError
 from lapae.space import Fit, Space
+from lapae.space.tiles import corners, cut_tiles
 
 DEFAULT_SIZE = 64
 LARGEST_COMMON_SIZE = 128
@@ -32,6 +34,7 @@ class ImageReader(Reader):
         image_size: side of the square that images to train on are fitted into; by default their own size where all
             agree and it is at most 128, else 64.
         fit: border, crop or stretch: how an image of another shape is brought to that size.
+        tile: side of the squares that images to train on are cut into, at full size.
         skip_bad: leave out what cannot be read.
         resize: fit images of another size than the model's also where those of training were all of one size.
         alpha: pixels that are transparent are missing.
@@ -45,6 +48,7 @@ class ImageReader(Reader):
         *,
         image_size: int | None = None,
         fit: Fit | None = None,
+        tile: int | None = None,
         skip_bad: bool = False,
         resize: bool = False,
         alpha: bool = False,
@@ -52,7 +56,9 @@ class ImageReader(Reader):
     ) -> None:
         super().__init__(path, space)
         self.skip_bad, self.alpha, self.any_colour = skip_bad, alpha, any_colour
-        self.image_size = image_size
+        self.image_size, self.tile = image_size, tile
+        if tile is not None and (tile < LEAST_TILE or image_size is not None or fit is not None):
+            raise DataError(f"tile={tile}: expected at least {LEAST_TILE}, and no image_size or fit beside it")
         self.fit: Fit = fit or "border"
         if space is not None:
             if space.kind != "image" or space.model_shape[0] not in (1, 3):
@@ -66,31 +72,32 @@ class ImageReader(Reader):
 
     def records(self) -> Records:
         """All images, decoded when they are needed; gray if all are, else RGB. `skip_bad` decodes all of them once."""
-        found = _headers(self.folder, self.files, partial(_sound, skip_bad=self.skip_bad))
+        found = _headers(self.folder, self.files, partial(_sound, skip_bad=self.skip_bad, tile=self.tile or 1))
         paths = [path for path, header in zip(self.files, found, strict=True) if header is not None]
         headers = [header for header in found if header is not None]
         if not paths:
             raise DataError(f"{self.folder}: none of its {len(self.files)} images can be read")
         classes = _classes(self.folder, paths)
+        names = tuple(sorted(set(classes)))
+        number = {name: i for i, name in enumerate(names)}
+        y = np.array([number[c] for c in classes], dtype=np.int64) if names else None
+        about: dict[str, Any] = {"name": self.folder.resolve().name, "label_names": names or None}
+        if self.tile is not None:
+            tiles = Tiles(paths, headers, self.tile)
+            return Records(x=tiles, y=None if y is None else y[tiles.image], groups=tiles.image, **about)
         sizes = {header.size for header in headers}
         size = (self.image_size or DEFAULT_SIZE, self.image_size or DEFAULT_SIZE)
         if self.image_size is None and len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_COMMON_SIZE:
             size = next(iter(sizes))
-        names = tuple(sorted(set(classes)))
-        number = {name: i for i, name in enumerate(names)}
-        return Records(
-            name=self.folder.resolve().name,
-            x=ImageFiles(paths, size, gray=all(header.gray for header in headers), fit=self.fit),
-            y=np.array([number[c] for c in classes], dtype=np.int64) if names else None,
-            label_names=names or None,
-            fit=None if sizes == {size} else self.fit,
-        )
+        files = ImageFiles(paths, size, gray=all(header.gray for header in headers), fit=self.fit)
+        return Records(x=files, y=y, fit=None if sizes == {size} else self.fit, **about)
 
     def _read(self, progress: Progress) -> Iterator[Block]:
-        """Images in the order of their names."""
-        for index, start in enumerate(range(0, self.size, self.block_size)):
+        """Images in the order of their names; of a model of tiles, those of one image per block."""
+        at_once = 1 if self.space.tile else self.block_size
+        for index, start in enumerate(range(0, self.size, at_once)):
             images, files = [], []
-            names = self.files[start : start + self.block_size]
+            names = self.files[start : start + at_once]
             if not self._mine(index):
                 progress(len(names))
                 continue
@@ -104,11 +111,25 @@ class ImageReader(Reader):
                     self.skipped.append(str(error))
                 progress(1)
             if images:
-                yield Block(self.space.as_given(np.stack(images)), ["file"], files, index)
+                yield (
+                    self._tiles(images[0], files[0], index)
+                    if self.space.tile
+                    else Block(self.space.as_given(np.stack(images)), ["file"], files, index)
+                )
+
+    def _tiles(self, image: np.ndarray, file: list[str], index: int) -> Block:
+        """The tiles of an image (C, H, W), and where they are in it."""
+        tile = self.space.model_shape[-1]
+        at = corners(image.shape[1:], tile)  # pyright: ignore[reportArgumentType]
+        cells = [[*file, str(row), str(column)] for row, column in at.tolist()]
+        return Block(self.space.as_given(cut_tiles(image, tile, at)), ["file", "row", "column"], cells, index)
 
     def _pixels(self, path: Path) -> np.ndarray:
-        channels, height, width = self.space.model_shape
+        channels, *size = self.space.model_shape
         header = read_header(path)
+        if self.space.tile:
+            check_tile(path, header.size, size[0])
+        height, width = header.size if self.space.tile else size
         if channels == 1 and not header.gray and not self.any_colour:
             raise DataError(f"{path}: a colour image, the model takes gray ones")
         if header.size != (height, width) and not self.resize:
@@ -184,10 +205,11 @@ def _headers(folder: Path, paths: list[Path], read: Callable[[Path], Header | No
     return headers
 
 
-def _sound(path: Path, *, skip_bad: bool) -> Header | None:
-    """The header of an image; with `skip_bad` None where the file is not sound to its end."""
+def _sound(path: Path, *, skip_bad: bool, tile: int) -> Header | None:
+    """The header of an image that holds a tile; with `skip_bad` None where the file is not sound to its end."""
     try:
         header = read_header(path)
+        check_tile(path, header.size, tile)
         if skip_bad:
             decode(path, header.size, gray=header.gray)
         return header

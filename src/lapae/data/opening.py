@@ -18,7 +18,7 @@ SUFFIXES = (*CSV, *PARQUET, *ARRAYS)
 OPTIONS = {
     ArrayReader: {"allow_nan", "any_range", "window", "stride"},
     TableReader: {"allow_nan", "any_range", "label_column", "columns", "drop", "window", "stride", "written"},
-    ImageReader: {"image_size", "fit", "skip_bad", "resize", "alpha", "any_colour"},
+    ImageReader: {"image_size", "fit", "tile", "skip_bad", "resize", "alpha", "any_colour"},
 }
 
 

@@ -69,6 +69,8 @@ class Split:
     """(N,) integer classes, or (N, A) attributes that are 0 or 1; None where there are no labels."""
     rows: np.ndarray | None = None
     """(N,) where they stand in the set that was split, from 0; None where they are all of it."""
+    groups: np.ndarray | None = None
+    """(N,) the image that each is a tile of, where images were split as a whole."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -98,3 +100,5 @@ class Records:
     """How images of other sizes are brought to one."""
     stride: int | None = None
     """Of windows of a series, which are split in time."""
+    groups: np.ndarray | None = None
+    """(N,) the image that each tile is of, from 0. All of one are in one split, but where images are few."""

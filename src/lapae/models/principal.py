@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +18,8 @@ from lapae.curvature import Sum
 
 ENOUGH, MOST_VALUES, EXACT = 4000, 2**26, 2**24
 """Data to take the components from, at most, and values of them; up to `EXACT` values in 64 bits."""
+SMALL = 300
+"""Side of a matrix up to which all its eigenvalues are found at once."""
 LEAST = 1e-4
 """Variance of a component, at least, as a share of the largest: below, codes would be noise blown up."""
 
@@ -49,17 +52,36 @@ def principal_components(x: Tensor, k: int) -> Components:
     n, d = gap.shape
     k = min(k, d)
     if n < d:  # the smaller of the two matrices has the same eigenvalues
-        values, rotation = torch.linalg.eigh((gap @ gap.T).double())
-        values, rotation = values[-k:], rotation[:, -k:]
+        values, rotation = largest((gap @ gap.T).double(), k)
         vectors = (gap.T @ rotation.to(gap.dtype)).double() / values.clamp_min(1e-12).sqrt()
     else:
-        values, vectors = torch.linalg.eigh((gap.T @ gap).double())
-    values, vectors = values.flip(0)[:k] / n, vectors.flip(1)[:, :k]
+        values, vectors = largest((gap.T @ gap).double(), k)
+    values = values / n
     if vectors.shape[1] < k:  # fewer data than components: the others say nothing
         missing = k - vectors.shape[1]
         vectors = torch.cat([vectors, vectors.new_zeros(d, missing)], 1)
         values = torch.cat([values, values.new_zeros(missing)])
     return Components(mean.double(), vectors, values.clamp_min(0))
+
+
+def largest(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest eigenvalues of a symmetric matrix (m, m), decreasing, and their vectors (m, k).
+
+    Few of many are found by iteration (Lanczos), to the precision of the numbers: all of them take m³ operations.
+    """
+    m = len(matrix)
+    if m > SMALL and 4 * k <= m:
+        from scipy.sparse.linalg import ArpackError, eigsh
+
+        try:
+            start = np.random.default_rng(0).standard_normal(m)
+            values, vectors = eigsh(matrix.cpu().numpy(), k, which="LA", v0=start)
+            order = np.argsort(-values)
+            return torch.from_numpy(values[order]).to(matrix), torch.from_numpy(vectors[:, order]).to(matrix)
+        except ArpackError:  # no convergence
+            pass
+    values, vectors = torch.linalg.eigh(matrix)
+    return values.flip(0)[:k], vectors.flip(1)[:, :k]
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.predict.conformal import LEVELS, Radius, p_values
+from lapae.predict.conformal import LEVELS, Radius, p_values, threshold
 from lapae.predict.holes import evenly, hide, patterns, several
 from lapae.predict.neighbours import places
 from lapae.predict.prediction import Prediction, join
@@ -70,6 +70,8 @@ class Calibration:
     """Whether these are too few for deviations that fall with what the model calls ignorance."""
     shift: Tensor
     """What to add to predictions of `rows` and `more` where the model has seen them; empty where it has not."""
+    images: Tensor
+    """(k,): the greatest surprise among all tiles of held-out images, of a model of tiles; empty else."""
     hidden: Spread | None = None
     """Of values that are missing: learned when the first are to be filled in."""
 
@@ -152,7 +154,20 @@ class Calibration:
         every = torch.cat([self.rows, self.more])
         radius = radius_of(self.unseen(predict, every), every, every, self.spread)
         reference = self.surprise(self.unseen(predict, self.rows), self.rows, self.own)
-        return replace(self, radius=radius, reference=reference)
+        return replace(self, radius=radius, reference=reference, images=self.images[:0])
+
+    def of_image(self, surprise: np.ndarray, p: np.ndarray) -> tuple[float, float]:
+        """Surprise and p-value of an image, from those of all its tiles (m,): that of the most unusual tile, compared
+        with those of held-out images; without these, its p-value times the number of tiles (Bonferroni)."""
+        most = float(surprise.max())
+        if len(self.images):
+            return most, float(p_values(np.array([most]), self.images.double().numpy())[0])
+        return most, min(1.0, float(p.min()) * len(p))
+
+    def flagged(self, surprise: np.ndarray, p: np.ndarray, rate: float, *, images: bool = False) -> np.ndarray:
+        """Which data, or whole images of a model of tiles, are flagged so that new normal ones are at `rate`."""
+        held = self.images if images else self.reference
+        return surprise > threshold(held.double().numpy(), rate) if len(held) else p <= rate
 
 
 def calibrate(
@@ -205,7 +220,8 @@ def calibrate(
         shift = found.x_mean - seen_by_all
     reference, n = surprise(of_rows, rows, own), (COPIES if table else ITERATED) if keep else 0
     some, hideable = (evenly(part, n) for part in (train, seen))
-    return Calibration(spread, surprise, radius, rows, more, reference, own, some, hideable, scarce, shift)
+    held = (reference, own, some, hideable, scarce, shift)
+    return Calibration(spread, surprise, radius, rows, more, *held, images=reference[:0])
 
 
 def _surprise(
@@ -253,7 +269,10 @@ def to_file(calibration: Calibration) -> dict[str, Tensor]:
     """The tensors to save."""
     out = {f"spread.{name}": value for name, value in calibration.spread.tensors().items()}
     out |= {f"surprise.{name}": value for name, value in to_tensors(calibration.surprise).items()}
-    out |= {name: getattr(calibration, name) for name in ("rows", "more", "reference", "own", "known", "seen", "shift")}
+    out |= {
+        name: getattr(calibration, name)
+        for name in ("rows", "more", "reference", "own", "known", "seen", "shift", "images")
+    }
     out["scarce"] = torch.tensor(float(calibration.scarce))
     return out | {"radius": torch.from_numpy(calibration.radius.table)}
 
@@ -269,6 +288,5 @@ def from_file(tensors: dict[str, Tensor]) -> Calibration:
     surprise = from_tensors(spread, part("surprise"))
     rows, more, reference, known = (tensors[name] for name in ("rows", "more", "reference", "known"))
     own, scarce = tensors["own"].long(), bool(tensors["scarce"])
-    return Calibration(
-        spread, surprise, radius, rows, more, reference, own, known, tensors["seen"], scarce, tensors["shift"]
-    )
+    held = (reference, own, known, tensors["seen"], scarce, tensors["shift"])
+    return Calibration(spread, surprise, radius, rows, more, *held, images=tensors.get("images", reference[:0]))

@@ -60,6 +60,8 @@ class Space:
     """How images of other sizes were brought to this one; None where all were of one size."""
     stride: int | None = None
     """Steps between the windows of a series."""
+    tile: bool = False
+    """Whether images are tiles of larger ones."""
 
     @classmethod
     def of(
@@ -80,7 +82,7 @@ class Space:
             columns: of a table.
             values: what the values are like, where that is known already.
             stride: x are windows of a series, so many steps apart.
-            about: other fields: `name`, `label_names`, `missing`, `fit`.
+            about: other fields: `name`, `label_names`, `missing`, `fit`, `tile`.
         """
         shape, about = tuple(x.shape[1:]), {"n_data": len(x), "stride": stride, **about}
         columns = None if columns is None else tuple(columns)
@@ -239,10 +241,8 @@ class Space:
         if self._spans is None:
             return tuple(np.broadcast_to(v, shape).ravel() for v in (self.offset, self.scale))  # pyright: ignore
         judged = np.isin(np.arange(shape[0]), self._spans.of_kind("number", "count"))
-        first = self._spans.starts[:-1]
-        return tuple(
-            np.where(judged, np.broadcast_to(v, self.model_shape)[first], np.nan) for v in (self.offset, self.scale)
-        )  # pyright: ignore
+        every = (np.broadcast_to(v, self.model_shape)[self._spans.starts[:-1]] for v in (self.offset, self.scale))
+        return tuple(np.where(judged, v, np.nan) for v in every)  # pyright: ignore
 
     def describe(self, n: int | None = None) -> str:
         """One line: how many (`n`, else those of training), and what they are."""
@@ -251,8 +251,8 @@ class Space:
         if self.kind == "image":
             channels, height, width = self.model_shape
             colour = {1: "gray", 3: "colour"}.get(channels, f"{channels}-channel")
-            fitted = {None: "", "border": ", with borders", "crop": ", cropped", "stretch": ", stretched"}[self.fit]
-            return f"{n:,} {colour} images of {height}x{width}{fitted}"
+            fitted = {"border": ", with borders", "crop": ", cropped", "stretch": ", stretched"}.get(self.fit or "", "")
+            return f"{n:,} {colour} {'tiles' if self.tile else 'images'} of {height}x{width}{fitted}"
         what = f"rows of {size} columns" if self.kind == "table" else f"arrays of {size}"
         if self.kind == "series":
             what = f"windows of {self.shape[0]} steps, {self.stride} apart, of {self.shape[1]} channels"

@@ -42,6 +42,7 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
         "offset": offset if offset.ndim else float(offset),
         "scale": scale if scale.ndim else float(scale),
         "missing": bool(values["missing"]),
+        "tile": bool(values.get("tile", False)),
         "name": str(values["name"]),
     }
 

@@ -1,0 +1,45 @@
+"""Large images: what was found for tiles, as what it says of each image and its pixels. A block holds one image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lapae.cli.values import Made
+from lapae.space.tiles import fold_tiles
+
+if TYPE_CHECKING:
+    from lapae.cli.shared import Rows
+    from lapae.model import Model
+
+
+def image_scores(model: Model, x: Any) -> dict[str, Any]:
+    """The score of an image from those of its tiles x (m, *shape), its p-value, and which tile is the most unusual."""
+    assert model.calibration is not None
+    surprise, p = model.surprise(x)
+    most, p_value = model.calibration.of_image(surprise, p)
+    found = {"score": -most, "p_value": p_value, "worst": int(surprise.argmax())}
+    return {name: np.array([value]) for name, value in found.items()}
+
+
+def image_rows(blocks: Iterator[Rows]) -> Iterator[Rows]:
+    """The blocks of images, each with one row: its file and the place of its most unusual tile."""
+    for rows in blocks:
+        yield replace(rows, cells=[rows.cells[int(rows.found["worst"][0])]])
+
+
+def corners_of(cells: list[list[str]]) -> np.ndarray:
+    """Upper left corners (m, 2) of the tiles of a block."""
+    return np.array([[int(row), int(column)] for _, row, column in cells])
+
+
+def made_images(blocks: Iterator[Made]) -> Iterator[Made]:
+    """Whole images from their tiles: values and ends of intervals are means where tiles overlap."""
+    for made in blocks:
+        at = corners_of(made.block.cells)
+        x, ours, *ends = (fold_tiles(part, at)[None] for part in (made.x, made.ours, *(made.ends or ())))
+        block = replace(made.block, names=["file"], cells=[made.block.cells[0][:1]])
+        yield Made(block, x, ours > 0, (ends[0], ends[1]) if ends else None)
