@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from cases import CASES, dense, seeded
+from narrow import sure
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -370,7 +371,7 @@ def test_the_memory_budget_bounds_the_memory():
         with torch.profiler.profile(profile_memory=True) as trace:
             ggn_diagonal(module, x, method="exact", memory_budget=budget)
         live = highest = 0
-        for event in trace.profiler.kineto_results.events():
+        for event in sure(sure(trace.profiler).kineto_results).events():
             if event.name() == "[memory]":
                 live += event.nbytes()
                 highest = max(highest, live)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import sure
 
 from lapae.data import Data, DataError
 from lapae.space import Space
@@ -59,7 +60,7 @@ def test_a_mixed_frame_goes_in_as_it_is():
     (warning,) = told
     for name in ("note", "user_id", "unit", "nothing"):
         assert f"'{name}' (" in str(warning.message)
-    assert [column.kind for column in data.space.columns if column.name != "pair"] == KINDS
+    assert [column.kind for column in sure(data.space.columns) if column.name != "pair"] == KINDS
     assert data.space.missing
 
 
@@ -72,7 +73,7 @@ def test_spans_of_the_likelihoods():
         ("gaussian", 6, 8),
         ("categorical", 8, 11),
     )
-    assert space.feature_names[1:4] == ("city=Bonn", "city=Oslo", "city=Rome")
+    assert sure(space.feature_names)[1:4] == ("city=Bonn", "city=Oslo", "city=Rome")
     assert space.model_shape == (11,)
     assert space.describe() == (
         "120 rows of 7 columns (1 count, 2 categories, 2 booleans, 1 date, 1 number), with missing values"
@@ -148,12 +149,12 @@ def test_new_categories_are_missing_with_one_warning():
 
 def test_columns_are_chosen():
     frame = mixed()
-    assert [c.name for c in Data.of(frame, columns=["weight", "city"], **ALL).space.columns] == ["weight", "city"]
+    assert [c.name for c in sure(Data.of(frame, columns=["weight", "city"], **ALL).space.columns)] == ["weight", "city"]
     dropped = Data.of(frame, drop=["city", -1], **ALL).space
-    assert [c.name for c in dropped.columns] == ["age", "active", "member", "since", "weight"]
+    assert [c.name for c in sure(dropped.columns)] == ["age", "active", "member", "since", "weight"]
     data = Data.of(frame.dropna(), label_column="city", **ALL)
     assert data.label_names == ("Bonn", "Oslo", "Rome")
-    assert "city" not in [c.name for c in data.space.columns]
+    assert "city" not in [c.name for c in sure(data.space.columns)]
     with pytest.raises(DataError, match=r"X: no column 'wieght' \(did you mean 'weight'\?\)"):
         Data.of(frame, columns=["wieght"])
 

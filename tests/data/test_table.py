@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from narrow import sure
 
 from lapae.data import Data, DataError, load, open_input
 from lapae.data.csv_file import MOST_LINE
@@ -201,7 +202,7 @@ def test_cells_that_read_as_numbers_at_first_and_not_later(tmp_path, monkeypatch
     )
     frame.to_csv(tmp_path / "t.csv", index=False)
     data = load(tmp_path / "t.csv", **ALL)
-    kinds = {column.name: (column.kind, column.categories) for column in data.space.columns}
+    kinds = {column.name: (column.kind, column.categories) for column in sure(data.space.columns)}
     assert kinds["code"] == ("category", ("1", "2", "b"))
     assert kinds["f"] == ("boolean", ("False", "True"))
     np.testing.assert_array_equal(data.train.x[:, 2], frame["f"].astype(float))

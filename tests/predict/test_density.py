@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from narrow import sure
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
 
@@ -37,7 +38,7 @@ def test_density_and_samples_are_those_of_the_mixture():
     np.testing.assert_allclose(found.log_prob(new).numpy(), theirs.score_samples(new.numpy()), rtol=1e-8)
     drawn = found.sample(20_000, seed=3)
     assert torch.equal(drawn, found.sample(20_000, seed=3))
-    mean, covariance = theirs.weights_ @ theirs.means_, np.cov(theirs.sample(200_000)[0].T)
+    mean, covariance = sure(theirs.weights_) @ theirs.means_, np.cov(theirs.sample(200_000)[0].T)
     np.testing.assert_allclose(drawn.mean(0).numpy(), mean, atol=0.1)
     np.testing.assert_allclose(np.cov(drawn.numpy().T), covariance, atol=0.05 * covariance.max())
 

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 import torch
+from narrow import sure
 from torch import nn
 from torch.distributions import Normal
 from torch.testing import assert_close
@@ -66,7 +67,7 @@ def test_each_name_calls_its_function(cls):
             found, expected = predict(method, x, predictive=name, want=ALL), function(method, x)
             assert_close(found.z_mean, expected.z_mean)
             assert_close(found.z_cov, expected.z_cov)
-            assert_close(found.z_var, expected.z_cov.diagonal(dim1=1, dim2=2))
+            assert_close(found.z_var, sure(expected.z_cov).diagonal(dim1=1, dim2=2))
             assert_close(found.x_mean, expected.output)
             assert_close(found.x_var, expected.output_var)
             assert found.n_draws == 1
@@ -114,14 +115,14 @@ def test_progress_and_state(predictive):
 def test_densities_and_errors_of_a_gaussian(predictive):
     method, x = fitted(), data()
     found = predict(method, x, predictive=predictive)
-    total = (found.x_var + 0.36).sqrt()
+    total = (sure(found.x_var) + 0.36).sqrt()
     assert_close(found.x_noise, torch.full_like(x, 0.36))
-    assert_close(found.log_likelihood, Normal(found.x_mean, total).log_prob(x).sum((1, 2)))
-    error = (found.x_mean - x).square().sum((1, 2))
+    assert_close(found.log_likelihood, Normal(sure(found.x_mean), total).log_prob(x).sum((1, 2)))
+    error = (sure(found.x_mean) - x).square().sum((1, 2))
     assert_close(found.squared_error_of_mean, error)
-    assert_close(found.squared_error, error + found.x_var.sum((1, 2)))
-    at_mean = Normal(found.x_mean, 0.6).log_prob(x).sum((1, 2))
-    assert_close(found.mean_log_likelihood, at_mean - found.x_var.sum((1, 2)) / (2 * 0.36))
+    assert_close(found.squared_error, error + sure(found.x_var).sum((1, 2)))
+    at_mean = Normal(sure(found.x_mean), 0.6).log_prob(x).sum((1, 2))
+    assert_close(found.mean_log_likelihood, at_mean - sure(found.x_var).sum((1, 2)) / (2 * 0.36))
 
 
 @pytest.mark.parametrize("likelihood", sorted(LIKELIHOODS))
@@ -134,8 +135,8 @@ def test_they_agree_as_the_posterior_narrows(likelihood):
             assert_close(getattr(found, name), getattr(sampled, name), rtol=1e-3, atol=1e-3)
         assert_close(found.z_var, sampled.z_var, rtol=0.15, atol=0)
     assert_close(line.x_var, sampled.x_var, rtol=0.2, atol=0)
-    scale = sampled.z_var.mean()
-    assert_close(line.z_cov / scale, sampled.z_cov / scale, rtol=0.15, atol=0.1)
+    scale = sure(sampled.z_var).mean()
+    assert_close(sure(line.z_cov) / scale, sure(sampled.z_cov) / scale, rtol=0.15, atol=0.1)
     assert_close(moment.x_var, sampled.x_var, rtol=0.6, atol=0)
 
 
@@ -183,6 +184,6 @@ def test_no_data(predictive):
 @pytest.mark.parametrize("hessian", ["block", "kfac"])
 def test_posteriors_that_are_no_diagonal(hessian):
     method, x = fitted(hessian=hessian), data()
-    assert (predict(method, x, predictive="linearized").x_var > 0).all()
+    assert (sure(predict(method, x, predictive="linearized").x_var) > 0).all()
     with pytest.raises(ValueError, match="needs a diagonal posterior"):
         predict(method, x, predictive="moments")

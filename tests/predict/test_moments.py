@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import CASES, Case, seeded
+from narrow import sure
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.testing import assert_close
@@ -103,7 +104,7 @@ def test_one_layer_each_is_exact():
     assert_close(found.output, method.network(x).detach())
     assert_close(found.output_var, x_var)
     sampled = predict(method, x, n_samples=20_000)
-    assert_close(found.z_cov.diagonal(dim1=1, dim2=2), sampled.z_var, rtol=0.06, atol=0)
+    assert_close(sure(found.z_cov).diagonal(dim1=1, dim2=2), sampled.z_var, rtol=0.06, atol=0)
     assert_close(found.output_var, sampled.x_var, rtol=0.1, atol=0)
 
 
@@ -114,7 +115,7 @@ def test_a_deep_linear_encoder_against_sampled_networks():
     with torch.no_grad():
         found = moments(method, x)
     sampled = predict(method, x, n_samples=30_000, want=["codes"])
-    assert_close(found.z_cov.diagonal(dim1=1, dim2=2), sampled.z_var, rtol=0.1, atol=0)
+    assert_close(sure(found.z_cov).diagonal(dim1=1, dim2=2), sampled.z_var, rtol=0.1, atol=0)
 
 
 def test_a_nonlinear_network_with_a_narrow_posterior_against_sampled_networks():
@@ -124,8 +125,8 @@ def test_a_nonlinear_network_with_a_narrow_posterior_against_sampled_networks():
     with torch.no_grad():
         found, line = moments(method, x), linearized(method, x)
     sampled = predict(method, x, n_samples=4000)
-    z_var = found.z_cov.diagonal(dim1=1, dim2=2)
-    assert_close(z_var, line.z_cov.diagonal(dim1=1, dim2=2), rtol=1e-4, atol=0)
+    z_var = sure(found.z_cov).diagonal(dim1=1, dim2=2)
+    assert_close(z_var, sure(line.z_cov).diagonal(dim1=1, dim2=2), rtol=1e-4, atol=0)
     assert_close(z_var, sampled.z_var, rtol=0.15, atol=0)
     assert_close(found.output_var, sampled.x_var, rtol=0.5, atol=0)  # the code's covariance is left out here
 
@@ -134,8 +135,8 @@ def test_reshaping_layers_alone_have_no_variance():
     method, x = method_of(nn.Flatten(), nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3))), 0.1, (2, 3))
     with torch.no_grad():
         found = moments(method, x)
-    assert not found.z_cov.any()
-    assert (found.output_var > 0).all()
+    assert not sure(found.z_cov).any()
+    assert (sure(found.output_var) > 0).all()
 
 
 @pytest.mark.parametrize("hessian", ["block", "kfac"])

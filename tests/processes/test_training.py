@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from narrow import sure
 from ranks import on_processes
 from torch import nn
 from trained import in_splits
@@ -225,7 +226,7 @@ def bytes_of_a_step(hessian_every: int) -> tuple[int, int, int]:
 
     def hook(state, bucket):
         counted["gradient"] += bucket.buffer().nbytes
-        future = dist.all_reduce(bucket.buffer().div_(2), async_op=True).get_future()
+        future = sure(dist.all_reduce(bucket.buffer().div_(2), async_op=True)).get_future()
         return future.then(lambda done: done.value()[0])
 
     def counting(tensor, *args, **kwargs):
