@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from narrow import sure
+from narrow import as_a, sure
 
 from lapae.data import DataError, load
 from lapae.data.arrays import open_npy
+from lapae.data.source import Subset
 
 rng = np.random.default_rng(0)
 BYTES = rng.integers(0, 256, (30, 5, 6, 3), dtype=np.uint8)
@@ -66,7 +67,7 @@ def test_channels_last_become_first(tmp_path):
 
 def test_npy_is_mapped_and_not_loaded(tmp_path):
     data = load(save(tmp_path / "a.npy", BYTES))
-    assert isinstance(data.train.x.source, np.memmap)  # a view of the file, seen through an index
+    assert isinstance(as_a(Subset, data.train.x).source, np.memmap)  # a view of the file, seen through an index
     assert not isinstance(data.train.x, np.ndarray)
     np.testing.assert_array_equal(np.sort(whole(data).sum((1, 2, 3))), np.sort(BYTES.sum((1, 2, 3), dtype=np.uint64)))
     np.testing.assert_array_equal(data.train.x[np.array([3, 1])], np.asarray(data.train.x)[[3, 1]])

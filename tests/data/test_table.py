@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from lapae.data import Data, DataError, load, open_input
 from lapae.data.csv_file import MOST_LINE
 from lapae.data.table import TableReader
 
-ALL = {"validation": 0, "calibration": 0, "test": 0}
+ALL: dict[str, Any] = {"validation": 0, "calibration": 0, "test": 0}
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_number_labels_are_ordered_as_numbers(write):
 def test_named_column_among_numbers_as_names(write):
     found = TableReader(write("0,1,target\n5,6,a\n7,8,b\n"), label_column="target").records()
     assert names(found) == ["0", "1"]
-    assert found.x.tolist() == [[5, 6], [7, 8]]
+    assert np.asarray(found.x).tolist() == [[5, 6], [7, 8]]
 
 
 @pytest.mark.parametrize(

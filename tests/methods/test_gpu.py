@@ -1,5 +1,7 @@
 """The baselines on a GPU: the same networks as on the CPU, and draws that depend on the seed alone."""
 
+from typing import Any
+
 import pytest
 import torch
 from narrow import sure
@@ -29,7 +31,7 @@ def test_a_gpu_says_what_the_cpu_says(name, network):
     on_gpu, in_chunks = (predict(method, x, n_samples=400, draws_at_once=n) for n in (None, 7))
     # noise differs between devices: means of 400 draws agree to a few standard errors
     sampled = method.stochastic and method.distinct_draws is None
-    close = (
+    close: dict[str, Any] = (
         {"atol": 5 * sure(on_cpu.x_var).max().sqrt().item() / 20, "rtol": 0.0}
         if sampled
         else {"atol": 1e-4, "rtol": 1e-3}
