@@ -1,5 +1,7 @@
 """The density of codes, beside scikit-learn's mixture of Gaussians and the density of a Gaussian."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -62,7 +64,8 @@ def test_many_numbers_are_directions_and_noise(monkeypatch):
     z = torch.from_numpy(rng.standard_normal((5000, 6)) * [5, 4, 0.5, 0.5, 0.5, 0.5] + 1)
     monkeypatch.setattr(density, "COMPONENTS", (1,))
     found = fit_density(z, z[:0])
-    true = multivariate_normal(np.ones(6), np.diag([25, 16, 0.25, 0.25, 0.25, 0.25]))
+    covariance: Any = np.diag([25, 16, 0.25, 0.25, 0.25, 0.25])
+    true = multivariate_normal(np.ones(6), covariance)
     np.testing.assert_allclose(found.log_prob(z[:50]).numpy(), true.logpdf(z[:50].numpy()), atol=0.3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from lapae.methods.step import Step
 from lapae.models import Autoencoder
 from lapae.predict import PREDICTIVES, Prediction, linearized, moments, predict, predict_blocks
 from lapae.predict import mc as monte_carlo
+from lapae.predict.prediction import Quantity
 
 ALL = ("codes", "covariance", "outputs", "density", "error")
 CLOSED = ("linearized", "moments")
@@ -77,7 +79,7 @@ def test_each_name_calls_its_function(cls):
 def test_only_what_is_wanted_comes_back(predictive):
     method, x = fitted(), data()
     whole = predict(method, x, predictive=predictive, want=ALL, n_samples=5)
-    wanted = {
+    wanted: dict[Quantity, set[str]] = {
         "codes": {"z_mean", "z_var"},
         "covariance": {"z_cov"},
         "outputs": {"x_mean", "x_var", "x_noise"},
@@ -100,7 +102,7 @@ def test_data_come_in_any_form(predictive):
     assert_same(predict(method, x, batch_size=3, **options), whole)
     assert_same(predict(method, iter(x.split(2)), **options), whole)
     blocks = list(predict_blocks(method, x, **options))
-    assert_close(torch.cat([block.z_mean for block in blocks]), whole.z_mean)
+    assert_close(torch.cat([sure(block.z_mean) for block in blocks]), whole.z_mean)
 
 
 @pytest.mark.parametrize("predictive", CLOSED)
@@ -171,8 +173,9 @@ def test_unknown_predictive():
 
 @pytest.mark.parametrize("predictive", PREDICTIVES)
 def test_unknown_quantity(predictive):
+    want: Any = ["codes", "colours"]
     with pytest.raises(ValueError, match="cannot predict colours: expected some of codes, covariance"):
-        predict(fitted(), data(), predictive=predictive, want=["codes", "colours"])
+        predict(fitted(), data(), predictive=predictive, want=want)
 
 
 @pytest.mark.parametrize("predictive", PREDICTIVES)

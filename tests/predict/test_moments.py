@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import CASES, Case, seeded
-from narrow import sure
+from narrow import as_a, h_of, sure
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.testing import assert_close
 
 from lapae.config.methods import PostHocOptions
 from lapae.curvature import Residual, Sum, record
+from lapae.curvature.forward import Forward
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.posthoc import PostHoc
 from lapae.models import Autoencoder
@@ -62,7 +63,7 @@ def test_every_layer_has_its_formula(case: Case):
     var = {name: torch.rand(p.shape, dtype=p.dtype, generator=seeded(2)) for name, p in module.named_parameters()}
     v = torch.rand(x.shape, dtype=x.dtype, generator=seeded(3))
     with torch.no_grad():
-        tape = record(module, x)
+        tape = as_a(Forward, record(module, x))
         for start in (v, torch.zeros_like(v)):
             y, expected = by_hand(module, "", x, start, var)
             found = push(tape.nodes, start if start is v else None, var)
@@ -76,13 +77,13 @@ def method_of(encoder: nn.Module, decoder: nn.Module, variance: float, shape: tu
     network = Autoencoder(encoder, decoder)
     method = PostHoc(lambda: network, Gaussian(0.5), PostHocOptions(prior_precision=0.5 / variance), 9).double().eval()
     method.posterior.set_prior(0.5 / variance)
-    method.posterior.h.uniform_(0.0, 1.0 / variance, generator=seeded(4))
+    h_of(method).uniform_(0.0, 1.0 / variance, generator=seeded(4))
     x = torch.randn(6, *shape, dtype=torch.float64, generator=seeded(5))
     return method, x
 
 
 def variances(method: PostHoc) -> dict[str, Tensor]:
-    return method.posterior.split(1 / (method.posterior.h + method.posterior.prior[0]))
+    return method.posterior.split(1 / (h_of(method) + method.posterior.prior[0]))
 
 
 def test_one_layer_each_is_exact():

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from narrow import sure
+from narrow import h_of, sure
 from ranks import on_processes
 from torch import nn
 from trained import in_splits
@@ -152,7 +152,7 @@ def draws(options: Config) -> tuple[list, list, list]:
         def after_backward(self, step):
             super().after_backward(step)
             data.append(float(torch.randn((), generator=step.noise_of_data)))
-            precision.append(float(self.posterior.h.double().sum()))
+            precision.append(float(h_of(self).double().sum()))
 
     METHODS["watched"] = Watched
     fit(dataclasses.replace(options, method=MethodConfig("watched", options.method.options)), curve(18, 0, 0))

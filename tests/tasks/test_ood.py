@@ -39,9 +39,9 @@ def test_scores_by_hand(name):
     p, t = (predict(method, data, n_samples=7, seed=2) for data in (x, train))
     np.testing.assert_allclose(found.inside["log_likelihood"], -sure(p.log_likelihood), rtol=1e-5)
     np.testing.assert_allclose(found.inside["latent_deviation"], sure(p.z_var).sqrt().sum(1), rtol=1e-4)
-    var = p.x_var + p.x_noise if name == "vae" else p.x_var
-    np.testing.assert_allclose(found.inside["output_deviation"], sure(var).sqrt().flatten(1).sum(1), rtol=1e-4)
-    typical = (sure(t.log_likelihood).mean() - p.log_likelihood).abs()
+    var = sure(p.x_var) + sure(p.x_noise) if name == "vae" else sure(p.x_var)
+    np.testing.assert_allclose(found.inside["output_deviation"], var.sqrt().flatten(1).sum(1), rtol=1e-4)
+    typical = (sure(t.log_likelihood).mean() - sure(p.log_likelihood)).abs()
     np.testing.assert_allclose(found.inside["typicality"], typical, rtol=1e-3, atol=1e-3)
 
 
