@@ -173,9 +173,10 @@ def test_one_forward_pass_serves_loss_and_curvature(x):
     sketched = diagonal(tape, Gaussian(), "sketch", generator=seeded(2))  # before the backward pass lets the graph go
     assert_close(sketched, ggn_diagonal(module, x, method="sketch", generator=seeded(2)))
     Gaussian().log_prob(tape.output, x).sum().backward()
-    for method in (m for m in METHODS if m != "sketch"):
-        h = diagonal(tape, Gaussian(), method, generator=seeded(2))
-        assert_close(h, ggn_diagonal(module, x, method=method, generator=seeded(2)))
+    for method in METHODS:
+        if method != "sketch":
+            h = diagonal(tape, Gaussian(), method, generator=seeded(2))
+            assert_close(h, ggn_diagonal(module, x, method=method, generator=seeded(2)))
     assert_close(blocks(tape, Gaussian()), ggn_blocks(module, x))
     assert_close(
         kfac(tape, Gaussian(), n_samples=None)["0.0.weight"].g, ggn_kfac(module, x, n_samples=None)["0.0.weight"].g
@@ -210,7 +211,7 @@ def test_an_unknown_layer_is_named_with_its_place_and_the_way_out(x):
 @pytest.mark.parametrize("where", ["first", "inside", "last"])
 def test_the_plain_rule_is_right_for_a_layer_of_one_s_own(x, registered, where):
     register(Scale)(Rule)
-    layers = [dense(nn.Tanh), dense(nn.Tanh)]
+    layers: list[nn.Module] = [dense(nn.Tanh), dense(nn.Tanh)]
     layers.insert({"first": 0, "inside": 1, "last": 2}[where], Scale())
     module = nn.Sequential(*layers).double()
     assert_close(ggn_diagonal(module, x, Bernoulli(), "exact"), reference.ggn_diagonal(module, x, Bernoulli()))

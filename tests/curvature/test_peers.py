@@ -33,14 +33,14 @@ def double_by_default():
     torch.set_default_dtype(torch.float32)
 
 
-def dense_network() -> nn.Module:
+def dense_network() -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2), nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 5), nn.Sigmoid(),
         nn.Linear(5, 4),
     )  # fmt: skip
 
 
-def convolutional_network() -> nn.Module:
+def convolutional_network() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2, stride=2, bias=False), nn.ELU(),
         nn.ConvTranspose2d(2, 2, 2, stride=2), nn.Sigmoid(), nn.AvgPool2d(2), nn.Conv2d(2, 2, 1), nn.Flatten(),
@@ -48,14 +48,14 @@ def convolutional_network() -> nn.Module:
     )  # fmt: skip
 
 
-def plain_convolutions() -> nn.Module:
+def plain_convolutions() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, 2, 2, stride=2), nn.Tanh(),
         nn.Conv2d(2, 2, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(32, 4), nn.Tanh(), nn.Linear(4, 4),
     )  # fmt: skip
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+NETWORKS: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {
     "dense": (dense_network, (5,)),
     "convolutional": (convolutional_network, (1, 8, 8)),
     "convolutions alone": (plain_convolutions, (1, 8, 8)),

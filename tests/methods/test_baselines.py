@@ -172,7 +172,7 @@ def test_the_vae_minimises_the_bound(learned):
     method, x = as_a(VAE, make("vae", learned_variance=learned, kl_weight=0.5)), batch()
     mean, std = method.network.encode(x), variance(method.code_log_variance(x)).sqrt()
     z = mean + std * torch.randn(mean.shape, generator=generator(2), dtype=mean.dtype)
-    scale = variance(method.log_variance(z)).sqrt() if learned else torch.ones_like(x)
+    scale = variance(sure(method.log_variance)(z)).sqrt() if learned else torch.ones_like(x)
     reconstruction = -Normal(method.network.decode(z), scale).log_prob(x).flatten(1).sum(1)
     kl = kl_divergence(Normal(mean, std), Normal(0.0, 1.0)).sum(1)
     torch.testing.assert_close(method(x, Step(generator(2))), (reconstruction + 0.5 * kl).mean())
