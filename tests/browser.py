@@ -35,7 +35,7 @@ class Browser:
             os.dup2(ends[1], 4)
 
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder}", f"--window-size={width},{height}", "about:blank"]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, preexec_fn=arrange, pass_fds=(3, 4), **quiet)
         for end in (there, back, *ends):
             os.close(end)

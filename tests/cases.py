@@ -48,7 +48,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def dense(activation: Callable[[], nn.Module], bias: bool = True) -> nn.Module:
+def dense(activation: Callable[[], nn.Module], bias: bool = True) -> nn.Sequential:
     """5-7-2-6-5, the shape of an autoencoder."""
     return nn.Sequential(
         nn.Linear(5, 7, bias=bias), activation(),
@@ -58,7 +58,7 @@ def dense(activation: Callable[[], nn.Module], bias: bool = True) -> nn.Module:
     )  # fmt: skip
 
 
-def around(*layers: nn.Module, dims: int = 2, channels: int = 2, after: int | None = None) -> nn.Module:
+def around(*layers: nn.Module, dims: int = 2, channels: int = 2, after: int | None = None) -> nn.Sequential:
     """Four convolutions with `layers` in the middle, which make `after` channels out of `channels`."""
     conv = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[dims]
     return nn.Sequential(
@@ -98,7 +98,7 @@ DENSE = [Case(f"dense {name}", lambda a=a: dense(a), (5,)) for name, a in ACTIVA
     Case("wider than the data", lambda: nn.Sequential(nn.Linear(2, 9), nn.ELU(), nn.Linear(9, 5), dense(nn.ELU)), (2,)),
     Case("layer norm", lambda: nn.Sequential(dense(nn.Tanh), nn.LayerNorm(5), dense(nn.Tanh)), (5,)),
     Case("layer norm without bias, of two axes", lambda: nn.Sequential(
-        dense(nn.Tanh), nn.LayerNorm((2, 5), eps=0.1, bias=False), dense(nn.Tanh)), (2, 5)),
+        dense(nn.Tanh), nn.LayerNorm([2, 5], eps=0.1, bias=False), dense(nn.Tanh)), (2, 5)),
     Case("layer norm on (B, T, in)", lambda: nn.Sequential(dense(nn.Tanh), nn.LayerNorm(5), dense(nn.Tanh)), (3, 5)),
     Case("rms norm", lambda: nn.Sequential(dense(nn.Tanh), nn.RMSNorm(5), dense(nn.Tanh)), (5,)),
     Case("rms norm on (B, T, in), no weight", lambda: nn.Sequential(
@@ -142,7 +142,7 @@ DENSE = [Case(f"dense {name}", lambda a=a: dense(a), (5,)) for name, a in ACTIVA
 ]  # fmt: skip
 
 
-def conv_mix(dims: int, **options) -> nn.Module:
+def conv_mix(dims: int, **options) -> nn.Sequential:
     """Convolution with the options, then back with a transposed one, twice."""
     conv = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[dims]
     transposed = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}[dims]

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import pickle
 import tomllib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -152,8 +153,9 @@ def test_method_and_its_options():
     ],
 )
 def test_options_that_a_method_does_not_have(method, option, complaint, tmp_path, capsys):
+    given: dict[str, Any] = {option: "mc"}
     with pytest.raises(ConfigError) as error:
-        MethodConfig(method, **{option: "mc"})
+        MethodConfig(method, **given)
     assert complaint in str(error.value)
     file = tmp_path / "mine.toml"
     file.write_text(f"[method]\nmethod = '{method}'\n{option} = 'mc'\n")

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from narrow import as_a
 from sklearn.datasets import load_digits
+from sklearn.utils import Bunch
 from torch import nn
 
 import lapae
@@ -41,7 +43,7 @@ def table() -> np.ndarray:
     return 100 + 10 * np.concatenate([np.sin(2 * t), np.cos(2 * t), t, t**3], 1) + 0.3 * rng.standard_normal((400, 4))
 
 
-KINDS = {"table": (table, None), "images": (lambda: load_digits().images[:400] / 16, small_conv)}
+KINDS = {"table": (table, None), "images": (lambda: as_a(Bunch, load_digits()).images[:400] / 16, small_conv)}
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -448,7 +448,9 @@ def people(tmp_path_factory):
             "visits": rng.poisson(4 + z**2),
             "city": np.where(z > 0, "Rome", "Oslo"),
             "member": np.where(z > 0.5, "yes", "no"),
-            "since": (pd.Timestamp("2020-01-01") + pd.to_timedelta((100 * z).round(), unit="D")).strftime("%d.%m.%Y"),
+            "since": pd.DatetimeIndex(
+                pd.Timestamp("2020-01-01") + pd.to_timedelta((100 * z).round(), unit="D")
+            ).strftime("%d.%m.%Y"),
             "note": [f"note {i}" for i in range(80)],
         }
     )

@@ -18,7 +18,7 @@ TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3
 
 
 @st.composite
-def networks(draw) -> tuple[nn.Module, torch.Tensor]:
+def networks(draw) -> tuple[nn.Sequential, torch.Tensor]:
     """A drawn convolution among three more parametric layers."""
     dims = draw(st.integers(1, 3))
     each = {1: 6, 2: 3, 3: 2}[dims]
@@ -67,7 +67,7 @@ def test_drawn_convolutions(drawn, flip_floats):
         check(*drawn)
 
 
-def check(module: nn.Module, x: torch.Tensor) -> None:
+def check(module: nn.Sequential, x: torch.Tensor) -> None:
     expected = reference.ggn_diagonal(module, x, Bernoulli())
     assert_close(ggn_diagonal(module, x, Bernoulli(), "exact"), expected)
     assert_close(ggn_blocks(module, x, Bernoulli()), reference.ggn_blocks(module, x, Bernoulli()))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from cases import CASES, CONVOLUTIONS, Case, seeded
+from narrow import as_a
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
 from torch.testing import assert_close
 
 from lapae.curvature import Leaf, Params, ggn_blocks, ggn_diagonal, reference
-from lapae.curvature.forward import leaves, record, walk
+from lapae.curvature.forward import Forward, leaves, record, walk
 from lapae.curvature.likelihoods import Bernoulli
 
 
@@ -45,7 +48,7 @@ def test_blocks_are_the_brute_force(case: Case):
 def test_a_layer_follows_its_own_derivatives(case: Case):
     """jvp, vjp and squares of each layer alone, against Jacobians: `approx` and `mc` are made of these."""
     with torch.no_grad():
-        for leaf in leaves(record(case.module(), case.x(2)).nodes):
+        for leaf in leaves(as_a(Forward, record(case.module(), case.x(2))).nodes):
 
             def outputs(params: Params, x: Tensor, leaf: Leaf = leaf) -> Tensor:
                 return leaf.rule.apply(leaf.layer, params, x[None])[0].flatten()
@@ -77,6 +80,8 @@ def test_a_batch_is_the_sum_of_its_data(case: Case, method):
     class Fixed(Bernoulli):
         """The same draw for the same datum."""
 
+        at: ClassVar[slice]
+
         def hessian_factor(self, output, eps):
             return super().hessian_factor(output, eps if method != "mc" else draw[:, self.at])
 
@@ -96,7 +101,7 @@ def test_nothing_but_layers_is_a_network_too():
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.GroupNorm(8, 64), nn.LayerNorm((64, 64, 64)), nn.RMSNorm((64, 64)), nn.Softmax(1), nn.LogSoftmax(1)]
+    "layer", [nn.GroupNorm(8, 64), nn.LayerNorm([64, 64, 64]), nn.RMSNorm([64, 64]), nn.Softmax(1), nn.LogSoftmax(1)]
 )
 def test_layers_that_couple_features_cost_no_row_per_feature(layer):
     """262,144 of them: a row each would be 69 billion numbers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import CASES, Case, dense, seeded
+from narrow import as_a
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -209,12 +210,12 @@ def test_approx_leaves_out_what_two_ways_have_in_common(kind):
     dropped; for a skip connection (A = I) it is 2 m_i B_ii, a sum over all ways through a branch of several layers."""
     torch.manual_seed(0)
     way = nn.Linear(5, 5, bias=False)
-    a = torch.eye(5) if kind == "residual" else nn.Linear(5, 5, bias=False)
-    both = Residual(way) if kind == "residual" else Sum(a, way)
+    other = None if kind == "residual" else nn.Linear(5, 5, bias=False)
+    both = Residual(way) if other is None else Sum(other, way)
     module = nn.Sequential(nn.Linear(4, 5), both, nn.Linear(5, 3)).double()
     x = torch.randn(6, 4, dtype=torch.float64)
-    a, b = (torch.eye(5).double() if kind == "residual" else a.weight), way.weight
-    m = module[2].weight.square().sum(0)  # diag(M) where the two ways have met
+    a, b = (torch.eye(5).double() if other is None else other.weight), way.weight
+    m = as_a(nn.Linear, module[2]).weight.square().sum(0)  # diag(M) where the two ways have met
     h = ggn_diagonal(module, x)["0.bias"] / len(x)
     assert_close(h, m @ (a.square() + b.square()))
     whole = m @ (a + b).square()

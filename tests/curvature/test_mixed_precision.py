@@ -29,8 +29,7 @@ def test_curvature_of_a_forward_pass_in_bfloat16(network, method):
     with torch.autocast("cpu", torch.bfloat16):
         tape = record(network, x)
     assert tape.output.dtype is torch.bfloat16
-    seed = {"generator": torch.Generator().manual_seed(0)}
-    low = diagonal(tape, Gaussian(), method, **seed)
+    low = diagonal(tape, Gaussian(), method, generator=torch.Generator().manual_seed(0))
     full = ggn_diagonal(network, x, Gaussian(), method, generator=torch.Generator().manual_seed(0))
     for name, h in full.items():
         assert low[name].dtype is torch.float32

@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 from cases import seeded
+from narrow import as_a
 from scipy import stats
 from torch import Tensor, nn
 from torch.testing import assert_close
-from zoo import LIBRARIES, MODULES, build
+from zoo import LIBRARIES, MODULES, Pair, build
 
 from lapae.curvature import call, diagonal, ggn_diagonal, record, reference
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
@@ -96,8 +97,8 @@ def test_a_loss_goes_back_through_the_same_graph():
 
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_walked_forward_pass_serves_too(grad):
-    module, x = build("pair")
-    module = nn.Sequential(module.a, nn.Tanh(), module.b)
+    pair, x = build("pair")
+    module = nn.Sequential(as_a(Pair, pair).a, nn.Tanh(), as_a(Pair, pair).b)
     with torch.set_grad_enabled(grad):
         tape = record(module, x)
     h = diagonal(tape, Gaussian(), "sketch", generator=seeded(2))

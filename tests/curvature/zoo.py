@@ -6,6 +6,7 @@ None of them can be walked layer by layer. Small, deterministic, float64.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -201,18 +202,20 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def small_kl() -> nn.Module:
-    from diffusers import AutoencoderKL
+    import diffusers
 
-    return AutoencoderKL(
+    kl: Any = diffusers.AutoencoderKL  # pyright: ignore[reportPrivateImportUsage]  # a lazy module
+    return kl(
         down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
         block_out_channels=(2, 4), norm_num_groups=2, latent_channels=1, layers_per_block=1,
     )  # fmt: skip
 
 
 def small_tiny() -> nn.Module:
-    from diffusers import AutoencoderTiny
+    import diffusers
 
-    model = AutoencoderTiny(
+    tiny: Any = diffusers.AutoencoderTiny  # pyright: ignore[reportPrivateImportUsage]  # a lazy module
+    model = tiny(
         encoder_block_out_channels=(2, 2), decoder_block_out_channels=(2, 2),
         num_encoder_blocks=(1, 1), num_decoder_blocks=(1, 1), latent_channels=2,
     )  # fmt: skip

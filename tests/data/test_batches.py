@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import as_a
 
 from lapae.data import Batches, DataError
 from lapae.data.source import Lazy
@@ -132,7 +135,7 @@ class Counted(Lazy):
 
 def test_stream_reads_one_batch_ahead_and_stops_when_left():
     source = Counted()
-    iterator = Batches(source, None, 2, budget=0).epoch()
+    iterator = as_a(Generator, Batches(source, None, 2, budget=0).epoch())
     assert source.reads == 0
     next(iterator)
     iterator.close()  # waits for the one that is under way

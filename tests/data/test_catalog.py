@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from narrow import as_a, sure
 
 from lapae.data import DataError, data_sets, fetch, load
 
@@ -12,9 +13,9 @@ def test_digits():
     data = load("digits")
     assert (data.name, data.kind, data.shape) == ("digits", "image", (1, 8, 8))
     assert (len(data.train), len(data.valid), len(data.calib), len(data.test)) == (1255, 162, 200, 180)
-    z = data.space.convert(data.train.x)
+    z = data.space.convert(as_a(np.ndarray, data.train.x))
     assert (z.min(), z.max(), z.dtype) == (0, 1, np.float32)
-    assert set(data.train.y) == set(range(10))
+    assert set(sure(data.train.y)) == set(range(10))
 
 
 def test_splits_follow_the_seed():
@@ -26,7 +27,7 @@ def test_splits_follow_the_seed():
 def test_limit():
     data = load("digits", limit=20)
     assert (len(data.train), len(data.valid), len(data.test)) == (20, 20, 20)
-    assert len(data.train.y) == 20
+    assert len(sure(data.train.y)) == 20
 
 
 @pytest.mark.parametrize(
@@ -79,13 +80,14 @@ def test_real_mnist(real_data, name, train_mean):
     data = load(name, data_dir=real_data, calibration=0)
     assert (len(data.train), len(data.valid), len(data.test)) == (55000, 5000, 10000)
     assert data.shape == (1, 28, 28)
-    whole = (data.train.x.sum(dtype=np.int64) + data.valid.x.sum(dtype=np.int64)) / 255 / 60000 / 784
+    train, valid, test = (as_a(np.ndarray, split.x) for split in (data.train, data.valid, data.test))
+    whole = (train.sum(dtype=np.int64) + valid.sum(dtype=np.int64)) / 255 / 60000 / 784
     assert round(whole, 4) == train_mean
     if name == "mnist":
-        assert round(data.test.x.mean() / 255, 4) == 0.1325
-        assert data.test.y[:5].tolist() == [7, 2, 1, 0, 4]
+        assert round(test.mean() / 255, 4) == 0.1325
+        assert sure(data.test.y)[:5].tolist() == [7, 2, 1, 0, 4]
     else:
-        assert np.bincount(data.test.y).tolist() == [1000] * 10
+        assert np.bincount(sure(data.test.y)).tolist() == [1000] * 10
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
@@ -101,7 +103,7 @@ def test_real_celeba(real_data):
     if total == 8000:  # the part that is made for tests; the whole set has 202,599
         assert (len(data.train), len(data.valid), len(data.test)) == (6400, 800, 800)
     assert data.shape == (3, 64, 64)
-    assert len(data.label_names) == 40
-    assert data.train.y.shape == (len(data.train), 40)
-    assert set(np.unique(data.test.y)) == {0, 1}
-    assert 0.3 < data.test.x.mean() / 255 < 0.6
+    assert len(sure(data.label_names)) == 40
+    assert sure(data.train.y).shape == (len(data.train), 40)
+    assert set(np.unique(sure(data.test.y))) == {0, 1}
+    assert 0.3 < as_a(np.ndarray, data.test.x).mean() / 255 < 0.6

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from narrow import as_a
 from PIL import Image
 
 from lapae.data import Batches, DataError, load, open_input
 from lapae.data.images import ImageFiles
+from lapae.data.source import Subset
 
 rng = np.random.default_rng(0)
 
@@ -27,7 +29,7 @@ def test_common_size_is_kept_and_pixels_are_exact(tmp_path):
     expected = np.stack([save(tmp_path / f"{i}.png") for i in range(5)])
     data = load(tmp_path, validation=0, test=0)
     assert (data.kind, data.shape, data.train.y) == ("image", (3, 8, 10), None)
-    assert isinstance(data.train.x.source, ImageFiles)
+    assert isinstance(as_a(Subset, data.train.x).source, ImageFiles)
     np.testing.assert_array_equal(np.asarray(data.train.x), expected.transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(data.train.x[np.array([4, 0])], expected[[4, 0]].transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(data.train.x[2], expected[2].transpose(2, 0, 1))

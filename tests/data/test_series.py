@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from narrow import as_a
 
 from lapae.cli import main
 from lapae.data import Data, DataError, load, open_input
@@ -133,12 +134,12 @@ def test_commands(tmp_path):
     scored = pd.read_csv(tmp_path / "s.csv")
     assert scored.columns.tolist() == ["time", "score", "unusual_flow", "unusual_heat", "outlier"]
     assert len(scored) == T
-    assert abs(int(scored["score"].idxmin()) - 203) <= 16
-    assert 200 <= int(scored["unusual_heat"].idxmax()) <= 207
+    assert abs(as_a(pd.Series, scored["score"]).argmin() - 203) <= 16
+    assert 200 <= as_a(pd.Series, scored["unusual_heat"]).argmax() <= 207
     assert scored.loc[200:207, "unusual_heat"].mean() > 5 * scored.loc[200:207, "unusual_flow"].mean()
     assert main(["impute", run, str(tmp_path / "new.csv"), "-o", str(tmp_path / "full.csv"), "--device", "cpu"]) == 0
     full = pd.read_csv(tmp_path / "full.csv")
-    assert full["flow"].notna().all()
+    assert as_a(pd.Series, full["flow"]).notna().all()
     np.testing.assert_allclose(full["heat"], frame["heat"])
     assert main(["embed", run, str(tmp_path / "new.csv"), "-o", str(tmp_path / "z.csv"), "--device", "cpu"]) == 0
     with open(tmp_path / "z.csv", newline="") as file:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from narrow import sure
 
 from lapae.data import Data, DataError, load, open_input
 from lapae.data.csv_file import MOST_LINE
 from lapae.data.table import TableReader
 
-ALL = {"validation": 0, "calibration": 0, "test": 0}
+ALL: dict[str, Any] = {"validation": 0, "calibration": 0, "test": 0}
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_number_labels_are_ordered_as_numbers(write):
 def test_named_column_among_numbers_as_names(write):
     found = TableReader(write("0,1,target\n5,6,a\n7,8,b\n"), label_column="target").records()
     assert names(found) == ["0", "1"]
-    assert found.x.tolist() == [[5, 6], [7, 8]]
+    assert np.asarray(found.x).tolist() == [[5, 6], [7, 8]]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_cells_that_read_as_numbers_at_first_and_not_later(tmp_path, monkeypatch
     )
     frame.to_csv(tmp_path / "t.csv", index=False)
     data = load(tmp_path / "t.csv", **ALL)
-    kinds = {column.name: (column.kind, column.categories) for column in data.space.columns}
+    kinds = {column.name: (column.kind, column.categories) for column in sure(data.space.columns)}
     assert kinds["code"] == ("category", ("1", "2", "b"))
     assert kinds["f"] == ("boolean", ("False", "True"))
     np.testing.assert_array_equal(data.train.x[:, 2], frame["f"].astype(float))

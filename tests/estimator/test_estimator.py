@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from narrow import as_a
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.metrics import roc_auc_score
@@ -18,6 +19,7 @@ from torch import nn
 
 from lapae import Bernoulli, Categorical, Gaussian, LaplacianAutoencoder
 from lapae.errors import RunError
+from lapae.methods.laplace import Laplace
 from lapae.runs import Run
 
 QUICK = {"epochs": 3, "n_samples": 4, "device": "cpu", "random_state": 0}
@@ -133,7 +135,7 @@ def test_a_missing_value_has_no_say():
     x = curve(40)
     x[::3, 2] = np.nan
     model = LaplacianAutoencoder(method="posthoc", **QUICK).fit(x)
-    method = model.model_.method
+    method = as_a(Laplace, model.model_.method)
     one = model.model_.tensor(x)[:1]
     assert one.isnan().any()
     h = method.curvature(method.run_at_mean(one))
@@ -167,7 +169,8 @@ def test_save_and_load_of_images_and_pandas(tmp_path):
     again = LaplacianAutoencoder.load(tmp_path / "table")
     np.testing.assert_array_equal(again.transform(frame), model.transform(frame))
     assert again.likelihood == Gaussian(0.5)
-    assert list(again.feature_names_in_) == list("abcde")
+    names = again.feature_names_in_  # pyright: ignore[reportAttributeAccessIssue]  # only tables with names have it
+    assert list(names) == list("abcde")
     with pytest.raises(ValueError, match="feature names"):
         again.transform(frame[["b", "a", "c", "d", "e"]])
     images = DATA["channels last"]
@@ -195,16 +198,16 @@ def test_own_modules(tmp_path):
         nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)),
         nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 5)),
     )
-    before = own[0][0].weight.detach().clone()
+    before = as_a(nn.Linear, own[0][0]).weight.detach().clone()
     model = LaplacianAutoencoder(network=own, **QUICK).fit(curve(40))
     assert model.transform(curve(40)).shape == (40, 3)
-    assert torch.equal(own[0][0].weight, before)  # fit leaves what it was given alone
+    assert torch.equal(as_a(nn.Linear, own[0][0]).weight, before)  # fit leaves what it was given alone
     model.save(tmp_path / "own")
     with pytest.raises(RunError, match="network"):
         LaplacianAutoencoder.load(tmp_path / "own")
     again = LaplacianAutoencoder.load(tmp_path / "own", network=own)
     np.testing.assert_array_equal(again.transform(curve(40)), model.transform(curve(40)))
-    assert clone(model).fit(curve(40)).transform(curve(40)).shape == (40, 3)
+    assert as_a(LaplacianAutoencoder, clone(model)).fit(curve(40)).transform(curve(40)).shape == (40, 3)
 
 
 def test_pickle(fitted):

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from narrow import as_a
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.utils import Bunch
 
 from lapae import LaplacianAutoencoder
 
-DIGITS = load_digits()
+DIGITS = as_a(Bunch, load_digits())
 IMAGES, CLASSES = DIGITS.images / 16, DIGITS.target
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from narrow import sure
 from serving import Client, rows, served
 from waiting import PATIENCE, until
 
@@ -349,7 +350,7 @@ def test_other_hosts(of_images, client):
         there = {"Host": "my-machine:1"}
         path = f"/{server.token}/"
         assert server.url == f"http://127.0.0.1:{server.server_port}{path}"
-        for wrong in ("/", "/api/opening", "//", f"/{server.token[:-1]}/", f"/{server.token}x/", "/%00/"):
+        for wrong in ("/", "/api/opening", "//", f"/{sure(server.token)[:-1]}/", f"/{server.token}x/", "/%00/"):
             assert Client(server).send("GET", wrong, headers=there)[0] == 403
             assert Client(server).send("GET", wrong)[0] == 403
         assert Client(server).send("POST", "/api/place", json.dumps(PLACE), {**JSON, **there})[0] == 403
@@ -375,7 +376,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path, capsys):
     ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends\)", line).group(1))
+        port = int(sure(re.search(r"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends\)", line)).group(1))
         connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         connection.request("GET", "/api/opening")
         assert json.loads(connection.getresponse().read())["splits"]["train"] == 60
@@ -404,12 +405,12 @@ def test_a_run_of_the_estimator_has_no_data_of_its_own(estimator_run):
     model = open_model(estimator_run / "run", Device("cpu"))
     material, reason = load(model, None, None)
     assert material.parts == {}
-    assert "a run of the estimator" in reason
-    assert "--data" in reason
+    assert "a run of the estimator" in sure(reason)
+    assert "--data" in sure(reason)
     gone = replace(model, path=None, config=replace(model.config, data=replace(model.config.data, source="gone.csv")))
-    assert "cannot be loaded (gone.csv: no such file" in load(gone, None, None)[1]
+    assert "cannot be loaded (gone.csv: no such file" in sure(load(gone, None, None)[1])
     other = replace(gone, config=replace(model.config, data=replace(model.config.data, source="digits")))
-    assert "shape (1, 8, 8), the model takes (6,)" in load(other, None, None)[1]
+    assert "shape (1, 8, 8), the model takes (6,)" in sure(load(other, None, None)[1])
 
 
 def test_every_command_opens_it_with_data(estimator_run, capsys):

@@ -90,7 +90,7 @@ def test_posthoc_fit_goes_on_in_smaller_chunks(hessian, monkeypatch):
         method.finish(lambda: [x], len(x), Step())
         return method.state_dict()
 
-    name = {"exact": "diagonal", "block": "blocks"}.get(hessian, hessian)
+    name = {"exact": "diagonal", "block": "blocks", "kfac": "kfac"}[hessian]
     whole = posterior()
     seen = failing_above(monkeypatch, curvature, name, 6, torch.OutOfMemoryError("CUDA"), lambda t, *_: len(t))
     with pytest.warns(UserWarning, match=f"out of memory in hessian {hessian}"):

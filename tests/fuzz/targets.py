@@ -140,7 +140,8 @@ def npz() -> Target:
     for i, array in enumerate(arrays()):
         for save in (np.savez, np.savez_compressed):
             buffer = io.BytesIO()
-            save(buffer, x=array, **({"y": np.arange(len(array)) % 3} if i % 2 else {}))
+            fields: dict[str, Any] = {"x": array} | ({"y": np.arange(len(array)) % 3} if i % 2 else {})
+            save(buffer, **fields)
             seeds.append(buffer.getvalue())
 
     def make(chance: random.Random) -> bytes:

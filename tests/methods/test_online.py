@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from narrow import as_a, diagonal_of, h_of
 from observers import StopAfter
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -61,7 +62,7 @@ def step(method: Online, x: Tensor, generator: torch.Generator) -> Tensor:
 
 def sampled(method: Online, generator: torch.Generator) -> dict[str, Tensor]:
     """Weights drawn by hand: θ + ε √(T / (h + δ)), over the parameters in their order."""
-    posterior = method.posterior
+    posterior = diagonal_of(method)
     eps = normal(posterior.prior, posterior.n_weights, generator)
     noise = eps * (posterior.temperature / (posterior.h + posterior.flat_prior())).sqrt()
     params, start = {}, 0
@@ -79,8 +80,8 @@ def flat(params: dict[str, Tensor]) -> Tensor:
 def test_a_step_by_hand(temperature):
     """Weights from the generator, gradient at the sample, GGN at the sample times N / B by brute force."""
     method, x = make(hessian="exact", temperature=temperature), batch()
-    method.posterior.h.uniform_(1.0, 50.0, generator=seeded(1))
-    before = method.posterior.h.clone()
+    h_of(method).uniform_(1.0, 50.0, generator=seeded(1))
+    before = h_of(method).clone()
     params = sampled(method, seeded())
     expected = -Gaussian().log_prob(functional_call(method.network, params, (x,)), x).mean()
     gradients = torch.autograd.grad(expected, list(params.values()))
@@ -91,13 +92,13 @@ def test_a_step_by_hand(temperature):
     for parameter, gradient in zip(method.network.parameters(), gradients, strict=True):
         assert_close(parameter.grad, gradient)
     ggn = flat(reference.ggn_diagonal(method.network, x, Gaussian(), params))
-    assert_close(method.posterior.h, 0.9 * before + N_DATA / len(x) * ggn)
+    assert_close(h_of(method), 0.9 * before + N_DATA / len(x) * ggn)
 
 
 def test_a_sketch_goes_back_through_the_graph_of_the_loss():
     """The same loss and gradient as without; one vector per datum, from the generator after the weights."""
     method, x = make(hessian="sketch"), batch()
-    before, generator = method.posterior.h.clone(), seeded()
+    before, generator = h_of(method).clone(), seeded()
     params = sampled(method, generator)
     output = functional_call(method.network, params, (x,))
     eps = torch.randn(1, *output.shape, dtype=output.dtype, generator=generator)[0]
@@ -111,7 +112,7 @@ def test_a_sketch_goes_back_through_the_graph_of_the_loss():
     for parameter, gradient in zip(method.network.parameters(), gradients, strict=True):
         assert_close(parameter.grad, gradient)
     ggn = torch.cat([square.reshape(-1) for square in squares])
-    assert_close(method.posterior.h, 0.9 * before + N_DATA / len(x) * ggn)
+    assert_close(h_of(method), 0.9 * before + N_DATA / len(x) * ggn)
 
 
 class OneBatch:
@@ -124,6 +125,9 @@ class OneBatch:
 
     def epoch(self, epoch: int = 0):
         return iter([batch()])
+
+    def sizes(self) -> list[int]:
+        return [self.n_data]
 
 
 def test_the_loop_takes_that_step():
@@ -141,7 +145,7 @@ def test_the_loop_takes_that_step():
         for parameter, gradient in zip(expected.network.parameters(), gradients, strict=True):
             parameter.grad = gradient
         ggn = flat(reference.ggn_diagonal(expected.network, batch(), Gaussian(), params))
-        expected.posterior.h.mul_(0.9).add_(ggn * N_DATA / 16)
+        h_of(expected).mul_(0.9).add_(ggn * N_DATA / 16)
         adam.step()
     for name, value in expected.state_dict().items():
         assert_close(method.state_dict()[name], value)
@@ -188,14 +192,14 @@ def test_every_update_trains(update):
 
 def test_two_samples_a_step_are_averaged():
     method, x = make(hessian="exact", samples_per_step=2), batch()
-    start = method.posterior.h.clone()
+    start = h_of(method).clone()
     generator = seeded()
     draws = [sampled(method, generator) for _ in range(2)]
     losses = [-Gaussian().log_prob(functional_call(method.network, params, (x,)), x).mean() for params in draws]
     loss = step(method, x, seeded())
     assert_close(loss, torch.stack(losses).mean())
     ggn = sum(flat(reference.ggn_diagonal(method.network, x, Gaussian(), params)) for params in draws) / 2
-    assert_close(method.posterior.h, 0.9 * start + N_DATA / len(x) * ggn)
+    assert_close(h_of(method), 0.9 * start + N_DATA / len(x) * ggn)
     loss.backward()
     gradients = torch.autograd.grad(losses[0] + losses[1], [v for params in draws for v in params.values()])
     half = len(gradients) // 2
@@ -224,13 +228,13 @@ def test_refreshed_every_third_step_with_the_discount_of_three(hessian):
 
 def test_epochs_shorter_than_the_interval_refresh_it_too():
     method, x = make(hessian_every=5), batch()
-    before = method.posterior.h.clone()
+    before = h_of(method).clone()
     for _ in range(2):  # epochs of three steps
         method.train()
         for _ in range(3):
             step(method, x, seeded())
         method.eval()
-    assert not torch.equal(method.posterior.h, before)
+    assert not torch.equal(h_of(method), before)
 
 
 @pytest.mark.parametrize(("initial", "value"), [("prior", 2.5), ("data", 96.0)])
@@ -244,7 +248,7 @@ def test_initial_precision(hessian, initial, value):
 def test_default_forgetting_is_the_learning_rate(table):
     config = Config(method=MethodConfig(hessian_every=1), train=TrainConfig(epochs=1, learning_rate=0.02, device="cpu"))
     method = fit(dataclasses.replace(config, model=ModelConfig(hidden=(4,))), table).method
-    assert method.rule.keep == pytest.approx(0.98)
+    assert as_a(Online, method).rule.keep == pytest.approx(0.98)
 
 
 def test_what_can_be_captured():
@@ -308,17 +312,18 @@ def test_precision_stays_positive_where_the_curvature_cancels(hessian):
         torch.manual_seed(seed)
         encoder = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
         decoder = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6))
+        out, first = as_a(nn.Linear, encoder[2]), as_a(nn.Linear, decoder[0])
         seen = 30 * torch.randn(3)
         with torch.no_grad():
-            decoder[0].weight.copy_(0.1 * torch.outer(torch.randn(8), seen))
-            encoder[2].weight.sub_(torch.outer(seen, seen @ encoder[2].weight) / seen.square().sum()).mul_(10)
-            decoder[0].bias.zero_()
-            encoder[2].bias.zero_()
+            first.weight.copy_(0.1 * torch.outer(torch.randn(8), seen))
+            out.weight.sub_(torch.outer(seen, seen @ out.weight) / seen.square().sum()).mul_(10)
+            first.bias.zero_()
+            out.bias.zero_()
         config = MethodConfig(hessian=hessian, update="redux", prior_precision=1e-6)
         method = Online(lambda e=encoder, d=decoder: Autoencoder(e, d), Gaussian(), config.options, 10_000)
         method.posterior.reset(1e12)  # the sample is the mean
         step(method.train(), torch.randn(8, 6), seeded())
-        worst = min(worst, float(method.posterior.h.min()))
+        worst = min(worst, float(h_of(method).min()))
         assert method.posterior.scale_noise(torch.ones(method.posterior.n_weights)).isfinite().all()
     assert worst == 0.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from narrow import as_a
 from torch import nn
 
 from lapae.config import NETWORKS
@@ -47,8 +48,8 @@ def test_activations_stand_between_layers_only():
 
 
 def test_dense_networks_of_vectors_are_plain():
-    assert all(isinstance(m, nn.Linear | nn.Tanh) for m in mlp((5,), 2).encoder)
-    assert len(mlp((5,), 2, hidden=()).encoder) == 1
+    assert all(isinstance(m, nn.Linear | nn.Tanh) for m in as_a(nn.Sequential, mlp((5,), 2).encoder))
+    assert len(as_a(nn.Sequential, mlp((5,), 2, hidden=()).encoder)) == 1
 
 
 def test_a_pair_of_modules_is_taken_as_it_is():

@@ -23,6 +23,11 @@ from lapae_paper.experiments.trials import dense
 QUICK = Size(quick=True)
 
 
+def not_run(workspace: Workspace) -> Outcome:
+    """What an experiment does of which a test asks for the models alone."""
+    raise AssertionError("run")
+
+
 @pytest.fixture
 def pair():
     """Two experiments without models; the figures and raw numbers of the first are what the test says."""
@@ -125,7 +130,7 @@ def test_numbers_that_are_none_are_printed_as_json(tmp_path, pair, capsys):
 @pytest.mark.parametrize("whose", ["fitted", "start"])
 def test_a_trained_model_that_is_damaged_is_made_anew(whose, tmp_path, pair):
     fitted = dense(QUICK, "posthoc")
-    experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": fitted})(Outcome)
+    experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": fitted})(not_run)
     whole = Workspace(find("third"), QUICK, tmp_path, device="cpu").model("it").method.state_dict()
     workspace = Workspace(find("third"), QUICK, tmp_path, device="cpu")
     assert fitted.start is not None
@@ -152,7 +157,7 @@ def test_a_trained_model_that_is_damaged_is_made_anew(whose, tmp_path, pair):
 )
 def test_what_was_measured_counts_where_it_is_whole_and_of_this_machine(damage, tmp_path, pair):
     one = dense(QUICK, "ae")
-    experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": one})(Outcome)
+    experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": one})(not_run)
     workspace = Workspace(find("third"), QUICK, tmp_path, device="cpu")
     workspace._models = {"it": None}  # type: ignore[dict-item]
     asked: list[object] = []
@@ -173,7 +178,7 @@ def test_what_was_measured_counts_where_it_is_whole_and_of_this_machine(damage, 
 def test_what_cannot_be_kept_is_measured_all_the_same(tmp_path, pair, monkeypatch):
     """Another command on the same folder is done, and removes what was measured."""
     one = dense(QUICK, "ae")
-    experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": one})(Outcome)
+    experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": one})(not_run)
     workspace = Workspace(find("third"), QUICK, tmp_path, device="cpu")
     workspace._models = {"it": None}  # type: ignore[dict-item]
     monkeypatch.setattr("lapae_paper.experiments.workspace.make_folder", lambda path: None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -93,7 +95,8 @@ def test_a_gain_is_decided_by_students_t(gains: list[float], expected: tuple[str
 
     assert decide(gains) == expected
     if len(gains) > 1:
-        assert (ttest_1samp(gains, 0.0).pvalue < 0.05) == (expected[1] != "undecided")
+        found: Any = ttest_1samp(gains, 0.0)
+        assert (found.pvalue < 0.05) == (expected[1] != "undecided")
 
 
 def test_calibration_is_the_mean_over_classifiers() -> None:

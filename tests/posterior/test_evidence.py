@@ -122,7 +122,7 @@ def test_extremes_stay_in_range(form):
 def test_what_cannot_be():
     module, precision = fitted("diagonal")
     with pytest.raises(ValueError, match="prior precision by 'weight': expected scalar or layer"):
-        maximise(mean_of(module), precision, "weight")
+        maximise(mean_of(module), precision, "weight")  # pyright: ignore[reportArgumentType]
     _, warm = fitted("diagonal", temperature=2.0)
     with pytest.raises(ValueError, match="temperature 1, got 2"):
         log_marginal_likelihood(0.0, mean_of(module), warm)

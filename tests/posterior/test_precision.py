@@ -169,7 +169,7 @@ def test_what_is_kept_follows_an_update(form):
 
 WHOLE = Case(
     "a normalisation over two axes",
-    lambda: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm((2, 3)), nn.Linear(3, 2)),
+    lambda: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm([2, 3]), nn.Linear(3, 2)),
     (2, 3),
 )
 

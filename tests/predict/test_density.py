@@ -1,8 +1,11 @@
 """The density of codes, beside scikit-learn's mixture of Gaussians and the density of a Gaussian."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from narrow import sure
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
 
@@ -37,7 +40,7 @@ def test_density_and_samples_are_those_of_the_mixture():
     np.testing.assert_allclose(found.log_prob(new).numpy(), theirs.score_samples(new.numpy()), rtol=1e-8)
     drawn = found.sample(20_000, seed=3)
     assert torch.equal(drawn, found.sample(20_000, seed=3))
-    mean, covariance = theirs.weights_ @ theirs.means_, np.cov(theirs.sample(200_000)[0].T)
+    mean, covariance = sure(theirs.weights_) @ theirs.means_, np.cov(theirs.sample(200_000)[0].T)
     np.testing.assert_allclose(drawn.mean(0).numpy(), mean, atol=0.1)
     np.testing.assert_allclose(np.cov(drawn.numpy().T), covariance, atol=0.05 * covariance.max())
 
@@ -61,7 +64,8 @@ def test_many_numbers_are_directions_and_noise(monkeypatch):
     z = torch.from_numpy(rng.standard_normal((5000, 6)) * [5, 4, 0.5, 0.5, 0.5, 0.5] + 1)
     monkeypatch.setattr(density, "COMPONENTS", (1,))
     found = fit_density(z, z[:0])
-    true = multivariate_normal(np.ones(6), np.diag([25, 16, 0.25, 0.25, 0.25, 0.25]))
+    covariance: Any = np.diag([25, 16, 0.25, 0.25, 0.25, 0.25])
+    true = multivariate_normal(np.ones(6), covariance)
     np.testing.assert_allclose(found.log_prob(z[:50]).numpy(), true.logpdf(z[:50].numpy()), atol=0.3)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
+from narrow import sure
 from torch import nn
 from torch.distributions import Normal
 from torch.testing import assert_close
@@ -19,6 +21,7 @@ from lapae.methods.step import Step
 from lapae.models import Autoencoder
 from lapae.predict import PREDICTIVES, Prediction, linearized, moments, predict, predict_blocks
 from lapae.predict import mc as monte_carlo
+from lapae.predict.prediction import Quantity
 
 ALL = ("codes", "covariance", "outputs", "density", "error")
 CLOSED = ("linearized", "moments")
@@ -66,7 +69,7 @@ def test_each_name_calls_its_function(cls):
             found, expected = predict(method, x, predictive=name, want=ALL), function(method, x)
             assert_close(found.z_mean, expected.z_mean)
             assert_close(found.z_cov, expected.z_cov)
-            assert_close(found.z_var, expected.z_cov.diagonal(dim1=1, dim2=2))
+            assert_close(found.z_var, sure(expected.z_cov).diagonal(dim1=1, dim2=2))
             assert_close(found.x_mean, expected.output)
             assert_close(found.x_var, expected.output_var)
             assert found.n_draws == 1
@@ -76,7 +79,7 @@ def test_each_name_calls_its_function(cls):
 def test_only_what_is_wanted_comes_back(predictive):
     method, x = fitted(), data()
     whole = predict(method, x, predictive=predictive, want=ALL, n_samples=5)
-    wanted = {
+    wanted: dict[Quantity, set[str]] = {
         "codes": {"z_mean", "z_var"},
         "covariance": {"z_cov"},
         "outputs": {"x_mean", "x_var", "x_noise"},
@@ -99,7 +102,7 @@ def test_data_come_in_any_form(predictive):
     assert_same(predict(method, x, batch_size=3, **options), whole)
     assert_same(predict(method, iter(x.split(2)), **options), whole)
     blocks = list(predict_blocks(method, x, **options))
-    assert_close(torch.cat([block.z_mean for block in blocks]), whole.z_mean)
+    assert_close(torch.cat([sure(block.z_mean) for block in blocks]), whole.z_mean)
 
 
 @pytest.mark.parametrize("predictive", CLOSED)
@@ -114,14 +117,14 @@ def test_progress_and_state(predictive):
 def test_densities_and_errors_of_a_gaussian(predictive):
     method, x = fitted(), data()
     found = predict(method, x, predictive=predictive)
-    total = (found.x_var + 0.36).sqrt()
+    total = (sure(found.x_var) + 0.36).sqrt()
     assert_close(found.x_noise, torch.full_like(x, 0.36))
-    assert_close(found.log_likelihood, Normal(found.x_mean, total).log_prob(x).sum((1, 2)))
-    error = (found.x_mean - x).square().sum((1, 2))
+    assert_close(found.log_likelihood, Normal(sure(found.x_mean), total).log_prob(x).sum((1, 2)))
+    error = (sure(found.x_mean) - x).square().sum((1, 2))
     assert_close(found.squared_error_of_mean, error)
-    assert_close(found.squared_error, error + found.x_var.sum((1, 2)))
-    at_mean = Normal(found.x_mean, 0.6).log_prob(x).sum((1, 2))
-    assert_close(found.mean_log_likelihood, at_mean - found.x_var.sum((1, 2)) / (2 * 0.36))
+    assert_close(found.squared_error, error + sure(found.x_var).sum((1, 2)))
+    at_mean = Normal(sure(found.x_mean), 0.6).log_prob(x).sum((1, 2))
+    assert_close(found.mean_log_likelihood, at_mean - sure(found.x_var).sum((1, 2)) / (2 * 0.36))
 
 
 @pytest.mark.parametrize("likelihood", sorted(LIKELIHOODS))
@@ -134,8 +137,8 @@ def test_they_agree_as_the_posterior_narrows(likelihood):
             assert_close(getattr(found, name), getattr(sampled, name), rtol=1e-3, atol=1e-3)
         assert_close(found.z_var, sampled.z_var, rtol=0.15, atol=0)
     assert_close(line.x_var, sampled.x_var, rtol=0.2, atol=0)
-    scale = sampled.z_var.mean()
-    assert_close(line.z_cov / scale, sampled.z_cov / scale, rtol=0.15, atol=0.1)
+    scale = sure(sampled.z_var).mean()
+    assert_close(sure(line.z_cov) / scale, sure(sampled.z_cov) / scale, rtol=0.15, atol=0.1)
     assert_close(moment.x_var, sampled.x_var, rtol=0.6, atol=0)
 
 
@@ -170,8 +173,9 @@ def test_unknown_predictive():
 
 @pytest.mark.parametrize("predictive", PREDICTIVES)
 def test_unknown_quantity(predictive):
+    want: Any = ["codes", "colours"]
     with pytest.raises(ValueError, match="cannot predict colours: expected some of codes, covariance"):
-        predict(fitted(), data(), predictive=predictive, want=["codes", "colours"])
+        predict(fitted(), data(), predictive=predictive, want=want)
 
 
 @pytest.mark.parametrize("predictive", PREDICTIVES)
@@ -183,6 +187,6 @@ def test_no_data(predictive):
 @pytest.mark.parametrize("hessian", ["block", "kfac"])
 def test_posteriors_that_are_no_diagonal(hessian):
     method, x = fitted(hessian=hessian), data()
-    assert (predict(method, x, predictive="linearized").x_var > 0).all()
+    assert (sure(predict(method, x, predictive="linearized").x_var) > 0).all()
     with pytest.raises(ValueError, match="needs a diagonal posterior"):
         predict(method, x, predictive="moments")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
 from explicit import HESSIANS, matrix
+from narrow import sure
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.testing import assert_close
@@ -52,7 +54,11 @@ def residual() -> Autoencoder:
     return Autoencoder(encoder, decoder)
 
 
-NETWORKS = {"dense": (dense, (3, 2)), "convolutional": (convolutional, (3, 3, 3)), "residual": (residual, (3, 2))}
+NETWORKS: dict[str, tuple[Callable[[], Autoencoder], tuple[int, ...]]] = {
+    "dense": (dense, (3, 2)),
+    "convolutional": (convolutional, (3, 3, 3)),
+    "residual": (residual, (3, 2)),
+}
 
 
 def method_of(network, shape, likelihood: Likelihood, form: str = "diagonal", temperature: float = 1.3):
@@ -150,7 +156,7 @@ def test_codes_alone():
 def test_covariance_is_a_covariance():
     method, x = method_of(*NETWORKS["convolutional"], Gaussian(), "block")
     with torch.no_grad():
-        z_cov = linearized(method, x).z_cov
+        z_cov = sure(linearized(method, x).z_cov)
     assert_close(z_cov, z_cov.mT)
     assert (torch.linalg.eigvalsh(z_cov) > 0).all()
     assert z_cov[:, 0, 1].abs().min() > 1e-6  # correlated: more than a diagonal

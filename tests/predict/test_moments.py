@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import CASES, Case, seeded
+from narrow import as_a, h_of, sure
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.testing import assert_close
 
 from lapae.config.methods import PostHocOptions
 from lapae.curvature import Residual, Sum, record
+from lapae.curvature.forward import Forward
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.posthoc import PostHoc
 from lapae.models import Autoencoder
@@ -61,7 +63,7 @@ def test_every_layer_has_its_formula(case: Case):
     var = {name: torch.rand(p.shape, dtype=p.dtype, generator=seeded(2)) for name, p in module.named_parameters()}
     v = torch.rand(x.shape, dtype=x.dtype, generator=seeded(3))
     with torch.no_grad():
-        tape = record(module, x)
+        tape = as_a(Forward, record(module, x))
         for start in (v, torch.zeros_like(v)):
             y, expected = by_hand(module, "", x, start, var)
             found = push(tape.nodes, start if start is v else None, var)
@@ -75,13 +77,13 @@ def method_of(encoder: nn.Module, decoder: nn.Module, variance: float, shape: tu
     network = Autoencoder(encoder, decoder)
     method = PostHoc(lambda: network, Gaussian(0.5), PostHocOptions(prior_precision=0.5 / variance), 9).double().eval()
     method.posterior.set_prior(0.5 / variance)
-    method.posterior.h.uniform_(0.0, 1.0 / variance, generator=seeded(4))
+    h_of(method).uniform_(0.0, 1.0 / variance, generator=seeded(4))
     x = torch.randn(6, *shape, dtype=torch.float64, generator=seeded(5))
     return method, x
 
 
 def variances(method: PostHoc) -> dict[str, Tensor]:
-    return method.posterior.split(1 / (method.posterior.h + method.posterior.prior[0]))
+    return method.posterior.split(1 / (h_of(method) + method.posterior.prior[0]))
 
 
 def test_one_layer_each_is_exact():
@@ -103,7 +105,7 @@ def test_one_layer_each_is_exact():
     assert_close(found.output, method.network(x).detach())
     assert_close(found.output_var, x_var)
     sampled = predict(method, x, n_samples=20_000)
-    assert_close(found.z_cov.diagonal(dim1=1, dim2=2), sampled.z_var, rtol=0.06, atol=0)
+    assert_close(sure(found.z_cov).diagonal(dim1=1, dim2=2), sampled.z_var, rtol=0.06, atol=0)
     assert_close(found.output_var, sampled.x_var, rtol=0.1, atol=0)
 
 
@@ -114,7 +116,7 @@ def test_a_deep_linear_encoder_against_sampled_networks():
     with torch.no_grad():
         found = moments(method, x)
     sampled = predict(method, x, n_samples=30_000, want=["codes"])
-    assert_close(found.z_cov.diagonal(dim1=1, dim2=2), sampled.z_var, rtol=0.1, atol=0)
+    assert_close(sure(found.z_cov).diagonal(dim1=1, dim2=2), sampled.z_var, rtol=0.1, atol=0)
 
 
 def test_a_nonlinear_network_with_a_narrow_posterior_against_sampled_networks():
@@ -124,8 +126,8 @@ def test_a_nonlinear_network_with_a_narrow_posterior_against_sampled_networks():
     with torch.no_grad():
         found, line = moments(method, x), linearized(method, x)
     sampled = predict(method, x, n_samples=4000)
-    z_var = found.z_cov.diagonal(dim1=1, dim2=2)
-    assert_close(z_var, line.z_cov.diagonal(dim1=1, dim2=2), rtol=1e-4, atol=0)
+    z_var = sure(found.z_cov).diagonal(dim1=1, dim2=2)
+    assert_close(z_var, sure(line.z_cov).diagonal(dim1=1, dim2=2), rtol=1e-4, atol=0)
     assert_close(z_var, sampled.z_var, rtol=0.15, atol=0)
     assert_close(found.output_var, sampled.x_var, rtol=0.5, atol=0)  # the code's covariance is left out here
 
@@ -134,8 +136,8 @@ def test_reshaping_layers_alone_have_no_variance():
     method, x = method_of(nn.Flatten(), nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3))), 0.1, (2, 3))
     with torch.no_grad():
         found = moments(method, x)
-    assert not found.z_cov.any()
-    assert (found.output_var > 0).all()
+    assert not sure(found.z_cov).any()
+    assert (sure(found.output_var) > 0).all()
 
 
 @pytest.mark.parametrize("hessian", ["block", "kfac"])

@@ -6,13 +6,15 @@ import importlib.util
 import json
 from pathlib import Path
 
+from narrow import sure
+
 ROOT = Path(__file__).parents[2]
 
 
 def test_tables_are_those_of_the_benchmark():
     spec = importlib.util.spec_from_file_location("benchmark_ranks", ROOT / "benchmarks" / "ranks.py")
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
+    benchmark = importlib.util.module_from_spec(sure(spec))
+    sure(sure(spec).loader).exec_module(benchmark)
     page = (ROOT / "benchmarks" / "ranks.md").read_text()
     assert benchmark.plan() in page
     assert benchmark.measured(json.loads(benchmark.RESULTS.read_text())) in page
@@ -20,8 +22,8 @@ def test_tables_are_those_of_the_benchmark():
 
 def test_the_fit_finds_the_ring_it_was_made_from():
     spec = importlib.util.spec_from_file_location("benchmark_ranks", ROOT / "benchmarks" / "ranks.py")
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
+    benchmark = importlib.util.module_from_spec(sure(spec))
+    sure(sure(spec).loader).exec_module(benchmark)
     rows = [{"floats": n, "wall_ms": 1e3 * (2 * 5e-5 + 4 * n / 2e9)} for n in benchmark.SIZES]
     found = benchmark.fit(rows, "wall_ms")
     assert abs(found["alpha"] - 5e-5) < 1e-9

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from narrow import h_of, sure
 from ranks import on_processes
 from torch import nn
 from trained import in_splits
@@ -151,7 +152,7 @@ def draws(options: Config) -> tuple[list, list, list]:
         def after_backward(self, step):
             super().after_backward(step)
             data.append(float(torch.randn((), generator=step.noise_of_data)))
-            precision.append(float(self.posterior.h.double().sum()))
+            precision.append(float(h_of(self).double().sum()))
 
     METHODS["watched"] = Watched
     fit(dataclasses.replace(options, method=MethodConfig("watched", options.method.options)), curve(18, 0, 0))
@@ -225,7 +226,7 @@ def bytes_of_a_step(hessian_every: int) -> tuple[int, int, int]:
 
     def hook(state, bucket):
         counted["gradient"] += bucket.buffer().nbytes
-        future = dist.all_reduce(bucket.buffer().div_(2), async_op=True).get_future()
+        future = sure(dist.all_reduce(bucket.buffer().div_(2), async_op=True)).get_future()
         return future.then(lambda done: done.value()[0])
 
     def counting(tensor, *args, **kwargs):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from narrow import as_a
 
 from lapae import LaplacianAutoencoder
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
@@ -56,7 +58,7 @@ def made():
     model = fit(config, data)
     material = Material.of(data)
     judge = Judge(model)
-    z = judge.tensor(material.parts["train"].x)
+    z = judge.tensor(as_a(np.ndarray, material.parts["train"].x))
     return judge, material, choose_display(model, z, encode_mean(model.method, z).numpy())
 
 
@@ -160,7 +162,7 @@ def test_only_some_of_many_columns_are_shown_and_the_page_knows():
     t = np.random.default_rng(0).uniform(-1, 1, (200, 1))
     x = np.concatenate([np.random.default_rng(1).standard_normal((200, 30)), t @ np.ones((1, 10))], 1)
     space = Space.of(x)
-    model = type("Wide", (), {"space": space, "shape": space.model_shape})()
+    model: Any = type("Wide", (), {"space": space, "shape": space.model_shape})()
     display = choose_display(model, torch.from_numpy(space.convert(x)), t)
     assert len(display.features) == 24
     assert set(range(30, 40)) <= set(display.features.tolist())  # those that go with the code

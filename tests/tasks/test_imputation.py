@@ -14,7 +14,7 @@ from lapae.data import Data
 from lapae.methods import Method, Output
 from lapae.predict.complete import impute, noise_like
 from lapae.tasks import imputation
-from lapae.tasks.imputation import ImputationOptions, mask
+from lapae.tasks.imputation import ImputationOptions, MaskName, mask
 
 
 class Constant(Method):
@@ -169,14 +169,16 @@ def test_batches_do_not_matter_for_weight_draws():
 
 
 def test_masks():
-    for which, rows, columns in (("upper", 0, None), ("lower", 7, None), ("left", None, 0), ("right", None, 7)):
+    sides: tuple[tuple[MaskName, int | None, int | None], ...]
+    sides = (("upper", 0, None), ("lower", 7, None), ("left", None, 0), ("right", None, 7))
+    for which, rows, columns in sides:
         observed = mask(which, SHAPE)
         assert observed.float().mean() == 0.5
         assert not (observed[0, 0, rows] if rows is not None else observed[0, 0, :, columns]).any()
     assert mask("upper", (1, 5, 5)).sum() == 15
     assert not torch.equal(*mask("random", SHAPE, n=2))
     with pytest.raises(ValueError, match="unknown mask"):
-        mask("middle", SHAPE)
+        mask("middle", SHAPE)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="needs images"):
         mask("upper", (5,))
 

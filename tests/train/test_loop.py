@@ -7,9 +7,11 @@ import io
 import json
 import math
 import re
+from typing import Literal
 
 import pytest
 import torch
+from narrow import as_a, network_of
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature.likelihoods import Gaussian
@@ -140,7 +142,7 @@ def test_nothing_to_train_goes_straight_to_finish():
 def test_no_epochs_is_for_a_network_that_is_trained(table):
     network = torch.nn.Linear(6, 2), torch.nn.Linear(2, 6)
     model = fit(config(epochs=0), table, network=network)
-    assert torch.equal(model.method.network.encoder.weight.float(), network[0].weight)
+    assert torch.equal(as_a(torch.nn.Linear, network_of(model.method).encoder).weight.float(), network[0].weight)
     assert model.metrics["stopped"] == "0 epochs done"
     plain = dataclasses.replace(config(epochs=0), model=dataclasses.replace(SMALL, linear=False))
     with pytest.raises(ConfigError, match="epochs = 0 is for a network that is trained already"):
@@ -176,14 +178,14 @@ def test_posterior_tensors_have_their_own_file(table, tmp_path, monkeypatch):
             self.posterior.register_buffer("precision", torch.zeros(3))
 
         def finish(self, batches, n_data, step):
-            self.posterior.precision.fill_(n_data)
+            self.posterior.get_buffer("precision").fill_(n_data)
             return {}
 
     monkeypatch.setitem(METHODS, "posterior-test", WithPosterior)
     run = Run.create(tmp_path / "run")
     fit(config("posterior-test"), table, run=run)
     assert (run / POSTERIOR).exists()
-    assert load_run(run.path).method.posterior.precision.tolist() == [96.0] * 3
+    assert load_run(run.path).method.get_buffer("posterior.precision").tolist() == [96.0] * 3
 
 
 def test_own_modules_are_copied_and_needed_again_to_load(table, tmp_path):
@@ -266,7 +268,8 @@ def test_tf32_is_asked_for_while_training_and_no_longer(monkeypatch):
     forward = AE.forward
     monkeypatch.setattr(AE, "forward", lambda *a: seen.append(torch.get_float32_matmul_precision()) or forward(*a))
     before = torch.get_float32_matmul_precision()
-    for precision, expected in (("tf32", "high"), ("32", before)):
+    cases: tuple[tuple[Literal["tf32", "32"], str], ...] = (("tf32", "high"), ("32", before))
+    for precision, expected in cases:
         seen.clear()
         train = TrainConfig(epochs=1, precision=precision, verbose=False, device="cpu")
         config = Config(DataConfig(limit=50), ModelConfig(hidden=(4,)), MethodConfig(method="ae"), train)

@@ -147,7 +147,7 @@ class Laplace(Method):
         eps = normal(self.posterior.prior, self.posterior.n_weights, generator)
         return self.params_at(self.posterior.scale_noise(eps))
 
-    def draw(self, seeds: Sequence[int]) -> Draws:
+    def draw(self, seeds: Sequence[int]) -> WeightDraws:
         """Networks with weights from the posterior."""
         return WeightDraws(self.network, self.draw_params(seeds))
 

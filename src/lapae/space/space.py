@@ -186,7 +186,7 @@ class Space:
         window, stride = self.shape[0], self.stride or 1
         return cut(x, window, 1)[starts(len(x), window, stride)]
 
-    def to_model(self, x: np.ndarray, where: str = "X") -> np.ndarray:
+    def to_model(self, x: Source, where: str = "X") -> np.ndarray:
         """Numbers (n, *shape) in the user's units as float32 (n, *model_shape); checked, NaN is missing."""
         x = np.asarray(x)
         if tuple(x.shape[1:]) != self.shape:

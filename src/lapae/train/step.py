@@ -74,7 +74,7 @@ def anneal(optimizer: Adam, learning_rate: float, done: float) -> None:
         set_rate(group, rate * group["share"])
 
 
-def averaging_gradients(method: nn.Module) -> nn.Module:
+def averaging_gradients(method: nn.Module) -> DistributedDataParallel:
     """`method` under DDP: its gradients are means over the processes that train."""
     # The precision is a buffer, and the same everywhere already: not to be broadcast before every forward pass.
     known = inspect.signature(DistributedDataParallel).parameters
