@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from narrow import sure
 from PIL import Image
 from scipy.stats import ks_2samp
 
@@ -68,10 +71,10 @@ def test_images_are_split_as_a_whole(place):
     assert data.shape == (1, TILE, TILE)
     assert data.space.tile
     assert [len(part) for part in (data.train, data.valid, data.calib)] == [210 * 6, 30 * 6, 60 * 6]
-    groups = [set(part.groups.tolist()) for part in (data.train, data.valid, data.calib)]
+    groups = [set(sure(part.groups).tolist()) for part in (data.train, data.valid, data.calib)]
     assert sum(map(len, groups)) == len(set.union(*groups)) == 300
     x = np.asarray(data.calib.x[np.array([6, 0])])
-    image = np.asarray(Image.open(sorted((place / "train").iterdir())[int(data.calib.groups[6])]))
+    image = np.asarray(Image.open(sorted((place / "train").iterdir())[int(sure(data.calib.groups)[6])]))
     np.testing.assert_array_equal(x[0, 0], image[:TILE, :TILE])
 
 
@@ -79,8 +82,8 @@ def test_many_tiles_are_thinned_and_held_out_images_stay_whole(place, monkeypatc
     monkeypatch.setattr(data_tiles, "MOST_VALUES", 100 * TILE * TILE)
     data = load(place / "train", tile=TILE)
     assert len(data.train) == 100
-    assert np.bincount(data.calib.groups).max() == 6
-    assert set(np.bincount(data.calib.groups)) == {0, 6}
+    assert np.bincount(sure(data.calib.groups)).max() == 6
+    assert set(np.bincount(sure(data.calib.groups))) == {0, 6}
     assert len(data.calib) <= 100
 
 
@@ -96,21 +99,19 @@ def test_p_values_of_images_hold_and_faults_are_found(place, tmp_path):
     assert (bad["outlier"] == "1").all()
     assert set(bad["row"]) == {"8"}
     assert set(bad["column"]) == {"16"}
-    model = Model.load(place / "run")
-    assert model.calibration is not None
-    held = model.calibration.images.numpy()
+    held = sure(Model.load(place / "run").calibration).images.numpy()
     assert len(held) == 60
-    assert ks_2samp(-good["score"].astype(float), held).pvalue > 0.05
+    compared: Any = ks_2samp(-good["score"].astype(float), held)
+    assert compared.pvalue > 0.05
     assert (good["p_value"].astype(float) <= 0.1).mean() == pytest.approx(0.1, abs=0.08)  # of 60 to compare with
 
 
 def test_held_out_images_are_what_the_command_makes_of_them(place, tmp_path):
     data = load(place / "train", tile=TILE)
-    held = sorted(set(data.calib.groups.tolist()))
+    held = sorted(set(sure(data.calib.groups).tolist()))
     found = -scored(place, "train", tmp_path)["score"].astype(float)
-    model = Model.load(place / "run")
-    assert model.calibration is not None
-    np.testing.assert_allclose(found[held], model.calibration.images.numpy(), rtol=1e-4)
+    images = sure(Model.load(place / "run").calibration).images
+    np.testing.assert_allclose(found[held], images.numpy(), rtol=1e-4)
 
 
 def test_with_another_predictive_tiles_alone_bound_the_p_value(place, tmp_path):
