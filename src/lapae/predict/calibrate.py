@@ -210,7 +210,7 @@ def calibrate(
     surprise, own = _surprise(train, valid, rows, (known, found, of_rows), spread, table=table, trained=trained)
     more = valid[: len(valid) if few and steered else 0]
     every = torch.cat([rows, more])
-    found = predict(every)
+    found = join([of_rows, found]) if len(more) else of_rows
     radius = radius_of(found, every, every, spread)
     shift = every[:0]
     if others is not None:
