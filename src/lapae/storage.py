@@ -34,7 +34,7 @@ from lapae.runs.toml import config_from_dict, config_to_dict
 from lapae.space import Space
 from lapae.train.checkpoint import load_checkpoint, load_state
 
-FORMAT = "lapae model 4"
+FORMAT = "lapae model 5"
 CALIBRATION = "calibration.safetensors"
 PATIENCE = 3
 """Times that a model is read whose files are not of one training."""

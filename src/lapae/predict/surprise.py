@@ -13,17 +13,9 @@ Each part is a logarithm, and is counted in its deviations from its mean on data
 Of tables the surprise is the sum of the parts that are above their mean, Σ max(t, 0): a part that finds a datum
 ordinary does not speak for it.
 
-| part of an image's (a series', an array's) | question                                                                |
-|--------------------------------------------|-------------------------------------------------------------------------|
-| error                                      | how badly is it reproduced, in units of the noise?                      |
-| texture                                    | is what is left over fine grain, or structure the model does not know?  |
-| detail                                     | does it have the detail that data with its code have?                   |
-| distance                                   | is its code near those of training data? (where nothing was trained)    |
-
-the first three less their mean over the training data with the nearest codes. A network that was trained on other data
-may reproduce anything: then it is the code that tells these data from others. The surprise is the squared length of
-this vector, decorrelated, and an excess of error counts twice. Unusually little is unusual too: normal data fill a thin
-shell, so that a blank image, easy to reconstruct, is as far from them as a noisy one.
+Of images, series and arrays (`lapae.predict.field`) the surprise is the squared length of the vector of their parts,
+decorrelated, and an excess of error counts twice. Unusually little is unusual too: normal data fill a thin shell, so
+that a blank image, easy to reconstruct, is as far from them as a noisy one.
 """
 
 from __future__ import annotations
@@ -35,23 +27,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lapae.predict.field import PARTS, Field, shared
 from lapae.predict.marginals import Marginals
 from lapae.predict.neighbours import Bank
 from lapae.predict.prediction import Prediction
 from lapae.predict.spread import Spread
 from lapae.predict.whitening import TINY, whitening
 
-FIELD = ("error", "texture", "detail", "distance")
-NEAR_CODES = 30
-"""Training data with the nearest codes that an image is compared with."""
-CLOSE = 5
-"""Of them, those that its distance is measured to."""
-FLOOR = 1e-3
-"""Share of the median energy of training data that is added to energies."""
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
 WEIGHTS = (1.0, 1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 1.0)
 """Of the parts of a table: three answer one question."""
-FIELDS = ("codes", "levels", "floor")
+
+
+HELD: dict[str, Any] = {"bank": Bank, "ranks": Bank, "view": Bank, "marginals": Marginals, "field": Field}
+"""What a surprise may hold, by name."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +59,7 @@ class Surprise:
 
     spread: Spread
     directions: Tensor
-    """(Q, D): rows V with |V r|² the Mahalanobis distance of a residual r in units of the noise."""
+    """(Q, D): rows V with |V r|² the Mahalanobis distance of a residual r in units of the noise, of a table."""
     mean: Tensor
     """(P,): of the parts."""
     whiten: Tensor
@@ -80,16 +69,12 @@ class Surprise:
     view: Bank | None = None
     """Banks of a table: its values, their ranks, and what the model makes of them (code and residual)."""
     marginals: Marginals | None = None
-    codes: Tensor | None = None
-    """(R, K): codes of training data that are no table, in units of their deviation; `levels` (R, 3) are their parts.
-    """
-    levels: Tensor | None = None
-    floor: Tensor | None = None
-    """(4,): what is added to energies, so that the log of nothing is far out but finite."""
+    field: Field | None = None
+    """Of data that are no table."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return TABLE if self.bank is not None else FIELD[: len(self.mean)]
+        return TABLE if self.field is None else PARTS[: len(self.mean)]
 
     def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None) -> Parts:
         """Of data x (B, *features), NaN where missing: such values count as the model expects them.
@@ -97,6 +82,8 @@ class Surprise:
         `own` (B,): where data that are in the banks themselves are, see `Bank.measure`.
         """
         assert found.x_mean is not None
+        if self.field is not None:
+            return Parts(*self.field.parts(found, x, self.spread, len(self.mean)))
         flat, mean = x.flatten(1), found.x_mean.flatten(1)
         missing = flat.isnan()
         gap = torch.where(missing, 0.0, flat - mean)
@@ -104,38 +91,18 @@ class Surprise:
         scaled = gap / self.spread.noise.flatten()
         projected = scaled @ self.directions.T
         residual = (projected.square().sum(1) / n_seen + TINY).log()
-        of_residual = _shares(scaled * (projected @ self.directions))
-        if self.bank is not None and self.ranks is not None and self.view is not None and self.marginals is not None:
-            full = torch.where(missing, mean, flat)
-            near = self.bank.measure(full, own)
-            ranked = self.ranks.measure(self.marginals.normal(full), own)
-            seen = self.view.measure(model_view(found, scaled, self.spread), own)
-            rare = torch.where(missing, 0.0, self.marginals.rarity(full))
-            values = [residual, near.near, near.groups, near.ratio, ranked.ratio, seen.ratio, rare.sum(1)]
-            of_near, of_code = _shares(near.gap), _shares(seen.gap[:, -flat.shape[1] :])
-            shares = [of_residual, of_near, of_near, of_near, _shares(ranked.gap), of_code, _shares(rare)]
-            return Parts(torch.stack(values, 1), torch.stack(shares, 1))
-        values, maps = self._field(gap.reshape(x.shape), torch.where(x.isnan(), found.x_mean, x))
-        square, near = nearest_codes(found, self.spread, self.codes, NEAR_CODES)
-        assert self.levels is not None
-        values = values - self.levels[near].mean(1)
-        if len(self.mean) == len(FIELD):
-            values, maps = torch.cat([values, square[:, :CLOSE].log().mean(1)[:, None]], 1), maps[:, [0, 1, 2, 0]]
-        return Parts(values, maps)
-
-    def _field(self, gap: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Error, texture, detail (B, 3) of data x with residuals `gap` (B, *features), and their shares (B, 3, D)."""
-        error = (gap / self.spread.noise).square().flatten(1)
-        rough, fine = steps(gap).flatten(1), steps(x).flatten(1)
-        size = gap.square().flatten(1).sum(1)
-        floor = self.floor
-        assert floor is not None
-        values = [
-            (error.mean(1) + floor[0]).log(),
-            (rough.sum(1) + floor[1]).log() - (size + floor[2]).log(),
-            (fine.sum(1) + floor[3]).log(),
-        ]
-        return torch.stack(values, 1), torch.stack([_shares(error), _shares(rough), _shares(fine)], 1)
+        of_residual = shared(scaled * (projected @ self.directions))
+        assert self.bank is not None and self.ranks is not None  # noqa: PT018
+        assert self.view is not None and self.marginals is not None  # noqa: PT018
+        full = torch.where(missing, mean, flat)
+        near = self.bank.measure(full, own)
+        ranked = self.ranks.measure(self.marginals.normal(full), own)
+        seen = self.view.measure(model_view(found, scaled, self.spread), own)
+        rare = torch.where(missing, 0.0, self.marginals.rarity(full))
+        values = [residual, near.near, near.groups, near.ratio, ranked.ratio, seen.ratio, rare.sum(1)]
+        of_near, of_code = shared(near.gap), shared(seen.gap[:, -flat.shape[1] :])
+        shares = [of_residual, of_near, of_near, of_near, shared(ranked.gap), of_code, shared(rare)]
+        return Parts(torch.stack(values, 1), torch.stack(shares, 1))
 
     def standardised(self, values: Tensor) -> Tensor:
         """Parts (B, P) in units of their deviation."""
@@ -145,7 +112,7 @@ class Surprise:
         """The surprise (B,) of x; `own` as in `parts`."""
         values = self.parts(found, x, own).values
         t = self.standardised(values)
-        if self.bank is None:
+        if self.field is not None:
             return t.square().sum(1) + excess(t).square()
         weight = t.new_tensor(WEIGHTS)
         return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term tells apart what is normal in all parts
@@ -154,7 +121,7 @@ class Surprise:
         """Contribution (B, *features) of each value, at least 0: they add up to the surprise, but for its last term."""
         parts = self.parts(found, x)
         t = self.standardised(parts.values)
-        if self.bank is None:
+        if self.field is not None:
             # dᵀ C⁻¹ d shared out among the parts, as each pulls
             weight = ((parts.values - self.mean) * (t @ self.whiten)).clamp_min(0)
             weight = weight * (t.square().sum(1) / weight.sum(1).clamp_min(TINY))[:, None]
@@ -198,8 +165,8 @@ def fit_surprise(
     assert found.x_mean is not None
     assert known.x_mean is not None
     scaled = ((valid - found.x_mean).nan_to_num() / spread.noise).flatten(1)
-    directions = whitening(scaled)
-    n_parts = len(TABLE) if table else len(FIELD) - trained
+    directions = whitening(scaled) if table else scaled[:0]
+    n_parts = len(TABLE) if table else len(PARTS) - trained
     held: dict[str, Any] = {}
     if table:
         full = torch.where(rows.isnan(), known.x_mean, rows)
@@ -208,15 +175,7 @@ def fit_surprise(
         banks = {"bank": full, "ranks": marginals.normal(full), "view": model_view(known, of_rows, spread)}
         held = {"marginals": marginals, **{name: Bank.of(values) for name, values in banks.items()}}
     else:
-        gap = (rows - known.x_mean).nan_to_num()
-        full = torch.where(rows.isnan(), known.x_mean, rows)
-        energies = [(gap / spread.noise).square().flatten(1).mean(1)]
-        energies += [value.flatten(1).sum(1) for value in (steps(gap), gap.square(), steps(full))]
-        assert known.z_mean is not None
-        held["codes"] = known.z_mean.flatten(1) / spread.width
-        held["floor"] = FLOOR * torch.stack([energy.median() for energy in energies]) + TINY
-        blank = Surprise(spread, directions, scaled.new_zeros(3), torch.eye(3, dtype=scaled.dtype), **held)
-        held["levels"] = blank._field(gap, full)[0]
+        held["field"] = Field.of(rows, known, spread)
     eye = torch.eye(n_parts, dtype=scaled.dtype)
     start = Surprise(spread, directions, scaled.new_zeros(n_parts), eye, **held)
     values = start.parts(found, valid, own).values
@@ -247,40 +206,10 @@ def model_view(found: Prediction, scaled: Tensor, spread: Spread) -> Tensor:
     return torch.cat([z, math.sqrt(z.shape[1] / scaled.shape[1]) * scaled], 1)
 
 
-def nearest_codes(found: Prediction, spread: Spread, codes: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """Squared distances and indices (B, k) of the nearest of `codes`; a code that is the datum's own is left out."""
-    assert codes is not None
-    assert found.z_mean is not None
-    z = found.z_mean.flatten(1) / spread.width
-    k = max(1, min(k, max(5, len(codes) // 10), len(codes) - 1))
-    square = (codes.square().sum(1) - 2 * z @ codes.T + z.square().sum(1, keepdim=True)).clamp_min(0)
-    square = torch.where(square <= 1e-10, torch.inf, square)
-    found_square, index = square.topk(k, largest=False)
-    return found_square, index
-
-
-def steps(x: Tensor) -> Tensor:
-    """Squared differences of neighbours along an image's axes, or time, half to each of the two: (B, *features)."""
-    axes = range(2, x.ndim) if x.ndim > 3 else range(1, 2)
-    total = torch.zeros_like(x)
-    for axis in axes:
-        half = 0.5 * x.diff(dim=axis).square()
-        edge = torch.zeros_like(x.narrow(axis, 0, 1))
-        total = total + torch.cat([half, edge], axis) + torch.cat([edge, half], axis)
-    return total
-
-
-def _shares(x: Tensor) -> Tensor:
-    """Non-negative parts of x (B, D) as shares of their sum."""
-    x = x.clamp_min(0)
-    return (x + TINY) / (x + TINY).sum(1, keepdim=True)
-
-
 def to_tensors(surprise: Surprise) -> dict[str, Tensor]:
     """What to save besides the spread."""
     out = {name: getattr(surprise, name) for name in ("directions", "mean", "whiten")}
-    out |= {name: getattr(surprise, name) for name in FIELDS if getattr(surprise, name) is not None}
-    for name in ("bank", "ranks", "view", "marginals"):
+    for name in HELD:
         held: Any = getattr(surprise, name)
         if held is not None:
             out |= {f"{name}.{key}": value for key, value in held.tensors().items()}
@@ -289,10 +218,8 @@ def to_tensors(surprise: Surprise) -> dict[str, Tensor]:
 
 def from_tensors(spread: Spread, tensors: dict[str, Tensor]) -> Surprise:
     """Inverse of `to_tensors`."""
-    kinds: dict[str, Any] = {"bank": Bank, "ranks": Bank, "view": Bank, "marginals": Marginals}
     held: dict[str, Any] = {}
-    for name, kind in kinds.items():
+    for name, kind in HELD.items():
         own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
         held[name] = kind(**own) if own else None
-    held |= {name: tensors[name] for name in FIELDS if name in tensors}
     return Surprise(spread, tensors["directions"], tensors["mean"], tensors["whiten"], **held)
