@@ -141,8 +141,22 @@ def test_rows_are_told_in_the_units_of_the_data(of_rows):
     assert max(shares) == pytest.approx(1, abs=0.01)
     assert all(low < mean < high for low, mean, high in zip(found["low"], found["mean"], found["high"], strict=True))
     told = opening(of_rows, "x")
+    assert told["from_others"]
     assert told["named"][0]["name"] == "mass"
     assert told["named"][0]["low"] < told["named"][0]["high"]
+
+
+def test_what_is_expected_of_a_cell_does_not_follow_it(of_rows):
+    stored = np.asarray(of_rows.material.parts["train"].x[0]).copy()
+    before = of_rows.look(stored)
+    odd = stored.copy()
+    odd[4] += 40
+    after = of_rows.look(odd)
+    for name in ("mean", "low", "high"):
+        assert after[name][4] == before[name][4]
+    assert not after["low"][4] <= odd[4] <= after["high"][4]
+    expected = of_rows.model.counterfactual(stored[None])
+    np.testing.assert_allclose([before[name] for name in ("mean", "low", "high")], [v[0] for v in expected], rtol=1e-3)
 
 
 @pytest.mark.parametrize("method", ["posthoc", "ae", "ae-var", "vae", "dropout", "ensemble", "bbb"])

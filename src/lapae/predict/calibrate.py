@@ -72,6 +72,8 @@ class Calibration:
     """What to add to predictions of `rows` and `more` where the model has seen them; empty where it has not."""
     hidden: Spread | None = None
     """Of values that are missing: learned when the first are to be filled in."""
+    alone: Radius | None = None
+    """Of the intervals of values that are hidden one by one: learned when the first are."""
 
     def unseen(self, predict: Predict, x: Tensor) -> Prediction:
         """Predictions of x, the first of `rows` and `more`, maybe with holes, as of data that were not seen."""
@@ -152,7 +154,7 @@ class Calibration:
         every = torch.cat([self.rows, self.more])
         radius = radius_of(self.unseen(predict, every), every, every, self.spread)
         reference = self.surprise(self.unseen(predict, self.rows), self.rows, self.own)
-        return replace(self, radius=radius, reference=reference)
+        return replace(self, radius=radius, reference=reference, alone=None)
 
 
 def calibrate(

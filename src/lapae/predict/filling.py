@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lapae.methods import Method
+from lapae.models.threads import one_thread
 from lapae.predict.calibrate import COPIES, Calibration, Predict
 from lapae.predict.donors import MOST_FEATURES, Donors, Guess, fit_donors
 from lapae.predict.fill import is_masked
@@ -61,6 +62,7 @@ class Filling:
         """Whether there are rows and columns enough, and not too many."""
         return int(self.groups.max()) > 0 and len(self.groups) <= MOST_FEATURES and len(self.valid) > 0
 
+    @one_thread()  # many small operations
     def learn(self, predict: Predict, calibration: Calibration) -> Calibration:
         """Learn to fill; returns the calibration with the deviations of what is filled in so."""
         guess = _guess(predict)

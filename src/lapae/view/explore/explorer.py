@@ -72,6 +72,8 @@ class Explorer:
         self.top = float(np.percentile(everywhere.numpy(), TOP))
         self.spread = self.top > 0
         """Whether there is a deviation to show: one network that learns no noise says one thing."""
+        if model.from_others:  # it learns now to fill in what is hidden, so that no question waits for it
+            self.judge(self.points[:1])
 
     @property
     def image(self) -> bool:
