@@ -144,7 +144,10 @@ def test_an_address_names_a_datum(browser, image_server):
     for address, told in (
         ("train/99999", "There is no train 99999 among these data. This link belongs to others"),
         ("given/1", "There is no given 1 among these data. This link belongs to others"),
-        ("train/1/another%20run", "This link belongs to the run “another run”, and this explorer shows “<img src=x onerror=alert(1)>”"),
+        (
+            "train/1/another%20run",
+            f"This link belongs to the run “another run”, and this explorer shows “{HOSTILE}”",
+        ),
         ("train/1/%", "This link belongs to the run “%”, and"),
     ):
         browser.run(f"location.hash = '#{address}'")
@@ -162,6 +165,7 @@ def test_a_click_in_the_report_opens_the_datum(browser, tmp_path):
         browser.until(READY)
         browser.run("document.getElementById('report').click()")
         browser.until("location.pathname === '/report' && document.querySelectorAll('#unusual a.id').length === 3")
+        browser.until("document.readyState === 'complete'")
         browser.until("document.getElementById('total').textContent")  # its own script works
         asked = "fetch('api/opening').then(() => 'answered', () => 'refused')"
         assert browser.run(asked) == "refused"  # and can ask nothing
@@ -188,6 +192,7 @@ def test_a_click_in_the_file_of_a_report_opens_the_datum(browser, tmp_path):
         there = f":{server.server_port}/#"
         page.write_text((made.model.path / "report.html").read_text().replace(":8765/#", there))
         browser.open(page.as_uri())
+        browser.until("document.readyState === 'complete'")
         link = browser.run("document.querySelector('#unusual a.id').href")
         for kind in ("mousePressed", "mouseReleased"):
             browser.mouse(kind, *browser.inside("#unusual a.id", 0.5, 0.5))

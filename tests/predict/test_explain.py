@@ -93,15 +93,42 @@ def test_intervals_of_what_was_expected_hold_normal_values(model):
 
 def test_what_was_expected_is_what_is_filled_in_and_does_not_depend_on_other_rows(model):
     x = rows(6, 5)
-    x[1, 3] += 2
+    x[1:3, 3] += 2
+    x[2, 0] = np.nan
+    assert (model.explain(x).argmax(1)[1:3] == 3).all()
     hole = x.copy()
-    hole[1, 3] = x[2, 0] = hole[2, 0] = np.nan
+    hole[1:3, 3] = np.nan
+    filled = model.impute(hole)
     expected, low, high = model.counterfactual(x)
-    assert expected[1, 3] == pytest.approx(model.impute(hole)[1, 3])
-    assert expected[2, 0] == pytest.approx(model.impute(hole)[2, 0])  # a missing value is as good as hidden
+    np.testing.assert_allclose(expected[1:3, 3], filled[1:3, 3])
+    assert expected[2, 0] == pytest.approx(filled[2, 0])  # a missing value is as good as hidden
+    hole[1, 4] = np.nan
+    assert expected[1, 4] == pytest.approx(model.impute(hole)[1, 4])  # the odd one is hidden from the others
     assert not np.isnan([expected, low, high]).any()
     alone = [part[0] for part in model.counterfactual(x[1:2])]
     np.testing.assert_allclose(alone, [part[1] for part in (expected, low, high)], rtol=1e-6)
+
+
+def test_one_wrong_value_does_not_mislead_about_the_others(model):
+    true = rows(100, 10)
+    x = true.copy()
+    x[:, 2] += 3
+    _, low, high = model.counterfactual(x)
+    others = np.arange(5) != 2
+    assert held(low[:, others], true[:, others], high[:, others]) > 0.85
+    assert np.mean((high - low)[:, others]) < 1  # of values that go from -2 to 2
+
+
+def test_a_row_of_training_does_not_say_what_is_expected_of_itself():
+    """Reports are about training data, too: the row itself is the donor that is most alike."""
+    x = rows(400, 7)
+    x[:40] += np.linspace(3, 6, 40)[:, None]  # few others are near these
+    model = LaplacianAutoencoder(random_state=0, epochs=5, device="cpu").fit(x)
+    assert np.mean(np.isclose(model.counterfactual(x[:40])[0], x[:40], rtol=1e-5)) < 0.1
+    found = model.model_
+    donors = found.filling.all
+    np.testing.assert_array_equal(np.sort(donors.find(found.tensor(x))), np.arange(400))
+    assert (donors.find(found.tensor(rows(5, 8))) == -1).all()
 
 
 def test_what_was_expected_of_the_values_that_did_it(model):
@@ -117,8 +144,6 @@ def test_what_was_expected_of_the_values_that_did_it(model):
         np.testing.assert_allclose(some[asked], every[asked], rtol=1e-6)
     with pytest.raises(ValueError, match="top=0"):
         model.counterfactual(x, top=0)
-    with pytest.raises(ValueError, match="expected that of X"):
-        model.model_.counterfactual(x, np.ones((40, 3), bool))
 
 
 def test_leading_values_contribute():

@@ -51,10 +51,8 @@ def explained(model: Model, x: Any) -> dict[str, Any]:
         return scores(model, x)
     import numpy as np
 
-    from lapae.predict.hidden import leading
-
     contribution = model.explain(x)
-    expected = model.counterfactual(x, leading(contribution, 1))
+    expected = model.counterfactual(x, top=1, contribution=contribution)
     part = contribution.reshape(len(x), -1)
     first, total = part.argmax(1), part.sum(1)
     told = total > 0

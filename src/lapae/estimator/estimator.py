@@ -196,7 +196,15 @@ class LaplacianAutoencoder(
         return self._fitted().parts(self._validated(X))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of n data X, a float, which model selection maximises; y is not looked at."""
+        """Mean log-likelihood, which model selection maximises.
+
+        Args:
+            X: n data.
+            y: not looked at.
+
+        Returns:
+            A float.
+        """
         return float(np.mean(self._fitted().log_likelihood(self._validated(X))))
 
     def decision_function(self, X: Any) -> np.ndarray:

@@ -8,7 +8,6 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from lapae.estimator.validated import Fitted, is_mixed
-from lapae.predict.hidden import leading
 
 
 class Making(Fitted):
@@ -44,7 +43,8 @@ class Making(Fitted):
         """What the model would have expected in place of each value, with an interval.
 
         In a table that is what the other values of the row say: each is hidden in its turn and filled in, as `impute`
-        does. Of images and series it is the reconstruction, in which an unusual value has a part.
+        does, without the value that `explain` names first, which would mislead. Of images and series it is the
+        reconstruction, in which an unusual value has a part.
 
         Args:
             X: n data.
@@ -54,10 +54,7 @@ class Making(Fitted):
         Returns:
             expected, low, high: arrays like X, categories as their numbers; NaN where not asked about.
         """
-        model, x = self._fitted(), self._validated(X)
-        if top is not None and top < 1:
-            raise ValueError(f"top={top}: expected at least 1")
-        return model.counterfactual(x, None if top is None else leading(model.explain(x), top), level)
+        return self._fitted().counterfactual(self._validated(X), top, level)
 
     def sample(self, n_samples: int = 1, random_state: Any = None, *, noise: bool | None = None) -> np.ndarray:
         """New data (n_samples, ...): codes from their density, decoded by networks drawn from the posterior.

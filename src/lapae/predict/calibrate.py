@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -72,8 +72,8 @@ class Calibration:
     """What to add to predictions of `rows` and `more` where the model has seen them; empty where it has not."""
     hidden: Spread | None = None
     """Of values that are missing: learned when the first are to be filled in."""
-    alone: Radius | None = None
-    """Of the intervals of values that are hidden one by one: learned when the first are."""
+    few: Mapping[int, Radius] = field(default_factory=dict)
+    """Of the intervals of rows of a table that lack so many values: learned when the first are asked for."""
 
     def unseen(self, predict: Predict, x: Tensor) -> Prediction:
         """Predictions of x, the first of `rows` and `more`, maybe with holes, as of data that were not seen."""
@@ -154,7 +154,7 @@ class Calibration:
         every = torch.cat([self.rows, self.more])
         radius = radius_of(self.unseen(predict, every), every, every, self.spread)
         reference = self.surprise(self.unseen(predict, self.rows), self.rows, self.own)
-        return replace(self, radius=radius, reference=reference, alone=None)
+        return replace(self, radius=radius, reference=reference, few={})
 
 
 def calibrate(

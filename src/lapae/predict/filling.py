@@ -75,16 +75,20 @@ class Filling:
         found = self.complete(predict(seen), seen, held=True)
         return replace(calibration, hidden=fit_spread(predict(given), theirs, found, seen, truth))
 
-    def complete(self, found: Prediction, x: Tensor, *, held: bool = False) -> Prediction:
+    def complete(self, found: Prediction, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
         """Predictions of x (n, D) with the donors' medians and variances in place of what is missing.
 
-        `held`: of held-out rows, which are not to be filled from themselves.
+        Args:
+            found: predictions of x.
+            x: NaN where missing.
+            held: whether these are held-out rows, which are not to be filled from themselves.
+            whole: (n, D): x before values were hidden. If such a row is among the donors it gives nothing to itself.
         """
         donors = self.held if held else self.all
         assert donors is not None
         assert found.x_mean is not None
         assert found.x_var is not None
-        middle, variance = donors.complete(x, found.x_mean, self.words)
+        middle, variance = donors.complete(x, found.x_mean, self.words, None if whole is None else donors.find(whole))
         missing = x.isnan()
         return replace(
             found,

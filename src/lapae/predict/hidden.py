@@ -16,7 +16,7 @@ from torch import Tensor
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import RunError
 from lapae.methods import Method
-from lapae.predict.calibrate import Calibration
+from lapae.predict.calibrate import COPIES, Calibration
 from lapae.predict.conformal import Radius
 from lapae.predict.fill import complete, completions
 from lapae.predict.filling import Filling, put_back
@@ -45,6 +45,7 @@ class Hidden:
         def seed(self) -> int: ...
         def tensor(self, X: Any) -> Tensor: ...
         def predict(self, x: Tensor) -> Prediction: ...
+        def explain(self, X: Any) -> np.ndarray: ...
         def reconstruct(self, X: Any) -> tuple[np.ndarray, np.ndarray]: ...
         def interval(self, X: Any, level: float) -> tuple[np.ndarray, np.ndarray]: ...
 
@@ -80,41 +81,45 @@ class Hidden:
         return self._filled(coded, level)[1:]
 
     def counterfactual(
-        self, X: Any, where: np.ndarray | None = None, level: float = 0.9
+        self, X: Any, top: int | None = None, level: float = 0.9, *, contribution: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What would have been expected in place of each value, with an interval.
 
         In a table that is what the other values of the row say: each value is hidden in its turn, and filled in as a
-        missing one is, because a network reproduces an odd value that it is shown. Of images, series and arrays, and
-        of tables whose likelihood takes no missing values, it is the reconstruction, which is drawn from all values.
+        missing one is, because a network reproduces an odd value that it is shown. The value that contributes most to
+        how unusual the row is is hidden from the others, too, as it would mislead. Of images, series and arrays, and of
+        tables whose likelihood takes no missing values, it is the reconstruction, which is drawn from all values.
 
         Args:
             X: data (n, *shape).
-            where: (n, *shape) bool, the values to ask about; all where not given.
+            top: ask only about so many values of each datum, those that contribute most; about all where not given.
             level: share of the values of normal data that lie within.
+            contribution: what `explain` says of X, where that is known already.
 
         Returns:
             expected, low, high: (n, *shape) each, NaN where not asked about. A word is its own interval.
         """
+        if top is not None and top < 1:
+            raise ValueError(f"top={top}: expected at least 1")
         coded = self.space.code(X)
-        where = np.ones(coded.shape, bool) if where is None else np.asarray(where, bool)
-        if where.shape != coded.shape:
-            raise ValueError(f"where has the shape {where.shape}, expected that of X, {coded.shape}")
+        contribution = self.explain(coded) if contribution is None else contribution
+        asked = np.ones(coded.shape, bool) if top is None else leading(contribution, top)
         if not self.from_others:
             found = (self.reconstruct(coded)[0], *self.interval(coded, level))
-            return tuple(np.where(where, part, np.nan) for part in found)  # pyright: ignore
-        out = np.full((3, *coded.shape), np.nan)
-        rows, columns = np.nonzero(where)
+            return tuple(np.where(asked, part, np.nan) for part in found)  # pyright: ignore
+        out, first = np.full((3, *coded.shape), np.nan), leading(contribution, 1)
+        rows, columns = np.nonzero(asked)
         size = max(1, VALUES // coded.shape[1])
         for start in range(0, len(rows), size):
             i, j = rows[start : start + size], columns[start : start + size]
-            without = coded[i].astype(float)
-            without[np.arange(len(i)), j] = np.nan
-            alone = np.isnan(without).sum(1) == 1
-            for these, radius in ((alone, self._alone() if alone.any() else None), (~alone, None)):
-                if these.any():
-                    found = np.stack(self._filled(without[these], level, radius))
-                    out[:, i[these], j[these]] = found[:, np.arange(these.sum()), j[these]]
+            whole, without, at = coded[i].astype(float), np.where(first[i], np.nan, coded[i]), np.arange(len(i))
+            without[at, j] = np.nan
+            holes, own = np.isnan(without).sum(1), np.isnan(whole).sum(1) - np.isnan(whole[at, j])
+            kinds = np.where(own > 0, 0, holes)  # those with holes of their own, then one or two hidden values
+            for n in np.unique(kinds):
+                these = np.flatnonzero(kinds == n)
+                found = self._filled(without[these], level, self._radius(int(n)) if n else None, whole[these])
+                out[:, i[these], j[these]] = np.stack(found)[:, np.arange(len(these)), j[these]]
         return out[0], out[1], out[2]
 
     @property
@@ -144,29 +149,37 @@ class Hidden:
         how = {"seed": seed, "value_range": self.space.value_range}
         return completions(self.method, self._for_holes(), self.predict, x, n, **how)
 
-    def complete(self, x: Tensor, *, held: bool = False) -> Prediction:
+    def complete(self, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
         """Predictions with the best guess of what is missing.
 
         Args:
             x: data (n, *model_shape); NaN is missing.
             held: whether they were held out of training: then they are not filled in from themselves.
+            whole: (n, *model_shape): x before values were hidden, from which these are not to be filled in either.
 
         Returns:
             A `Prediction`, whose `x_mean` (n, *model_shape) has the guesses.
         """
         if self.filling is not None and x.isnan().any():
             self._for_holes()
-            return self.filling.complete(self.predict(x), x, held=held)
+            return self.filling.complete(self.predict(x), x, held=held, whole=whole)
         memory = None if self.space.kind == "table" else self._remembers()
         return complete(self.method, self.predict, x, memory=memory, seed=self.seed, value_range=self.space.value_range)
 
     def _filled(
-        self, coded: np.ndarray, level: float, radius: Radius | None = None
+        self, coded: np.ndarray, level: float, radius: Radius | None = None, whole: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Best guess, low and high (n, *shape); of data that were held out and lack the same values the radius, if none
-        is given."""
+        """Best guess, low and high (n, *shape) of what is missing.
+
+        Args:
+            coded: data (n, *shape) as numbers.
+            level: of the intervals.
+            radius: of these; that of held-out data which lack the same values where not given.
+            whole: the data before values were hidden, if some were.
+        """
         x = self.tensor(coded)
-        calibration, found = self._for_holes(), self.complete(x)
+        calibration = self._for_holes()
+        found = self.complete(x, whole=None if whole is None else self.tensor(whole))
         assert calibration.hidden is not None
         radius = radius or calibration.hidden_radius(self._held_out, x.isnan())
         reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level) + 1e-6  # values went in as 32 bits
@@ -177,14 +190,19 @@ class Hidden:
     def _held_out(self, x: Tensor) -> Prediction:
         return self.complete(x, held=True)
 
-    def _alone(self) -> Radius:
-        """The radius of intervals of values that are hidden one by one, the same whatever else is asked about."""
+    def _radius(self, n: int) -> Radius:
+        """The radius of intervals of n hidden values of a row, 1 or 2, the same whatever is asked about."""
         found = self._for_holes()
-        if found.alone is None:
-            masks = torch.from_numpy(self.space.convert(np.where(np.eye(self.space.shape[0]), np.nan, 0.0)))
-            found = self.calibration = replace(found, alone=found.hidden_radius(self._held_out, masks.isnan()))
-        assert found.alone is not None
-        return found.alone
+        if n not in found.few:
+            size, rng = self.space.shape[0], np.random.default_rng(0)
+            codes = np.zeros((COPIES, size))
+            columns = np.resize(rng.permutation(size), COPIES)
+            for step in range(n):  # another column, each time
+                codes[np.arange(COPIES), (columns + step * rng.integers(1, max(size, 2), COPIES)) % size] = np.nan
+            hidden = torch.from_numpy(self.space.convert(codes)).isnan()
+            found = replace(found, few={**found.few, n: found.hidden_radius(self._held_out, hidden)})
+            self.calibration = found
+        return found.few[n]
 
     def _for_holes(self) -> Calibration:
         """The calibration, which knows how far values that are filled in are off from now on."""

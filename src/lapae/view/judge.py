@@ -15,7 +15,6 @@ from torch import Tensor
 
 from lapae.errors import RunError
 from lapae.model import Model
-from lapae.predict.hidden import leading
 from lapae.runs.numbers import number
 
 RATE = 0.05
@@ -88,18 +87,18 @@ class Judge:
     def __call__(self, x: np.ndarray) -> Judged:
         """What was expected of data (n, *shape), and what speaks against them.
 
-        Of a wide table the values are hidden one by one that add most to how unusual a row is; of the others it is the
+        Of a wide table those values are hidden that add most to how unusual a row is; of the others it is the
         reconstruction.
         """
         parts = []
         for some in self._some(x):
             contribution = self.model.explain(some)
-            if self.model.from_others and some.shape[1] > MOST_ASKED:
-                found = self.model.counterfactual(some, leading(contribution, MOST_ASKED), LEVEL)
-                pairs = zip(found, self.reconstruction(some), strict=True)
+            wide = self.model.from_others and some.shape[1] > MOST_ASKED
+            top = MOST_ASKED if wide else None
+            expected = self.model.counterfactual(some, top, LEVEL, contribution=contribution)
+            if wide:
+                pairs = zip(expected, self.reconstruction(some), strict=True)
                 expected = tuple(np.where(np.isnan(a), b, a) for a, b in pairs)
-            else:
-                expected = self.model.counterfactual(some, level=LEVEL)
             parts.append((*expected, contribution))
         return Judged(*(np.concatenate(v) for v in zip(*parts, strict=True)))
 

@@ -12,7 +12,7 @@ from lapae import __version__
 from lapae.model import Model
 from lapae.view.describe import summary
 from lapae.view.display import image_of, short
-from lapae.view.explore.explorer import Explorer
+from lapae.view.explore.explorer import Explorer, values
 from lapae.view.pictures import data_url, palette, pixels, shrink, tiled
 from lapae.view.web import REPORT
 
@@ -70,8 +70,7 @@ def _hover(explorer: Explorer) -> dict[str, Any]:
         return {"sheet": data_url(sheet, lossy=sheet.ndim == 3), "columns": columns, "size": list(small.shape[2:0:-1])}
     flat = points.reshape(len(points), -1).astype(np.float64)
     chosen = display.features[:HOVERED] if display.kind == "bars" else display.features[display.strips[0]]
-    known = [[None if np.isnan(v) else short(v) for v in row] for row in flat[:, chosen]]
-    return {"values": known, "of": display.described(chosen)}
+    return {"values": [values(row) for row in flat[:, chosen]], "of": display.described(chosen)}
 
 
 def _uncertainty(explorer: Explorer) -> str:
