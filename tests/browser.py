@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -43,11 +43,7 @@ class Browser:
         self._number = 0
         self.events: list[dict[str, Any]] = []
         self.session: str | None = None
-        targets = self.call("Target.getTargets")["targetInfos"]
-        page = next(target["targetId"] for target in targets if target["type"] == "page")
-        self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "DOM", "Network", "Log"):
-            self.call(f"{domain}.enable")
+        self.attach("")
 
     def __enter__(self) -> Browser:
         return self
@@ -86,6 +82,19 @@ class Browser:
             self._rest += part
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
+
+    def attach(self, url: str) -> None:
+        """Go on in the tab whose address begins so."""
+
+        def found() -> str | None:
+            targets = self.call("Target.getTargets")["targetInfos"]
+            return next((t["targetId"] for t in targets if t["type"] == "page" and t["url"].startswith(url)), None)
+
+        self.session = None  # that of the browser itself
+        page = until(found, f"a tab at {url}")
+        self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "DOM", "Network", "Log"):
+            self.call(f"{domain}.enable")
 
     def open(self, url: str) -> None:
         """Go to a page; the one that was there is gone when this returns."""

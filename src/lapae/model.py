@@ -17,18 +17,17 @@ from torch import Tensor
 
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
-from lapae.errors import RunError
 from lapae.methods import Method
 from lapae.models.threads import few_threads
 from lapae.predict import Prediction, evaluating, predict
 from lapae.predict.calibrate import Calibration, calibrate
 from lapae.predict.conformal import threshold
 from lapae.predict.decode import decode
-from lapae.predict.fill import complete, completions
-from lapae.predict.filling import Filling, filling_of, put_back
+from lapae.predict.filling import Filling, filling_of
 from lapae.predict.generate import from_codes
-from lapae.predict.memory import Memory, draw_completions, remember
-from lapae.predict.prediction import Quantity
+from lapae.predict.hidden import Hidden
+from lapae.predict.memory import Memory, remember
+from lapae.predict.prediction import Quantity, numpy
 from lapae.space import Space
 
 NORMAL_90 = 1.6448536269514722
@@ -37,7 +36,7 @@ BOTH: tuple[Quantity, ...] = ("codes", "outputs")
 
 
 @dataclass
-class Model:
+class Model(Hidden):
     """A method at its best weights, what its data are, and its calibration."""
 
     method: Method
@@ -58,12 +57,17 @@ class Model:
     """Of a table with values hidden in training: learned when the first holes are to be filled."""
 
     def encode(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Codes (n, *code) and their deviations over networks."""
+        """Codes of data X (n, *shape), and their deviations over networks: (n, *code) each."""
         found = self.predict(self.tensor(X), ("codes",))
         return numpy(found.z_mean), np.sqrt(numpy(found.z_var))
 
     def reconstruct(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Reconstructions (n, *shape) and the deviation of values from them: ± 1.64 of it holds 90 % of new values."""
+        """Reconstructions of data X (n, *shape), with the best guess of what is missing.
+
+        Returns:
+            The reconstructions, and the deviation of values from them: (n, *shape) each. ± 1.64 deviations hold 90 % of
+            the values of new data.
+        """
         x, calibration = self.tensor(X), self._calibrated()
         found, missing = self.predict(x), x.isnan()
         mean = numpy(found.x_mean)
@@ -73,13 +77,18 @@ class Model:
         return self.space.to_user(mean), self.space.to_user(deviation, deviation=True)
 
     def decode(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Data (n, *shape) at codes (n, *code), and their deviation over networks."""
+        """Data at codes z (n, *code), and their deviation over networks: (n, *shape) each."""
         n_samples = self.config.method.n_samples or 20
         found = decode(self.method, torch.as_tensor(z), n_samples=n_samples, seed=self.seed)
         return self.space.to_user(numpy(found.mean)), self.space.to_user(numpy(found.deviation), deviation=True)
 
     def surprise(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """How unusual each datum is, and its conformal p-value: (n,) each. NaN, with a warning, for empty data."""
+        """How unusual each of the data X (n, *shape) is.
+
+        Returns:
+            The surprise, which is larger for more unusual data, and the conformal p-value: (n,) each. NaN, with a
+            warning, of data without any value.
+        """
         found, p = self._calibrated().compare(self.predict, self.tensor(X))
         empty = np.flatnonzero(np.isnan(found))
         if len(empty):
@@ -91,7 +100,11 @@ class Model:
         return threshold(numpy(self._calibrated().reference), rate)
 
     def parts(self, X: Any) -> dict[str, np.ndarray]:
-        """What `surprise` is made of, and the paper's scores, by name: (n,) each, higher is more unusual."""
+        """What the surprise of data X (n, *shape) is made of, and the paper's scores.
+
+        Returns:
+            Arrays (n,) by name; higher is more unusual. `log_likelihood` has its sign turned for that.
+        """
         x = self.tensor(X)
         found = self.predict(x, (*BOTH, "density"))
         parts = {name: numpy(part) for name, part in self._calibrated().surprise.named(found, x).items()}
@@ -103,11 +116,19 @@ class Model:
         return parts | {name: value if value.ndim == 1 else value.sum(1) for name, value in more.items()}
 
     def log_likelihood(self, X: Any) -> np.ndarray:
-        """Of each datum under the predictive, (n,)."""
+        """Of each of the data X (n, *shape) under the predictive: (n,)."""
         return numpy(self.predict(self.tensor(X), ("density",)).log_likelihood)
 
     def interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Where the values of new data of this kind lie, given their code: (low, high), each (n, *shape)."""
+        """Where the values of new data of this kind lie, given their code.
+
+        Args:
+            X: data (n, *shape).
+            level: share of values that lie within, on average over data.
+
+        Returns:
+            low, high: (n, *shape) each; of a missing value the interval of what is filled in.
+        """
         x, calibration = self.tensor(X), self._calibrated()
         found = self.predict(x)
         reach = numpy(calibration.spread.deviation(found, x)) * calibration.radius.at(level)
@@ -118,46 +139,13 @@ class Model:
         missing = np.isnan(coded)
         return tuple(np.where(missing, a, b) for a, b in zip(self.impute_interval(coded, level), ends, strict=True))  # pyright: ignore
 
-    def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
-        """X with its missing values filled in: the best guess, or `n_samples` completions (n_samples, n, *shape)."""
-        coded = self.space.code(X)
-        x = self.tensor(coded)
-        if n_samples is not None:
-            return put_back(self.space, self.completions(x, n_samples, self.seed), coded)
-        guess = self.complete(x).x_mean
-        assert guess is not None
-        return put_back(self.space, torch.where(x.isnan(), guess, x), coded)
-
-    def completions(self, x: Tensor, n: int, seed: int) -> Tensor:
-        """n completions (n, N, *model_shape) of data x (N, *model_shape) in the model's space, NaN where missing."""
-        if n < 1:
-            raise ValueError(f"n_samples={n}: expected at least 1")
-        if self.space.kind != "table" and x.isnan().any():
-            noise = None if self.space.kind == "image" else self._calibrated().spread.noise  # images are looked at
-            return draw_completions(self.method, self._remembers(), x, n, seed=seed, noise=noise)
-        if self.filling is not None and x.isnan().any():
-            self._for_holes()
-            return self.filling.draw(self.predict(x), x, n, seed)
-        how = {"seed": seed, "value_range": self.space.value_range}
-        return completions(self.method, self._for_holes(), self.predict, x, n, **how)
-
-    def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Where missing values lie: (low, high), each (n, *shape); an observed value is its own interval."""
-        coded = self.space.code(X)
-        x = self.tensor(coded)
-        missing = x.isnan()
-        if not missing.any():
-            return coded.copy(), coded.copy()
-        calibration, found = self._for_holes(), self.complete(x)
-        assert calibration.hidden is not None
-        radius = calibration.hidden_radius(lambda x: self.complete(x, held=True), missing)
-        reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level) + 1e-6  # values went in as 32 bits
-        low, high = self._around(numpy(found.x_mean), reach, clip=self.space.kind == "image")
-        return np.where(np.isnan(coded), low, coded), np.where(np.isnan(coded), high, coded)
-
     def explain(self, X: Any) -> np.ndarray:
-        """Contribution of every value to how unusual its datum is: (n, *shape), at least 0, 0 where missing."""
-        x, hides = self.tensor(X), self.space.kind == "table" and self.likelihood.missing and self.config.model.hide
+        """How much every value of data X (n, *shape) adds to how unusual its datum is.
+
+        Returns:
+            (n, *shape), at least 0, and 0 where missing. `counterfactual` says what was expected in its place.
+        """
+        x, hides = self.tensor(X), self.from_others and self.config.model.hide
         found = numpy(self._calibrated().explain(self.predict, x, bool(hides), self.space.columns))
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
 
@@ -168,6 +156,9 @@ class Model:
             n: how many.
             seed: of codes, networks and noise.
             noise: add the noise of the likelihood to what networks make of a code: to all but images, where not given.
+
+        Returns:
+            (n, *shape), in the user's units.
         """
         seed = self.seed if seed is None else seed
         noise = self.space.kind != "image" if noise is None else noise
@@ -203,7 +194,16 @@ class Model:
         return torch.from_numpy(self.space.to_model(self.space.code(X))).to(weight.dtype)
 
     def predict(self, x: Tensor, want: tuple[Quantity, ...] = BOTH) -> Prediction:
-        """What the networks say about data x (n, *model_shape) in the model's space, as the configuration asks."""
+        """What the networks say about data, in the way that the configuration asks for.
+
+        Args:
+            x: data (n, *model_shape) in the model's space; NaN is missing.
+            want: what to compute: "codes", "covariance", "outputs", "density", "error".
+
+        Returns:
+            A `Prediction`: among others `z_mean`, `z_var` (n, *code), `x_mean`, `x_var` (n, *model_shape) and
+            `log_likelihood` (n,); None where not wanted.
+        """
         options = self.config.method.options
         how = {"predictive": options.predictive or "mc", "n_samples": options.n_samples or 20}
         return predict(self.method, x, seed=self.seed, want=want, **how)
@@ -211,8 +211,17 @@ class Model:
     def predicting(
         self, *, predictive: str | None = None, n_samples: int | None = None, seed: int | None = None
     ) -> Model:
-        """The model, from now on predicting in another way, where given: what new data are compared with is predicted
-        in that way too, so that p-values and intervals hold."""
+        """Predict in another way from now on. What new data are compared with is predicted in that way too, so that
+        p-values and intervals hold.
+
+        Args:
+            predictive: moments, mc or linearized; as before where not given.
+            n_samples: networks drawn by mc; as before where not given.
+            seed: of these; as before where not given.
+
+        Returns:
+            The model itself.
+        """
         method, train = self.config.method, self.config.train
         given = {"predictive": predictive, "n_samples": n_samples}
         method = MethodConfig(method.method, method.options, **{k: v for k, v in given.items() if v is not None})
@@ -226,39 +235,6 @@ class Model:
                 self.config = before
                 raise
         return self
-
-    def _calibrated(self) -> Calibration:
-        if self.calibration is None:
-            raise RunError("this model has no calibration: it was saved before its training was finished")
-        return self.calibration
-
-    def _remembers(self) -> Memory:
-        if self.memory is None:
-            raise RunError("this model has no density of codes: it was saved before its training was finished")
-        return self.memory
-
-    def complete(self, x: Tensor, *, held: bool = False) -> Prediction:
-        """Predictions of x with the best guess of what is missing; `held`: of data that were held out of training."""
-        if self.filling is not None and x.isnan().any():
-            self._for_holes()
-            return self.filling.complete(self.predict(x), x, held=held)
-        memory = None if self.space.kind == "table" else self._remembers()
-        return complete(self.method, self.predict, x, memory=memory, seed=self.seed, value_range=self.space.value_range)
-
-    def _for_holes(self) -> Calibration:
-        """The calibration, which knows how far values that are filled in are off from now on."""
-        found, filling = self._calibrated(), self.filling
-        if found.hidden is None:
-            found = found.with_hidden(self.complete) if filling is None else filling.learn(self.predict, found)
-        self.calibration = found
-        return found
-
-    def _around(self, mean: np.ndarray, reach: np.ndarray, *, clip: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Intervals in the user's units, with `clip` within the range of images; that of a word is the word itself."""
-        for kind, start, stop in self.space.parts:
-            reach[:, start:stop] *= kind not in ("bernoulli", "categorical")
-        low, high = (np.clip(end, 0, 1) if clip else end for end in (mean - reach, mean + reach))
-        return self.space.to_user(low, whole=False), self.space.to_user(high, whole=False)
 
     def settle(self) -> Model:
         """Ready to predict: tables in 64 bits on a CPU, so that a datum's score does not depend on its batch."""
@@ -286,12 +262,12 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:
-        """The model of a run folder; `options` are those of `lapae.storage.load_run`."""
+        """The model of a run.
+
+        Args:
+            path: the run folder.
+            options: those of `lapae.storage.load_run`: a `network` or a `likelihood` of one's own, and the `device`.
+        """
         from lapae.storage import load_run
 
         return load_run(path, **options)
-
-
-def numpy(x: Tensor | None) -> np.ndarray:
-    assert x is not None
-    return x.detach().cpu().numpy()

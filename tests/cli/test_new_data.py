@@ -517,8 +517,12 @@ def test_samples_and_explanations_have_the_columns_of_the_table(people, tmp_path
         assert (float(row["share"]) > 0) == bool(row["feature"])
         if row["feature"] in ("income", "visits"):
             assert float(ends[0]) - 0.5 <= float(ends[1]) <= float(ends[2]) + 0.5  # counts are whole
-        else:  # a word, a date, or nothing
-            assert ends == ["", "", ""]
+        elif row["feature"] == "since":
+            dates = [tuple(map(int, reversed(date.split(".")))) for date in ends]  # 31.12.2020, as in the table
+            assert dates == sorted(dates)
+        else:  # a word has no interval
+            assert ends[0] == ends[2] == ""
+            assert ends[1] in {"city": ("Rome", "Oslo"), "member": ("yes", "no"), "": ("",)}[row["feature"]]
     assert any(row["expected"] for row in told)
 
 

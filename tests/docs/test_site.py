@@ -24,6 +24,7 @@ PUBLIC = ("", ".curvature", ".posterior", ".methods", ".predict", ".tasks", ".da
 MEMBERS = {
     "lapae.LaplacianAutoencoder": ("fit", "transform", "reconstruct", "score_samples", "impute", "sample", "load"),
     "lapae.model": ("Model",),
+    "lapae.model.Model": ("reconstruct", "impute", "counterfactual"),
     "lapae.storage": ("load_run",),
     "lapae.fit": ("fit", "load_data"),
     "lapae.config": ("Config", "TrainConfig"),
@@ -124,6 +125,16 @@ def test_every_method_is_in_the_table_with_its_parameters():
             assert row, f"{owner.__name__}.{name}"
             for parameter in set(inspect.signature(found).parameters) - {"self", "kwargs", "fit_params"}:
                 assert parameter in row, f"{owner.__name__}.{name}: {parameter}"
+
+
+@pytest.mark.parametrize("owner", [LaplacianAutoencoder, Model])
+def test_methods_of_several_arguments_explain_each(owner):
+    for name, found in inspect.getmembers(owner, inspect.isroutine):
+        if name.startswith("_") or not inspect.unwrap(found).__module__.startswith("lapae"):
+            continue
+        parameters = set(inspect.signature(found).parameters) - {"self"}
+        told = re.findall(r"^    (\w+): ", (inspect.getdoc(found) or "").partition("Args:")[2], re.M)
+        assert len(parameters) < 2 or parameters <= set(told), f"{owner.__name__}.{name}"
 
 
 def test_no_page_is_long():

@@ -69,9 +69,9 @@ def explorer(
 
 
 @contextmanager
-def served(made: Explorer, host: str = "127.0.0.1", **about_options: Any) -> Iterator[Server]:
+def served(made: Explorer, host: str = "127.0.0.1", name: str = HOSTILE, **about_options: Any) -> Iterator[Server]:
     """A server in a thread."""
-    server = Server(Routes(made, opening(made, HOSTILE, **about_options)), host, 0)
+    server = Server(Routes(made, opening(made, name, **about_options)), host, 0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

@@ -7,12 +7,15 @@ import json
 import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
+from narrow import sure
 from serving import HOSTILE, explorer, rows, served
 from test_uploads import npy, png, square
 from trained import in_splits
 
 from lapae.data import Split
+from lapae.runs import Run
 from lapae.space import Space
+from lapae.view.report.page import Sizes, write_report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 READY = "document.body && document.body.dataset.moves > 1 && !document.getElementById('looked').hidden"
@@ -139,8 +142,64 @@ def test_an_address_names_a_datum(browser, image_server):
     assert text(browser, "note") == "validation 2"
     browser.run("location.hash = '#train/4'")
     browser.until("document.getElementById('note').textContent === 'train 4'")
-    browser.run("location.hash = '#train/99999'")
+    for address, told in (
+        ("train/99999", "There is no train 99999 among these data. This link belongs to others"),
+        ("given/1", "There is no given 1 among these data. This link belongs to others"),
+        (
+            "train/1/another%20run",
+            f"This link belongs to the run “another run”, and this explorer shows “{HOSTILE}”",
+        ),
+        ("train/1/%", "This link belongs to the run “%”, and"),
+    ):
+        browser.run(f"location.hash = '#{address}'")
+        browser.until(f"document.getElementById('message').textContent.startsWith('{told}')")
+        assert text(browser, "note") == "train 4"  # no other datum in its place
     assert browser.problems() == []
+
+
+def test_a_click_in_the_report_opens_the_datum(browser, tmp_path):
+    made = explorer(rows(), tmp_path)
+    write_report(Run(sure(made.model.path)), made.model, rows(), Sizes(n_samples=4, points=20, examples=3))
+    with served(made, name="run") as server:
+        browser.events.clear()
+        browser.open(server.url)
+        browser.until(READY)
+        browser.run("document.getElementById('report').click()")
+        browser.until("location.pathname === '/report' && document.querySelectorAll('#unusual a.id').length === 3")
+        browser.until("document.readyState === 'complete'")
+        browser.until("document.getElementById('total').textContent")  # its own script works
+        asked = "fetch('api/opening').then(() => 'answered', () => 'refused')"
+        assert browser.run(asked) == "refused"  # and can ask nothing
+        problems = browser.problems()
+        assert problems
+        assert all("api/opening" in problem for problem in problems)
+        browser.events.clear()
+        link = browser.run("document.querySelectorAll('#unusual a.id')[1].getAttribute('href')")
+        name = browser.run("document.querySelectorAll('#unusual a.id')[1].textContent")
+        for kind in ("mousePressed", "mouseReleased"):
+            browser.mouse(kind, *browser.inside("#unusual .case:nth-child(2) a.id", 0.5, 0.5))
+        browser.until(READY)
+        assert browser.run("location.href") == f"{server.url}{link[2:]}"
+        assert text(browser, "note") == "{} {}".format(*link[3:].split("/")[:2])
+        assert text(browser, "title") == name
+        assert browser.problems() == []
+
+
+def test_a_click_in_the_file_of_a_report_opens_the_datum(browser, tmp_path):
+    made = explorer(rows(), tmp_path)
+    write_report(Run(sure(made.model.path)), made.model, rows(), Sizes(n_samples=4, points=20, examples=3))
+    with served(made, name="run") as server:
+        page = tmp_path / "report.html"  # as if the explorer listened where it does unless told otherwise
+        there = f":{server.server_port}/#"
+        page.write_text((sure(made.model.path) / "report.html").read_text().replace(":8765/#", there))
+        browser.open(page.as_uri())
+        browser.until("document.readyState === 'complete'")
+        link = browser.run("document.querySelector('#unusual a.id').href")
+        for kind in ("mousePressed", "mouseReleased"):
+            browser.mouse(kind, *browser.inside("#unusual a.id", 0.5, 0.5))
+        browser.attach(link)
+        browser.until(READY)
+        assert text(browser, "note") == "{} {}".format(*link.partition("#")[2].split("/")[:2])
 
 
 def test_map_and_datum_are_side_by_side(page):

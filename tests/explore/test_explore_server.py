@@ -25,6 +25,7 @@ from lapae.cli.explore import ExploreCommand, load, prepare
 from lapae.cli.new_data import Device, open_model
 from lapae.errors import ConfigError
 from lapae.view.explore.handler import Handler
+from lapae.view.explore.opening import opening
 from lapae.view.explore.server import MOST_CONNECTIONS, Server, is_loopback
 
 JSON = {"Content-Type": "application/json"}
@@ -57,6 +58,30 @@ def test_the_page_and_its_files(client):
         if not name.startswith(b"data:"):
             assert client.send("GET", f"/{name.decode()}")[0] == 200
     assert client.send("GET", "/api/opening")[1]["data"] == "<img src=x onerror=alert(1)>"
+
+
+def test_the_report_of_the_run_is_served_in_a_sandbox(client, of_images, tmp_path, monkeypatch):
+    """Its scripts are inside it, so that it must not be able to ask this server, and its links lead here."""
+    status, found = client.send("GET", "/report")
+    assert (status, found["error"]) == (404, "this run has no report: lapae report writes one")
+    assert not client.send("GET", "/api/opening")[1]["report"]
+    monkeypatch.setattr(of_images.model, "path", tmp_path)
+    link = '<a class="id" target="lapae-explorer" href="http://127.0.0.1:8765/#test/3/digits">'
+    (tmp_path / "report.html").write_text(link)
+    assert opening(of_images, "digits")["report"]
+    status, page = client.send("GET", "/report")
+    assert (status, page) == (200, b'<a class="id" href="./#test/3/digits">')
+    policy = client.headers["Content-Security-Policy"]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none';")
+    assert "connect-src" not in policy
+    assert "allow-same-origin" not in policy
+    assert client.headers["X-Content-Type-Options"] == "nosniff"
+    assert client.send("GET", "/report", headers={"Host": "elsewhere.example"})[0] == 403
+    assert client.send("GET", "/report", headers={"Origin": "null"})[0] == 403
+    (tmp_path / "elsewhere.html").write_text("secret")
+    (tmp_path / "report.html").unlink()
+    (tmp_path / "report.html").symlink_to(tmp_path / "elsewhere.html")
+    assert client.send("GET", "/report")[0] == 404
 
 
 def test_questions(client):

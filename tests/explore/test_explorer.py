@@ -142,8 +142,22 @@ def test_rows_are_told_in_the_units_of_the_data(of_rows):
     assert max(shares) == pytest.approx(1, abs=0.01)
     assert all(low < mean < high for low, mean, high in zip(found["low"], found["mean"], found["high"], strict=True))
     told = opening(of_rows, "x")
+    assert told["from_others"]
     assert told["named"][0]["name"] == "mass"
     assert told["named"][0]["low"] < told["named"][0]["high"]
+
+
+def test_what_is_expected_of_a_cell_does_not_follow_it(of_rows):
+    stored = np.asarray(of_rows.material.parts["test"].x[0]).copy()
+    odd, odder = stored.copy(), stored.copy()
+    odd[4] += 40
+    odder[4] += 80
+    found, again = of_rows.look(odd), of_rows.look(odder)
+    for name in ("mean", "low", "high"):
+        assert found[name] == again[name]  # that of other cells does not either
+    assert not found["low"][4] <= odd[4] <= found["high"][4]
+    expected = of_rows.model.counterfactual(odd[None])
+    np.testing.assert_allclose([found[name] for name in ("mean", "low", "high")], [v[0] for v in expected], rtol=1e-7)
 
 
 @pytest.mark.parametrize("method", ["posthoc", "ae", "ae-var", "vae", "dropout", "ensemble", "bbb"])

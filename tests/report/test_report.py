@@ -68,7 +68,7 @@ def test_page_stands_alone_and_escapes_names(tmp_path):
     assert "<img src=x" not in page
     assert "default-src 'none'" in page
     assert not re.search(r"""src=["'](?!data:)""", page)  # nothing is fetched
-    explorer = r'http://127\.0\.0\.1:8765/#(?:train|validation|calibration|test)/\d+"'
+    explorer = r'http://127\.0\.0\.1:8765/#(?:train|validation|calibration|test)/\d+/run"'
     assert not re.search(rf"""href=["'](?!#\w|{explorer})""", page)  # links lead into the page, or into the explorer
     assert len(re.findall("https?://", page)) == len(re.findall(explorer, page)) == 2
     for anchor in re.findall(r'href="#([\w-]+)"', page):

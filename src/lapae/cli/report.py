@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         run, model = Run.open(command.run), load_run(command.run, device=choose_device(command.device))
         x, ids = read_given(model, command.data)
-        size = write_page(run / REPORT, report_html(model, Material.given(x, ids=ids), sizes, run))
+        size = write_page(run / REPORT, report_html(model, Material.given(x, ids=ids), sizes, run, file=command.data))
     path = (run / REPORT).resolve()
     print(json.dumps({"report": str(path), "bytes": size}) if command.json else f"{path} ({size / 1e6:.1f} MB)")
     return 0

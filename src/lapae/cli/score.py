@@ -13,6 +13,7 @@ from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
     from lapae.model import Model
+    from lapae.space import Column
 
 COLUMNS = ("score", "p_value", "log_likelihood")
 REASONS = ("feature", "share", "expected", "low", "high")
@@ -35,7 +36,7 @@ class ScoreCommand(PredictCommand):
     """Folder to write a picture of each image into, red where it is unusual."""
     explain: bool = False
     """Also write the feature that contributes most to how unusual a datum is, its share, and what was expected there
-    with its 90 % interval; nothing where no feature is unusual."""
+    (of a table: what its other values say) with its 90 % interval; nothing where no feature is unusual."""
 
 
 def scores(model: Model, x: Any) -> dict[str, Any]:
@@ -53,28 +54,36 @@ def scores(model: Model, x: Any) -> dict[str, Any]:
 
 
 def explained(model: Model, x: Any) -> dict[str, Any]:
-    """`scores`, the feature that did it, and what was expected there; feature -1 where none did.
-
-    What a table expects is what its other values say: a network reproduces an odd value that it is shown.
-    """
+    """`scores`, the feature that did it, and what was expected there; feature -1 where none did."""
     if model.space.kind == "series" or model.space.tile:
         return scores(model, x)
     import numpy as np
 
-    judged, part = scores(model, x), model.explain(x).reshape(len(x), -1)
+    contribution = model.explain(x)
+    expected = model.counterfactual(x, top=1, contribution=contribution)
+    part = contribution.reshape(len(x), -1)
     first, total = part.argmax(1), part.sum(1)
-    at, told = np.arange(len(x)), total > 0
-    if model.space.kind == "table" and model.likelihood.missing:  # what the others say of it
-        x = model.space.code(x).astype(float)
-        x[at, first] = np.nan
-        ends = (model.impute(x), *model.impute_interval(x))
-    else:
-        ends = (model.reconstruct(x)[0], *model.interval(x))
-    kinds = [column.kind for column in model.space.columns or ()] or ["number"] * part.shape[1]
-    there = told & np.isin(np.array(kinds)[first], ("number", "count"))
-    expected = (np.where(there, np.asarray(end).reshape(len(x), -1)[at, first], np.nan) for end in ends)
-    found = (np.where(told, first, -1), np.where(told, part.max(1) / total.clip(1e-12), 0.0), *expected)
-    return {**judged, **dict(zip(REASONS, found, strict=True))}
+    told = total > 0
+    there = (end.reshape(part.shape)[np.arange(len(x)), first] for end in expected)
+    found = (np.where(told, first, -1), np.where(told, part.max(1) / total.clip(1e-12), 0.0), *there)
+    return {**scores(model, x), **dict(zip(REASONS, found, strict=True))}
+
+
+def expected_cells(found: dict[str, Any], columns: Sequence[Column]) -> dict[str, list[str]]:
+    """What was expected of rows of a table as their columns are written: words, dates; a word has no interval."""
+    from dataclasses import replace
+
+    from lapae.space.frames import cells
+
+    texts: dict[str, list[str]] = {name: [""] * len(found["feature"]) for name in REASONS[2:]}
+    for i, column in enumerate(columns):
+        rows = (found["feature"] == i).nonzero()[0]
+        end = replace(column, kind="number") if column.kind == "count" else column
+        written = {"expected": column} | ({"low": end, "high": end} if column.likelihood == "gaussian" else {})
+        for name, as_in in written.items():
+            for row, text in zip(rows, cells(found[name][rows], as_in), strict=True):
+                texts[name][row] = text
+    return texts
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -129,8 +138,7 @@ def main(arguments: Sequence[str]) -> int:
             cells = {name: list(map(repr, values.tolist())) for name, values in first.found.items() if name in columns}
             if command.explain and names is not None:
                 cells["feature"] = [names[i] if i >= 0 else "" for i in first.found["feature"]]
-                for name in REASONS[2:]:
-                    cells[name] = ["" if cell == "nan" else cell for cell in cells[name]]
+                cells |= expected_cells(first.found, model.space.columns or ())
             rows = zip(first.cells, *(cells[name] for name in columns), marks.tolist(), strict=True)
             write([*cell, *values] for cell, *values in rows)
             n, n_outliers = n + len(marks), n_outliers + int(marks.sum())

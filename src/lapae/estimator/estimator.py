@@ -5,28 +5,29 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
+from lapae.estimator.keeping import Keeping
+from lapae.estimator.making import Making
 from lapae.estimator.parameters import Parameters, check_parameters, configuration
-from lapae.estimator.validated import is_mixed, validated
+from lapae.estimator.validated import validated
 from lapae.predict.conformal import discoveries
 from lapae.space import Column
 
 if TYPE_CHECKING:
-    from lapae.model import Model
     from lapae.predict.drift import DriftAlarm
 
 FALSE_DISCOVERIES = 0.1
 """Share of the flagged data that may be normal, with contamination="auto"."""
 
 
-class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin, Parameters):
+class LaplacianAutoencoder(
+    ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin, Making, Keeping, Parameters
+):
     """An autoencoder that knows what it does not know.
 
     It learns codes of data with a posterior over its weights, finds what is unusual, fills in what is missing and
@@ -74,7 +75,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     """
 
     def fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
-        """Learn from X; y is not looked at."""
+        """Learn from data.
+
+        Args:
+            X: n data. Some are held out to steer training, others to calibrate.
+            y: not looked at.
+
+        Returns:
+            The estimator.
+        """
         from lapae.curvature.likelihoods import likelihood
         from lapae.data import Data
         from lapae.fit import fit
@@ -107,7 +116,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def partial_fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
         """Take in the next data of a stream, forgetting old ones at the rate `forgetting`; the first call is `fit`.
 
-        Most of X are learned, the others calibrate what is reported, with the newest that were held out before.
+        Args:
+            X: n data. Most are learned, the others calibrate what is reported, with the newest held out before.
+            y: not looked at.
+
+        Returns:
+            The estimator.
         """
         from lapae.fit import learn_on
 
@@ -127,13 +141,29 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return DriftAlarm(self.reference_, every=every)
 
     def transform(self, X: Any, return_std: bool = False) -> Any:
-        """Codes (n, K), the mean over networks; with `return_std` also their deviation over networks (n, K)."""
+        """Codes of data.
+
+        Args:
+            X: n data.
+            return_std: give deviations too.
+
+        Returns:
+            Codes (n, K), the mean over networks; with `return_std` a pair with their deviation over networks (n, K).
+        """
         z, z_std = self._fitted().encode(self._validated(X))
         z, z_std = z.reshape(len(z), -1), z_std.reshape(len(z), -1)
         return (z, z_std) if return_std else z
 
     def inverse_transform(self, X: Any, return_std: bool = False) -> Any:
-        """Data (n, ...) decoded from codes (n, K); with `return_std` also their deviation over networks."""
+        """Data decoded from codes.
+
+        Args:
+            X: codes (n, K).
+            return_std: give deviations too.
+
+        Returns:
+            Data (n, ...); with `return_std` a pair with their deviation over networks (n, ...).
+        """
         model, z = self._fitted(), np.asarray(X, dtype=np.float64)
         if z.ndim != 2 or z.shape[1] != self._n_features_out:
             raise ValueError(f"expected codes (n, {self._n_features_out}), got an array of shape {z.shape}")
@@ -141,9 +171,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return (x, x_std) if return_std else x
 
     def reconstruct(self, X: Any, return_std: bool = False) -> Any:
-        """Reconstructions (n, ...); with `return_std` also the deviation of values from them.
+        """Data as the model sees them.
 
-        x ± 1.64 deviations holds 90 % of the values of new data of this kind; `predict_interval` has other levels.
+        Args:
+            X: n data.
+            return_std: give deviations too.
+
+        Returns:
+            An array like X; with `return_std` a pair with the deviation of values from it. ± 1.64 deviations hold 90 %
+            of the values of new data of this kind; `predict_interval` has other levels.
         """
         x, x_std = self._fitted().reconstruct(self._validated(X))
         return (x, x_std) if return_std else x
@@ -160,7 +196,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return self._fitted().parts(self._validated(X))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of X, which model selection maximises."""
+        """Mean log-likelihood, which model selection maximises.
+
+        Args:
+            X: n data.
+            y: not looked at.
+
+        Returns:
+            A float.
+        """
         return float(np.mean(self._fitted().log_likelihood(self._validated(X))))
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -184,85 +228,25 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return np.where(flagged, -1, 1)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Where the values of new data of this kind lie, given their code: (low, high), arrays like X.
+        """Where the values of new data of this kind lie, given their code (split conformal prediction).
 
-        A share `level` of the values of new data lies within, on average over data (split conformal prediction).
+        Args:
+            X: n data.
+            level: share of the values of new data that lie within, on average over data.
+
+        Returns:
+            low, high: arrays like X.
         """
         return self._fitted().interval(self._validated(X), level)
-
-    def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
-        """X with its missing values (NaN) filled in, observed ones untouched.
-
-        Without `n_samples` the best guess (n, ...). With it that many plausible completions (n_samples, n, ...), each
-        from a network and noise of its own: their spread is the uncertainty of the missing values.
-        """
-        filled = self._fitted().impute(self._validated(X), n_samples)
-        return self.model_.space.uncode(filled, X) if hasattr(X, "columns") and is_mixed(X) else filled
-
-    def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Where missing values (NaN) lie: (low, high), arrays like X; an observed value is its own interval."""
-        return self._fitted().impute_interval(self._validated(X), level)
 
     def explain(self, X: Any) -> np.ndarray:
         """Contribution of each value to how unusual its datum is: an array like X, at least 0.
 
         They add up to the surprise, minus `score_samples`, but for a small term. Half of it is what each value adds to
         the parts of the score, half (of tables) by how much less unusual a datum is without the value. What the model
-        would have expected in place of a value is `reconstruct`, with `predict_interval` around it.
+        would have expected in place of a value is said by `counterfactual`.
         """
         return self._fitted().explain(self._validated(X))
-
-    def sample(self, n_samples: int = 1, random_state: Any = None, *, noise: bool | None = None) -> np.ndarray:
-        """New data (n_samples, ...): codes from their density, decoded by networks drawn from the posterior.
-
-        `noise` adds the noise of single values, which was learned: to all but images, where not given.
-        """
-        if int(n_samples) < 1:
-            raise ValueError(f"n_samples={n_samples}: expected at least 1")
-        seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
-        made, space = self._fitted().sample(int(n_samples), seed, noise=noise), self.model_.space
-        return space.uncode(made) if any(column.kind != "number" for column in space.columns or ()) else made
-
-    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the fitted estimator into a run folder: tensors and plain text, nothing pickled.
-
-        `overwrite` replaces an estimator that is there, all at once.
-        """
-        from lapae.estimator.storage import save_estimator
-
-        check_is_fitted(self)
-        save_estimator(self, path, overwrite=overwrite)
-
-    @classmethod
-    def load(cls, path: str | Path, *, network: Any = None, likelihood: Any = None) -> LaplacianAutoencoder:
-        """The estimator of a run folder, also of one that `lapae train` wrote.
-
-        Modules or a likelihood of one's own are not saved: give them here again.
-        """
-        from lapae.estimator.storage import load_estimator
-
-        return load_estimator(cls, path, network=network, likelihood=likelihood)
-
-    def export(self, path: str | Path) -> None:
-        """Write one ONNX graph: raw data in; reconstruction, intervals, deviation, code, score and p-value out.
-
-        onnxruntime and numpy are enough to run it; `lapae.predict.export` says what goes in and comes out.
-        """
-        from lapae.predict.export import export
-
-        export(self._fitted(), path)
-
-    def report(self, X: Any, y: Any = None, *, path: str | Path = "report.html") -> Path:
-        """Write one HTML page about X: what is unusual and why, errors, calibration, the latent map; y colours it."""
-        from lapae.view.pages import report
-
-        return report(self._fitted(), self._validated(X), y, path=path)
-
-    def explore(self, X: Any = None, y: Any = None, **options: Any) -> None:
-        """Look at X in the browser, until Ctrl-C; y colours it, `options` are `host`, `port` and `open`."""
-        from lapae.view.pages import explore
-
-        explore(self._fitted(), None if X is None else self._validated(X), y, **options)
 
     @property
     def reference_(self) -> np.ndarray:
@@ -276,14 +260,6 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         self.n_iter_ = max(1, len(self.history_))
         self.latent_dim_ = self._n_features_out = int(np.prod(self.model_.code_shape))
         return self
-
-    def _fitted(self) -> Model:
-        check_is_fitted(self)
-        return self.model_
-
-    def _validated(self, X: Any) -> Any:
-        check_is_fitted(self)
-        return validated(self, X)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

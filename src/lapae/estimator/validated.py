@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+if TYPE_CHECKING:
+    from lapae.model import Model
 
 MINIMUM = 2
 """Fewer data cannot be learned from."""
@@ -49,3 +52,17 @@ def is_mixed(X: Any) -> bool:
         return False
     kinds = {str(kind).lower() for kind in np.atleast_1d(np.asarray(X.dtypes, dtype=object))}
     return not all(kind.startswith(("float", "int", "uint")) for kind in kinds)
+
+
+class Fitted:
+    """What every verb of a fitted estimator begins with."""
+
+    model_: Model
+
+    def _fitted(self) -> Model:
+        check_is_fitted(self)
+        return self.model_
+
+    def _validated(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validated(self, X)

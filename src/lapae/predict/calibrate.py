@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -74,6 +74,8 @@ class Calibration:
     """(k,): the greatest surprise among all tiles of held-out images, of a model of tiles; empty else."""
     hidden: Spread | None = None
     """Of values that are missing: learned when the first are to be filled in."""
+    few: Mapping[int, Radius] = field(default_factory=dict)
+    """Of the intervals of rows of a table that lack so many values: learned when the first are asked for."""
 
     def unseen(self, predict: Predict, x: Tensor) -> Prediction:
         """Predictions of x, the first of `rows` and `more`, maybe with holes, as of data that were not seen."""
@@ -154,7 +156,7 @@ class Calibration:
         every = torch.cat([self.rows, self.more])
         radius = radius_of(self.unseen(predict, every), every, every, self.spread)
         reference = self.surprise(self.unseen(predict, self.rows), self.rows, self.own)
-        return replace(self, radius=radius, reference=reference, images=self.images[:0])
+        return replace(self, radius=radius, reference=reference, images=self.images[:0], few={})
 
     def of_image(self, surprise: np.ndarray, p: np.ndarray) -> tuple[float, float]:
         """Surprise and p-value of an image, from those of all its tiles (m,): that of the most unusual tile, compared

@@ -68,9 +68,16 @@ class Donors:
         rows = torch.cat([self.rows, rows])[:MOST_ROWS]
         return replace(self, rows=rows, **_known(self.copula, rows, guess, self.groups))
 
-    def _weights(self, x: Tensor, guess: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def find(self, x: Tensor) -> Tensor:
+        """(n,): the donor that is equal to each of the rows x (n, D), -1 where none is; of several the first."""
+        known = {row: i for i, row in reversed(list(enumerate(_as_bytes(self.rows))))}
+        return torch.tensor([known.get(row, -1) for row in _as_bytes(x)])
+
+    def _weights(
+        self, x: Tensor, guess: Tensor, own: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """For each column and part of the rows that lack it: the rows' indices (q,), the features (f,), the donors'
-        indices (r,) and their weights (q, r)."""
+        indices (r,) and their weights (q, r). `own` (n,) are donors that give nothing to these rows."""
         missing = x.isnan()
         z = self.copula.fill(self.copula.marginals.normal(x))
         linear = self.copula.from_others(z)
@@ -81,27 +88,30 @@ class Donors:
             if not len(lacking) or not len(donors):
                 continue
             both, other = self.metric[features].mean(0).chunk(2)
-            own = self.own[features].mean(0)
+            weights = self.own[features].mean(0)
             theirs = (~self.rows[donors].isnan()).to(z.dtype)
             keys = _keys(self.scores[donors], theirs, both, other)
             for part in lacking.split(CHUNK):
                 seen = (~missing[part]).to(z.dtype)
                 far = _queries(z[part], seen) @ keys.T
-                for ours, known, weight in ((linear, self.linear, own[0]), (guess, self.network, own[1])):
+                for ours, known, weight in ((linear, self.linear, weights[0]), (guess, self.network, weights[1])):
                     gap = ours[part][:, None, features] - known[donors][None, :, features]
                     far = far + weight * gap.square().mean(2)
+                if own is not None and len(donors) > 1:
+                    far = far.masked_fill(own[part][:, None] == donors, torch.inf)
                 yield part, features, donors, torch.softmax(-far, 1)
 
-    def complete(self, x: Tensor, guess: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    def complete(self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Median and variance of the missing values of x (n, D), as `guess` where there is no donor.
 
         Args:
             x: NaN where missing.
             guess: what the network expects of all values.
             words: (D,) features of categories and booleans, whose expectation takes the place of the median.
+            own: (n,) donors that give nothing to these rows, as they are the rows themselves; -1 is none.
         """
         middle, variance = guess.clone(), torch.zeros_like(guess)
-        for part, features, donors, weight in self._weights(x, guess):
+        for part, features, donors, weight in self._weights(x, guess, own):
             for j in features.tolist():
                 values = self.rows[donors, j]
                 mean = weight @ values
@@ -158,6 +168,11 @@ def weighted_median(values: Tensor, weight: Tensor) -> Tensor:
     ordered, order = values.sort()
     place = torch.searchsorted(weight[:, order].cumsum(1), torch.full((len(weight), 1), 0.5, dtype=weight.dtype))
     return ordered[place[:, 0].clamp_max(len(values) - 1)]
+
+
+def _as_bytes(rows: Tensor) -> list[bytes]:
+    """Rows (n, D) as keys, NaN equal to NaN."""
+    return [row.tobytes() for row in (torch.where(rows.isnan(), torch.nan, rows) + 0.0).float().cpu().numpy()]
 
 
 def _keys(z: Tensor, seen: Tensor, both: Tensor, other: Tensor) -> Tensor:

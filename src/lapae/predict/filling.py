@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lapae.methods import Method
+from lapae.models.threads import one_thread
 from lapae.predict.calibrate import COPIES, Calibration, Predict
 from lapae.predict.donors import MOST_FEATURES, Donors, Guess, fit_donors
 from lapae.predict.fill import is_masked
@@ -61,6 +62,7 @@ class Filling:
         """Whether there are rows and columns enough, and not too many."""
         return int(self.groups.max()) > 0 and len(self.groups) <= MOST_FEATURES and len(self.valid) > 0
 
+    @one_thread()  # many small operations
     def learn(self, predict: Predict, calibration: Calibration) -> Calibration:
         """Learn to fill; returns the calibration with the deviations of what is filled in so."""
         guess = _guess(predict)
@@ -73,16 +75,20 @@ class Filling:
         found = self.complete(predict(seen), seen, held=True)
         return replace(calibration, hidden=fit_spread(predict(given), theirs, found, seen, truth))
 
-    def complete(self, found: Prediction, x: Tensor, *, held: bool = False) -> Prediction:
+    def complete(self, found: Prediction, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
         """Predictions of x (n, D) with the donors' medians and variances in place of what is missing.
 
-        `held`: of held-out rows, which are not to be filled from themselves.
+        Args:
+            found: predictions of x.
+            x: NaN where missing.
+            held: whether these are held-out rows, which are not to be filled from themselves.
+            whole: (n, D): x before values were hidden. If such a row is among the donors it gives nothing to itself.
         """
         donors = self.held if held else self.all
         assert donors is not None
         assert found.x_mean is not None
         assert found.x_var is not None
-        middle, variance = donors.complete(x, found.x_mean, self.words)
+        middle, variance = donors.complete(x, found.x_mean, self.words, None if whole is None else donors.find(whole))
         missing = x.isnan()
         return replace(
             found,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,3 +85,9 @@ def batches(x: Inputs, batch_size: int) -> Iterable[Tensor]:
     if isinstance(x, Tensor):
         return x.split(batch_size) if len(x) else ()
     return x.epoch(0) if isinstance(x, Epochs) else x
+
+
+def numpy(x: Tensor | None) -> np.ndarray:
+    """A quantity that was asked for, as an array."""
+    assert x is not None
+    return x.detach().cpu().numpy()

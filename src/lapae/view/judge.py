@@ -21,6 +21,8 @@ RATE = 0.05
 """Of normal data, this share lies beyond the threshold."""
 LEVEL = 0.9
 """Of the intervals that are shown."""
+MOST_ASKED = 128
+"""Values of a row that are hidden one by one, to know what was expected of each."""
 
 
 def batch_size(values: int) -> int:
@@ -46,12 +48,12 @@ def in_words(p: float, surprise: float, n: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What is expected of n data, and what speaks against them."""
+    """What was expected of n data (`Model.counterfactual`), and what speaks against them."""
 
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    """Ends of the interval that holds a value of this kind with probability LEVEL."""
+    """Ends of the interval that holds a normal value with probability LEVEL."""
     contribution: np.ndarray
     """How much each value adds to how unusual its datum is, at least 0."""
 
@@ -83,12 +85,26 @@ class Judge:
         return surprise, (p * (n + 1) - 1).clip(1) / n if itself else p
 
     def __call__(self, x: np.ndarray) -> Judged:
-        """What is expected of data (n, *shape), and what speaks against them."""
-        parts = [
-            (self.model.reconstruct(some)[0], *self.model.interval(some, LEVEL), self._explain(some))
-            for some in self._some(x)
-        ]
+        """What was expected of data (n, *shape), and what speaks against them.
+
+        Of a wide table those values are hidden that add most to how unusual a row is; of the others it is the
+        reconstruction.
+        """
+        parts = []
+        for some in self._some(x):
+            contribution = self.model.explain(some)
+            wide = self.model.from_others and some.shape[1] > MOST_ASKED
+            top = MOST_ASKED if wide else None
+            expected = self.model.counterfactual(some, top, LEVEL, contribution=contribution)
+            if wide:
+                pairs = zip(expected, self.reconstruction(some), strict=True)
+                expected = tuple(np.where(np.isnan(a), b, a) for a, b in pairs)
+            parts.append((*expected, contribution))
         return Judged(*(np.concatenate(v) for v in zip(*parts, strict=True)))
+
+    def reconstruction(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the model makes of data (n, *shape), and the ends of its interval."""
+        return self.model.reconstruct(x)[0], *self.model.interval(x, LEVEL)
 
     def errors(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """In the model's space (n, *model_shape): what the model leaves of x, and the deviation it expects of that."""
@@ -101,14 +117,6 @@ class Judge:
             found.append(((z - prediction.x_mean).numpy(), deviation.numpy()))
         left, deviation = (np.concatenate(v) for v in zip(*found, strict=True))
         return left, deviation
-
-    def _explain(self, x: np.ndarray) -> np.ndarray:
-        """Contributions like x; of a category those of its words together."""
-        found, columns = self.model.explain(x), self.model.space.columns
-        if found.shape == x.shape or columns is None:
-            return found
-        starts = np.cumsum([0, *(column.width for column in columns)])[:-1]
-        return np.add.reduceat(found, starts, axis=1)
 
     def tensor(self, x: np.ndarray) -> Tensor:
         """Data (n, *shape) in the model's space."""

@@ -72,6 +72,8 @@ class Explorer:
         self.top = float(np.percentile(everywhere.numpy(), TOP))
         self.spread = self.top > 0
         """Whether there is a deviation to show: one network that learns no noise says one thing."""
+        if model.from_others:  # it learns now to fill in what is hidden, so that no question waits for it
+            self.judge(self.points[:1])
 
     @property
     def image(self) -> bool:
@@ -97,7 +99,7 @@ class Explorer:
             return found | {"mean": packed(mean), "deviation": packed_deviation(deviation, self.top)}
         of = self.display.features
         return found | {
-            "mean": shorts(in_units(self.model, mean[None])[0, of]),
+            "mean": exact(in_units(self.model, mean[None])[0, of]),
             "deviation": shorts(deviation_in_units(self.model, deviation[None])[0, of]),
         }
 
@@ -203,12 +205,12 @@ class Explorer:
         return self.model.space.to_user(x[None].double().numpy())
 
     def _shown_of(self, name: str, x: np.ndarray) -> dict[str, Any]:
-        return {name: packed(image_of(self.model.space, x)[0]) if self.image else shorts(x.reshape(-1))}
+        return {name: packed(image_of(self.model.space, x)[0]) if self.image else exact(x)}
 
     def _interval(self, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
         """The ends of intervals; of an image how far they are to either side."""
         if not self.image:
-            return {"low": shorts(low.reshape(-1)), "high": shorts(high.reshape(-1))}
+            return {"low": exact(low), "high": exact(high)}
         return {"width": packed_deviation(image_of(self.model.space, (high - low) / 2, scaled=False)[0])}
 
     def _blame(self, contribution: np.ndarray) -> dict[str, Any]:
@@ -230,6 +232,6 @@ def values(x: np.ndarray) -> list[float | None]:
     return [None if np.isnan(v) else v for v in np.asarray(x, np.float64).reshape(-1).tolist()]
 
 
-def exact(code: np.ndarray) -> list[float]:
-    """A code (K,) as it is sent back, to decode around it."""
-    return [float(f"{v:.8g}") if np.isfinite(v) else 0.0 for v in code.reshape(-1)]
+def exact(numbers: np.ndarray) -> list[float]:
+    """A code, to decode around it, or values, flat: the days of a date have more digits than people read."""
+    return [float(f"{v:.8g}") if np.isfinite(v) else 0.0 for v in numbers.reshape(-1).tolist()]

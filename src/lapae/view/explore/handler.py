@@ -39,6 +39,14 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
+POLICIES = {
+    "report": (
+        "sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+}
+"""Of pages that have their scripts inside: in a sandbox they are of no origin, and can ask this server nothing."""
+
 
 class Gone(Exception):
     """The client is gone, or too slow."""
@@ -107,6 +115,8 @@ class Handler(BaseHTTPRequestHandler):
             raise BadRequest("a GET with a body")
         if path == "api/opening":
             return self.server.opening, "application/json"
+        if path == "report":
+            return self.server.report(), "text/html"
         if path not in self.server.files:
             raise BadRequest("no such page", HTTPStatus.NOT_FOUND)
         return self.server.files[path]
@@ -134,7 +144,8 @@ class Handler(BaseHTTPRequestHandler):
         self.left = "Transfer-Encoding" in self.headers or any(length.strip() != "0" for length in lengths)
         try:
             self._check_origin()
-            content, kind = question(*self._address())
+            path, query = self._address()
+            content, kind = question(path, query)
         except BadRequest as error:
             self.send_error(error.status, str(error))
         except (LapaeError, DataError, OutOfMemory) as error:
@@ -145,7 +156,7 @@ class Handler(BaseHTTPRequestHandler):
             traceback.print_exc()
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in the explorer: its terminal has the details")
         else:
-            self._send(HTTPStatus.OK, content, kind)
+            self._send(HTTPStatus.OK, content, kind, POLICIES.get(path))
 
     def _address(self) -> tuple[str, str]:
         try:
@@ -223,9 +234,9 @@ class Handler(BaseHTTPRequestHandler):
         self._flush()
         return going_on
 
-    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+    def _send(self, status: HTTPStatus, content: bytes, kind: str, policy: str | None = None) -> None:
         self.send_response(status)
-        for name, value in HEADERS.items():
+        for name, value in (HEADERS | ({} if policy is None else {"Content-Security-Policy": policy})).items():
             self.send_header(name, value)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))

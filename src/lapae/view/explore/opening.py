@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lapae import __version__
+from lapae.model import Model
 from lapae.view.describe import summary
 from lapae.view.display import image_of, short
-from lapae.view.explore.explorer import Explorer
+from lapae.view.explore.explorer import Explorer, values
 from lapae.view.pictures import data_url, palette, pixels, shrink, tiled
+from lapae.view.web import REPORT
 
 THUMBNAIL, HOVERED = 32, 5
 """Pixels of a thumbnail's longer side, and columns of a row that are shown where the pointer is."""
@@ -28,6 +31,8 @@ def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[s
         "method": model.config.method.title,
         "summary": summary(model),
         "no_data": no_data,
+        "report": report_of(model) is not None,
+        "from_others": model.from_others,
         "uncertainty": _uncertainty(explorer),
         "spread": explorer.spread,
         "shape": list(explorer.shape),
@@ -48,6 +53,12 @@ def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[s
     }
 
 
+def report_of(model: Model) -> Path | None:
+    """The report in the run folder of a model, where there is one."""
+    path = None if model.path is None else Path(model.path) / REPORT
+    return path if path is not None and path.is_file() and not path.is_symlink() else None
+
+
 def _hover(explorer: Explorer) -> dict[str, Any]:
     """What is shown of the datum under the pointer: a small picture, a few columns, or a line."""
     points, display = explorer.points, explorer.display
@@ -59,8 +70,7 @@ def _hover(explorer: Explorer) -> dict[str, Any]:
         return {"sheet": data_url(sheet, lossy=sheet.ndim == 3), "columns": columns, "size": list(small.shape[2:0:-1])}
     flat = points.reshape(len(points), -1).astype(np.float64)
     chosen = display.features[:HOVERED] if display.kind == "bars" else display.features[display.strips[0]]
-    known = [[None if np.isnan(v) else short(v) for v in row] for row in flat[:, chosen]]
-    return {"values": known, "of": display.described(chosen)}
+    return {"values": [values(row) for row in flat[:, chosen]], "of": display.described(chosen)}
 
 
 def _uncertainty(explorer: Explorer) -> str:

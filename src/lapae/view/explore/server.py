@@ -20,13 +20,16 @@ import sys
 import threading
 import time
 import traceback
+from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from typing import Any
 
 from lapae.errors import ConfigError
 from lapae.view.explore.handler import Handler
+from lapae.view.explore.opening import report_of
+from lapae.view.explore.requests import BadRequest
 from lapae.view.explore.routes import Routes
-from lapae.view.web import asset
+from lapae.view.web import LINK, asset
 
 MOST_CONNECTIONS = 64
 MOST_UPLOADS = 2
@@ -86,6 +89,13 @@ class Server(ThreadingHTTPServer):
             return path
         token, _, path = path.partition("/")
         return path if hmac.compare_digest(token.encode(), self.token.encode()) else None
+
+    def report(self) -> bytes:
+        """The report of the run as it is now; its links lead to this server."""
+        found = report_of(self.routes.explorer.model)
+        if found is None:
+            raise BadRequest("this run has no report: lapae report writes one", HTTPStatus.NOT_FOUND)
+        return found.read_bytes().replace(LINK.encode(), b'href="./')
 
     def server_bind(self) -> None:
         """As that of a plain server: the one of HTTPServer asks the network for a name, which may take seconds."""

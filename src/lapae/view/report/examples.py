@@ -23,15 +23,16 @@ def examples(judge: Judge, material: Material, display: Display, n: int, seed: i
     n = n if display.kind == "image" else max(2, n // 2)
     index = np.sort(np.random.default_rng(seed).permutation(len(split))[:n])
     x = np.asarray(split.x[index])
-    judged, (_, p_values) = judge(x), judge.scores(x)
+    mean, low, high = judge.reconstruction(x)
+    _, p_values = judge.scores(x)
     cards: list[dict[str, Any]] = [
         {"id": material.id(part, int(i)), "label": material.label(part, int(i)), "p": number(float(p), 2)}
         for i, p in zip(index, p_values, strict=True)
     ]
     found: dict[str, Any] = {"among": WORDS[part], "cards": cards}
     if display.kind == "image":
-        inputs, means = (shrink(image_of(space, v), 128) for v in (x, judged.mean))
-        width = shrink(image_of(space, (judged.high - judged.low) / 2, scaled=False), 128)
+        inputs, means = (shrink(image_of(space, v), 128) for v in (x, mean))
+        width = shrink(image_of(space, (high - low) / 2, scaled=False), 128)
         top = float(width.mean(1).max())
         lossy = inputs.shape[1] > 1 and inputs.shape[-1] > 48
         pictures = zip(pixels(inputs), pixels(means), amounts(width, top), strict=True)
@@ -39,7 +40,7 @@ def examples(judge: Judge, material: Material, display: Display, n: int, seed: i
             card |= {"input": data_url(given, lossy=lossy), "mean": data_url(mean, lossy=lossy)}
             card["width"] = data_url(doubt, colours=True)
         return found | {"top": number(top, 3)}
-    flat = [v.reshape(len(x), -1) for v in (x, judged.mean, judged.low, judged.high)]
+    flat = [v.reshape(len(x), -1) for v in (x, mean, low, high)]
     for card, *values in zip(cards, *flat, strict=True):
         if display.kind == "lines":
             card["strips"] = curves_of(display, *values)

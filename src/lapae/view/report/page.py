@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,8 @@ from lapae.view.report.examples import examples
 from lapae.view.report.planes import cost_of_code, planes, side_of
 from lapae.view.report.training import curves, facts
 from lapae.view.report.unusual import Scores, most_unusual, score
-from lapae.view.web import asset
+from lapae.view.web import LINK, REPORT, asset
 
-REPORT = "report.html"
 MOST_BYTES = 5_000_000
 FIGURE_BYTES = 1_800_000
 """For the pictures of tasks, so that the page stays below MOST_BYTES; what does not fit is named instead."""
@@ -80,8 +80,18 @@ def write_page(path: Path, page: str) -> int:
     return len(content)
 
 
-def report_html(model: Model, material: Material, sizes: Sizes, run: Run | None = None) -> str:
-    """The page as text; with the results of tasks and the curves of training where the model is in a run."""
+def report_html(
+    model: Model, material: Material, sizes: Sizes, run: Run | None = None, *, file: Path | None = None
+) -> str:
+    """The page as text.
+
+    Args:
+        model: what it is about.
+        material: the data to show.
+        sizes: how much of them.
+        run: the folder of the model, if any: the results of tasks and the curves of training are shown too.
+        file: where the data are from, if not from the run.
+    """
     main, seed = material.parts[material.main], sizes.seed
     index = subset(main, sizes.points, seed)
     judge = Judge(model)
@@ -106,7 +116,9 @@ def report_html(model: Model, material: Material, sizes: Sizes, run: Run | None 
     figures, left_out = ({}, []) if run is None else _figures(run, records)
     return _template().render(
         name=model.space.name if run is None else run.path.resolve().name,
-        explorer=None if run is None else str(run.path),
+        explorer="model.explore(X)" if run is None else _command(run, file),
+        link=Markup(LINK),
+        from_others=model.from_others,
         method=model.config.method.title,
         data=model.space.name,
         version=__version__,
@@ -134,6 +146,12 @@ def report_html(model: Model, material: Material, sizes: Sizes, run: Run | None 
         style=Markup(asset("shared.css")),
         script=Markup(asset("numbers.js") + asset("map.js") + asset("stage.js") + asset("report.js")),
     )
+
+
+def _command(run: Run, file: Path | None) -> str:
+    """What to type to explore the data of a report."""
+    data = [] if file is None else ["--data", str(file)]
+    return shlex.join(["lapae", "explore", str(run.path), *data])
 
 
 def _template() -> Template:

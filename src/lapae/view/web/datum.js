@@ -138,11 +138,16 @@ function startDatum(about, map) {
     if (event.dataTransfer.files[0]) send(event.dataTransfer.files[0], 0);
   });
   $("upper").textContent = image ? "hide upper half" : "hide first half";
-  // An address may name a datum: #test/12
+  // An address may name a datum, and the run it is of: #test/12, #test/12/digits. Whether it names any.
   function named() {
-    const [, part, number] = /^#(\w+)\/(\d+)$/.exec(location.hash) || [], known = part in about.splits && Number(number) < about.splits[part];
-    if (known) pick(part, Number(number));
-    return known;
+    const [, part, number, of] = /^#(\w+)\/(\d+)(?:\/(.+))?$/.exec(location.hash) || [];
+    if (!part) return false;
+    let run = of || about.name;
+    try { run = of ? decodeURIComponent(of) : run; } catch { /* a name that nobody has encoded */ }
+    if (run !== about.name) say(`This link belongs to the run “${run}”, and this explorer shows “${about.name}”. Start lapae explore with that run.`);
+    else if (Number(number) < about.splits[part]) pick(part, Number(number));
+    else say(`There is no ${part} ${number} among these data. This link belongs to others: start lapae explore with those.`);
+    return true;
   }
   addEventListener("hashchange", named);
   if (!named() && names.length) pick(about.splits.test ? "test" : names[names.length - 1], 0);

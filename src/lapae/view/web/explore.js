@@ -178,6 +178,8 @@ ask("opening").then((about) => {
   $("name").textContent = about.name;
   $("data").textContent = `${about.data},`;
   for (const key of ["method", "summary", "uncertainty", "version"]) $(key).textContent = about[key];
+  if (about.report) { $("report").href = "report"; $("report").hidden = false; }
+  $("from-others").hidden = !about.from_others;
   if (about.no_data) {
     $("no-data").hidden = false;
     $("no-data").textContent = `There are no data to pick from: ${about.no_data}. The dots are data that the model generated.`;
