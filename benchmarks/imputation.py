@@ -161,6 +161,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=[*METHODS, "mice"])
     parser.add_argument("--out", type=Path, help="JSON of all rows; what is in it already is not run again")
     args = parser.parse_args()
+    if not any(args.data.glob("*.csv")):
+        parser.error(f"{args.data} holds no .csv files")
     warnings.simplefilter("ignore")
     rows = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
     done = {(row["table"], row["pattern"], row["share"], row["seed"], row["method"]) for row in rows}
