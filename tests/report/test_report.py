@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,9 +26,10 @@ from lapae.tasks.base import tensor
 from lapae.view.display import choose_display
 from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure, sample_figure
 from lapae.view.latent_map import latent_space, plane
+from lapae.view.material import Material
 from lapae.view.pictures import shrink, tiled
 from lapae.view.report.chart import line_chart, ticks
-from lapae.view.report.page import MOST_BYTES, REPORT, Sizes, write_report
+from lapae.view.report.page import MOST_BYTES, REPORT, Sizes, report_html, write_report
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
 QUICK = Sizes(n_samples=4, points=40, examples=2)
@@ -77,6 +79,16 @@ def test_page_stands_alone_and_escapes_names(tmp_path):
     assert latent["labelings"][0]["names"][2] == HOSTILE  # whole, as text
     assert len(latent["points"]) == 40
     assert latent["spread"]
+
+
+def test_page_says_how_to_explore_its_data(tmp_path):
+    data = images()
+    run, model = trained(data, tmp_path)
+    material = Material.given(np.asarray(data.test.x))
+    page = report_html(model, material, QUICK, run, file=Path("my images"))
+    assert f"start <code>lapae explore {run.path} --data &#39;my images&#39;</code>" in page
+    assert re.search(r'8765/#given/\d+/run"', page)
+    assert "start <code>model.explore(X)</code>" in report_html(model, material, QUICK)
 
 
 @pytest.mark.parametrize(("latent_dim", "maps"), [(1, 1), (2, 1), (3, 3), (6, 3)])
