@@ -10,8 +10,8 @@ others the CRPS is the absolute error. One configuration for all tables; of larg
 mcar hides values at random. mar leaves a third of the columns whole, and hides values of the others more often in rows
 where a random mixture of these is large. mnar hides large values of every column more often than small ones.
 
-With --methods mice: miceforest (`pip install miceforest`), 20 data sets, their median as the best guess, their quantiles
-as intervals.
+With --methods mice: miceforest (`pip install miceforest lightgbm==4.5`), 20 data sets, their median as the best guess,
+their quantiles as intervals.
 """
 
 from __future__ import annotations
