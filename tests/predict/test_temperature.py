@@ -53,6 +53,17 @@ def test_it_is_found_again_from_anywhere(posthoc):
     method.posterior.temperature = right
 
 
+def test_data_of_many_values_still_tell(posthoc, monkeypatch):
+    """Of large images few are taken, and not just one."""
+    monkeypatch.setattr("lapae.predict.temperature.VALUES", 5)
+    method, x = posthoc.model_.method, posthoc.model_.tensor(plane(200, 2))
+    right = method.posterior.temperature
+    method.posterior.temperature = 100 * right
+    assert fit_temperature(method, x) <= 10 * right
+    method.posterior.temperature = right
+    assert fit_temperature(method, x[:1]) == right
+
+
 def test_it_is_saved(posthoc, tmp_path):
     posthoc.save(tmp_path / "run")
     again = LaplacianAutoencoder.load(tmp_path / "run")

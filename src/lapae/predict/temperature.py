@@ -20,8 +20,8 @@ from lapae.predict.predictive import predict
 FACTOR = 10.0
 FARTHEST = 4
 """Steps of a factor to either side, at most."""
-ROWS, VALUES = 200, 25_000
-"""Held-out data that it takes, and values of them, at most."""
+ROWS, VALUES, LEAST_ROWS = 200, 25_000, 16
+"""Held-out data that it takes, and values of them, at most; of large images still so many data."""
 NETWORKS = 16
 GAIN = 2.0
 """Standard errors by which another temperature must be better."""
@@ -41,7 +41,9 @@ def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
     assert own is not None
     if method.likelihood.name in ("bernoulli", "categorical"):
         return own
-    n = min(len(x), ROWS, max(1, VALUES // x[0].numel()))
+    n = min(len(x), ROWS, max(LEAST_ROWS, VALUES // x[0].numel()))
+    if n < 2:
+        return own
     x = x[torch.linspace(0, len(x) - 1, n).long()]
     best, value = own, _density(method, x, own, seed)
     for factor in (FACTOR, 1 / FACTOR):
