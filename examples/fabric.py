@@ -13,7 +13,7 @@ from PIL import Image
 
 from lapae.cli import main as lapae
 
-SIZE = (128, 192)
+SIZE = (96, 160)
 
 
 def fabric(rng: np.random.Generator, scratch: bool = False) -> Image.Image:
@@ -35,7 +35,7 @@ def main(out: Path) -> None:
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        for kind, n in (("train", 100), ("good", 20), ("scratched", 20)):
+        for kind, n in (("train", 60), ("good", 20), ("scratched", 20)):
             (place / kind).mkdir()
             for i in range(n):
                 fabric(rng, scratch=kind == "scratched").save(place / kind / f"{i:03}.png")
