@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 Found = Callable[["Model", Any], dict[str, Any]]
-HELD, RARE = 64, 0.999
-"""Held-out images that say how unusual a pixel is, and the share of their pixels that stay below half red. In an image
-that is more unusual, what is half as unusual as its most unusual pixel is full red."""
+HELD, RARE, FULL = 200, 0.999, 4.0
+"""Held-out images that say how unusual a pixel is, the share of their pixels that stay below a level, and how many
+times that level is full red. In an image that is more unusual, half of its most unusual pixel is."""
 RED = np.array([220.0, 20.0, 30.0])
 
 
@@ -59,7 +59,7 @@ def writing(blocks: Iterator[Rows], folder: Path, model: Model) -> Iterator[Rows
                 if target.exists():
                     raise ConfigError(f"two images would be written as {target.relative_to(root)}: rename one")
                 target.parent.mkdir(parents=True, exist_ok=True)
-                save_image(target, overlay(image, heat / max(2 * unit, heat.max() / 2)))
+                save_image(target, overlay(image, heat / max(FULL * unit, heat.max() / 2)))
             yield rows
 
 
