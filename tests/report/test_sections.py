@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from narrow import as_a
+from narrow import as_a, sure
 
 from lapae import LaplacianAutoencoder
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
@@ -200,3 +200,16 @@ def test_columns_of_several_kinds(tmp_path):
     stored = np.array(item["values"])
     stored[0] = np.nan
     assert all(sample[0] in (0, 1, 2) for sample in found.complete(stored, 0)["samples"])
+
+
+def test_one_gross_error_is_not_all_of_the_variance(tmp_path):
+    """New data with an outlier: PCA of these data would have learned it, and explained all but nothing else."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 2)) @ rng.normal(size=(2, 6)) + 0.1 * rng.normal(size=(500, 6))
+    model = LaplacianAutoencoder(latent_dim=2, epochs=5, random_state=0, device="cpu").fit(x[:400])
+    new = x[400:].copy()
+    new[3, 2] = 1e3
+    text = model.report(new, path=tmp_path / "report.html").read_text()
+    assert "that are unusual" in text
+    words = sure(re.search(r"The model explains[^.]*", text))[0]
+    assert min(map(int, re.findall(r"(\d+) %", words))) > 90

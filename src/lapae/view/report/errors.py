@@ -11,7 +11,7 @@ from torch import Tensor
 from lapae.runs.numbers import number
 from lapae.tasks.base import subset
 from lapae.view.display import Display
-from lapae.view.judge import Judge
+from lapae.view.judge import RATE, Judge
 from lapae.view.material import WORDS, Material
 from lapae.view.pictures import amounts, data_url, shrink
 
@@ -22,10 +22,20 @@ SHOWN = 30
 
 
 def reconstruction(judge: Judge, material: Material, display: Display, seed: int) -> dict[str, Any]:
-    """Errors on data that training has not seen, where there are some."""
+    """Errors on data that training has not seen, where there are some.
+
+    Of new data those that are unusual are left out, and PCA is that of the data that the model was calibrated with: one
+    gross error would be all of the variance, and a PCA of new data would have learned it.
+    """
     part = material.held_out("test", "calibration", "validation")
-    given = _some(material, part, judge, seed)
-    train, held_out = judge.tensor(_some(material, material.main, judge, seed)), judge.tensor(given)
+    given, out = _some(material, part, judge, seed), 0
+    if part == material.main:
+        usual = judge.scores(given)[1] > RATE
+        given, out = (given[usual], int((~usual).sum())) if usual.any() else (given, 0)
+        train = judge.calibration.rows.to(judge.tensor(given[:1]).dtype)
+    else:
+        train = judge.tensor(_some(material, material.main, judge, seed))
+    held_out = judge.tensor(given)
     k = min(int(np.prod(judge.model.code_shape)), train[0].numel(), max(1, len(train) - 1))
     center = train.nanmean(0).nan_to_num(0.0)
     left, _ = judge.errors(given)
@@ -34,6 +44,7 @@ def reconstruction(judge: Judge, material: Material, display: Display, seed: int
     explained = {name: 1 - float(error.square().nansum() / total.clamp_min(1e-300)) for name, error in errors.items()}
     return {
         "n": len(held_out),
+        "left_out": out,
         "among": WORDS[part],
         "k": k,
         "explained": {name: f"{100 * share:.0f} %" for name, share in explained.items()},
