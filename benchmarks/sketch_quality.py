@@ -1,0 +1,79 @@
+"""What the curvature is worth: -log p of test data and AUROC against the other set, by Hessian and seed.
+
+    python benchmarks/sketch_quality.py --data DATA --out benchmarks/results/sketch_quality.jsonl
+
+An online posterior on the paper's dense network (MNIST) and on a small convolutional one (FashionMNIST); each set is
+told from the other by four scores (`lapae eval ood`). `--networks paper-fashion` is the paper's, for a GPU. Rows that are
+in the file already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lapae.config import DataConfig, ModelConfig, TrainConfig
+from lapae.fit import fit
+from lapae.tasks.base import batches
+from lapae.tasks.ood import run as detect
+from lapae_paper.experiments.trials import trial
+
+NETWORKS = {
+    "paper-mnist": ("mnist", "fashion_mnist", ModelConfig(network="paper-mnist")),
+    "conv": ("fashion_mnist", "mnist", ModelConfig(network="conv", channels=(8, 16), hidden=(128,))),
+    "paper-fashion": ("fashion_mnist", "mnist", ModelConfig(network="paper-fashion")),
+}
+HESSIANS = ("approx", "mc", "sketch", "bottleneck")
+TESTED, NETWORKS_DRAWN = 2000, 50
+
+
+def measure(args: argparse.Namespace, network: str, hessian: str, seed: int) -> dict[str, float]:
+    from lapae.data import load
+
+    inside, outside, model = NETWORKS[network]
+    train = TrainConfig(epochs=args.epochs, batch_size=100, seed=seed, device=args.device, verbose=False)
+    data = DataConfig(source=inside, data_dir=str(args.data))
+    made = fit(trial(data, model, train, "online", hessian=hessian).config)
+    own, other = (load(name, data_dir=args.data) for name in (inside, outside))
+    found = detect(
+        made.method,
+        batches(made, own.test, TESTED),
+        {"outside": batches(replace(made, space=other.space), other.test, TESTED)},
+        batches(made, own.train, TESTED),
+        n_samples=NETWORKS_DRAWN,
+        n_bootstrap=2,
+    )
+    scores = {name: detection.auroc.value for name, detection in found.detections["outside"].items()}
+    return {"-log p": float(np.mean(found.inside["log_likelihood"])), **scores, "seconds": made.metrics["seconds"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--networks", nargs="+", default=["paper-mnist", "conv"], choices=NETWORKS)
+    parser.add_argument("--hessians", nargs="+", default=list(HESSIANS), choices=HESSIANS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    lines = args.out.read_text().splitlines() if args.out.exists() else []
+    done = {(row["network"], row["hessian"], row["seed"], row["epochs"]) for row in map(json.loads, lines)}
+    for seed in args.seeds:
+        for network in args.networks:
+            for hessian in args.hessians:
+                key = {"network": network, "hessian": hessian, "seed": seed, "epochs": args.epochs}
+                if tuple(key.values()) in done:
+                    continue
+                row = {**key, **{name: round(v, 5) for name, v in measure(args, network, hessian, seed).items()}}
+                print(row, flush=True)
+                with args.out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()
