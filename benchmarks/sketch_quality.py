@@ -3,8 +3,8 @@
     python benchmarks/sketch_quality.py --data DATA --out benchmarks/results/sketch_quality.jsonl
 
 An online posterior on the paper's dense network (MNIST) and on a small convolutional one (FashionMNIST); each set is
-told from the other by four scores (`lapae eval ood`). `--networks paper-fashion` is the paper's, for a GPU. Rows that are
-in the file already are not run again.
+told from the other by four scores (`lapae eval ood`). `--networks paper-fashion` is the paper's, for a GPU. Rows that
+are in the file already are not run again.
 """
 
 from __future__ import annotations
