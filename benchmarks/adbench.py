@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     sets = sorted(args.data.glob("*.npz"), key=lambda path: path.stat().st_size)
-    rows = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
+    rows = json.loads(args.out.read_text("utf-8")) if args.out and args.out.exists() else []
     done = {(row["set"], row["setting"], row["seed"]) for row in rows}
     order = [(path, setting, seed) for seed in args.seeds for path in sets for setting in ("one-class", "unsupervised")]
     tasks = [(str(path), *rest, args.rows) for path, *rest in order if (path.stem, *rest) not in done]

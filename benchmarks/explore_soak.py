@@ -25,7 +25,7 @@ import numpy as np
 
 def memory(pid: int) -> float:
     """Resident megabytes of a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{pid}/status").read_text("utf-8")
     return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) / 1024
 
 

@@ -42,7 +42,7 @@ def read(path: Path, seed: int) -> np.ndarray:
 
 def _columns(path: Path) -> int:
     """In the first row of values: the header may hold commas of its own."""
-    return path.read_text().splitlines()[1].count(",") + 1
+    return path.read_text("utf-8").splitlines()[1].count(",") + 1
 
 
 def hide(x: np.ndarray, share: float, pattern: str, seed: int) -> np.ndarray:
@@ -164,7 +164,7 @@ def main() -> None:
     if not any(args.data.glob("*.csv")):
         parser.error(f"{args.data} holds no .csv files")
     warnings.simplefilter("ignore")
-    rows = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
+    rows = json.loads(args.out.read_text("utf-8")) if args.out and args.out.exists() else []
     done = {(row["table"], row["pattern"], row["share"], row["seed"], row["method"]) for row in rows}
     names = args.tables or sorted((path.stem for path in args.data.glob("*.csv")), key=lambda n: _size(args.data, n))
     for name in names:

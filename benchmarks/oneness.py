@@ -123,11 +123,11 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="print the summary of a file of results, and do nothing else")
     args = parser.parse_args()
     if args.table is not None:
-        print(table([json.loads(line) for line in args.table.read_text().splitlines()]))
+        print(table([json.loads(line) for line in args.table.read_text("utf-8").splitlines()]))
         return
     if args.data is None:
         parser.error("--data is needed")
-    rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    rows = [json.loads(line) for line in args.out.read_text("utf-8").splitlines()] if args.out.exists() else []
     done = {(row["set"], row["seed"]) for row in rows}
     for seed in args.seeds:
         for name in args.sets:

@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.tables:
-        print(measured(json.loads(arguments.out.read_text())), plan(), sep="\n\n")
+        print(measured(json.loads(arguments.out.read_text("utf-8"))), plan(), sep="\n\n")
         return
     found = measure(arguments.batch_sizes, arguments.rounds, arguments.repeats)
     arguments.out.write_text(json.dumps(found, indent=2) + "\n")

@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    lines = args.out.read_text().splitlines() if args.out.exists() else []
+    lines = args.out.read_text("utf-8").splitlines() if args.out.exists() else []
     done = {(row["network"], row["hessian"], row["seed"], row["epochs"]) for row in map(json.loads, lines)}
     for seed in args.seeds:
         for network in args.networks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,14 @@ except SystemExit as stop:
 loaded = {"torch", "sklearn", "matplotlib", "numpy", "safetensors"} & set(sys.modules)
 assert not loaded, loaded
 """
+
+
+def test_help_where_the_terminal_has_ascii_alone():
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-m", "lapae", "train", "--help"], capture_output=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert b"usage: lapae train" in done.stdout
+    assert done.stdout.isascii()
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])

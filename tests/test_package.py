@@ -47,12 +47,12 @@ def test_what_is_required_is_pinned_and_nothing_is_under_the_gpl(dist):
         (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
         metadata = Parser().parsestr(wheel.read(name).decode())
     required = {plain_name(line) for line in metadata.get_all("Requires-Dist", [])} - {"lapae"}
-    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pinned = {plain_name(line): line for line in pins if not line.startswith("#")}
     assert "torch" in required
     assert required <= set(pinned)
     assert not {name for name in required if "ivon" in name}
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
     assert build == [pinned["setuptools"]]
 
 

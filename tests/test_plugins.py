@@ -61,10 +61,10 @@ def run(lapae, tmp_path_factory):
 
 
 def test_its_run_is_reported(lapae, run):
-    assert "width = 0.05" in (run / "config.toml").read_text()
+    assert "width = 0.05" in (run / "config.toml").read_text("utf-8")
     done = lapae("report", str(run), "--n-samples", "3", "--points", "50")
     assert done.returncode == 0, done.stderr
-    page = (run / "report.html").read_text()
+    page = (run / "report.html").read_text("utf-8")
     assert "autoencoder that jitters" in page
     assert "width 0.05" in page
 
@@ -93,6 +93,6 @@ def test_runs_of_the_papers_own_variants_open(flags, shown, tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["train", "digits", *flags, *QUICK, "--out", str(run)]) == 0
     assert main(["report", str(run), "--n-samples", "3", "--points", "50"]) == 0
-    assert shown in (run / "report.html").read_text()
+    assert shown in (run / "report.html").read_text("utf-8")
     assert read_config(run / "config.toml").resolved() == read_config(run / "config.toml")
     capsys.readouterr()

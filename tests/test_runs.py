@@ -162,7 +162,7 @@ def test_what_other_commands_are_writing_into_a_run_is_left_alone(tmp_path):
         temporary.write_text("scores")
         with run.lock():
             write_whole(run / METRICS, b"")
-    assert (run / "scores.csv").read_text() == "scores"
+    assert (run / "scores.csv").read_text("utf-8") == "scores"
     assert [path.name for path in (run / "filled").iterdir()] == ["a.png"]
 
 

@@ -38,7 +38,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def losses(run: Path) -> list[tuple]:
-    records = [json.loads(line) for line in (run / HISTORY).read_text().splitlines()]
+    records = [json.loads(line) for line in (run / HISTORY).read_text("utf-8").splitlines()]
     return [(record["epoch"], record["loss"], record["valid_loss"], record["learning_rate"]) for record in records]
 
 

@@ -47,12 +47,12 @@ def test_tasks_write_results_that_the_report_shows(run, capsys):
     assert main(["eval", "imputation", str(run), "--limit", "5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["n_data"] == 5
     for task in ("ood", "imputation"):
-        kept = json.loads((run / "tasks" / f"{task}.json").read_text())
+        kept = json.loads((run / "tasks" / f"{task}.json").read_text("utf-8"))
         assert all((run / "figures" / name).stat().st_size for name in kept["figures"])
     assert main(["report", str(run), "--n-samples", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["bytes"] < 5_000_000
-    page = (run / "report.html").read_text()
+    page = (run / "report.html").read_text("utf-8")
     assert all(title in page for title in ("Out-of-distribution detection", "Missing data", "imputation_modes.svg"))
 
 

@@ -10,7 +10,7 @@ from lapae.curvature.rules.base import _RULES
 
 
 def test_the_code_in_the_readme_runs():
-    text = (Path(lapae.curvature.__file__).parent / "README.md").read_text()
+    text = (Path(lapae.curvature.__file__).parent / "README.md").read_text("utf-8")
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(code) >= 4
     before = dict(_RULES)

@@ -124,9 +124,9 @@ def test_missing_image(celeba):
 
 
 def edit(path, old, new):
-    text = path.read_text()
+    text = path.read_text("utf-8")
     assert old in text
-    path.write_text(text.replace(old, new))
+    path.write_text(text.replace(old, new), "utf-8")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def place(tmp_path_factory):
 def scored(place, name: str, tmp_path, *options: str) -> dict[str, np.ndarray]:
     out = tmp_path / f"{name}.csv"
     assert main(["score", str(place / "run"), str(place / name), "-o", str(out), "--device", "cpu", *options]) == 0
-    header, *rows = (line.split(",") for line in out.read_text().splitlines())
+    header, *rows = (line.split(",") for line in out.read_text("utf-8").splitlines())
     assert header == ["file", "row", "column", "score", "p_value", "outlier"]
     return {name: np.array([row[i] for row in rows]) for i, name in enumerate(header)}
 

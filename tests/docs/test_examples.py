@@ -25,7 +25,7 @@ def test_every_example_is_short_and_known():
     paths = sorted((ROOT / "examples").glob("*.py"))
     assert [path.stem for path in paths] == sorted([*PICTURES, "stream"])
     for path in paths:
-        assert len(path.read_text().splitlines()) < 100, path.name
+        assert len(path.read_text("utf-8").splitlines()) < 100, path.name
 
 
 def check_picture(path) -> None:

@@ -191,7 +191,7 @@ def test_a_click_in_the_file_of_a_report_opens_the_datum(browser, tmp_path):
     with served(made, name="run") as server:
         page = tmp_path / "report.html"  # as if the explorer listened where it does unless told otherwise
         there = f":{server.server_port}/#"
-        page.write_text((sure(made.model.path) / "report.html").read_text().replace(":8765/#", there))
+        page.write_text((sure(made.model.path) / "report.html").read_text("utf-8").replace(":8765/#", there))
         browser.open(page.as_uri())
         browser.until("document.readyState === 'complete'")
         link = browser.run("document.querySelector('#unusual a.id').href")

@@ -447,7 +447,7 @@ def test_every_command_opens_it_with_data(estimator_run, capsys):
     assert main(["report", run]) == 2
     assert "use --data" in capsys.readouterr().err
     assert main(["report", run, "--data", file, "--json"]) == 0
-    page = Path(json.loads(capsys.readouterr().out)["report"]).read_text()
+    page = Path(json.loads(capsys.readouterr().out)["report"]).read_text("utf-8")
     assert "given data (training may have seen them)" in page
     assert main(["eval", "calibration", run, "--data", file, "--json"]) == 0
     assert "coverage" in json.loads(capsys.readouterr().out)
@@ -459,7 +459,7 @@ def test_the_estimator_reports_and_explores(estimator_run, tmp_path, monkeypatch
     model = LaplacianAutoencoder.load(estimator_run / "run")
     x = np.load(estimator_run / "x.npy")
     y = np.where(x[:, 0] > 100, "<b>high", "low")
-    page = model.report(x, y, path=tmp_path / "page.html").read_text()
+    page = model.report(x, y, path=tmp_path / "page.html").read_text("utf-8")
     assert "<b>high" not in page
     assert "row " in page
     served = []

@@ -39,7 +39,7 @@ def prepare(root: Path) -> None:
     x = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 3))
     np.savetxt(root / "x.csv", x, fmt="%.4f", delimiter=",", header="a,b,c", comments="")
     runs.curve(root / "curve.npy")
-    with_holes = (root / "x.csv").read_text().splitlines()
+    with_holes = (root / "x.csv").read_text("utf-8").splitlines()
     (root / "holes.csv").write_text("\n".join([*with_holes[:5], "1.0,,0.5", ""]))
     assert main(["train", str(root / "x.csv"), "--out", str(root / "run"), "--epochs", "1", *QUICK]) == 0
     for name, seed in (("old", 0), ("new", 1), ("model", 0)):
@@ -182,9 +182,9 @@ class Harness:
     def steps(self, name: str) -> list[str]:
         """The steps of an undisturbed command, whose result is kept for comparison."""
         root, said = self.fresh(), self.place / "said"
-        assert self.server.call(disturbed, name, root, said, 0, "fail") == 0, said.read_text()
+        assert self.server.call(disturbed, name, root, said, 0, "fail") == 0, said.read_text("utf-8")
         shutil.copytree(root, self.place / f"after {name}")
-        found = json.loads(said.with_suffix(".json").read_text())
+        found = json.loads(said.with_suffix(".json").read_text("utf-8"))
         self.server.load(found["modules"])
         return found["steps"]
 
@@ -194,12 +194,12 @@ class Harness:
         where = f"{name}, {fault} at step {at}"
         code = self.server.call(disturbed, name, root, said, at, fault)
         if fault == "fail":
-            assert code in (0, 2), f"{where}: exit code {code}\n{said.read_text()}"
-            assert "Traceback" not in said.read_text(), f"{where}\n{said.read_text()}"
-            step = json.loads(said.with_suffix(".json").read_text())["steps"][at - 1]
+            assert code in (0, 2), f"{where}: exit code {code}\n{said.read_text('utf-8')}"
+            assert "Traceback" not in said.read_text("utf-8"), f"{where}\n{said.read_text('utf-8')}"
+            step = json.loads(said.with_suffix(".json").read_text("utf-8"))["steps"][at - 1]
             assert step in REMOVING or not strays(root), f"{where}: {strays(root)}"
         else:
-            assert code == -9, f"{where}: exit code {code}\n{said.read_text()}"
+            assert code == -9, f"{where}: exit code {code}\n{said.read_text('utf-8')}"
         after = self.place / f"after {name}"
-        assert self.server.call(judged, name, root, after, said) == 0, f"{where}\n{said.read_text()}"
+        assert self.server.call(judged, name, root, after, said) == 0, f"{where}\n{said.read_text('utf-8')}"
         return code

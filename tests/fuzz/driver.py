@@ -79,7 +79,7 @@ def main(folder: Path, seed: int, seconds: float, counts: dict[str, int]) -> Non
         place = folder / name
         place.mkdir()
         found[name] = find(name, place)
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    held = int(Path("/proc/self/statm").read_text("utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, -1))
     for name, count in counts.items():
         fuzz(name, found[name], folder, seed, count, seconds)

@@ -288,4 +288,4 @@ def test_nothing_in_the_package_runs_what_a_file_says():
     files = sorted(SOURCE.rglob("*.py"))
     assert len(files) > 100
     assert not banned(ast.parse("model.eval(); np.load('x', allow_pickle=False)"))
-    assert {str(file): found for file in files if (found := banned(ast.parse(file.read_text())))} == {}
+    assert {str(file): found for file in files if (found := banned(ast.parse(file.read_text("utf-8"))))} == {}

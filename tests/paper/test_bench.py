@@ -24,7 +24,7 @@ def test_the_command_writes_its_results(tmp_path, capsys):
     assert cli(["bench", "curvature", *arguments, "--device", "cpu", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "slope of time" in printed
-    results = json.loads((tmp_path / "curvature.json").read_text())
+    results = json.loads((tmp_path / "curvature.json").read_text("utf-8"))
     assert [(r["method"], r["size"]) for r in results["rows"]] == [
         ("approx", 4),
         ("approx", 6),
@@ -119,4 +119,4 @@ def test_quality_is_the_error_by_its_definition():
 
 def test_main_without_parts_still_writes(tmp_path):
     assert main(CurvatureBench(table=False, figure=False, methods=(), peers=False, out=tmp_path)) == 0
-    assert json.loads((tmp_path / "curvature.json").read_text())["rows"] == []
+    assert json.loads((tmp_path / "curvature.json").read_text("utf-8"))["rows"] == []

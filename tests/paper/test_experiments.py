@@ -41,7 +41,7 @@ def trained(root: Path) -> dict[Path, int]:
 
 def reproduce(root: Path, name: str) -> dict:
     assert main(["reproduce", name, "--quick", "--device", "cpu", "--out", str(root)]) == 0
-    return json.loads((root / name / "result.json").read_text())
+    return json.loads((root / name / "result.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -89,11 +89,11 @@ def test_page_has_every_experiment(root: Path) -> None:
     if not done:  # this test was chosen alone
         done = ["vae-variance"]
         reproduce(root, *done)
-    markdown, html = (root / "results.md").read_text(), (root / "index.html").read_text()
+    markdown, html = (root / "results.md").read_text("utf-8"), (root / "index.html").read_text("utf-8")
     places = [markdown.index(f"## {name}: ") for name in done]
     assert places == sorted(places), "the paper's order"
     for name in done:
-        record = json.loads((root / name / "result.json").read_text())
+        record = json.loads((root / name / "result.json").read_text("utf-8"))
         for table in record["tables"]:
             assert f"**{table['title']}**" in markdown
         for note in record["notes"]:

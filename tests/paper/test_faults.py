@@ -66,25 +66,25 @@ def test_an_out_that_cannot_be_a_folder(place, tmp_path, pair, capsys):
 def test_a_damaged_result_is_left_aside_and_made_again(content, tmp_path, pair, capsys):
     assert reproduce("first", tmp_path) == 0
     path = tmp_path / "first" / "result.json"
-    whole = path.read_text()
+    whole = path.read_text("utf-8")
     path.write_text(content)
     assert reproduce("second", tmp_path) == 0
     assert "first/result.json is damaged, and left aside" in capsys.readouterr().err
-    assert "## first" not in (tmp_path / "results.md").read_text()
+    assert "## first" not in (tmp_path / "results.md").read_text("utf-8")
     assert reproduce("all", tmp_path) == 0
     assert "second: done already" in capsys.readouterr().out
-    assert json.loads(path.read_text())["tables"] == json.loads(whole)["tables"]
-    assert "## first" in (tmp_path / "results.md").read_text()
+    assert json.loads(path.read_text("utf-8"))["tables"] == json.loads(whole)["tables"]
+    assert "## first" in (tmp_path / "results.md").read_text("utf-8")
 
 
 def test_a_result_that_names_a_file_elsewhere_is_left_aside(tmp_path, pair, capsys):
     (tmp_path / "secret.png").write_bytes(b"not for the page")
     assert reproduce("first", tmp_path) == 0
     path = tmp_path / "first" / "result.json"
-    path.write_text(path.read_text().replace('"b.png"', '"../secret.png"'))
+    path.write_text(path.read_text("utf-8").replace('"b.png"', '"../secret.png"'))
     assert reproduce("second", tmp_path) == 0
     assert "a figure that is elsewhere" in capsys.readouterr().err
-    assert 'id="first"' not in (tmp_path / "index.html").read_text()
+    assert 'id="first"' not in (tmp_path / "index.html").read_text("utf-8")
 
 
 def test_a_result_without_its_picture_is_left_aside(tmp_path, pair, capsys):
@@ -108,7 +108,7 @@ def test_killed_between_the_pictures_and_the_result_the_old_result_has_its_pictu
         patch.setattr(results, "write_whole", killed)
         assert reproduce("first", tmp_path) == 130
     assert reproduce("second", tmp_path) == 0
-    assert "![a.png](first/a.png)" in (tmp_path / "results.md").read_text()
+    assert "![a.png](first/a.png)" in (tmp_path / "results.md").read_text("utf-8")
     assert reproduce("first", tmp_path) == 0
     assert {path.name for path in (tmp_path / "first").glob("*.png")} == {"b.png", "c.png"}
 
@@ -117,7 +117,7 @@ def test_an_experiment_that_cannot_be_measured_leaves_the_others_alone(tmp_path,
     pair["error"] = RunError("what it needs is not there")
     assert reproduce("all", tmp_path) == 2
     assert "not done: first (what it needs is not there)" in capsys.readouterr().err
-    assert "## second" in (tmp_path / "results.md").read_text()
+    assert "## second" in (tmp_path / "results.md").read_text("utf-8")
 
 
 def test_numbers_that_are_none_are_printed_as_json(tmp_path, pair, capsys):
@@ -168,9 +168,9 @@ def test_what_was_measured_counts_where_it_is_whole_and_of_this_machine(damage, 
 
     assert workspace.measured("it", measure) == {"number": 1.25}
     (path,) = workspace.folder_of_measures.iterdir()
-    before = path.read_text()
+    before = path.read_text("utf-8")
     path.write_text(damage(before))
-    same = path.read_text() == before
+    same = path.read_text("utf-8") == before
     assert workspace.measured("it", measure) == {"number": 1.25}
     assert len(asked) == (1 if same else 2)
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_kept_is_measured_all_the_same(tmp_path, pair, monkeypatc
 
 def running(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
@@ -200,7 +200,9 @@ def test_processes_that_train_end_with_the_one_that_started_them(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: list(tmp_path.glob("runs/*/config.toml")), "a training begins")
-        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        children = [
+            int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("utf-8").split()
+        ]
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -66,7 +66,7 @@ def test_a_model_that_cannot_be_trained_fails_its_experiment_alone(mine, tmp_pat
 def test_the_command_says_what_was_not_done(mine, tmp_path, capsys):
     assert main(["reproduce", "mine", "--quick", "--device", "cpu", "--out", str(tmp_path)]) == 2
     assert "not done: mine (bad: ConfigError: update='redux' keeps nothing" in capsys.readouterr().err
-    assert (tmp_path / "results.md").read_text().strip() == "# Results"
+    assert (tmp_path / "results.md").read_text("utf-8").strip() == "# Results"
 
 
 def test_processes_train_what_one_does(tmp_path):

@@ -25,11 +25,11 @@ def loads(folder: str) -> float:
     def load() -> float:
         path = Path(folder) / "data"
         if path.exists():
-            return float(path.read_text())
+            return float(path.read_text("utf-8"))
         time.sleep(0.3)
         with path.open("x") as file:
             file.write(str(time.time()))
-        return float(path.read_text())
+        return float(path.read_text("utf-8"))
 
     return processes.node_first(load)
 

@@ -15,9 +15,9 @@ def test_tables_are_those_of_the_benchmark():
     spec = importlib.util.spec_from_file_location("benchmark_ranks", ROOT / "benchmarks" / "ranks.py")
     benchmark = importlib.util.module_from_spec(sure(spec))
     sure(sure(spec).loader).exec_module(benchmark)
-    page = (ROOT / "benchmarks" / "ranks.md").read_text()
+    page = (ROOT / "benchmarks" / "ranks.md").read_text("utf-8")
     assert benchmark.plan() in page
-    assert benchmark.measured(json.loads(benchmark.RESULTS.read_text())) in page
+    assert benchmark.measured(json.loads(benchmark.RESULTS.read_text("utf-8"))) in page
 
 
 def test_the_fit_finds_the_ring_it_was_made_from():

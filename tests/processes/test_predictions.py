@@ -89,7 +89,7 @@ def test_two_processes_write_what_one_writes(case, place):
 @pytest.mark.parametrize(("row", "code", "said"), [(10, 2, ""), (30, 2, "another process of this job has ended")])
 def test_an_error_of_any_process_is_said_by_the_first(row, code, said, place, tmp_path):
     """Row 10 is in the second block, the second process's; row 30 in the fifth, the first one's."""
-    text = (place / "table.csv").read_text()
+    text = (place / "table.csv").read_text("utf-8")
     (tmp_path / "bad.csv").write_text(text.replace(f"\n{row},", f"\n{row},fast,"))
     arguments = ["score", str(place / "run"), str(tmp_path / "bad.csv"), "-o", str(tmp_path / "s.csv"), *FAST]
     first, second = on_processes(command, arguments)

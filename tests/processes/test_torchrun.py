@@ -44,7 +44,7 @@ def assert_close(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> 
 
 def worker(launcher: int, rank: int, name: str = "RANK") -> int:
     """Process id of a process of a job."""
-    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text("utf-8").split():
         if f"\0{name}={rank}\0".encode() in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
             return int(child)
     raise AssertionError(f"no process {rank} among the children of {launcher}")
@@ -52,7 +52,7 @@ def worker(launcher: int, rank: int, name: str = "RANK") -> int:
 
 def wait_for_epoch(run: Path, epoch: int, process: subprocess.Popen) -> None:
     def come() -> bool:
-        found = (run / HISTORY).exists() and len((run / HISTORY).read_text().splitlines()) >= epoch
+        found = (run / HISTORY).exists() and len((run / HISTORY).read_text("utf-8").splitlines()) >= epoch
         assert found or process.poll() is None, f"the job ended with {process.returncode} before epoch {epoch}"
         return found
 
@@ -97,7 +97,7 @@ def test_a_killed_process_and_a_restart_end_at_the_same_weights(place, tmp_path)
     assert errors.count(f"epoch 1/{EPOCHS} ") == 1, errors  # not from the beginning
     for name, value in weights(place / "two").items():
         assert torch.equal(weights(run)[name], value), name
-    assert len((run / HISTORY).read_text().splitlines()) == EPOCHS
+    assert len((run / HISTORY).read_text("utf-8").splitlines()) == EPOCHS
 
 
 def test_a_killed_process_ends_the_job_with_its_reason(tmp_path):

@@ -50,7 +50,7 @@ def test_moving_over_the_map_changes_the_picture(tmp_path):
     run, model = trained(data, tmp_path)
     write_report(run, model, data, QUICK)
     page = tmp_path / "page.html"
-    page.write_text((run / REPORT).read_text().replace("</body>", PROBE))
+    page.write_text((run / REPORT).read_text("utf-8").replace("</body>", PROBE))
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     body = re.search(r"<body[^>]*>", dom)

@@ -64,7 +64,7 @@ def test_page_stands_alone_and_escapes_names(tmp_path):
     data = replace(data, space=replace(data.space, name=HOSTILE))
     run, model = trained(data, tmp_path)
     size = write_report(run, model, data, QUICK)
-    page = (run / REPORT).read_text()
+    page = (run / REPORT).read_text("utf-8")
     assert size == len(page.encode()) < MOST_BYTES
     assert HOSTILE not in page
     assert "<img src=x" not in page
@@ -96,7 +96,7 @@ def test_maps_by_latent_size(tmp_path, latent_dim, maps):
     data = images()
     run, model = trained(data, tmp_path, latent_dim=latent_dim)
     write_report(run, model, data, QUICK)
-    page = (run / REPORT).read_text()
+    page = (run / REPORT).read_text("utf-8")
     assert len(payload(page)["planes"]) == maps
     assert ('id="axis-x"' in page) == (latent_dim > 2)
 
@@ -106,7 +106,7 @@ def test_other_methods(tmp_path, method):
     data = images()
     run, model = trained(data, tmp_path, method)
     write_report(run, model, data, QUICK)
-    assert payload((run / REPORT).read_text())["spread"] == (method == "vae")
+    assert payload((run / REPORT).read_text("utf-8"))["spread"] == (method == "vae")
 
 
 def test_table_shows_bars_in_the_units_of_the_data(tmp_path, table):
@@ -117,7 +117,7 @@ def test_table_shows_bars_in_the_units_of_the_data(tmp_path, table):
     data = replace(data, **dict(zip(("train", "valid", "test"), parts, strict=True)))
     run, model = trained(data, tmp_path)
     write_report(run, model, data, QUICK)
-    page = (run / REPORT).read_text()
+    page = (run / REPORT).read_text("utf-8")
     latent = payload(page)
     assert latent["view"]["kind"] == "bars"
     assert HOSTILE not in page
@@ -134,7 +134,7 @@ def test_missing_values_and_long_arrays(tmp_path, table):
     holes[:, 3] = np.nan
     split = Split(holes, None)
     write_report(run, model, replace(data, train=split, valid=split, test=split), QUICK)
-    assert payload((run / REPORT).read_text())["view"]["kind"] == "lines"
+    assert payload((run / REPORT).read_text("utf-8"))["view"]["kind"] == "lines"
 
 
 @pytest.mark.parametrize(("n_channels", "shown"), [(2, 2), (9, 6)])
@@ -155,7 +155,7 @@ def test_a_window_is_shown_a_strip_a_channel(tmp_path, n_channels, shown):
     of = display.ranges[display.features]
     assert of[0].tolist() == of[6].tolist() != of[7].tolist()
     write_report(run, model, data, QUICK)
-    page = (run / REPORT).read_text()
+    page = (run / REPORT).read_text("utf-8")
     assert payload(page)["view"]["channels"] == list(range(shown))
     assert f'aria-label="input and reconstruction, channel {shown - 1}"' in page
     assert ("(the first 6 of 9)" in page) == (n_channels == 9)
@@ -239,7 +239,7 @@ def test_results_are_kept_and_old_pictures_go(tmp_path):
     assert found.table.texts() == [("a", "1.5"), ("b", "–")]
     assert str(found.table) == "   value\na  1.5\nb  –"
     path = run / "tasks" / "mine.json"
-    path.write_text(path.read_text().replace("1.5", "1.6", 1))
+    path.write_text(path.read_text("utf-8").replace("1.5", "1.6", 1))
     with pytest.raises(RunError, match="does not match its digest"):
         load_results(run)
 

@@ -185,7 +185,7 @@ def test_columns_of_several_kinds(tmp_path):
     )
     model = LaplacianAutoencoder(epochs=5, random_state=0).fit(frame)
     frame.loc[7, "height"] = 3.0
-    page = model.report(frame, path=tmp_path / "page.html").read_text()
+    page = model.report(frame, path=tmp_path / "page.html").read_text("utf-8")
     assert '"words": ["' in page
     assert "row 7<" in page
     assert re.search(r"20\d\d-\d\d-\d\d to 20\d\d-\d\d-\d\d", page)
@@ -209,7 +209,7 @@ def test_one_gross_error_is_not_all_of_the_variance(tmp_path):
     model = LaplacianAutoencoder(latent_dim=2, epochs=5, random_state=0, device="cpu").fit(x[:400])
     new = x[400:].copy()
     new[3, 2] = 1e3
-    text = model.report(new, path=tmp_path / "report.html").read_text()
+    text = model.report(new, path=tmp_path / "report.html").read_text("utf-8")
     assert "that are unusual" in text
     words = sure(re.search(r"The model explains[^.]*", text))[0]
     assert min(map(int, re.findall(r"(\d+) %", words))) > 90

@@ -167,7 +167,7 @@ def test_the_seed_decides_everything(name, table, tmp_path):
     loaded = load_run(run.path)
     assert same(state(a), state(loaded))
     assert (loaded.shape, loaded.config, loaded.metrics) == (a.shape, a.config, a.metrics)
-    assert [json.loads(line) for line in (run / HISTORY).read_text().splitlines()] == a.history
+    assert [json.loads(line) for line in (run / HISTORY).read_text("utf-8").splitlines()] == a.history
 
 
 def test_posterior_tensors_have_their_own_file(table, tmp_path, monkeypatch):

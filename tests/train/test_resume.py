@@ -180,7 +180,7 @@ def test_damaged_text_files_are_mended_from_the_checkpoint(name, how, stopped, w
     damage(stopped / name, how)
     fit(saved_config(stopped), table, run=stopped, resume=True)
     assert_same(stopped.path, whole.path)
-    assert (stopped / CONFIG).read_text() == (whole / CONFIG).read_text()
+    assert (stopped / CONFIG).read_text("utf-8") == (whole / CONFIG).read_text("utf-8")
 
 
 def test_a_kill_between_the_renames_loses_nothing(stopped, whole, table):

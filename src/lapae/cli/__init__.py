@@ -5,6 +5,7 @@ A command is a module with `main(arguments) -> exit code`, and an entry in `regi
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Mistakes of the user's end in one line on stderr and exit code 2, Ctrl-C in 130."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # where a terminal has no Greek letters, they are written as codes
+        sys.stdout.reconfigure(errors="backslashreplace")
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if given else FAILED
