@@ -37,15 +37,17 @@ bench: $(VENV)/.dev
 	$(BIN)/lapae bench
 
 # A stamp file per step, so that a second call does nothing.
-$(VENV)/.run: pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	$(PIP) --no-deps $(PEERS)
-	@touch $@
+	@touch $(VENV)/.run $@
 
 $(VENV)/.docs: $(VENV)/.run
 	$(PIP) -e '.[docs]'

@@ -107,8 +107,9 @@ def plan(size: Size) -> Mapping[str, Trial]:
                 rate = size(1e-3, 3e-3)
                 train = TrainConfig(epochs=its.epochs, batch_size=100, learning_rate=rate, seed=seed, precision="tf32")
                 model = replace(its.model, network=f"faulty-{its.model.network}") if name == FAULTY else its.model
+                drawn = size({}, {"n_samples": 5})  # networks, for what is reported of a model
                 found[f"{setup}: {name}, seed {seed}"] = trial(
-                    DataConfig(source=its.inside), model, train, method, **options
+                    DataConfig(source=its.inside), model, train, method, **options, **drawn
                 )
     return found
 
