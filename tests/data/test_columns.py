@@ -110,6 +110,7 @@ def test_what_a_model_says_becomes_what_a_column_can_hold():
     assert frame["since"][0].time().isoformat() == "00:00:00"
     z[0, 0] = -1e3
     assert space.uncode(space.to_user(z))["age"][0] == 0  # no count is below
+    assert space.to_user(z, whole=False)[0, 0] == 0  # nor the end of an interval
     found = space.probabilities(z)
     np.testing.assert_allclose(found["city"], [[0.2, 0.3, 0.5]])
     np.testing.assert_allclose(found["member"], [[0.1, 0.9]])

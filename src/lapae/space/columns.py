@@ -128,16 +128,17 @@ class Spans:
     def gather(self, x: np.ndarray, *, deviation: bool = False, whole: bool = True) -> np.ndarray:
         """Features (…, D) in the user's units as codes (…, F).
 
-        A count is whole, if `whole`, a boolean 0 or 1, a category the code of the greatest, a date without a time a
-        whole day. The deviation of a category is the root of the sum of the squares over its features.
+        A count is whole, if `whole`, and never below 0, a boolean 0 or 1, a category the code of the greatest, a date
+        without a time a whole day. The deviation of a category is the root of the sum of the squares over its features.
         """
         out = x[..., self.starts[:-1]].copy()
         for i, column in enumerate(self.columns):
             part = x[..., self.starts[i] : self.starts[i + 1]]
             if column.kind == "category":
                 out[..., i] = np.sqrt(np.square(part).sum(-1)) if deviation else _greatest(part)
-            elif not deviation and (whole or column.kind != "count"):
-                out[..., i] = _whole(column, out[..., i])
+            elif not deviation:
+                ends = column.kind == "count" and not whole  # of an interval
+                out[..., i] = np.maximum(out[..., i], 0.0) if ends else _whole(column, out[..., i])
         return out
 
 
