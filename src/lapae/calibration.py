@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapae.config import MethodConfig
 from lapae.data import Data, Split
+from lapae.data.source import even
 from lapae.methods.building import restart
 from lapae.model import Model
 from lapae.models.threads import few_threads
@@ -30,8 +31,9 @@ MOST_READ = 2**26
 
 def some(model: Model, x: Source, most: int = MOST_ROWS) -> Tensor:
     """At most so many of data, evenly from all, as the model takes them: (n, *model_shape)."""
-    index = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
-    return torch.from_numpy(model.space.convert(np.asarray(x[index]))).to(next(model.method.parameters()).dtype)
+    return torch.from_numpy(model.space.convert(np.asarray(x[even(len(x), most)]))).to(
+        next(model.method.parameters()).dtype
+    )
 
 
 def set_temperature(model: Model, data: Data) -> None:

@@ -16,6 +16,7 @@ from lapae.calibration import calibrate, set_temperature
 from lapae.config import Config, DataConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, Split, load
+from lapae.data.source import even
 from lapae.errors import ConfigError, RunError
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
@@ -79,8 +80,7 @@ def load_data(config: DataConfig) -> Data:
 def some_rows(space: Space, *splits: Split) -> torch.Tensor:
     """Data of splits to take principal components of, in the model's space: (n, *model_shape)."""
     most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_VALUES // math.prod(space.model_shape)))
-    even = (np.unique(np.linspace(0, len(split.x) - 1, min(len(split.x), most)).astype(int)) for split in splits)
-    rows = [np.asarray(split.x[index]) for split, index in zip(splits, even, strict=True)]
+    rows = [np.asarray(split.x[even(len(split.x), most)]) for split in splits]
     return torch.from_numpy(space.convert(np.concatenate(rows)))
 
 

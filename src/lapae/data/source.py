@@ -50,6 +50,11 @@ class Subset(Lazy):
         return np.asarray(self.source[self.index[index]])
 
 
+def even(n: int, most: int) -> np.ndarray:
+    """At most so many of n data, evenly from all: increasing indices."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
+
+
 def take(source: Source, index: np.ndarray) -> Source:
     """The data at an increasing `index` (n,): a view where they lie together, a copy in memory, else a `Subset`."""
     if isinstance(source, Lazy):

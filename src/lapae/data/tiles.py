@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lapae.data.decode import Header, decode, in_threads
-from lapae.data.source import Lazy, Records
+from lapae.data.source import Lazy, Records, even
 from lapae.data.splits import Parts, partition
 from lapae.errors import DataError
 from lapae.space.tiles import corners, cut_tiles
@@ -66,9 +66,9 @@ def divide_images(records: Records, **options: Any) -> Parts:
     n = int(image.max()) + 1
     train, *others = partition(n, **options)
     tiles = np.flatnonzero(np.isin(image, train))
-    parts = [tiles[np.unique(np.linspace(0, len(tiles) - 1, min(len(tiles), most)).astype(int))]]
+    parts = [tiles[even(len(tiles), most)]]
     for part in others:
         n_tiles = np.bincount(image, minlength=n)[part].sum()
-        some = part if n_tiles <= most else part[np.linspace(0, len(part) - 1, len(part) * most // n_tiles).astype(int)]
+        some = part if n_tiles <= most else part[even(len(part), len(part) * most // n_tiles)]
         parts.append(np.flatnonzero(np.isin(image, some)))
     return tuple(parts)  # pyright: ignore[reportReturnType]
