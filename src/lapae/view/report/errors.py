@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.models.principal import principal_components
 from lapae.runs.numbers import number
 from lapae.tasks.base import subset
 from lapae.view.display import Display
@@ -55,13 +56,7 @@ def reconstruction(judge: Judge, material: Material, display: Display, seed: int
 
 def by_pca(train: Tensor, x: Tensor, center: Tensor, k: int) -> Tensor:
     """Reconstructions of x (n, *shape) by the k principal axes of training data; missing values count as their mean."""
-    flat = (train - center).nan_to_num(0.0).flatten(1).double()
-    n, size = flat.shape
-    if size <= n:
-        axes = torch.linalg.eigh(flat.T @ flat).eigenvectors[:, -k:]
-    else:  # from the smaller of the two products
-        axes = torch.nn.functional.normalize(flat.T @ torch.linalg.eigh(flat @ flat.T).eigenvectors[:, -k:], dim=0)
-    axes = axes.to(x.dtype)
+    axes = principal_components(torch.where(train.isnan(), center, train), k).vectors.to(x.dtype)
     return center + ((x - center).nan_to_num(0.0).flatten(1) @ axes @ axes.T).reshape(x.shape)
 
 
