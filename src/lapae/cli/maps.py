@@ -46,12 +46,13 @@ def usual(model: Model) -> float:
 
 
 def writing(blocks: Iterator[Rows], folder: Path, model: Model) -> Iterator[Rows]:
-    """The blocks as they are; a picture of each of their images is written into `folder`, under its name."""
+    """The blocks without what `mapped` adds: a picture of each image is written into `folder`, under its name."""
     unit = None
     with whole_folder(folder) as root:
         for rows in blocks:
             unit = usual(model) if unit is None else unit
-            gray, unusual, files = rows.found["gray"], rows.found["unusual"], [cells[0] for cells in rows.cells]
+            gray, unusual = rows.found.pop("gray"), rows.found.pop("unusual")
+            files = [cells[0] for cells in rows.cells]
             if model.space.tile:
                 gray, unusual = (fold_tiles(part, corners_of(rows.cells))[None] for part in (gray, unusual))
             for image, heat, file in zip(gray, unusual, files, strict=False):
