@@ -71,6 +71,12 @@ def curvature_matrix(precision: Precision) -> Tensor:
     return torch.block_diag(*blocks)
 
 
+def quadratic(precision: Precision, delta: Tensor) -> Tensor:
+    """deltaᵀ precision delta, (…, P) -> (…): from the root that draws are made with."""
+    root = precision.scale_noise(torch.eye(precision.n_weights, dtype=delta.dtype))
+    return torch.linalg.solve(root, delta[..., None])[..., 0].square().sum(-1)
+
+
 def matrix(precision: Precision) -> Tensor:
     """(H + δ) / T, (P, P)."""
     sizes = torch.tensor([shape.numel() for shape in precision.shapes.values()])

@@ -2,7 +2,6 @@
 
 from lapae.posterior.block import BlockPrecision
 from lapae.posterior.evidence import log_marginal_likelihood, maximise
-from lapae.posterior.gaussian import WeightPosterior
 from lapae.posterior.kron import KronPrecision
 from lapae.posterior.precision import DiagonalPrecision, Precision
 from lapae.posterior.update import RULES, UpdateRule, update_rule
@@ -14,7 +13,6 @@ __all__ = [
     "KronPrecision",
     "Precision",
     "UpdateRule",
-    "WeightPosterior",
     "log_marginal_likelihood",
     "maximise",
     "update_rule",

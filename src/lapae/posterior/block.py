@@ -29,10 +29,10 @@ class BlockPrecision(Precision):
         return self.get_buffer(f"h{i}")
 
     def reset(self, value: float | Sequence[float]) -> None:
-        numbers = dict(zip(self.shapes, self._each(value), strict=True))
-        for i, names in enumerate(self.layers.values()):
-            diagonal = [self.prior.new_full((self.shapes[name].numel(),), numbers[name]) for name in names]
-            self.block(i).zero_().diagonal().copy_(torch.cat(diagonal))
+        sizes = torch.tensor(self.sizes, device=self.prior.device)
+        flat = self.prior.new_tensor(self._each(value)).repeat_interleave(sizes)
+        for i, part in enumerate(flat.split(self.layer_sizes)):
+            self.block(i).copy_(torch.diag(part))
         self._forget()
 
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
@@ -45,19 +45,14 @@ class BlockPrecision(Precision):
         self._eigen = [None] * len(self.layer_sizes)
 
     def _factor(self, i: int) -> tuple[Tensor, Tensor]:
-        """Precision of the i-th layer as eigenvalues and eigenvectors, kept until something changes."""
-        known = self._eigen[i]
-        if known is not None:
-            return known
-        names = list(self.layers.values())[i]
-        prior = torch.cat([self.prior_of_parameter(n).expand(self.shapes[n].numel()) for n in names])
-        values, vectors = eigh(self.block(i) + torch.diag(prior))
-        found = values.clamp_min(prior.min()) / self.temperature, vectors
-        self._eigen[i] = found
-        return found
-
-    def prior_of_parameter(self, name: str) -> Tensor:
-        return self.prior[list(self.shapes).index(name)]
+        """Precision of the i-th layer as eigenvalues and eigenvectors, kept until H or δ change."""
+        found = self._eigen[i]
+        if found is None:
+            prior = self.flat_prior().split(self.layer_sizes)[i]
+            values, vectors = eigh(self.block(i) + torch.diag(prior))
+            found = self._eigen[i] = values.clamp_min(prior.min()), vectors
+        values, vectors = found
+        return values / self.temperature, vectors
 
     def scale_noise(self, eps: Tensor) -> Tensor:
         """Eigenvectors diag(1 / √values) eigenvectorsᵀ eps: the same whichever eigenvectors a device finds."""
@@ -73,20 +68,8 @@ class BlockPrecision(Precision):
         values, vectors = self._factor(list(self.layers).index(layer))
         return (torch.cat([gradients[name] for name in self.layers[layer]], dim=-1) @ vectors) * values.rsqrt()
 
-    def quadratic(self, delta: Tensor) -> Tensor:
-        """Σ over layers of deltaᵀ block delta."""
-        total = []
-        for i, part in enumerate(delta.split(self.layer_sizes, dim=-1)):
-            values, vectors = self._factor(i)
-            total.append(((part @ vectors).square() * values).sum(-1))
-        return torch.stack(total).sum(0)
-
     def eigenvalues(self) -> dict[str, Tensor]:
         return {layer: torch.linalg.eigvalsh(self.block(i)).clamp_min(0) for i, layer in enumerate(self.layers)}
-
-    def prior_of(self, name: str) -> Tensor:
-        """δ of a layer, which is that of its parameters (they are optimised together)."""
-        return self.prior_of_parameter(self.layers[name][0])
 
     def log_det(self) -> Tensor:
         """From the eigenvalues of each layer's precision (whose parameters may have different δ)."""

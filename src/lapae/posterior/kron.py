@@ -33,20 +33,21 @@ class KronPrecision(Precision):
         """
         super().__init__(shapes, prior_precision, temperature)
         self.transposed, self.whole = transposed, whole
-        for i, (name, shape) in enumerate(self.shapes.items()):
-            rows, columns = self._matrix_shape(name, shape)
+        for i, name in enumerate(self.shapes):
+            rows, columns = self._matrix_shape(name)
             self.register_buffer(f"g{i}", torch.zeros(rows, rows))
             if self._is_matrix(name):
                 self.register_buffer(f"a{i}", torch.zeros(columns, columns))
                 self.register_buffer(f"n{i}", torch.zeros(()))
-        self._eigen: list[tuple[Tensor, Tensor | None, Tensor]] | None = None
+        self._eigen: list[tuple[Tensor, Tensor, Tensor]] | None = None
 
     def _is_matrix(self, name: str) -> bool:
         """Whether a parameter has two factors; else its block is one matrix."""
         return len(self.shapes[name]) > 1 and name not in self.whole
 
-    def _matrix_shape(self, name: str, shape: torch.Size) -> tuple[int, int]:
+    def _matrix_shape(self, name: str) -> tuple[int, int]:
         """(out, in · taps) of a weight, (n, 1) of a bias."""
+        shape = self.shapes[name]
         if not self._is_matrix(name):
             return shape.numel(), 1
         out = shape[1] if name in self.transposed else shape[0]
@@ -79,76 +80,44 @@ class KronPrecision(Precision):
         super()._forget()
         self._eigen = None
 
-    def _factors(self) -> list[tuple[Tensor, Tensor | None, Tensor]]:
-        """(U, V, eigenvalues (out, in) of H) of each parameter."""
+    def _factors(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """(U, V, eigenvalues (out, in) of H) of each parameter; V is 1 where there is one factor."""
         if self._eigen is None:
             self._eigen = []
             for i, name in enumerate(self.shapes):
                 g, u = eigh(self.get_buffer(f"g{i}"))
-                if not self._is_matrix(name):
-                    self._eigen.append((u, None, g.clamp_min(0)[:, None]))
-                    continue
-                a, v = eigh(self.get_buffer(f"a{i}") / self.get_buffer(f"n{i}").clamp_min(1e-30))
-                self._eigen.append((u, v, torch.outer(g.clamp_min(0), a.clamp_min(0))))
+                a = v = torch.ones_like(g[:1, None])
+                if self._is_matrix(name):
+                    a, v = eigh(self.get_buffer(f"a{i}") / self.get_buffer(f"n{i}").clamp_min(1e-30))
+                self._eigen.append((u, v, g.clamp_min(0)[:, None] * a.clamp_min(0)))
         return self._eigen
 
-    def _to_matrix(self, i: int, part: Tensor) -> Tensor:
-        """(…, n) of a parameter -> (…, out, in)."""
-        name, shape = list(self.shapes.items())[i]
-        out, columns = self._matrix_shape(name, shape)
+    def _rotated(self, i: int, part: Tensor) -> Tensor:
+        """Uᵀ M V / √precision, M the matrix that a part (…, n) of parameter i is: (…, out, in)."""
+        name, lead = list(self.shapes)[i], part.shape[:-1]
+        out, columns = self._matrix_shape(name)
         if name in self.transposed:
-            return part.reshape(*part.shape[:-1], shape[0], out, -1).transpose(-3, -2).reshape(
-                *part.shape[:-1], out, columns
-            )  # fmt: skip
-        return part.reshape(*part.shape[:-1], out, columns)
-
-    def _from_matrix(self, i: int, matrix: Tensor) -> Tensor:
-        """(…, out, in) -> (…, n)."""
-        name, shape = list(self.shapes.items())[i]
-        if name in self.transposed:
-            matrix = matrix.reshape(*matrix.shape[:-1], shape[0], -1).transpose(-3, -2)
-            return matrix.flatten(-3)
-        return matrix.flatten(-2)
-
-    def _rotate(self, matrix: Tensor, u: Tensor, v: Tensor | None) -> Tensor:
-        """U M Vᵀ."""
-        matrix = u @ matrix
-        return matrix if v is None else matrix @ v.T
+            part = part.reshape(*lead, -1, out, columns // self.shapes[name][0]).transpose(-3, -2)
+        u, v, values = self._factors()[i]
+        precision = (values + self.prior[i]) / self.temperature
+        return u.T @ part.reshape(*lead, out, columns) @ v * precision.rsqrt()
 
     def scale_noise(self, eps: Tensor) -> Tensor:
         """U (Uᵀ eps V / √values) Vᵀ: the same whichever eigenvectors a device finds."""
         parts = []
-        for i, part in enumerate(eps.split(self.sizes, dim=-1)):
-            u, v, values = self._factors()[i]
-            precision = (values + self.prior[i]) / self.temperature
-            rotated = self._rotate(self._to_matrix(i, part), u.T, None if v is None else v.T) * precision.rsqrt()
-            parts.append(self._from_matrix(i, self._rotate(rotated, u, v)))
+        for i, (name, part) in enumerate(zip(self.shapes, eps.split(self.sizes, dim=-1), strict=True)):
+            u, v, _ = self._factors()[i]
+            noise = u @ self._rotated(i, part) @ v.T
+            if name in self.transposed:
+                noise = noise.unflatten(-1, (self.shapes[name][0], -1)).transpose(-3, -2).flatten(-2)
+            parts.append(noise.flatten(-2))
         return torch.cat(parts, dim=-1)
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """Uᵀ g V / √values."""
         names = list(self.shapes)
-        parts = []
-        for name, g in gradients.items():
-            i = names.index(name)
-            u, v, values = self._factors()[i]
-            rotated = self._rotate(self._to_matrix(i, g), u.T, None if v is None else v.T)
-            parts.append((rotated * ((values + self.prior[i]) / self.temperature).rsqrt()).flatten(-2))
-        return torch.cat(parts, dim=-1)
-
-    def quadratic(self, delta: Tensor) -> Tensor:
-        """Σ values (Uᵀ delta V)²."""
-        total = []
-        for i, part in enumerate(delta.split(self.sizes, dim=-1)):
-            u, v, values = self._factors()[i]
-            precision = (values + self.prior[i]) / self.temperature
-            rotated = self._rotate(self._to_matrix(i, part), u.T, None if v is None else v.T)
-            total.append((rotated.square() * precision).sum((-2, -1)))
-        return torch.stack(total).sum(0)
+        return torch.cat([self._rotated(names.index(name), g).flatten(-2) for name, g in gradients.items()], dim=-1)
 
     def eigenvalues(self) -> dict[str, Tensor]:
         """Products of the factors' eigenvalues, by parameter."""
         return {name: self._factors()[i][2].reshape(-1) for i, name in enumerate(self.shapes)}
-
-    def prior_of(self, name: str) -> Tensor:
-        return self.prior[list(self.shapes).index(name)]

@@ -126,16 +126,12 @@ class Precision(nn.Module):
         """
 
     @abstractmethod
-    def quadratic(self, delta: Tensor) -> Tensor:
-        """deltaᵀ precision delta: (…, P) -> (…)."""
-
-    @abstractmethod
     def eigenvalues(self) -> dict[str, Tensor]:
         """Eigenvalues of H, {parameter or layer name: (n,)}; δ shifts them."""
 
-    @abstractmethod
     def prior_of(self, name: str) -> Tensor:
-        """δ of an entry of `eigenvalues`."""
+        """δ of a parameter."""
+        return self.prior[list(self.shapes).index(name)]
 
     def log_det(self) -> Tensor:
         """Log-determinant of the precision."""
@@ -186,13 +182,6 @@ class DiagonalPrecision(Precision):
         precision = self.split(self.diagonal())
         return torch.cat([g * precision[name].reshape(-1).rsqrt() for name, g in gradients.items()], dim=-1)
 
-    def quadratic(self, delta: Tensor) -> Tensor:
-        """Σ precision delta²."""
-        return (self.diagonal() * delta.square()).sum(-1)
-
     def eigenvalues(self) -> dict[str, Tensor]:
         """The diagonal, by parameter."""
         return {name: part.reshape(-1) for name, part in self.split(self.h).items()}
-
-    def prior_of(self, name: str) -> Tensor:
-        return self.prior[list(self.shapes).index(name)]
