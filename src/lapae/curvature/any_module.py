@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from lapae.curvature.call import Work
-from lapae.curvature.collect import Kronecker, outer
+from lapae.curvature.collect import Kronecker, add, outer
 from lapae.curvature.extract import input_factor, output_rows, rows_diagonal
+from lapae.curvature.forms import random_rows, root
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.per_datum import PerDatum, Pulled, leaves_of, per_datum, rows_of_gradients
 from lapae.curvature.rules import CHUNK_FLOATS, Params, identity_rows
@@ -30,7 +31,7 @@ Read = Callable[[Pulled], None]
 
 def diagonal(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: int) -> Params:
     """The diagonal: exact, or from some random rows. `budget` is in numbers."""
-    result = {name: _zeros(task, name) for name in task.wanted}
+    result = _zeros(task)
 
     def read(pulled: Pulled) -> None:
         for name, h in result.items():
@@ -58,9 +59,9 @@ def blocks(task: Work, likelihood: Likelihood, budget: int) -> Params:
     layers: dict[str, list[str]] = {}
     for name in task.wanted:
         layers.setdefault(name.rpartition(".")[0], []).append(name)
-    sizes = {layer: sum(_zeros(task, name).numel() for name in names) for layer, names in layers.items()}
-    like = _zeros(task, task.wanted[0])
-    result = {layer: like.new_zeros(n, n) for layer, n in sizes.items()}
+    weights = task.weights
+    sizes = {layer: sum(weights[name].numel() for name in names) for layer, names in layers.items()}
+    result = {layer: weights[task.wanted[0]].new_zeros(n, n) for layer, n in sizes.items()}
 
     def read(pulled: Pulled) -> None:
         for layer, names in layers.items():
@@ -93,27 +94,19 @@ def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: 
         for name in task.wanted:
             leaves = at.leaves_of_weight(name)
             if not leaves:
-                _add(outputs, name, _whole(pulled, name))
+                add(outputs, name, _whole(pulled, name))
                 continue
             for leaf in leaves if fresh else ():  # inputs are the same for all rows
                 factor = input_factor(leaf.rule, leaf)
                 assert factor is not None
-                a, n = factor
                 known = inputs.get(name)
-                inputs[name] = (a, n) if known is None else (known[0] + a, known[1] + n)
+                inputs[name] = factor if known is None else (known[0] + factor[0], known[1] + factor[1])
             factors = [outer(output_rows(leaf.rule, leaf, v), None) for leaf, _, v in pulled.uses(name)]
             n_out = output_rows(leaves[0].rule, leaves[0], leaves[0].y[None]).shape[2]
-            _add(outputs, name, sum(factors, at.output.new_zeros(n_out, n_out)))
+            add(outputs, name, sum(factors, at.output.new_zeros(n_out, n_out)))
 
     _pull_all(task, likelihood, sampling, budget, read)
-    return {
-        name: Kronecker(outputs[name], *inputs[name]) if name in inputs else Kronecker(outputs[name])
-        for name in task.wanted
-    }
-
-
-def _add(total: Params, name: str, value: Tensor) -> None:
-    total[name] = total[name] + value if name in total else value
+    return {name: Kronecker(outputs[name], *inputs.get(name, (None, 1))) for name in task.wanted}
 
 
 def _whole(pulled: Pulled, name: str) -> Tensor:
@@ -136,9 +129,8 @@ def bottleneck(task: Work, likelihood: Likelihood, name: str | None, sampling: S
     K rows pulled back from the code, with M = Tᵀ H T between them, T = ∂output/∂code.
     """
     name = name or narrowest(task)
-    result = {n: _zeros(task, n) for n in task.wanted}
+    result = _zeros(task)
     one = per_datum(task.part(slice(0, 1)), name)
-    assert one.code is not None
     n_code = one.code[0].numel()
     check_code(n_code)
     through, around = one.reaches(one.code), one.reaches(one.output)
@@ -146,13 +138,11 @@ def bottleneck(task: Work, likelihood: Likelihood, name: str | None, sampling: S
     size = max(1, min(len(task), budget // floats))
     for part, of_part in _parts(task, likelihood, size):
         at = per_datum(part, name)
-        assert at.code is not None
-        assert at.start is not None
-        s = _factor(_latent_curvature(at, of_part))  # (B, K, K)
+        s = root(_latent_curvature(at, of_part))  # (B, K, K)
         pulled = at.pull(s.permute(2, 0, 1).reshape(n_code, *at.code.shape), at.code)
         for n in through - around:
             add_diagonal(result[n], pulled, n)
-        rows = _random_rows(at.output, of_part, *sampling)
+        rows = random_rows(of_part, at.output.detach(), *sampling)
         into_code = rows_of_gradients(at.output, [at.start], rows)[0]
         pulled = at.pull(rows)
         if into_code is not None and through & around:
@@ -176,8 +166,6 @@ def _latent_curvature(at: PerDatum, likelihood: Likelihood) -> Tensor:
 
     The gradient Tᵀ w of the code is linear in w: its own gradient in w, at each of K unit vectors, is a column of T.
     """
-    assert at.code is not None
-    assert at.start is not None
     output, start = at.output, at.start
     n_data, n_code = len(output), start[0].numel()
     if id(start) not in leaves_of(output):  # the output does not depend on the code
@@ -193,12 +181,6 @@ def _latent_curvature(at: PerDatum, likelihood: Likelihood) -> Tensor:
         assert rows is not None
         t = rows.flatten(2).permute(2, 1, 0).reshape(n_code, *output.shape)
     return torch.einsum("rb...,sb...->brs", t, likelihood.hessian_product(output.detach(), t))
-
-
-def _factor(c: Tensor) -> Tensor:
-    """s with s sᵀ = c, by eigenvalues: c may be singular."""
-    values, vectors = torch.linalg.eigh(c)
-    return vectors * values.clamp_min(0).sqrt()[:, None, :]
 
 
 def narrowest(task: Work) -> str:
@@ -218,7 +200,7 @@ def narrowest(task: Work) -> str:
     hooks = [m.register_forward_hook(note(name)) for name, m in task.module.named_modules() if name]
     try:
         with torch.no_grad():
-            functional_call(task.module, task.detached(), (task.x[:1],))
+            functional_call(task.module, task.weights, (task.x[:1],))
     finally:
         for hook in hooks:
             hook.remove()
@@ -237,22 +219,13 @@ def _pull_all(task: Work, likelihood: Likelihood, sampling: Sampling | None, bud
     n_data = max(1, min(len(task), fit))
     for part, of_part in _parts(task, likelihood, n_data):
         at = one if len(task) == 1 else per_datum(part)
-        for first, last in _ranges(n_rows, max(1, fit // len(part))):
+        output = at.output.detach()
+        for first, last in ranges(n_rows, max(1, fit // len(part))):
             if sampling is None:
-                eye = identity_rows(at.output, first, last)
-                rows = of_part.hessian_factor(at.output.detach(), eye)
+                rows = of_part.hessian_factor(output, identity_rows(output, first, last))
             else:
-                rows = _random_rows(at.output, of_part, last - first, sampling[1], n_rows)
+                rows = random_rows(of_part, output, last - first, sampling[1], of=n_rows)
             read(at.pull(rows))
-
-
-def _random_rows(
-    output: Tensor, likelihood: Likelihood, n: int, generator: torch.Generator | None, of: int | None = None
-) -> Tensor:
-    """v ~ N(0, H / n), (n, B, *out); some of a larger number `of` them."""
-    output = output.detach()
-    eps = torch.randn(n, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
-    return likelihood.hessian_factor(output, eps * (of or n) ** -0.5)
 
 
 def _parts(task: Work, likelihood: Likelihood, size: int) -> Iterator[tuple[Work, Likelihood]]:
@@ -261,7 +234,8 @@ def _parts(task: Work, likelihood: Likelihood, size: int) -> Iterator[tuple[Work
         yield task.part(data), likelihood.part(data)
 
 
-def _ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
+def ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
+    """First and last (exclusive) of n things, `size` at a time."""
     return ((i, min(i + size, n)) for i in range(0, n, size))
 
 
@@ -271,6 +245,7 @@ def _chunks(pulled: Pulled, n_parameters: int) -> Iterator[slice]:
     return (slice(i, i + size) for i in range(0, len(pulled.at.output), size))
 
 
-def _zeros(task: Work, name: str) -> Tensor:
-    value = (dict(task.module.named_parameters()) if task.values is None else task.values)[name]
-    return torch.zeros_like(value, requires_grad=False)
+def _zeros(task: Work) -> Params:
+    """Of the shapes of the wanted parameters."""
+    weights = task.weights
+    return {name: torch.zeros_like(weights[name], requires_grad=False) for name in task.wanted}

@@ -7,36 +7,17 @@ output is up to the reader (collect.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from lapae.curvature.collect import Collect
 from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Dense, Diagonal, Form, Rows, Seed
 from lapae.curvature.forward import Node, Skip, leaves, n_features
-from lapae.curvature.rules import Leaf, Params
-
-
-class Collect(Protocol):
-    """Takes what it wants of a layer from the M at the layer's output."""
-
-    takes_squares: bool
-    """Whether `squared` is enough where M is diagonal; else M is handed over as a matrix."""
-
-    def squared(self, leaf: Leaf, h: Params) -> None:
-        """The diagonal of the layer's block for a diagonal M."""
-        ...
-
-    def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """M as rows."""
-        ...
-
-    def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """M as a matrix (B or 1, F, F)."""
-        ...
+from lapae.curvature.rules import Leaf
 
 
 def approximate(
@@ -71,17 +52,17 @@ def _pull_diagonal(node: Node, m: Tensor, collect: Collect, need_input: bool) ->
     return total if need_input else None
 
 
-def pull_rows(node: Node, rows: Rows, collect: Collect, need_input: bool = True) -> Rows:
-    """Read a node and pull rows through it: exact, skip connections included."""
+def pull_rows(node: Node, rows: Rows, read: Callable[[Leaf, Rows], None], need_input: bool = True) -> Rows:
+    """Have a node read, and pull rows through it: exact, skip connections included."""
     if isinstance(node, Leaf):
         if node.trainable:
-            collect.rows(node, rows)
+            read(node, rows)
         return Rows(node.rule.vjp(node, rows.v), rows.c) if need_input else rows
     total = None
     for way in node.ways:
         inner = rows
         for k, child in enumerate(reversed(way)):
-            inner = pull_rows(child, inner, collect, need_input or k < len(way) - 1)
+            inner = pull_rows(child, inner, read, need_input or k < len(way) - 1)
         total = inner.v if total is None or not need_input else total + inner.v
     return Rows(total, rows.c) if need_input and total is not None else rows
 
@@ -192,7 +173,7 @@ def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, form: Form, collect
     for first in range(0, step.n_rows, size):
         rows = source.rows(first, min(first + size, step.n_rows), y)
         for k in range(step.first, step.last - 1, -1):
-            rows = pull_rows(nodes[k], rows, collect, need_input=k > stop)
+            rows = pull_rows(nodes[k], rows, collect.rows, need_input=k > stop)
         if collapses:
             c = rows.dense()
             collapsed = c if collapsed is None else collapsed.add_(c)

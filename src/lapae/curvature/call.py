@@ -12,8 +12,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature.rules import Params
+from lapae.curvature.rules import Params, couples
 from lapae.curvature.stateless import Stateless
+
+NOTHING_WANTED = "the module has no parameter that requires a gradient: there is no curvature to compute"
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class Work:
         """The same in parts of `size` data."""
         return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
 
-    def detached(self) -> Params:
-        """All weights, apart from any graph."""
-        values = dict(self.module.named_parameters()) if self.values is None else self.values
-        return {name: value.detach() for name, value in values.items()}
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """All weights that it is done with."""
+        return dict(self.module.named_parameters()) if self.values is None else self.values
 
 
 @dataclass(frozen=True)
@@ -58,24 +60,21 @@ class Call(Work):
         return replace(self, x=self.x[data], output=self.output[data])
 
 
-def work(module: nn.Module, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Work:
-    """The task of any module on x (B, *in), at its own weights or at `values`: checked, and not yet begun."""
-    return _work(checked(module), x, values)
-
-
 def checked(module: nn.Module) -> Stateless:
     """A module that treats data independently, to be called many times as it is now."""
     check_independent(module)
     return Stateless(module)
 
 
-def _work(module: Stateless, x: Tensor, values: Mapping[str, Tensor] | None) -> Work:
+def work(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Work:
+    """The task of any module on x (B, *in), at its own weights or at `values`: checked, and not yet begun."""
+    known = module if isinstance(module, Stateless) else checked(module)
     check_batch(x)
-    check_values(module.parameters, values)
-    wanted = tuple(name for name, p in module.parameters.items() if p.requires_grad)
+    check_values(known.parameters, values)
+    wanted = tuple(name for name, p in known.parameters.items() if p.requires_grad)
     if not wanted:
-        raise ValueError("the module has no parameter that requires a gradient: there is no curvature to compute")
-    return Work(module.module, values, wanted, x)
+        raise ValueError(NOTHING_WANTED)
+    return Work(known.module, values, wanted, x)
 
 
 def call(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Call:
@@ -84,18 +83,16 @@ def call(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] 
     Weights that require a gradient keep their place in a larger graph, so that the output may serve a loss as well.
     """
     known = module if isinstance(module, Stateless) else checked(module)
-    task = _work(known, x, values)
-    own, module = known.parameters, known.module
+    wanted = work(known, x, values).wanted
     with torch.enable_grad():
         if values is None:
-            return Call(module, None, task.wanted, x, tensor_of(module(x)), {name: own[name] for name in task.wanted})
-        params = {name: _in_graph(values[name]) for name in task.wanted}
-        output = tensor_of(known({**values, **params}, (x,)))
-    return Call(module, values, task.wanted, x, output, params)
-
-
-def _in_graph(value: Tensor) -> Tensor:
-    return value if value.requires_grad else value.detach().requires_grad_()
+            params: Params = {name: known.parameters[name] for name in wanted}
+            output = known.module(x)
+        else:
+            given = {name: values[name] for name in wanted}
+            params = {name: p if p.requires_grad else p.detach().requires_grad_() for name, p in given.items()}
+            output = known({**values, **params}, (x,))
+    return Call(known.module, values, wanted, x, tensor_of(output), params)
 
 
 def tensor_of(output: Any) -> Tensor:
@@ -127,16 +124,6 @@ def check_values(own: Mapping[str, Tensor], values: Mapping[str, Tensor] | None)
 def check_independent(module: nn.Module) -> None:
     """ValueError where a layer couples the data, or is random, in the mode that it is in."""
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
-            reason = "batch statistics couple the data; call .eval() on a layer that tracks running statistics"
-        elif layer.training and _drops(layer):
-            reason = "dropout is on; the curvature is that of one network: call .eval() first"
-        else:
-            continue
-        raise ValueError(f"layer {name!r}, {layer}: {reason}")
-
-
-def _drops(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.modules.dropout._DropoutNd):
-        return layer.p > 0
-    return isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and layer.dropout > 0
+        reason = couples(layer)
+        if reason:
+            raise ValueError(f"layer {name!r}, {layer}: {reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +14,29 @@ from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Node, leaves
 from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
 
+S = TypeVar("S", Tensor, "Kronecker")
 
-class CollectDiagonal:
+
+class Collect:
+    """Takes what it wants of a layer from the M at the layer's output."""
+
+    takes_squares = False
+    """Whether `squared` is enough where M is diagonal; else M is handed over as a matrix."""
+
+    def squared(self, leaf: Leaf, h: Params) -> None:
+        """The diagonal of the layer's block for a diagonal M, where that is enough."""
+        raise NotImplementedError
+
+    def rows(self, leaf: Leaf, rows: Rows) -> None:
+        """M as rows."""
+        raise NotImplementedError
+
+    def dense(self, leaf: Leaf, c: Tensor) -> None:
+        """M as a matrix (B or 1, F, F): here through all rows of the identity."""
+        self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
+
+
+class CollectDiagonal(Collect):
     """The diagonal of every layer's block, by full parameter name, in the parameter's shape."""
 
     takes_squares = True
@@ -24,8 +46,7 @@ class CollectDiagonal:
 
     def squared(self, leaf: Leaf, h: Params) -> None:
         for key in leaf.trainable:
-            name = full_name(leaf, key)
-            self.result[name] = self.result[name] + h[key] if name in self.result else h[key]
+            add(self.result, full_name(leaf, key), h[key])
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
         """Squares of the rows' gradients."""
@@ -35,17 +56,11 @@ class CollectDiagonal:
         self.squared(leaf, dense_diagonal(leaf.rule, leaf, c))
 
 
-class CollectBlocks:
+class CollectBlocks(Collect):
     """The whole block of every layer, (P, P) with P its wanted parameters, flattened in their order, by layer name."""
-
-    takes_squares = False
 
     def __init__(self) -> None:
         self.result: Params = {}
-
-    def squared(self, leaf: Leaf, h: Params) -> None:
-        """A diagonal M still has a block with off-diagonal terms: never asked for here."""
-        raise AssertionError("the block of a layer is read from rows or a matrix")
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
         """Gᵀ c G, some rows and data at a time: G is linear in the rows, so that c G are the gradients of c v."""
@@ -61,22 +76,19 @@ class CollectBlocks:
             right = v if rows.c is None else torch.einsum("brs,sb...->rb...", rows.c[data], v)
             for r in range(0, n_rows, n_pairs):
                 g = self._gradients(part, v[r : r + n_pairs])
-                self._add(leaf, g.T @ (g if rows.c is None else self._gradients(part, right[r : r + n_pairs])))
+                c_g = g if rows.c is None else self._gradients(part, right[r : r + n_pairs])
+                add(self.result, leaf.name, g.T @ c_g)
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """As the layer can, or through all rows of the identity."""
         if leaf.rule.takes_matrix(leaf):
-            self._add(leaf, dense_block(leaf.rule, leaf, c))
+            add(self.result, leaf.name, dense_block(leaf.rule, leaf, c))
         else:
-            self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
+            super().dense(leaf, c)
 
     def _gradients(self, leaf: Leaf, v: Tensor) -> Tensor:
         """(R B, P)."""
         gradients = leaf.rule.gradients(leaf, v)
         return torch.cat([gradients[k].flatten(2) for k in leaf.trainable], dim=2).flatten(0, 1)
-
-    def _add(self, leaf: Leaf, block: Tensor) -> None:
-        self.result[leaf.name] = self.result[leaf.name] + block if leaf.name in self.result else block
 
 
 @dataclass(frozen=True)
@@ -101,34 +113,25 @@ class Kronecker:
         return self.g if self.a is None else torch.kron(self.g, self.a / self.n)
 
 
-class CollectFactors:
+class CollectFactors(Collect):
     """KFAC: an input factor from the forward pass, an output factor from M.
 
     Biases, and parameters that are no matrix (those of a normalisation), get their exact block.
     """
 
-    takes_squares = False
-
-    def __init__(self) -> None:
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        """Takes the input factors of all layers, once for every datum."""
         self._inputs: dict[str, tuple[Tensor, int]] = {}
         self._outputs: Params = {}
-
-    @property
-    def result(self) -> dict[str, Kronecker]:
-        """Factors by full parameter name."""
-        factors = {name: Kronecker(g) for name, g in self._outputs.items()}
-        return factors | {name: Kronecker(self._outputs[name], a, n) for name, (a, n) in self._inputs.items()}
-
-    def inputs(self, nodes: Sequence[Node]) -> None:
-        """Input factors of all layers, once for every datum."""
         for leaf in leaves(nodes):
             factor = input_factor(leaf.rule, leaf) if "weight" in leaf.trainable else None
             if factor is not None:
                 self._inputs[full_name(leaf, "weight")] = factor
 
-    def squared(self, leaf: Leaf, h: Params) -> None:
-        """The output factor is a full matrix: never asked for here."""
-        raise AssertionError("Kronecker factors are read from rows or a matrix")
+    @property
+    def result(self) -> dict[str, Kronecker]:
+        """Factors by full parameter name."""
+        return {name: Kronecker(g, *self._inputs.get(name, (None, 1))) for name, g in self._outputs.items()}
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
         """Outer products of rows: a sum over positions of them for the weight, of sums over positions for the bias."""
@@ -146,17 +149,21 @@ class CollectFactors:
                 self._add(leaf, key, outer(gradients[key].flatten(2)[..., None], rows.c))
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """The sum over data of the matrix; through all rows of the identity where the layer has positions."""
+        """The sum over data of the matrix, where the layer has no positions."""
         if not leaf.rule.takes_matrix(leaf):
-            self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
+            super().dense(leaf, c)
             return
         g = c.sum(0) * (len(leaf.y) // len(c))
         for key in leaf.trainable:
             self._add(leaf, key, g)
 
     def _add(self, leaf: Leaf, key: str, g: Tensor) -> None:
-        name = full_name(leaf, key)
-        self._outputs[name] = self._outputs[name] + g if name in self._outputs else g
+        add(self._outputs, full_name(leaf, key), g)
+
+
+def add(total: dict[str, S], name: str, value: S) -> None:
+    """Into a sum that may be empty."""
+    total[name] = total[name] + value if name in total else value
 
 
 def full_name(leaf: Leaf, key: str) -> str:

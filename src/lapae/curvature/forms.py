@@ -66,9 +66,8 @@ class Dense:
         raise AssertionError("a part of the rows of a matrix needs its factor")
 
     def factor(self) -> Factor:
-        """M = s sᵀ, by eigenvalues: M may be singular."""
-        values, vectors = torch.linalg.eigh(self.c)
-        return Factor(vectors * values.clamp_min(0).sqrt()[:, None, :])
+        """M = s sᵀ."""
+        return Factor(root(self.c))
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,21 @@ class Seed:
 
 
 Form = Diagonal | Dense | Seed
+
+
+def root(c: Tensor) -> Tensor:
+    """s with s sᵀ = c (B, F, F), by eigenvalues: c may be singular."""
+    values, vectors = torch.linalg.eigh(c)
+    return vectors * values.clamp_min(0).sqrt()[:, None, :]
+
+
+def random_rows(
+    likelihood: Likelihood, output: Tensor, n: int, generator: torch.Generator | None, of: int | None = None
+) -> Tensor:
+    """v ~ N(0, H / n) at the output, (n, B, *out), so that E Σ v vᵀ = H; or some of a larger number `of` them."""
+    eps = torch.randn(n, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
+    count = of or n
+    return likelihood.hessian_factor(output, eps if count == 1 else eps * count**-0.5)
 
 
 def seed(likelihood: Likelihood, output: Tensor) -> Form:

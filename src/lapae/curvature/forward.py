@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature.call import Call, Work, call, check_batch, check_values, work
+from lapae.curvature.call import NOTHING_WANTED, Call, Work, call, check_batch, check_values, work
 from lapae.curvature.containers import ways_of
 from lapae.curvature.rules import Leaf, Rule, UnknownLayerError, find, hollow
 
@@ -23,37 +24,28 @@ class Skip:
     """Two ways whose outputs are added, in the record: of a `Residual` the first is empty, the identity."""
 
     name: str
-    first: tuple[Node, ...]
-    second: tuple[Node, ...]
+    ways: tuple[tuple[Node, ...], ...]
+    """Both, in the order of their parameters."""
     x: Tensor
     y: Tensor
 
-    @property
-    def ways(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """Both, in the order of their parameters."""
-        return self.first, self.second
-
     def part(self, data: slice) -> Skip:
         """The same for some of the data."""
-        first, second = (tuple(node.part(data) for node in way) for way in self.ways)
-        return replace(self, first=first, second=second, x=self.x[data], y=self.y[data])
+        ways = tuple(tuple(node.part(data) for node in way) for way in self.ways)
+        return replace(self, ways=ways, x=self.x[data], y=self.y[data])
 
 
 Node = Leaf | Skip
 
 
 @dataclass(frozen=True)
-class Forward:
+class Forward(Work):
     """A recorded forward pass, in the order of the layers."""
 
     nodes: list[Node]
-    module: nn.Module
-    values: Mapping[str, Tensor] | None
-    """Weights that stood in for the module's own."""
-    x: Tensor
     output: Tensor
 
-    def part(self, data: slice) -> Forward:
+    def part(self, data: slice) -> Self:
         """The same for some of the data."""
         nodes = [n.part(data) for n in self.nodes]
         return replace(self, nodes=nodes, x=self.x[data], output=self.output[data])
@@ -62,16 +54,9 @@ class Forward:
         """The same as a call with the graph of its output, run again where there is none."""
         if not self.output.requires_grad:
             return call(self.module, self.x, self.values)
-        values = dict(self.module.named_parameters()) if self.values is None else self.values
-        params = {name: values[name] for name, p in self.module.named_parameters() if p.requires_grad}
-        return Call(self.module, self.values, tuple(params), self.x, self.output, params)
-
-    def __len__(self) -> int:
-        return len(self.output)
-
-    def split(self, size: int) -> Iterator[Forward]:
-        """The same in parts of `size` data."""
-        return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
+        weights = self.weights
+        params = {name: weights[name] for name in self.wanted}
+        return Call(self.module, self.values, self.wanted, self.x, self.output, params)
 
     def promoted(self) -> Forward:
         """The same with activations in the precision of the weights; mixed precision records them in a lower one."""
@@ -86,25 +71,23 @@ class Forward:
         for i, node in enumerate(self.nodes):
             if any(leaf.trainable for leaf in leaves((node,))):
                 return i
-        raise ValueError("the module has no parameter that requires a gradient: there is no curvature to compute")
+        raise ValueError(NOTHING_WANTED)
 
 
 def _promote(node: Node, dtype: torch.dtype) -> Node:
     x, y = node.x.to(dtype), node.y.to(dtype)
-    if isinstance(node, Skip):
-        first, second = (tuple(_promote(child, dtype) for child in way) for way in node.ways)
-        return replace(node, first=first, second=second, x=x, y=y)
-    return replace(node, x=x, y=y)
+    if isinstance(node, Leaf):
+        return replace(node, x=x, y=y)
+    return replace(node, ways=tuple(tuple(_promote(child, dtype) for child in way) for way in node.ways), x=x, y=y)
 
 
 def leaves(nodes: Iterable[Node]) -> Iterator[Leaf]:
     """All layers, in order."""
     for node in nodes:
-        if isinstance(node, Skip):
-            for way in node.ways:
-                yield from leaves(way)
-        else:
+        if isinstance(node, Leaf):
             yield node
+        else:
+            yield from leaves(child for way in node.ways for child in way)
 
 
 def n_features(x: Tensor) -> int:
@@ -120,22 +103,16 @@ def record(
     The output carries a gradient where gradients are on, so that one forward pass serves the loss and the curvature. A
     module that can be walked gives its layers, any other one its call as a whole.
     """
-    try:
-        layers = places(module)
-    except (UnknownLayerError, ValueError):
-        return call(module, x, params)
-    return _run_places(layers, module, x, params, lean)
+    layers = _walkable(module)
+    return call(module, x, params) if layers is None else _run_places(layers, module, x, params, lean)
 
 
 def begin(
     module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False
 ) -> Forward | Work:
     """As `record`, for the curvature alone: a module that cannot be walked is not run yet."""
-    try:
-        layers = places(module)
-    except (UnknownLayerError, ValueError):
-        return work(module, x, params)
-    return _run_places(layers, module, x, params, lean)
+    layers = _walkable(module)
+    return work(module, x, params) if layers is None else _run_places(layers, module, x, params, lean)
 
 
 def walk(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False) -> Forward:
@@ -145,6 +122,14 @@ def walk(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = Non
     a backward pass would, and of all others the shape.
     """
     return _run_places(places(module), module, x, params, lean)
+
+
+def _walkable(module: nn.Module) -> list[Place | Fork] | None:
+    """Its layers in order; None for a module that cannot be walked."""
+    try:
+        return places(module)
+    except (UnknownLayerError, ValueError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -208,7 +193,8 @@ def _run_places(
     own = dict(module.named_parameters())
     check_values(own, params)
     nodes, output = _run(layers, x, own if params is None else params, lean)
-    return Forward(nodes, module, params, x, output)
+    wanted = tuple(name for name, p in own.items() if p.requires_grad)
+    return Forward(module, params, wanted, x, nodes, output)
 
 
 def _run(
@@ -224,7 +210,7 @@ def _run(
                 raise ValueError(f"{place.kind} {place.name!r} adds outputs of shapes {came}: they must agree")
             y = a + b
             kept_x, kept_y = (hollow(x), hollow(y)) if lean else (x.detach(), y.detach())
-            nodes.append(Skip(place.name, tuple(first), tuple(second), kept_x, kept_y))
+            nodes.append(Skip(place.name, (tuple(first), tuple(second)), kept_x, kept_y))
         else:
             rule, prefix = place.rule, f"{place.name}." if place.name else ""
             mine = {key: params[prefix + key] for key in place.keys}

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lapae.curvature import any_module, walked
 from lapae.curvature.call import Call, Work, call
-from lapae.curvature.collect import Kronecker
+from lapae.curvature.collect import Kronecker, S, add
 from lapae.curvature.forward import Forward, begin, walk
 from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.curvature.memory import within_memory
@@ -37,8 +37,7 @@ DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "sketch", "bottleneck
 MEMORY_BUDGET = 1 << 30
 """Bytes that exact methods may use for M and the gradients of its rows; they work in chunks under it."""
 ADVICE = "hessian approx or sketch, whose memory is linear, a smaller batch or a smaller network"
-S = TypeVar("S", Tensor, Kronecker)
-X = TypeVar("X", bound=Tensor | Forward | Work)
+X = TypeVar("X", bound=Tensor | Work)
 
 
 def ggn_diagonal(
@@ -93,7 +92,7 @@ def ggn_diagonal(
 
 @torch.no_grad()
 def diagonal(
-    forward: Forward | Work,
+    forward: Work,
     likelihood: Likelihood,
     method: DiagonalMethod = "approx",
     *,
@@ -147,7 +146,7 @@ def ggn_blocks(
 
 
 @torch.no_grad()
-def blocks(forward: Forward | Work, likelihood: Likelihood, *, memory_budget: int = MEMORY_BUDGET) -> Params:
+def blocks(forward: Work, likelihood: Likelihood, *, memory_budget: int = MEMORY_BUDGET) -> Params:
     """`ggn_blocks` of a forward pass that was already recorded."""
     budget = _numbers(memory_budget, forward)
     if isinstance(forward, Forward):
@@ -184,7 +183,7 @@ def ggn_kfac(
 
 @torch.no_grad()
 def kfac(
-    forward: Forward | Work,
+    forward: Work,
     likelihood: Likelihood,
     *,
     n_samples: int | None = 1,
@@ -214,7 +213,7 @@ def summed(of: Callable[[X, float], dict[str, S]], data: X, what: str) -> dict[s
         total: dict[str, S] = {}
         for part in data.split(size):
             for name, h in of(part, size / n_data).items():  # pyright: ignore[reportArgumentType]
-                total[name] = total[name] + h if name in total else h
+                add(total, name, h)
         return total
 
     return within_memory(attempt, n_data, f"{what} (data)", ADVICE)[0]
@@ -226,7 +225,7 @@ def check_samples(n_samples: int) -> None:
         raise ValueError(f"n_samples={n_samples}: expected at least 1")
 
 
-def _call(forward: Forward | Work) -> Call:
+def _call(forward: Work) -> Call:
     """A call with the graph of its output, made where there is none."""
     if isinstance(forward, Forward):
         return forward.call()
@@ -235,7 +234,7 @@ def _call(forward: Forward | Work) -> Call:
     return call(forward.module, forward.x, forward.values)
 
 
-def _numbers(n_bytes: int, forward: Forward | Work) -> int:
+def _numbers(n_bytes: int, forward: Work) -> int:
     """A budget in bytes as one in numbers."""
     parameter = next(forward.module.parameters(), forward.x)
     return n_bytes // parameter.element_size()

@@ -40,9 +40,10 @@ class PerDatum:
     """A copy per datum, (B, *shape), of each parameter that is used in another way."""
     shapes: dict[str, torch.Size]
     """Of all wanted parameters."""
-    code: Tensor | None = None
-    """(B, *code): the output of the cut, with its graph. What comes after starts anew, from the code plus `start`."""
-    start: Tensor | None = None
+    code: Tensor
+    """(B, *code): the output of the cut, with its graph. What comes after starts anew, from the code plus `start`. One
+    number where nothing is cut."""
+    start: Tensor
     """(B, *code): zeros."""
 
     def pull(self, v: Tensor, of: Tensor | None = None) -> Pulled:
@@ -112,7 +113,8 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def per_datum(task: Work, cut: str | None = None) -> PerDatum:
     """Call the module on every datum. `cut` names a module in it whose output is the code."""
-    module, values, n_data = task.module, task.detached(), len(task.x)
+    module, n_data = task.module, len(task)
+    values = {name: value.detach() for name, value in task.weights.items()}
     wanted = {name: values[name] for name in task.wanted}
     first = Watch({id(value): name for name, value in wanted.items()}, wanted)
     with torch.no_grad(), first, Cut(module, cut) as at:  # what is called, and the shapes
@@ -130,9 +132,9 @@ def per_datum(task: Work, cut: str | None = None) -> PerDatum:
 
     probes = [zeros(y) for y in first.outputs]
     copies = {name: value.expand(n_data, *value.shape).requires_grad_() for name, value in wanted.items()}
-    start = None if at.code is None else zeros(at.code)
+    start = zeros(output.new_zeros(()) if at.code is None else at.code)
 
-    def of_datum(x: Tensor, probes: list[Tensor], copies: Params, start: Tensor | None) -> tuple[Any, ...]:
+    def of_datum(x: Tensor, probes: list[Tensor], copies: Params, start: Tensor) -> tuple[Any, ...]:
         watch = Watch({id(copy): name for name, copy in copies.items()}, wanted, probes)
         with watch, Cut(module, cut, start) as at:
             output = tensor_of(functional_call(module, {**values, **copies}, (x[None],)))
@@ -147,17 +149,17 @@ def per_datum(task: Work, cut: str | None = None) -> PerDatum:
     alive = leaves_of(output) | leaves_of(code)
     copies = {name: copy for name, copy in copies.items() if id(copy) in alive}
     shapes = {name: value.shape for name, value in wanted.items()}
-    return PerDatum(output, uses, copies, shapes, code if cut is not None else None, start)
+    return PerDatum(output, uses, copies, shapes, code, start)
 
 
 def _map(of_datum: Callable[..., tuple[Any, ...]], n: int, *args: Any) -> tuple[Any, ...]:
     """`of_datum` for every datum, results stacked; by a loop where it does not let itself be mapped."""
     try:
-        return vmap(of_datum, tuple(None if a is None else 0 for a in args), randomness="different")(*args)
+        return vmap(of_datum, randomness="different")(*args)
     except (RuntimeError, NotImplementedError) as error:
         if is_out_of_memory(error):
             raise
-    each = [of_datum(*(tree_map(lambda t, i=i: t if t is None else t[i], a) for a in args)) for i in range(n)]
+    each = [of_datum(*tree_map(lambda t, i=i: t[i], args)) for i in range(n)]
     outputs, codes, inputs = zip(*each, strict=True)
     return torch.stack(outputs), torch.stack(codes), [torch.stack(x) for x in zip(*inputs, strict=True)]
 

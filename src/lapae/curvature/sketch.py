@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lapae.curvature.call import Call
+from lapae.curvature.forms import random_rows
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.rules import Params
 
@@ -37,8 +38,7 @@ def sketch(
     output = run.output.detach().to(params[0].dtype)  # mixed precision has it in a lower one
     total: list[Tensor] = []
     for i in range(n_samples):
-        eps = torch.randn(1, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
-        v = likelihood.hessian_factor(output, eps)[0].to(run.output.dtype)
+        v = random_rows(likelihood, output, 1, generator)[0].to(run.output.dtype)
         with torch.enable_grad():  # the gradient of v · f; handing v to torch as the first gradient imports sympy
             product = torch.dot(run.output.reshape(-1), v.reshape(-1))
         gradients = torch.autograd.grad(

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from lapae.curvature.any_module import Sampling, check_code
-from lapae.curvature.backward import Collect, approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
-from lapae.curvature.collect import CollectBlocks, CollectDiagonal, CollectFactors, Kronecker, full_name
+from lapae.curvature.backward import approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
+from lapae.curvature.collect import Collect, CollectBlocks, CollectDiagonal, CollectFactors, Kronecker, full_name
 from lapae.curvature.extract import row_floats
-from lapae.curvature.forms import Dense, Diagonal, Form, Rows, seed
+from lapae.curvature.forms import Dense, Diagonal, Form, Rows, random_rows, seed
 from lapae.curvature.forward import Forward, leaves, n_features
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.rules import Params, identity_rows
@@ -60,8 +60,8 @@ def blocks(forward: Forward, likelihood: Likelihood, budget: int) -> Params:
 
 def kfac(forward: Forward, likelihood: Likelihood, sampling: Sampling | None, budget: int) -> dict[str, Kronecker]:
     """Kronecker factors, with sampled or exact output factors."""
-    collect, forward = CollectFactors(), forward.promoted()
-    collect.inputs(forward.nodes)
+    forward = forward.promoted()
+    collect = CollectFactors(forward.nodes)
     if sampling is None:
         _exact(forward, len(forward.nodes), seed(likelihood, forward.output.detach()), collect, budget)
     else:
@@ -96,10 +96,9 @@ def _sampled(
     size = max(1, min(n_samples, budget // floats))
     for first in range(0, n_samples, size):
         n = min(size, n_samples - first)
-        eps = torch.randn(n, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
-        rows = Rows(likelihood.hessian_factor(output, eps * n_samples**-0.5))
+        rows = Rows(random_rows(likelihood, output, n, generator, of=n_samples))
         for k in range(len(nodes) - 1, stop - 1, -1):
-            rows = pull_rows(nodes[k], rows, collect, need_input=k > stop)
+            rows = pull_rows(nodes[k], rows, collect.rows, need_input=k > stop)
 
 
 def _latent_curvature(forward: Forward, k: int, likelihood: Likelihood) -> Tensor:

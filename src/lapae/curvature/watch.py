@@ -74,21 +74,16 @@ class Watch(TorchFunctionMode):
         self.inputs.append(given["input"])
         if self.probes is None:
             self.outputs.append(y)
-            self.uses.append(partial(_use, WATCHED[func][0], given, names, fixed, y))
+            self.uses.append(partial(_use, func, given, names, fixed, y))
             return y
         return y + self.probes[i] if i < len(self.probes) else y
 
 
 def _use(
-    kind: type[nn.Module],
-    given: dict[str, Any],
-    names: dict[str, str],
-    params: Params,
-    of_first: Tensor,
-    x: Tensor,
-    probe: Tensor,
+    func: Any, given: dict[str, Any], names: dict[str, str], params: Params, of_first: Tensor, x: Tensor, probe: Tensor
 ) -> Use:
     """The use that a call was, for the inputs x (B, *in as the datum has it) of all data."""
+    kind, arguments = WATCHED[func]
     n_data, weight = len(x), params["weight"]
     out = of_first.shape
     if kind is nn.Linear:
@@ -98,7 +93,7 @@ def _use(
         x = x.reshape(n_data, -1) if single else x.reshape(n_data, -1, weight.shape[1])
         y = (n_data, weight.shape[0]) if single else (n_data, x.shape[1], weight.shape[0])
     else:
-        transposed = "output_padding" in WATCHED_ARGUMENTS[kind]
+        transposed = arguments is TRANSPOSED
         layer = _convolution(kind, weight, given, transposed)
         if x.ndim == weight.ndim + 1 and x.shape[1] == 1:
             x, out = x.squeeze(1), out[1:]
@@ -110,16 +105,11 @@ def _use(
     return Use(leaf, names, probe)
 
 
-WATCHED_ARGUMENTS = dict(WATCHED.values())
-
-
 def _convolution(kind: Any, weight: Tensor, given: dict[str, Any], transposed: bool) -> nn.Module:
     """The layer that a function call was; it holds no memory."""
-    options = {key: given[key] for key in WATCHED_ARGUMENTS[kind][3:] if key in given}
-    groups = options.get("groups", 1)
-    channels = (
-        (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, weight.shape[0])
-    )
+    options = {key: value for key, value in given.items() if key not in ("input", "weight", "bias")}
+    first, second = weight.shape[0], weight.shape[1] * options.get("groups", 1)
+    channels = (first, second) if transposed else (second, first)
     return kind(*channels, tuple(weight.shape[2:]), bias=given.get("bias") is not None, device="meta", **options)
 
 

@@ -23,7 +23,7 @@ from lapae.curvature.backward import pull_rows
 from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Node, leaves, n_features
-from lapae.curvature.rules import Params, identity_rows
+from lapae.curvature.rules import identity_rows
 from lapae.curvature.rules.affine import Linear
 from lapae.methods.laplace import Laplace
 from lapae.posterior import DiagonalPrecision, Precision
@@ -67,7 +67,7 @@ def _closed_form(
     covariance = _Covariance(spread)
     rows = Rows(identity_rows(z))
     for k in range(n_encoder - 1, -1, -1):
-        rows = pull_rows(encoder[k], rows, covariance, need_input=k > 0)
+        rows = pull_rows(encoder[k], rows, covariance.read, need_input=k > 0)
     z_cov = covariance.take(n_features(z), len(z), z)
     if not outputs:
         return z_cov, z_cov.new_empty(0)
@@ -81,7 +81,7 @@ def _closed_form(
         rows = Rows(vmap(lambda v: pull_mean(v)[0])(eye))
         variance = _Variance(spread)
         for k in range(len(decoder) - 1, -1, -1):
-            rows = pull_rows(decoder[k], rows, variance)
+            rows = pull_rows(decoder[k], rows, variance.read)
         into_code = rows.v.flatten(2)
         through_code = torch.einsum("rbk,bkl,rbl->rb", into_code, z_cov, into_code)
         x_var.append(variance.total + through_code)
@@ -112,23 +112,15 @@ class _Spread:
 class _Covariance:
     """Reads Σ_layers G Σ Gᵀ between all rows: (B, R, R)."""
 
-    takes_squares = False
-
     def __init__(self, spread: _Spread) -> None:
         self.spread = spread
         self.total: Tensor | float = 0.0
-
-    def squared(self, leaf: Leaf, h: Params) -> None:
-        raise AssertionError
-
-    def dense(self, leaf: Leaf, c: Tensor) -> None:
-        raise AssertionError
 
     def take(self, n_rows: int, n_data: int, like: Tensor) -> Tensor:
         """The sum, zero where no layer has weights."""
         return self.total if isinstance(self.total, Tensor) else like.new_zeros(n_data, n_rows, n_rows)
 
-    def rows(self, leaf: Leaf, rows: Rows) -> None:
+    def read(self, leaf: Leaf, rows: Rows) -> None:
         if self.spread.has_independent_units(leaf):
             part = torch.einsum("rbo,bo,sbo->brs", rows.v, self._unit_variance(leaf), rows.v)
         else:
@@ -151,7 +143,7 @@ class _Covariance:
 class _Variance(_Covariance):
     """The diagonal alone: (R, B)."""
 
-    def rows(self, leaf: Leaf, rows: Rows) -> None:
+    def read(self, leaf: Leaf, rows: Rows) -> None:
         if self.spread.has_independent_units(leaf):
             part = (rows.v.square() * self._unit_variance(leaf)).sum(-1)
         else:

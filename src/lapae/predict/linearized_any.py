@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from lapae.curvature.any_module import LARGEST_CODE
+from lapae.curvature.any_module import LARGEST_CODE, ranges
 from lapae.curvature.call import Work
 from lapae.curvature.per_datum import PerDatum, Pulled, per_datum, rows_of_gradients
 from lapae.curvature.rules import identity_rows
@@ -25,7 +25,6 @@ def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> Clo
     """As `linearized`; `budget` is in numbers."""
     task = Work(method.network, None, tuple(method.posterior.shapes), x)
     one = per_datum(task.part(slice(0, 1)), "encoder")
-    assert one.code is not None
     n_code, floats = one.code.numel(), one.row_floats()
     whole = n_code <= LARGEST_CODE
     size = max(1, budget // (floats * (n_code if whole else 1)))
@@ -45,15 +44,13 @@ def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> Clo
 
 def _of_part(method: Laplace, at: PerDatum, outputs: bool, whole: bool, fit: int) -> tuple[Tensor, ...]:
     """Codes, their variances and covariances, outputs and their variances, of data that go at once."""
-    assert at.code is not None
-    assert at.start is not None
     n_data, n_code = len(at.output), at.code[0].numel()
     if whole:
         z_cov = _covariance(method, at.pull(identity_rows(at.code), at.code), n_data)
         z_var = z_cov.diagonal(dim1=1, dim2=2)
     else:
         z_cov = at.output.new_empty(0)
-        rows = (identity_rows(at.code, *span) for span in _ranges(n_code, max(1, fit // n_data)))
+        rows = (identity_rows(at.code, *span) for span in ranges(n_code, max(1, fit // n_data)))
         z_var = torch.cat([_variance(method, at.pull(v, at.code)) for v in rows]).T
     found = at.code.detach(), z_var, z_cov, at.output.detach()
     if not outputs:
@@ -62,7 +59,7 @@ def _of_part(method: Laplace, at: PerDatum, outputs: bool, whole: bool, fit: int
     pull_mean = vjp(method.likelihood.mean, at.output.detach())[1]
     apart = whole and not at.reaches(at.code) & at.reaches(at.output)
     x_var = []
-    for span in _ranges(at.output[0].numel(), max(1, fit // n_data)):
+    for span in ranges(at.output[0].numel(), max(1, fit // n_data)):
         rows = vmap(lambda v: pull_mean(v)[0])(identity_rows(at.output, *span))
         pulled, into_code = at.pull(rows), rows_of_gradients(at.output, [at.start], rows)[0]
         if into_code is None:  # the output does not depend on the code
@@ -105,7 +102,3 @@ def _whitened(method: Laplace, pulled: Pulled) -> Iterator[Tensor]:
                     for name, g in found.items()
                 }
             )
-
-
-def _ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
-    return ((i, min(i + size, n)) for i in range(0, n, size))

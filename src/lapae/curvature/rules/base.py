@@ -78,6 +78,9 @@ class Rule:
 
     def check(self, layer: Any) -> None:
         """Raise a ValueError where this layer's options are not covered."""
+        reason = couples(layer)
+        if reason:
+            raise ValueError(reason)
 
     def forward(self, layer: nn.Module, params: Params, x: Tensor) -> tuple[Tensor, Any]:
         """(B, *in) -> (B, *out), and whatever the derivatives want to keep."""
@@ -175,6 +178,18 @@ def register(*layers: type[nn.Module]) -> Callable[[type[R]], type[R]]:
         return rule
 
     return add
+
+
+def couples(layer: nn.Module) -> str | None:
+    """Why a layer, in the mode that it is in, does not treat data independently, or is random; None where it does."""
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
+        return "batch statistics couple the data; call .eval() on a layer that tracks running statistics"
+    if not layer.training:
+        return None
+    drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
+    if drops or (isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and layer.dropout > 0):
+        return "dropout is on; the curvature is that of one network: call .eval() first"
+    return None
 
 
 class UnknownLayerError(NotImplementedError):

@@ -17,11 +17,6 @@ class BatchNorm(Rule):
     positionwise = True
     uses_y = False
 
-    def check(self, layer: Any) -> None:
-        """Refuse statistics of the batch, which couple the data."""
-        if layer.training or layer.running_mean is None:
-            raise ValueError("batch statistics couple the data; call .eval() on a layer that tracks running statistics")
-
     def _inverse_deviation(self, layer: Any, like: Tensor) -> Tensor:
         return self._channels(torch.rsqrt(layer.running_var + layer.eps), like)
 
