@@ -101,8 +101,8 @@ def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: 
                 assert factor is not None
                 known = inputs.get(name)
                 inputs[name] = factor if known is None else (known[0] + factor[0], known[1] + factor[1])
-            factors = [outer(output_rows(leaf.rule, leaf, v), None) for leaf, _, v in pulled.uses(name)]
-            n_out = output_rows(leaves[0].rule, leaves[0], leaves[0].y[None]).shape[2]
+            factors = [outer(output_rows(leaf, v), None) for leaf, _, v in pulled.uses(name)]
+            n_out = output_rows(leaves[0], leaves[0].y[None]).shape[2]
             add(outputs, name, sum(factors, at.output.new_zeros(n_out, n_out)))
 
     _pull_all(task, likelihood, sampling, budget, read)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from lapae.curvature.extract import dense_block, dense_diagonal, input_factor, output_rows, rows_diagonal
+from lapae.curvature.extract import dense_diagonal, input_factor, linear_block, output_rows, rows_diagonal
 from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Node, leaves
 from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
@@ -81,7 +81,7 @@ class CollectBlocks(Collect):
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
         if leaf.rule.takes_matrix(leaf):
-            add(self.result, leaf.name, dense_block(leaf.rule, leaf, c))
+            add(self.result, leaf.name, linear_block(leaf, c))
         else:
             super().dense(leaf, c)
 
@@ -137,7 +137,7 @@ class CollectFactors(Collect):
         """Outer products of rows: a sum over positions of them for the weight, of sums over positions for the bias."""
         whole = [key for key in leaf.trainable if full_name(leaf, key) not in self._inputs]
         if "weight" in leaf.trainable and "weight" not in whole:
-            v = output_rows(leaf.rule, leaf, rows.v)
+            v = output_rows(leaf, rows.v)
             g = outer(v, rows.c)
             self._add(leaf, "weight", g)
             if whole == ["bias"] and v.shape[-1] == 1:

@@ -65,15 +65,11 @@ def _(rule: Linear, at: Leaf, c: Tensor) -> Params:
     return rule.squared_backward(at, c.diagonal(dim1=1, dim2=2), need_input=False)[1]
 
 
-@singledispatch
-def dense_block(rule: Rule, at: Leaf, c: Tensor) -> Tensor:
-    """The block Σ_b (∂y/∂w)ᵀ c (∂y/∂w), (P, P), for c of (B or 1, out, out), where the rule `takes_matrix`."""
-    raise NotImplementedError
+def linear_block(at: Leaf, c: Tensor) -> Tensor:
+    """The block Σ_b (∂y/∂w)ᵀ c (∂y/∂w), (P, P), of a linear layer without positions, for c of (B or 1, out, out).
 
-
-@dense_block.register(Linear)
-def _(rule: Linear, at: Leaf, c: Tensor) -> Tensor:
-    """Σ_b c ⊗ x xᵀ, where x gets a one at its end for the bias."""
+    That is Σ_b c ⊗ x xᵀ, where x gets a one at its end for the bias.
+    """
     n_out, n_in = at.y.shape[1], at.x.shape[1]
     x = torch.cat([at.x, at.x.new_ones(len(at.x), 1)], 1)
     products = x[:, :, None] * x[:, None, :]
@@ -114,16 +110,10 @@ def _(rule: Affine, at: Leaf) -> tuple[Tensor, int]:
     return factor, n
 
 
-@singledispatch
-def output_rows(rule: Rule, at: Leaf, v: Tensor) -> Tensor:
-    """For KFAC, where there is an input factor: rows per position, (R, B, out, P)."""
-    raise NotImplementedError
-
-
-@output_rows.register(Affine)
-def _(rule: Affine, at: Leaf, v: Tensor) -> Tensor:
-    """Outputs of the one group."""
-    return rule.outputs(at.layer, v)[:, :, 0]
+def output_rows(at: Leaf, v: Tensor) -> Tensor:
+    """For KFAC, where there is an input factor: rows per position, (R, B, out, P), of the one group."""
+    assert isinstance(at.rule, Affine)
+    return at.rule.outputs(at.layer, v)[:, :, 0]
 
 
 @singledispatch

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lapae.curvature.any_module import Sampling, check_code
 from lapae.curvature.backward import approximate, data_per_chunk, exact, plan, pull_rows, push_tangents
-from lapae.curvature.collect import Collect, CollectBlocks, CollectDiagonal, CollectFactors, Kronecker, full_name
+from lapae.curvature.collect import Collect, CollectBlocks, CollectDiagonal, CollectFactors, Kronecker
 from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Dense, Diagonal, Form, Rows, random_rows, seed
 from lapae.curvature.forward import Forward, leaves, n_features
@@ -27,8 +27,7 @@ def diagonal(
 ) -> Params:
     """The diagonal by every method but sketch. `budget` is in numbers; with `forget` layers are let go on the way."""
     collect, forward = CollectDiagonal(), forward.promoted()
-    names, stop = _names(forward), forward.first_trainable
-    output, nodes = forward.output.detach(), forward.nodes
+    output, nodes, stop = forward.output.detach(), forward.nodes, forward.first_trainable
     if method == "approx":
         approximate(nodes, stop, likelihood.hessian_diag(output), collect, forget=forget)
     elif method == "exact":
@@ -48,7 +47,7 @@ def diagonal(
         approximate(nodes, max(k, stop), likelihood.hessian_diag(output), collect)
         if k > stop:
             _exact(forward, k, Dense(_latent_curvature(forward, k, likelihood)), collect, budget)
-    return {name: collect.result[name] for name in names}
+    return {name: collect.result[name] for name in forward.wanted}
 
 
 def blocks(forward: Forward, likelihood: Likelihood, budget: int) -> Params:
@@ -67,7 +66,7 @@ def kfac(forward: Forward, likelihood: Likelihood, sampling: Sampling | None, bu
     else:
         _sampled(forward, likelihood, collect, *sampling, budget)
     result = collect.result
-    return {name: result[name] for name in _names(forward)}
+    return {name: result[name] for name in forward.wanted}
 
 
 def _exact(forward: Forward, end: int, form: Form, collect: Collect, budget: int) -> None:
@@ -131,8 +130,3 @@ def _first_narrow(forward: Forward, switch: int) -> int:
     while k < len(sizes) and sizes[k] <= switch:
         k += 1
     return k if min(sizes) <= switch else 0
-
-
-def _names(forward: Forward) -> list[str]:
-    """Full names of all wanted parameters, in the order of the layers."""
-    return [full_name(leaf, key) for leaf in leaves(forward.nodes) for key in leaf.trainable]

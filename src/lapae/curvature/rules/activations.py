@@ -27,8 +27,7 @@ class Elementwise(Rule):
         return self.derivative(at.layer, at.x, at.y) * t
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """f'(x) v."""
-        return self.derivative(at.layer, at.x, at.y) * v
+        return self.jvp(at, v)  # symmetric
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
         """f'(x)² m."""
@@ -78,7 +77,6 @@ class ReLU(Elementwise):
     uses_x = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """1 where x > 0, else 0."""
         return (y > 0).to(y.dtype)
 
 
@@ -89,7 +87,6 @@ class LeakyReLU(Elementwise):
     uses_y = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """1 where x > 0, else the slope."""
         slope = layer.negative_slope
         return (x > 0).to(x.dtype).mul_(1 - slope).add_(slope)
 
@@ -101,7 +98,6 @@ class GELU(Elementwise):
     uses_y = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """f'(x) of the variant in use."""
         if layer.approximate == "none":
             density = torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi)
             return 0.5 * (1 + torch.erf(x / math.sqrt(2))) + x * density
@@ -121,12 +117,11 @@ class SiLU(Elementwise):
 
 @register(nn.Softplus)
 class Softplus(Elementwise):
-    """sigmoid(beta x)."""
+    """sigmoid(beta x), 1 above the threshold where the layer is linear."""
 
     uses_y = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """sigmoid(beta x), 1 above the threshold where the layer is linear."""
         scaled = x * layer.beta
         return torch.where(scaled > layer.threshold, torch.ones_like(x), F.sigmoid(scaled))
 

@@ -52,23 +52,13 @@ class LinearMap(Rule):
 
 register(
     nn.ChannelShuffle,
-    nn.CircularPad1d,
-    nn.CircularPad2d,
-    nn.CircularPad3d,
-    nn.ConstantPad1d,
-    nn.ConstantPad2d,
-    nn.ConstantPad3d,
     nn.PixelShuffle,
     nn.PixelUnshuffle,
-    nn.ReflectionPad1d,
-    nn.ReflectionPad2d,
-    nn.ReflectionPad3d,
-    nn.ReplicationPad1d,
-    nn.ReplicationPad2d,
-    nn.ReplicationPad3d,
-    nn.ZeroPad1d,
-    nn.ZeroPad2d,
-    nn.ZeroPad3d,
+    *(
+        getattr(nn, f"{kind}Pad{n}d")
+        for kind in ("Circular", "Constant", "Reflection", "Replication", "Zero")
+        for n in (1, 2, 3)
+    ),
 )(LinearMap)
 
 
@@ -200,18 +190,11 @@ class AvgPool(Average):
         """The largest entry of each row of the one-dimensional pooling matrix."""
 
         def option(value: Any) -> int:
-            return value[which] if isinstance(value, tuple) and len(value) > 1 else _scalar(value)
+            return value[which % len(value)] if isinstance(value, tuple) else value
 
-        eye = torch.eye(n_in, dtype=like.dtype, device=like.device)
-        pooled = F.avg_pool1d(
-            eye[None],
-            option(layer.kernel_size),
-            option(layer.stride),
-            option(layer.padding),
-            layer.ceil_mode,
-            layer.count_include_pad,
-        )
-        return pooled[0].amax(0)
+        eye = torch.eye(n_in, dtype=like.dtype, device=like.device)[None]
+        size, stride, padding = (option(value) for value in (layer.kernel_size, layer.stride, layer.padding))
+        return F.avg_pool1d(eye, size, stride, padding, layer.ceil_mode, layer.count_include_pad)[0].amax(0)
 
 
 @register(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
@@ -256,7 +239,3 @@ class MaxPool(LinearMap):
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
         return self.vjp(at, m.expand(1, *at.y.shape))[0]
-
-
-def _scalar(value: Any) -> int:
-    return value[0] if isinstance(value, tuple) else value

@@ -37,8 +37,7 @@ class BatchNorm(Rule):
         return t * self._scale(at.layer, at.params, at.x)
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """scale * v."""
-        return v * self._scale(at.layer, at.params, at.x)
+        return self.jvp(at, v)  # symmetric
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
         """scale² m, Σ m x̂², Σ m."""
