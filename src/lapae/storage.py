@@ -19,6 +19,7 @@ from lapae.model import Model
 from lapae.predict.calibrate import from_file, to_file
 from lapae.predict.filling import Filling
 from lapae.predict.memory import Memory
+from lapae.predict.prediction import tensors
 from lapae.runs import (
     CHECKPOINT,
     METRICS,
@@ -48,13 +49,13 @@ def save(model: Model, run: Run) -> None:
     weights = {name: tensor for name, tensor in state.items() if name not in posterior}
     calibration = {} if model.calibration is None else to_file(model.calibration)
     if model.memory is not None:
-        calibration |= {f"memory.{name}": value for name, value in model.memory.tensors().items()}
+        calibration |= {f"memory.{name}": value for name, value in tensors(model.memory).items()}
     if model.filling is not None:
         calibration |= {f"filling.{name}": value for name, value in model.filling.tensors().items()}
     remove(run / METRICS)
-    for file, tensors in ((POSTERIOR, posterior), (CALIBRATION, calibration)):
-        if tensors:
-            write_whole(run / file, tensor_file(tensors, {"format": FORMAT}))
+    for file, content in ((POSTERIOR, posterior), (CALIBRATION, calibration)):
+        if content:
+            write_whole(run / file, tensor_file(content, {"format": FORMAT}))
         else:
             remove(run / file)
     # Digests: a kill between two files leaves these beside the weights of an earlier training.

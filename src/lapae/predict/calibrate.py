@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from lapae.predict.conformal import LEVELS, Radius, p_values, threshold
 from lapae.predict.holes import evenly, hide, patterns, several
 from lapae.predict.neighbours import places
-from lapae.predict.prediction import Prediction, join
+from lapae.predict.prediction import Prediction, join, tensors, under
 from lapae.predict.spread import Spread, fit_spread
 from lapae.predict.surprise import Surprise, fit_surprise, from_tensors, to_tensors
 from lapae.space import Column
@@ -45,6 +46,8 @@ MOST_COLUMNS = 64
 """Columns that `explain` hides one by one; of more, the parts of the surprise alone speak."""
 SHARED = 4096
 """Features above which intervals share one radius."""
+SAVED = ("rows", "more", "reference", "own", "known", "seen", "shift", "images")
+"""Tensors of a calibration to save, besides those of its parts."""
 
 
 @dataclass(frozen=True)
@@ -216,14 +219,22 @@ def calibrate(
     radius = radius_of(found, every, every, spread)
     shift = every[:0]
     if others is not None:
-        seen_by_all = model(every).x_mean
-        assert found.x_mean is not None
-        assert seen_by_all is not None
-        shift = found.x_mean - seen_by_all
+        shift = found.x_mean - model(every).x_mean
     reference, n = surprise(of_rows, rows, own), (COPIES if table else ITERATED) if keep else 0
-    some, hideable = (evenly(part, n) for part in (train, seen))
-    held = (reference, own, some, hideable, scarce, shift)
-    return Calibration(spread, surprise, radius, rows, more, *held, images=reference[:0])
+    return Calibration(
+        spread,
+        surprise,
+        radius,
+        rows=rows,
+        more=more,
+        reference=reference,
+        own=own,
+        known=evenly(train, n),
+        seen=evenly(seen, n),
+        scarce=scarce,
+        shift=shift,
+        images=reference[:0],
+    )
 
 
 def _surprise(
@@ -253,7 +264,6 @@ def _surprise(
 
 def radius_of(found: Prediction, seen: Tensor, truth: Tensor, spread: Spread) -> Radius:
     """From held-out data as the network saw them, and their values, NaN where they do not count."""
-    assert found.x_mean is not None
     ratio = (truth - found.x_mean).abs() / spread.deviation(found, seen)
     return Radius.of(ratio.numpy(), shared=ratio[0].numel() > SHARED)
 
@@ -269,26 +279,18 @@ def fit_hidden(complete: Predict, train: Tensor, valid: Tensor, *, table: bool, 
 
 def to_file(calibration: Calibration) -> dict[str, Tensor]:
     """The tensors to save."""
-    out = {f"spread.{name}": value for name, value in calibration.spread.tensors().items()}
+    out = {f"spread.{name}": value for name, value in tensors(calibration.spread).items()}
     out |= {f"surprise.{name}": value for name, value in to_tensors(calibration.surprise).items()}
-    out |= {
-        name: getattr(calibration, name)
-        for name in ("rows", "more", "reference", "own", "known", "seen", "shift", "images")
-    }
+    out |= {name: getattr(calibration, name) for name in SAVED}
     out["scarce"] = torch.tensor(float(calibration.scarce))
     return out | {"radius": torch.from_numpy(calibration.radius.table)}
 
 
-def from_file(tensors: dict[str, Tensor]) -> Calibration:
+def from_file(saved: dict[str, Tensor]) -> Calibration:
     """Inverse of `to_file`; a KeyError or TypeError where they are not those of a calibration."""
-
-    def part(name: str) -> dict[str, Tensor]:
-        return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
-
-    spread = Spread(**part("spread"))
-    radius = Radius(LEVELS, tensors["radius"].numpy())
-    surprise = from_tensors(spread, part("surprise"))
-    rows, more, reference, known = (tensors[name] for name in ("rows", "more", "reference", "known"))
-    own, scarce = tensors["own"].long(), bool(tensors["scarce"])
-    held = (reference, own, known, tensors["seen"], scarce, tensors["shift"])
-    return Calibration(spread, surprise, radius, rows, more, *held, images=tensors.get("images", reference[:0]))
+    spread = Spread(**under("spread", saved))
+    radius = Radius(LEVELS, saved["radius"].numpy())
+    saved = {"images": saved["reference"][:0], **saved, "own": saved["own"].long()}
+    held: dict[str, Any] = {name: saved[name] for name in SAVED}
+    surprise = from_tensors(spread, under("surprise", saved))
+    return Calibration(spread, surprise, radius, scarce=bool(saved["scarce"]), **held)

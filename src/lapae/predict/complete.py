@@ -10,7 +10,6 @@ x and observed are (N, *shape) in the model's space, or observed is of the shape
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -73,6 +72,8 @@ def impute(
     """
     if modes < 1 or average < 0 or steps < 1:
         raise ValueError(f"expected modes >= 1, average >= 0 and steps >= 1, got {modes}, {average} and {steps}")
+    if not len(x):
+        raise ValueError("expected at least one datum to impute, got none")
     x = x.to(next(method.parameters()).dtype)
     known = ~x.isnan()
     if observed is not None:
@@ -147,13 +148,7 @@ def noise_like(x: Tensor, value_range: tuple[float, float], seed: int) -> Tensor
 
 
 def _collect(batches: list[_Chain]) -> Imputation:
-    def parts() -> Iterator[tuple[Tensor, ...]]:
-        for batch in batches:
-            yield tuple(part.cpu() for part in batch.finish())
-
-    samples, raw, within = zip(*parts(), strict=True) if batches else ((), (), ())
-    if not samples:
-        raise ValueError("expected at least one datum to impute, got none")
+    samples, raw, within = zip(*([part.cpu() for part in batch.finish()] for batch in batches), strict=True)
     joined = torch.cat(samples, 1)
     known = torch.cat([batch.known.cpu() for batch in batches])
     var = joined.var(0) if len(joined) > 1 else torch.zeros_like(joined[0])

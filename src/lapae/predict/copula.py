@@ -51,42 +51,44 @@ class Copula:
     def _round(self, z: Tensor) -> Copula:
         """One round of expectation maximisation on scores (n, D)."""
         filled, extra = torch.empty_like(z), torch.zeros_like(self.covariance)
-        for start, hidden, gain in self._gains(z):
-            part = z[start : start + len(hidden)]
-            gap = torch.where(hidden, 0.0, part - self.center)
-            expected = self.center + (gap[:, None] @ gain)[:, 0]
-            filled[start : start + len(hidden)] = torch.where(hidden, expected, part)
+        for part, hidden, gain in self._gains(z):
+            filled[part] = self._expected(z[part], hidden, gain)
             gone = hidden.to(z.dtype)
-            left = self.covariance - torch.where(hidden[:, None], 0.0, self.covariance) @ gain
-            extra += torch.einsum("bi,bij,bj->ij", gone, left, gone)
+            extra += torch.einsum("bi,bij,bj->ij", gone, self._left(hidden, gain), gone)
         center = filled.mean(0)
         gap = filled - center
         covariance = (gap.T @ gap + extra) / len(z)
         covariance = covariance + torch.diag(SHRINK * covariance.diagonal() + 1e-3)
         return Copula(self.marginals, center, covariance)
 
-    def _gains(self, z: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """First row, what is missing (B, D) and the gains (B, D, D) of a part of the rows: what is missing is expected
-        to be at the centre plus gap @ gain, with gaps of 0 where missing."""
+    def _gains(self, z: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """A part of the rows, what is missing in it (B, D) and its gains (B, D, D): what is missing is expected to be
+        at the centre plus gap @ gain, with gaps of 0 where missing."""
         eye = torch.eye(z.shape[1], dtype=z.dtype)
         for start in range(0, len(z), CHUNK):
-            hidden = z[start : start + CHUNK].isnan()
+            part = slice(start, start + CHUNK)
+            hidden = z[part].isnan()
             both = hidden[:, :, None] | hidden[:, None]
             root = torch.linalg.cholesky(torch.where(both, eye, self.covariance))
             onto = torch.where(hidden[:, :, None], 0.0, self.covariance)
-            yield start, hidden, torch.cholesky_solve(onto, root)
+            yield part, hidden, torch.cholesky_solve(onto, root)
+
+    def _expected(self, z: Tensor, hidden: Tensor, gain: Tensor) -> Tensor:
+        """Scores (B, D) of a part with what is expected in place of missing ones."""
+        gap = torch.where(hidden, 0.0, z - self.center)
+        return torch.where(hidden, self.center + (gap[:, None] @ gain)[:, 0], z)
+
+    def _left(self, hidden: Tensor, gain: Tensor) -> Tensor:
+        """Covariance (B, D, D) that is left where the others of a row are known."""
+        return self.covariance - torch.where(hidden[:, None], 0.0, self.covariance) @ gain
 
     def fill(self, z: Tensor) -> Tensor:
         """Scores (n, D) with what is expected in place of missing ones."""
         out = z.clone()
         holes = z.isnan().any(1).nonzero()[:, 0]
         some = z[holes]
-        for start, hidden, gain in self._gains(some):
-            part = some[start : start + len(hidden)]
-            gap = torch.where(hidden, 0.0, part - self.center)
-            out[holes[start : start + len(hidden)]] = torch.where(
-                hidden, self.center + (gap[:, None] @ gain)[:, 0], part
-            )
+        for part, hidden, gain in self._gains(some):
+            out[holes[part]] = self._expected(some[part], hidden, gain)
         return out
 
     def from_others(self, z: Tensor) -> Tensor:
@@ -99,11 +101,10 @@ class Copula:
         scores are, given the others."""
         out = z.new_empty(n, *z.shape)
         eye = torch.eye(z.shape[1], dtype=z.dtype)
-        for start, hidden, gain in self._gains(z):
-            left = self.covariance - torch.where(hidden[:, None], 0.0, self.covariance) @ gain
-            left = torch.where(hidden[:, :, None] & hidden[:, None], left, eye)
+        for part, hidden, gain in self._gains(z):
+            left = torch.where(hidden[:, :, None] & hidden[:, None], self._left(hidden, gain), eye)
             scale = left.diagonal(dim1=1, dim2=2).clamp_min(1e-9).rsqrt()
             root = torch.linalg.cholesky(scale[:, :, None] * left * scale[:, None] + 1e-6 * eye)
             normal = torch.randn(len(hidden), z.shape[1], n, generator=generator, dtype=z.dtype)
-            out[:, start : start + len(hidden)] = (root @ normal).permute(2, 0, 1)
+            out[:, part] = (root @ normal).permute(2, 0, 1)
         return out

@@ -11,12 +11,13 @@ Shapes: n codes of K numbers, P directions, C components.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lapae.models.principal import principal_components
+from lapae.predict.prediction import tensors
 
 COMPONENTS = (1, 3, 10, 30)
 PER_COMPONENT = 4
@@ -70,9 +71,6 @@ class Density:
         place = self.means[which] + torch.einsum("npq,nq->np", self.factors[which], noise)
         return self.center + place @ self.basis.T
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 def most_codes(size: int) -> int:
     """Codes of `size` numbers to fit to, at most."""
@@ -99,7 +97,7 @@ def fit_density(codes: Tensor, held_out: Tensor) -> Density:
         if best is None or likely > best[0]:
             best = likely, mixture
     assert best is not None
-    return Density(**{name: value.to(dtype) for name, value in best[1].tensors().items()})
+    return Density(**{name: value.to(dtype) for name, value in tensors(best[1]).items()})
 
 
 def _mixture(x: Tensor, n_components: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -71,9 +71,6 @@ class Pipeline(nn.Module):
         """(n, *shape), (), () -> `OUTPUTS`."""
         scaled = (self._arranged(x.to(self.offset.dtype)) - self.offset) / self.scale
         found = to_prediction(self.method.likelihood, scaled, moments(self.method, scaled), delta=True)
-        assert found.x_mean is not None
-        assert found.z_mean is not None
-        assert found.z_var is not None
         deviation = self.spread.deviation(found, scaled)
         reach = deviation * self._radius(level.to(deviation.dtype))
         surprise = self.surprise(found, scaled)

@@ -14,20 +14,18 @@ on other data may reproduce anything: then it is the code that tells these data 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lapae.predict.prediction import Prediction
-from lapae.predict.spread import Spread
+from lapae.predict.spread import Spread, nearest, squared_distances
 from lapae.predict.whitening import TINY
 
 PARTS = ("error", "texture", "detail", "distance")
-NEAR_CODES = 30
-"""Training data with the nearest codes that a datum is compared with."""
 CLOSE = 5
-"""Of them, those that its distance is measured to."""
+"""Training data with the nearest codes that the distance of a datum is measured to."""
 FLOOR = 1e-3
 """Share of the median energy of training data that is added to energies: the log of nothing is far out but finite."""
 
@@ -50,8 +48,6 @@ class Field:
     @classmethod
     def of(cls, rows: Tensor, known: Prediction, spread: Spread) -> Field:
         """Of training data (R, *features), NaN where missing, with their predictions."""
-        assert known.x_mean is not None
-        assert known.z_mean is not None
         gap = (rows - known.x_mean).nan_to_num()
         full = torch.where(rows.isnan(), known.x_mean, rows)
         energies = [(gap / spread.noise).square().flatten(1).mean(1)]
@@ -66,10 +62,9 @@ class Field:
 
     def parts(self, found: Prediction, x: Tensor, spread: Spread, n: int) -> tuple[Tensor, Tensor]:
         """The first n parts (B, n) of data x (B, *features), NaN where missing, and the shares (B, n, D) of values."""
-        assert found.x_mean is not None
         full = torch.where(x.isnan(), found.x_mean, x)
         values, shares = self.energies(full - found.x_mean, full, spread)
-        square, near = self.nearest(found, spread)
+        square, near = nearest(squared_distances(found.z_mean.flatten(1) / spread.width, self.codes))
         values = values - self.levels[near].mean(1)
         if n < len(PARTS):
             return values, shares
@@ -95,20 +90,6 @@ class Field:
             return shared(fine.flatten(1))
         within = (fine + TINY) / (fine + TINY).sum(1, keepdim=True)
         return (within * shared((detail - self.usual).square())[:, None]).flatten(1)
-
-    def nearest(self, found: Prediction, spread: Spread) -> tuple[Tensor, Tensor]:
-        """Squared distances and indices (B, k) of the nearest codes; one that is the datum's own is left out."""
-        assert found.z_mean is not None
-        z, codes = found.z_mean.flatten(1) / spread.width, self.codes
-        k = max(1, min(NEAR_CODES, max(5, len(codes) // 10), len(codes) - 1))
-        square = (codes.square().sum(1) - 2 * z @ codes.T + z.square().sum(1, keepdim=True)).clamp_min(0)
-        square = torch.where(square <= 1e-10, torch.inf, square)
-        found_square, index = square.topk(k, largest=False)
-        return found_square, index
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What to save."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def by_channel(x: Tensor) -> Tensor:

@@ -50,7 +50,6 @@ def complete(
         options: dict[str, Any] = {"modes": CHAINS, "average": AVERAGE, "steps": STEPS}
         filled = impute(method, x, **options, seed=seed, value_range=value_range).mean
     found = predict(filled)
-    assert found.x_mean is not None
     return replace(found, x_mean=torch.where(x.isnan(), filled, found.x_mean))
 
 
@@ -77,7 +76,6 @@ def completions(
     """
     missing = x.isnan()
     found = complete(method, predict, x, seed=seed, value_range=value_range)
-    assert found.x_mean is not None
     center = torch.where(missing, found.x_mean, x)
     assert calibration.hidden is not None
     deviation = calibration.hidden.deviation(found, x)

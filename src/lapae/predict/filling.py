@@ -16,9 +16,9 @@ from torch import Tensor
 from lapae.methods import Method
 from lapae.models.threads import one_thread
 from lapae.predict.calibrate import COPIES, Calibration, Predict
-from lapae.predict.donors import MOST_FEATURES, Donors, Guess, fit_donors
+from lapae.predict.donors import MOST_FEATURES, Donors, fit_donors
 from lapae.predict.fill import is_masked
-from lapae.predict.holes import hide, several
+from lapae.predict.holes import evenly, hide, several
 from lapae.predict.prediction import Prediction
 from lapae.predict.spread import fit_spread
 from lapae.space import Space
@@ -65,7 +65,10 @@ class Filling:
     @one_thread()  # many small operations
     def learn(self, predict: Predict, calibration: Calibration) -> Calibration:
         """Learn to fill; returns the calibration with the deviations of what is filled in so."""
-        guess = _guess(predict)
+
+        def guess(x: Tensor) -> Tensor:
+            return predict(x).x_mean
+
         self.held = fit_donors(self.train, guess, self.groups.tolist())
         self.all = self.held.with_more(torch.cat([self.valid, calibration.rows]), guess)
         generator = torch.Generator().manual_seed(0)
@@ -86,8 +89,6 @@ class Filling:
         """
         donors = self.held if held else self.all
         assert donors is not None
-        assert found.x_mean is not None
-        assert found.x_var is not None
         middle, variance = donors.complete(x, found.x_mean, self.words, None if whole is None else donors.find(whole))
         missing = x.isnan()
         return replace(
@@ -100,7 +101,6 @@ class Filling:
         """n completions (n, N, D) of x (N, D); `held` as in `complete`."""
         donors = self.held if held else self.all
         assert donors is not None
-        assert found.x_mean is not None
         copula = donors.copula
         noise = copula.noise(copula.marginals.normal(x), n, torch.Generator().manual_seed(seed))
         chance = torch.special.ndtr(noise)
@@ -144,15 +144,6 @@ def put_back(space: Space, made: Tensor, coded: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(coded), filled, coded)
 
 
-def _guess(predict: Predict) -> Guess:
-    def guess(x: Tensor) -> Tensor:
-        found = predict(x).x_mean
-        assert found is not None
-        return found
-
-    return guess
-
-
 def _quantiles(places: Tensor) -> Tensor:
     """Of places (n, D), NaN where there are none: (D, `PLACES`); uniform where there are too few in all."""
     levels = torch.linspace(0, 1, PLACES, dtype=places.dtype)
@@ -160,6 +151,6 @@ def _quantiles(places: Tensor) -> Tensor:
     pooled = places[known]
     if len(pooled) < ENOUGH:
         return levels.expand(places.shape[1], -1).contiguous()
-    together = torch.quantile(pooled[torch.linspace(0, len(pooled) - 1, min(len(pooled), 100_000)).long()], levels)
+    together = torch.quantile(evenly(pooled, 100_000), levels)
     own = torch.nanquantile(places, levels, dim=0).T
     return torch.where((known.sum(0) >= ENOUGH)[:, None], own, together).contiguous()

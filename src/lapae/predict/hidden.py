@@ -63,7 +63,7 @@ class Hidden:
         x = self.tensor(coded)
         if n_samples is not None:
             return put_back(self.space, self.completions(x, n_samples, self.seed), coded)
-        return put_back(self.space, torch.where(x.isnan(), _mean(self.complete(x)), x), coded)
+        return put_back(self.space, torch.where(x.isnan(), self.complete(x).x_mean, x), coded)
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Where missing values lie.
@@ -185,7 +185,7 @@ class Hidden:
         reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level) + 1e-6  # values went in as 32 bits
         ends = self._around(numpy(found.x_mean), reach, clip=self.space.kind == "image")
         low, high = (np.where(np.isnan(coded), end, coded) for end in ends)
-        return put_back(self.space, torch.where(x.isnan(), _mean(found), x), coded), low, high
+        return put_back(self.space, torch.where(x.isnan(), found.x_mean, x), coded), low, high
 
     def _held_out(self, x: Tensor) -> Prediction:
         return self.complete(x, held=True)
@@ -236,8 +236,3 @@ def leading(contribution: np.ndarray, n: int) -> np.ndarray:
     chosen = np.zeros(flat.shape, bool)
     np.put_along_axis(chosen, np.argsort(-flat, axis=1, kind="stable")[:, :n], True, axis=1)
     return (chosen & (flat > 0)).reshape(contribution.shape)
-
-
-def _mean(found: Prediction) -> Tensor:
-    assert found.x_mean is not None
-    return found.x_mean

@@ -70,12 +70,3 @@ class Marginals:
         else:
             below, upto = torch.searchsorted(self.ranks, values), torch.searchsorted(self.ranks, values, right=True)
         return torch.where(x.isnan(), torch.nan, self.scores[below + upto].T)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {
-            "low": self.low,
-            "width": self.width,
-            "surprise": self.surprise,
-            "ranks": self.ranks,
-            "scores": self.scores,
-        }

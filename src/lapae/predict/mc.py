@@ -110,7 +110,7 @@ def _block(
                     done += len(part) * len(batch.x)
                     if progress:
                         progress(len(part) * len(batch.x))
-            return _joined([batch.finish() for batch in statistics], len(seeds))
+            return join([batch.finish() for batch in statistics])
     except (MemoryError, RuntimeError):
         if progress:
             progress(-done)  # it is done again
@@ -137,13 +137,3 @@ def _draws_at_once(method: Method, batch: Tensor) -> int:
     outputs, weights = (2**21, 2**22) if device.type == "cpu" else (2**27, 2**30)
     n_weights = sum(p.numel() for p in method.parameters())
     return max(1, min(outputs // max(batch.numel(), 1), weights // max(n_weights, 1)))
-
-
-def _joined(parts: list[dict[str, Tensor | bool]], n_draws: int) -> Prediction:
-    joined: dict[str, Tensor | bool] = {}
-    for name, value in parts[0].items():
-        same = [part[name] for part in parts]
-        joined[name] = (
-            torch.cat([v for v in same if isinstance(v, Tensor)]).cpu() if isinstance(value, Tensor) else value
-        )
-    return Prediction(n_draws=n_draws, **joined)  # pyright: ignore[reportArgumentType]

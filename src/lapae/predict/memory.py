@@ -16,13 +16,14 @@ Shapes: N data x (N, *shape) in the model's space, R codes kept, J candidates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from lapae.methods.base import Draws, Method
+from lapae.predict.decode import encode_mean
 from lapae.predict.density import Density, fit_density, most_codes
 from lapae.predict.holes import evenly
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
@@ -56,16 +57,12 @@ class Memory:
         """Of codes."""
         return fit_density(self.codes, self.unseen)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What to save: `Memory(**tensors)` is the same."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 def remember(method: Method, train: Tensor, held_out: Tensor) -> Memory:
     """Of training data (n, *shape), and data that training has not seen; training data serve where there are none."""
-    codes = encode(method, train)
+    codes = encode_mean(method, train, batch_size=BATCH)
     unseen = held_out if len(held_out) else train[:KEPT]
-    of_unseen = encode(method, unseen)
+    of_unseen = encode_mean(method, unseen, batch_size=BATCH)
     gap = (unseen - decode(method, of_unseen)).nan_to_num().flatten(1).double()
     gap = gap[: max(1, MOST_VALUES // gap.shape[1])]
     # The trace of C² from pairs of data, C being the covariance of residuals; D_eff = (tr C)² / tr C² hang together.
@@ -97,7 +94,7 @@ def recall(method: Method, memory: Memory, x: Tensor, *, seed: int = 0) -> tuple
         z = codes[square.topk(n_candidates, largest=False).indices].flatten(0, 1)
         given, there = (t[part].repeat_interleave(n_candidates, 0) for t in (known, seen))
         for _ in range(REFINE):
-            z = encode(method, torch.where(there, given, decode(method, z)))
+            z = encode_mean(method, torch.where(there, given, decode(method, z)), batch_size=BATCH)
         gap = torch.where(there, given - decode(method, z), 0.0)
         energy = gap.square().flatten(1).sum(1) / (2 * TEMPER * memory.scale) - memory.density.log_prob(z)
         found.append(z.unflatten(0, (len(part), n_candidates)))
@@ -129,14 +126,6 @@ def draw_completions(
         generator = torch.Generator().manual_seed(seed)
         values = values + noise * torch.randn(values.shape, generator=generator, dtype=values.dtype)
     return torch.where(x.isnan(), values, x)
-
-
-def encode(method: Method, x: Tensor) -> Tensor:
-    """Codes (n, *code) of x (n, *shape) by the mean network, on the CPU."""
-    weight = next(method.parameters())
-    with evaluating(method, BATCH):
-        draws = method.draw_mean()
-        return torch.cat([draws.encode(part.to(weight.device)[None])[0].cpu() for part in x.split(BATCH)])
 
 
 def decode(method: Method, z: Tensor, seed: int | None = None) -> Tensor:

@@ -105,9 +105,6 @@ class Bank:
         grain = GRAIN * self.own.exp().mean()
         return Near(near, bulk, (away + grain).log() - (self.own[index].exp() + grain).log().mean(1), gap)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {"rows": self.rows, "own": self.own}
-
 
 def drawn(n: int) -> Tensor:
     """Which of n rows are in a bank, in its order."""

@@ -5,9 +5,9 @@ Shapes: N data, K latent dimensions; x is (N, *shape), in the model's space.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,11 +28,12 @@ class Epochs(Protocol):
 
 Inputs = Tensor | Epochs | Iterable[Tensor]
 Progress = Callable[[int], None]
+NOT_ASKED: Any = None
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the draws say about N data, on the CPU; None for what was not asked for.
+    """What the draws say about N data, on the CPU; None for what was not asked for, whatever the types say.
 
     Variances are over networks (unbiased; zero for a single one). The noise of the data around a network's output is
     kept apart in `x_noise`.
@@ -40,27 +41,27 @@ class Prediction:
 
     n_draws: int
     """How many different networks were used."""
-    z_mean: Tensor | None = None
+    z_mean: Tensor = NOT_ASKED
     """(N, K), "codes"."""
-    z_var: Tensor | None = None
+    z_var: Tensor = NOT_ASKED
     """(N, K), "codes"."""
-    z_cov: Tensor | None = None
+    z_cov: Tensor = NOT_ASKED
     """(N, K, K), "covariance"."""
-    x_mean: Tensor | None = None
+    x_mean: Tensor = NOT_ASKED
     """(N, *shape), "outputs": mean of the expected data."""
-    x_var: Tensor | None = None
+    x_var: Tensor = NOT_ASKED
     """(N, *shape), "outputs"."""
-    x_noise: Tensor | None = None
+    x_noise: Tensor = NOT_ASKED
     """(N, *shape), "outputs": mean variance of the data given a network, learned or that of the likelihood."""
     x_learned: bool = False
     """Whether `x_noise` was learned by the method."""
-    log_likelihood: Tensor | None = None
+    log_likelihood: Tensor = NOT_ASKED
     """(N,), "density": log of the mean over networks of p(x | network)."""
-    mean_log_likelihood: Tensor | None = None
+    mean_log_likelihood: Tensor = NOT_ASKED
     """(N,), "density": mean over networks of log p(x | network)."""
-    squared_error: Tensor | None = None
+    squared_error: Tensor = NOT_ASKED
     """(N,), "error": squared error summed over features, a mean over networks (the paper's "-log p")."""
-    squared_error_of_mean: Tensor | None = None
+    squared_error_of_mean: Tensor = NOT_ASKED
     """(N,), "error" with "outputs": squared error of the mean reconstruction (the paper's "MSE")."""
 
 
@@ -87,7 +88,16 @@ def batches(x: Inputs, batch_size: int) -> Iterable[Tensor]:
     return x.epoch(0) if isinstance(x, Epochs) else x
 
 
-def numpy(x: Tensor | None) -> np.ndarray:
-    """A quantity that was asked for, as an array."""
-    assert x is not None
+def numpy(x: Tensor) -> np.ndarray:
+    """As an array."""
     return x.detach().cpu().numpy()
+
+
+def tensors(held: Any) -> dict[str, Tensor]:
+    """The fields of a dataclass of tensors by name, to save: it is made from them again."""
+    return {field.name: getattr(held, field.name) for field in fields(held)}
+
+
+def under(name: str, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of saved tensors whose names begin with `name` and a dot, by the rest of their names."""
+    return {key.removeprefix(f"{name}."): value for key, value in saved.items() if key.startswith(f"{name}.")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from torch import Tensor
 
@@ -51,8 +52,9 @@ def predict(
         draws_at_once: networks at a time; as many as fit where not given.
         progress: called with the number of (network, datum) pairs done.
     """
-    options = {"n_samples": n_samples, "seed": seed, "want": want, "batch_size": batch_size, "progress": progress}
-    parts = list(predict_blocks(method, x, predictive=predictive, draws_at_once=draws_at_once, **options))
+    options: dict[str, Any] = {"n_samples": n_samples, "seed": seed, "want": want, "batch_size": batch_size}
+    options |= {"draws_at_once": draws_at_once, "progress": progress}
+    parts = list(predict_blocks(method, x, predictive=predictive, **options))
     if not parts:
         raise ValueError("expected at least one datum to predict for, got none")
     return join(parts)
@@ -74,16 +76,8 @@ def predict_blocks(
     if predictive not in PREDICTIVES:
         raise ValueError(f"unknown predictive {predictive!r}: expected one of {', '.join(PREDICTIVES)}")
     if predictive == "mc":
-        yield from mc.predict_blocks(
-            method,
-            x,
-            n_samples=n_samples,
-            seed=seed,
-            want=want,
-            batch_size=batch_size,
-            draws_at_once=draws_at_once,
-            progress=progress,
-        )
+        how: dict[str, Any] = {"draws_at_once": draws_at_once, "progress": progress}
+        yield from mc.predict_blocks(method, x, n_samples=n_samples, seed=seed, want=want, batch_size=batch_size, **how)
         return
     if not isinstance(method, Laplace):
         raise ValueError(

@@ -20,7 +20,7 @@ Shapes: B data, K latent dimensions (flattened), x is (B, *features) in the mode
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ NEIGHBOURS = 10
 REFERENCES = 2000
 """Training codes to look for neighbours in, at most: more make distances smaller for all data alike."""
 LOCAL = 30
-"""Neighbours whose residuals are looked at, at most: a tenth of the references."""
+"""Neighbours that a datum is compared with, at most: a tenth of the references."""
 KEPT = 2_000_000
 """Residuals of references to keep, at most."""
 OWN = 5.0
@@ -74,12 +74,8 @@ class Spread:
 
     def knowledge(self, found: Prediction, x: Tensor) -> Tensor:
         """f of data x (B, *features): (B, 8, *features), see above."""
-        assert found.z_mean is not None
-        assert found.z_var is not None
-        assert found.x_mean is not None
-        assert found.x_var is not None
         z = found.z_mean.flatten(1) / self.width
-        square = (self.codes.square().sum(1) - 2 * z @ self.codes.T + z.square().sum(1, keepdim=True)).clamp_min(0)
+        square = squared_distances(z, self.codes)
         distance = square.topk(min(NEIGHBOURS, len(self.codes)), largest=False).values.sqrt().mean(1)
         parts = [
             found.x_var.flatten(1).mean(1) + TINY,
@@ -100,9 +96,7 @@ class Spread:
     def local(self, square: Tensor) -> Tensor:
         """Log of the noise (B, *features) around codes at squared distances (B, S) from the references, less that of
         the feature."""
-        k = max(1, min(LOCAL, max(5, len(self.residuals) // 10), len(self.residuals) - 1))
-        own = torch.where(square <= 1e-10, torch.inf, square)  # a datum is no neighbour of itself
-        near = self.residuals[own.topk(k, largest=False).indices] / self.noise.square()
+        near = self.residuals[nearest(square)[1]] / self.noise.square()
         known = ~near.isnan()
         return 0.5 * ((near.nan_to_num().sum(1) + OWN) / (known.sum(1) + OWN)).log()
 
@@ -114,8 +108,18 @@ class Spread:
         log = (f * self.weights[:-1].reshape(shape)).sum(1) + self.weights[-1]
         return log.clamp(-WIDEST, WIDEST).exp() * self.noise
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+def squared_distances(z: Tensor, codes: Tensor) -> Tensor:
+    """(B, R) between z (B, K) and codes (R, K)."""
+    return (codes.square().sum(1) - 2 * z @ codes.T + z.square().sum(1, keepdim=True)).clamp_min(0)
+
+
+def nearest(square: Tensor) -> tuple[Tensor, Tensor]:
+    """The least of squared distances (B, R), and their indices (B, k); a datum is no neighbour of itself."""
+    n = square.shape[1]
+    k = max(1, min(LOCAL, max(5, n // 10), n - 1))
+    found = torch.where(square <= 1e-10, torch.inf, square).topk(k, largest=False)
+    return found.values, found.indices
 
 
 def fit_spread(
@@ -131,10 +135,6 @@ def fit_spread(
         truth: their values, NaN where they do not count.
         least: that weights may be.
     """
-    assert known.z_mean is not None
-    assert known.x_mean is not None
-    assert found.x_mean is not None
-    assert found.x_var is not None
     error = (truth - found.x_mean).abs()
     noise = feature_noise(error.square())
     codes = known.z_mean.flatten(1)

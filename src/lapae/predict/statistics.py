@@ -7,6 +7,7 @@ Shapes: S draws, B data, K latent dimensions.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Output
 from lapae.methods.density import log_prob
+from lapae.predict.prediction import Prediction
 
 
 class Moments:
@@ -83,9 +85,9 @@ class Statistics:
                 self.learned = output.var is not None
                 self.noise = self.noise + noise_variance(self.likelihood, output).sum(0)
 
-    def finish(self) -> dict[str, Tensor | bool]:
-        """The fields of a `Prediction`."""
-        out: dict[str, Tensor | bool] = {}
+    def finish(self) -> Prediction:
+        """What was asked for, on the CPU."""
+        out: dict[str, Tensor] = {}
         if self.codes.n:
             variance = self.codes.variance
             if "covariance" in self.want:
@@ -94,9 +96,7 @@ class Statistics:
             if "codes" in self.want:
                 out |= {"z_mean": self.codes.mean, "z_var": variance}
         if "outputs" in self.want:
-            mean = self.outputs.mean
-            out |= {"x_mean": mean, "x_var": self.outputs.variance, "x_learned": self.learned}
-            out["x_noise"] = self.noise / self.n
+            out |= {"x_mean": self.outputs.mean, "x_var": self.outputs.variance, "x_noise": self.noise / self.n}
         if "density" in self.want:
             out["log_likelihood"] = self.log_sum - math.log(self.n)
             out["mean_log_likelihood"] = self.log_total / self.n
@@ -104,7 +104,8 @@ class Statistics:
             out["squared_error"] = self.error / self.n
             if "outputs" in self.want:
                 out["squared_error_of_mean"] = (self.outputs.mean - self.x).square().flatten(1).nansum(1)
-        return out
+        on_cpu: dict[str, Any] = {name: value.cpu() for name, value in out.items()}
+        return Prediction(self.n, x_learned=self.learned, **on_cpu)
 
 
 def expected(likelihood: Likelihood, output: Output) -> Tensor:

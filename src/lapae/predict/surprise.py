@@ -30,7 +30,7 @@ from torch import Tensor
 from lapae.predict.field import PARTS, Field, shared
 from lapae.predict.marginals import Marginals
 from lapae.predict.neighbours import Bank
-from lapae.predict.prediction import Prediction
+from lapae.predict.prediction import Prediction, tensors, under
 from lapae.predict.spread import Spread
 from lapae.predict.whitening import TINY, whitening
 
@@ -81,7 +81,6 @@ class Surprise:
 
         `own` (B,): where data that are in the banks themselves are, see `Bank.measure`.
         """
-        assert found.x_mean is not None
         if self.field is not None:
             return Parts(*self.field.parts(found, x, self.spread, len(self.mean)))
         flat, mean = x.flatten(1), found.x_mean.flatten(1)
@@ -162,8 +161,6 @@ def fit_surprise(
         n_seen: of `rows`, so many at the start may say how usual single values are; the others are to be judged so.
         own: where `valid` are among `rows`, as in `Bank.measure`.
     """
-    assert found.x_mean is not None
-    assert known.x_mean is not None
     scaled = ((valid - found.x_mean).nan_to_num() / spread.noise).flatten(1)
     directions = whitening(scaled) if table else scaled[:0]
     n_parts = len(TABLE) if table else len(PARTS) - trained
@@ -201,7 +198,6 @@ def excess(t: Tensor) -> Tensor:
 
 def model_view(found: Prediction, scaled: Tensor, spread: Spread) -> Tensor:
     """What the model makes of data: codes in units of their deviation beside scaled residuals (B, D), weighed."""
-    assert found.z_mean is not None
     z = found.z_mean.flatten(1) / spread.width
     return torch.cat([z, math.sqrt(z.shape[1] / scaled.shape[1]) * scaled], 1)
 
@@ -212,14 +208,11 @@ def to_tensors(surprise: Surprise) -> dict[str, Tensor]:
     for name in HELD:
         held: Any = getattr(surprise, name)
         if held is not None:
-            out |= {f"{name}.{key}": value for key, value in held.tensors().items()}
+            out |= {f"{name}.{key}": value for key, value in tensors(held).items()}
     return out
 
 
-def from_tensors(spread: Spread, tensors: dict[str, Tensor]) -> Surprise:
+def from_tensors(spread: Spread, saved: dict[str, Tensor]) -> Surprise:
     """Inverse of `to_tensors`."""
-    held: dict[str, Any] = {}
-    for name, kind in HELD.items():
-        own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
-        held[name] = kind(**own) if own else None
-    return Surprise(spread, tensors["directions"], tensors["mean"], tensors["whiten"], **held)
+    held = {name: kind(**own) for name, kind in HELD.items() if (own := under(name, saved))}
+    return Surprise(spread, saved["directions"], saved["mean"], saved["whiten"], **held)

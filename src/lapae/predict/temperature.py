@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lapae.methods import Method
+from lapae.predict.holes import evenly
 from lapae.predict.predictive import predict
 
 FACTOR = 10.0
@@ -44,7 +45,7 @@ def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
     n = min(len(x), ROWS, max(LEAST_ROWS, VALUES // x[0].numel()))
     if n < 2:
         return own
-    x = x[torch.linspace(0, len(x) - 1, n).long()]
+    x = evenly(x, n)
     best, value = own, _density(method, x, own, seed)
     for factor in (FACTOR, 1 / FACTOR):
         for _ in range(FARTHEST):
@@ -64,8 +65,6 @@ def _density(method: Method, x: Tensor, temperature: float, seed: int) -> Tensor
     """Log density (n,) of each datum of x under the networks of a posterior of this temperature."""
     method.temperature = temperature
     found = predict(method, x, n_samples=NETWORKS, seed=seed, want=("outputs",))
-    assert found.x_mean is not None
-    assert found.x_var is not None
     square = (x - found.x_mean).square()
     noise = torch.maximum((square - found.x_var).nanmean(0), LEAST * square.nanmean(0)) + 1e-12
     total = noise + found.x_var
