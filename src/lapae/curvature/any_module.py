@@ -6,7 +6,7 @@ to every use of a parameter; g_r, their gradients, give the block Σ_b Σ_r g_r 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -65,12 +65,17 @@ def blocks(task: Work, likelihood: Likelihood, budget: int) -> Params:
 
     def read(pulled: Pulled) -> None:
         for layer, names in layers.items():
-            for data in _chunks(pulled, sizes[layer]):
-                g = torch.cat([_flat(pulled, name, data) for name in names], 1)
-                result[layer].addmm_(g.T, g)
+            _add_block(result[layer], pulled, names)
 
     _pull_all(task, likelihood, None, budget, read)
     return result
+
+
+def _add_block(block: Tensor, pulled: Pulled, names: Sequence[str]) -> None:
+    """block += Σ_b Σ_r g_r g_rᵀ of some parameters together, in place."""
+    for data in _chunks(pulled, len(block)):
+        g = torch.cat([_flat(pulled, name, data) for name in names], 1)
+        block.addmm_(g.T, g)
 
 
 def _flat(pulled: Pulled, name: str, data: slice) -> Tensor:
@@ -117,9 +122,7 @@ def _whole(pulled: Pulled, name: str) -> Tensor:
             f"no Kronecker factors; its whole block of {n:,} x {n:,} is too large: freeze it, or take a diagonal method"
         )
     block = pulled.at.output.new_zeros(n, n)
-    for data in _chunks(pulled, n):
-        g = _flat(pulled, name, data)
-        block.addmm_(g.T, g)
+    _add_block(block, pulled, [name])
     return block
 
 

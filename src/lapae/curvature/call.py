@@ -56,7 +56,6 @@ class Call(Work):
     """The wanted parameters as they stand in that graph."""
 
     def part(self, data: slice) -> Self:
-        """The same for some of the data."""
         return replace(self, x=self.x[data], output=self.output[data])
 
 

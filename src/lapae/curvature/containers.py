@@ -13,7 +13,6 @@ class Residual(nn.Module):
         self.branch = branch[0] if len(branch) == 1 else nn.Sequential(*branch)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x + branch(x)."""
         return x + self.branch(x)
 
 
@@ -25,7 +24,6 @@ class Sum(nn.Module):
         self.first, self.second = first, second
 
     def forward(self, x: Tensor) -> Tensor:
-        """first(x) + second(x)."""
         return self.first(x) + self.second(x)
 
 

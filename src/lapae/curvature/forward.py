@@ -30,7 +30,6 @@ class Skip:
     y: Tensor
 
     def part(self, data: slice) -> Skip:
-        """The same for some of the data."""
         ways = tuple(tuple(node.part(data) for node in way) for way in self.ways)
         return replace(self, ways=ways, x=self.x[data], y=self.y[data])
 
@@ -46,7 +45,6 @@ class Forward(Work):
     output: Tensor
 
     def part(self, data: slice) -> Self:
-        """The same for some of the data."""
         nodes = [n.part(data) for n in self.nodes]
         return replace(self, nodes=nodes, x=self.x[data], output=self.output[data])
 

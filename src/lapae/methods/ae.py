@@ -22,7 +22,6 @@ class AE(Method):
         self.network = network()
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Mean negative log-likelihood."""
         return -self.likelihood.log_prob(self.network(x), x).mean()
 
     def draw(self, seeds: Sequence[int]) -> Draws:

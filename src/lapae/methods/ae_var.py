@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lapae.config.methods import MethodOptions
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.base import Draws, Method, NetworkFactory, Output
+from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
 from lapae.methods.density import gaussian, log_prob, variance
 from lapae.methods.step import Step
 from lapae.models import Autoencoder
@@ -26,7 +26,6 @@ class AEVar(Method):
         self.log_variance: nn.Module = network().get_submodule("decoder")
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Mean negative log-likelihood."""
         draws = self.draw_mean()
         return -log_prob(self.likelihood, draws.decode(draws.encode(x[None])), x).mean()
 
@@ -39,21 +38,14 @@ class AEVar(Method):
         return PointWithVariance(self.network, self.log_variance)
 
 
-class PointWithVariance:
+class PointWithVariance(Point):
     """One encoder and the twin decoders of mean and log variance as draws: S is that of the input."""
 
-    def __init__(self, network: Autoencoder, log_variance: nn.Module | None) -> None:
-        self.network = network
+    def __init__(self, network: Autoencoder, log_variance: nn.Module) -> None:
+        super().__init__(network)
         self.log_variance = log_variance
-
-    def encode(self, x: Tensor) -> Tensor:
-        """(S, B, *shape) -> (S, B, K)."""
-        return self.network.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
     def decode(self, z: Tensor) -> Output:
         """(S, B, K) -> mean and variance, both (S, B, *shape)."""
-        flat = z.flatten(0, 1)
-        loc = self.network.decode(flat).unflatten(0, z.shape[:2])
-        if self.log_variance is None:
-            return Output(loc)
-        return Output(loc, variance(self.log_variance(flat)).unflatten(0, z.shape[:2]))
+        log_variance = self.log_variance(z.flatten(0, 1)).unflatten(0, z.shape[:2])
+        return Output(super().decode(z).loc, variance(log_variance))

@@ -161,11 +161,9 @@ class Point:
         self.network = network
 
     def encode(self, x: Tensor) -> Tensor:
-        """(S, B, *shape) -> (S, B, K)."""
         return self.network.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
     def decode(self, z: Tensor) -> Output:
-        """(S, B, K) -> (S, B, *shape)."""
         return Output(self.network.decode(z.flatten(0, 1)).unflatten(0, z.shape[:2]))
 
 

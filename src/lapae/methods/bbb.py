@@ -67,11 +67,9 @@ class BBB(Method):
         return {name: (mean, F.softplus(rho[name])) for name, mean in self.network.named_parameters()}
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """Networks with weights from q."""
         gaussians = self._gaussians()
         noise = normal_draws({name: mean for name, (mean, _) in gaussians.items()}, seeds)
         return WeightDraws(self.network, {k: torch.addcmul(m, std, noise[k]) for k, (m, std) in gaussians.items()})
 
     def draw_mean(self) -> Draws:
-        """The network at the mean weights."""
         return Point(self.network)

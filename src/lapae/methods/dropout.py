@@ -101,11 +101,9 @@ class MaskDraws:
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def encode(self, x: Tensor) -> Tensor:
-        """(S or 1, B, *shape) -> codes (S, B, K)."""
         return self._apply(self.network.encode, x)
 
     def decode(self, z: Tensor) -> Output:
-        """(S or 1, B, K) -> outputs (S, B, *shape)."""
         return Output(self._apply(self.network.decode, z))
 
     def _apply(self, half, x: Tensor) -> Tensor:

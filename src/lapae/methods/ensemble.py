@@ -28,12 +28,10 @@ class Ensemble(Method):
         self.members = self.distinct_draws = options.members
         networks = [network() for _ in range(options.members)]
         self.network = networks[0]
-        for name, _ in list(self.network.named_parameters()):
-            stack = torch.stack([member.get_parameter(name).detach() for member in networks])
-            _owner(self.network, name).register_parameter(name.rpartition(".")[2], nn.Parameter(stack))
-        for name, _ in list(self.network.named_buffers()):
-            stack = torch.stack([member.get_buffer(name) for member in networks])
-            _owner(self.network, name).register_buffer(name.rpartition(".")[2], stack)
+        parameters, buffers = torch.func.stack_module_state(networks)  # pyright: ignore[reportArgumentType]
+        for name, stack in (*parameters.items(), *buffers.items()):
+            owner, _, key = name.rpartition(".")
+            setattr(self.network.get_submodule(owner), key, nn.Parameter(stack) if name in parameters else stack)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """Sum over members of the mean negative log-likelihood."""
@@ -58,7 +56,3 @@ class Ensemble(Method):
     def draw_mean(self) -> Draws:
         """The first member: weights of different members do not average to a network."""
         return self.draw([0])
-
-
-def _owner(network: nn.Module, name: str) -> nn.Module:
-    return network.get_submodule(name.rpartition(".")[0])

@@ -148,7 +148,6 @@ class Laplace(Method):
         return self.params_at(self.posterior.scale_noise(eps))
 
     def draw(self, seeds: Sequence[int]) -> WeightDraws:
-        """Networks with weights from the posterior."""
         return WeightDraws(self.network, self.draw_params(seeds))
 
     @torch.no_grad()

@@ -56,7 +56,6 @@ class OnlineEnsemble(Method):
         return torch.stack([member(x, step) for member in self._online]).sum()
 
     def after_forward(self, step: Step) -> None:
-        """Let the curvature of the step into the precisions."""
         for member in self._online:
             member.after_forward(step)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lapae.config.methods import VAEOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.ae_var import PointWithVariance
-from lapae.methods.base import Draws, Method, NetworkFactory, Output
+from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
 from lapae.methods.density import log_prob, variance
 from lapae.methods.step import Step
 from lapae.models import Autoencoder
@@ -61,16 +61,18 @@ class VAE(Method):
 
     def draw(self, seeds: Sequence[int]) -> Draws:
         """Codes sampled from q(z|x), one stream of noise per seed."""
-        return CodeDraws(PointWithVariance(self.network, self.log_variance), self.code_log_variance, seeds)
+        return CodeDraws(self.draw_mean(), self.code_log_variance, seeds)
 
     def draw_mean(self) -> Draws:
+        if self.log_variance is None:
+            return Point(self.network)
         return PointWithVariance(self.network, self.log_variance)
 
 
 class CodeDraws:
     """S samples of the code of every datum; successive calls go on along each seed's stream of noise."""
 
-    def __init__(self, point: PointWithVariance, code_log_variance: nn.Module, seeds: Sequence[int]) -> None:
+    def __init__(self, point: Draws, code_log_variance: nn.Module, seeds: Sequence[int]) -> None:
         self.point = point
         self.code_log_variance = code_log_variance
         device = next(code_log_variance.parameters()).device
@@ -85,7 +87,6 @@ class CodeDraws:
         return mean + var.sqrt() * eps
 
     def decode(self, z: Tensor) -> Output:
-        """(S or 1, B, K) -> outputs (S, B, *shape)."""
         loc, var = self.point.decode(z)
         n_draws = len(self.generators)
         return Output(loc.expand(n_draws, *loc.shape[1:]), None if var is None else var.expand(n_draws, *var.shape[1:]))

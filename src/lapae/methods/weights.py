@@ -48,11 +48,9 @@ class WeightDraws:
         }
 
     def encode(self, x: Tensor) -> Tensor:
-        """(S or 1, B, *shape) -> codes (S, B, K)."""
         return self._apply("encoder", x)
 
     def decode(self, z: Tensor) -> Output:
-        """(S or 1, B, K) -> outputs (S, B, *shape)."""
         return Output(self._apply("decoder", z))
 
     def _apply(self, part: str, x: Tensor) -> Tensor:

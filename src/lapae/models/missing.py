@@ -64,7 +64,6 @@ class _Fill(Elementwise):
     uses_y = False
 
     def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
-        """1 where observed, else 0."""
         return (~x.isnan()).to(x.dtype)
 
 

@@ -9,6 +9,7 @@ is found by bisection: no step size, no failure to converge.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Literal
 
@@ -33,29 +34,22 @@ def log_marginal_likelihood(log_likelihood: float, mean: Mapping[str, Tensor], p
 
 def maximise(mean: Mapping[str, Tensor], precision: Precision, groups: Literal["scalar", "layer"] = "scalar") -> None:
     """Set the prior precision of `precision` to the maximum of the evidence: one number, or one per layer."""
-    values = precision.eigenvalues()
-    norms = {name: _squared_norm(mean, precision, name) for name in values}
-    if groups == "scalar":
-        delta = _best(torch.cat(list(values.values())), sum(norms.values()))
-        precision.set_prior(delta)
-    elif groups == "layer":
-        layers: dict[str, list[str]] = {}
-        for name in values:
-            layers.setdefault(name.rpartition(".")[0] if name in precision.shapes else name, []).append(name)
-        best = {
-            layer: _best(torch.cat([values[m] for m in members]), sum(norms[m] for m in members))
-            for layer, members in layers.items()
-        }
-        chosen = [best[name.rpartition(".")[0]] for name in precision.shapes]
-        precision.set_prior(torch.tensor(chosen, dtype=torch.float64))
-    else:
+    if groups not in ("scalar", "layer"):
         raise ValueError(f"prior precision by {groups!r}: expected scalar or layer")
 
+    def group(name: str) -> str:
+        """Of a parameter, or of a layer."""
+        if groups == "scalar":
+            return ""
+        return name.rpartition(".")[0] if name in precision.shapes else name
 
-def _squared_norm(mean: Mapping[str, Tensor], precision: Precision, name: str) -> float:
-    """‖θ‖² of a parameter, or of all parameters of a layer."""
-    members = [name] if name in precision.shapes else [n for n in precision.shapes if n.rpartition(".")[0] == name]
-    return sum(float(mean[n].detach().double().square().sum()) for n in members)
+    values, norms = defaultdict(list), defaultdict(float)
+    for name, eigenvalues in precision.eigenvalues().items():
+        values[group(name)].append(eigenvalues)
+    for name in precision.shapes:
+        norms[group(name)] += float(mean[name].detach().double().square().sum())
+    best = {name: _best(torch.cat(members), norms[name]) for name, members in values.items()}
+    precision.set_prior([best[group(name)] for name in precision.shapes])
 
 
 def _best(eigenvalues: Tensor, squared_norm: float) -> float:

@@ -173,12 +173,10 @@ class DiagonalPrecision(Precision):
         return (self.h + (self.flat_prior() if prior is None else prior)).div_(self.temperature)
 
     def scale_noise(self, eps: Tensor) -> Tensor:
-        """eps / √precision."""
         deviation = self.diagonal().rsqrt_()
         return deviation.mul_(eps) if eps.ndim == 1 else deviation * eps
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """g / √precision."""
         precision = self.split(self.diagonal())
         return torch.cat([g * precision[name].reshape(-1).rsqrt() for name, g in gradients.items()], dim=-1)
 

@@ -143,7 +143,6 @@ class Skipping(Likelihood):
     takes_missing = True
 
     def for_missing(self) -> Likelihood:
-        """The same, leaving out NaN targets."""
         return self if self.missing else replace(self, missing=True)  # pyright: ignore[reportArgumentType]
 
 
@@ -172,19 +171,15 @@ class Observed(Likelihood):
         return self.inner.sample(output, generator)
 
     def part(self, data: slice) -> Observed:
-        """The same for some of the data."""
         return Observed(self.inner, self.mask[data])
 
     def hessian_diag(self, output: Tensor) -> Tensor:
-        """Zero where missing."""
         return self.inner.hessian_diag(output) * self.mask
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
-        """Zero rows and columns where missing."""
         return self.inner.hessian_product(output, t * self.mask) * self.mask
 
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
-        """Zero rows where missing."""
         return self.inner.hessian_factor(output, eps) * self.mask
 
 

@@ -120,7 +120,6 @@ class Gaussian(Location):
         return self._features(self.scale(output) ** 2, output).expand_as(output)
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The output plus noise of deviation sigma."""
         return output + self.scale(output) * normal_like(output, generator)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
@@ -128,11 +127,9 @@ class Gaussian(Location):
         return self._features(self.scale(output) ** -2, output)
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
-        """H t = t / sigma², (R, B, *features)."""
         return t / self.scale(output) ** 2
 
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
-        """S eps = eps / sigma, (R, B, *features)."""
         return eps / self.scale(output)
 
     def with_variance(self, variance: Tensor) -> Gaussian:

@@ -23,14 +23,12 @@ class Elementwise(Rule):
         return jvp(lambda x: self.apply(layer, {}, x), (x,), (torch.ones_like(x),))[1]
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
-        """f'(x) t."""
         return self.derivative(at.layer, at.x, at.y) * t
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
         return self.jvp(at, v)  # symmetric
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
-        """f'(x)² m."""
         return self.derivative(at.layer, at.x, at.y).square_().mul_(m) if need_input else None, {}
 
 

@@ -67,7 +67,6 @@ class Linear(Affine):
     """y = x Wᵀ + b, on (B, in) or, with positions between, (B, …, in)."""
 
     def apply(self, layer: Any, params: Params, x: Tensor) -> Tensor:
-        """x Wᵀ + b."""
         return F.linear(x, params["weight"], params.get("bias"))
 
     def columns(self, layer: Any, x: Tensor) -> Tensor:
@@ -86,11 +85,9 @@ class Linear(Affine):
         return g.squeeze(-3)
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
-        """t Wᵀ."""
         return t @ at.params["weight"].T
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """v W."""
         return v @ at.params["weight"]
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:

@@ -174,7 +174,6 @@ class Average(LinearMap):
         raise NotImplementedError
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
-        """Aᵀ (c m)."""
         override = getattr(at.layer, "divisor_override", None)
         if override:
             return self._transpose(at.layer, at.params, at.x, m / override)

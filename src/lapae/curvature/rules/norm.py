@@ -33,7 +33,6 @@ class BatchNorm(Rule):
         return (x - self._channels(layer.running_mean, x)) * self._inverse_deviation(layer, x)
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
-        """scale * t."""
         return t * self._scale(at.layer, at.params, at.x)
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
