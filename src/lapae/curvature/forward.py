@@ -93,16 +93,14 @@ def n_features(x: Tensor) -> int:
     return math.prod(x.shape[1:])
 
 
-def record(
-    module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False
-) -> Forward | Call:
+def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Forward | Call:
     """Run any module on x (B, *in), at its own weights or at `params`, and keep what the curvature needs.
 
     The output carries a gradient where gradients are on, so that one forward pass serves the loss and the curvature. A
     module that can be walked gives its layers, any other one its call as a whole.
     """
     layers = _walkable(module)
-    return call(module, x, params) if layers is None else _run_places(layers, module, x, params, lean)
+    return call(module, x, params) if layers is None else _run_places(layers, module, x, params, lean=False)
 
 
 def begin(

@@ -107,8 +107,8 @@ class Laplace(Method):
         return replace(found, params={name: p for name, p in found.params.items() if name not in self.known})
 
     def run_at_mean(self, x: Tensor) -> Forward | Call:
-        """The forward pass at the mean, for the curvature of every weight: the posterior is over frozen ones too."""
-        with self._unfrozen():
+        """The forward pass at the mean, for the curvature of every weight."""
+        with self.unfrozen():
             if self.hessian != "sketch":
                 return self.run(x)
             free = {name: p.detach().requires_grad_() for name, p in self.network.named_parameters()}
@@ -116,16 +116,17 @@ class Laplace(Method):
 
     def walk(self, x: Tensor) -> Forward:
         """The layers of the forward pass at the mean; an error names one that has no rule."""
-        with self._unfrozen():
+        with self.unfrozen():
             return walk(self.network, x)
 
     def begin(self, x: Tensor) -> Forward | Work:
         """The same, or where the network cannot be walked what it is to do."""
-        with self._unfrozen():
+        with self.unfrozen():
             return begin(self.network, x)
 
     @contextmanager
-    def _unfrozen(self) -> Iterator[None]:
+    def unfrozen(self) -> Iterator[None]:
+        """All weights require a gradient: the posterior is over frozen ones too."""
         trains = [p.requires_grad for p in self.network.parameters()]
         self.network.requires_grad_(True)
         try:

@@ -38,7 +38,7 @@ def adapt(network: Modules | nn.Module, shape: Shape) -> Modules:
     if isinstance(network, nn.Module):
         network = halves(network, shape)
     encoder, decoder = network
-    with _evaluating(encoder, decoder), torch.no_grad():
+    with in_eval_mode(encoder, decoder), torch.no_grad():
         x = _zeros(encoder, shape)
         try:
             given = encoder(x)
@@ -117,7 +117,7 @@ def halves(model: nn.Module, shape: Shape) -> Modules:
             f"expected a model that can encode and decode, or a pair of modules, got {type(model).__name__}"
         )
     encoder, decoder = (Verb(copy.deepcopy(model), verb) for verb in ("encode", "decode"))
-    with _evaluating(encoder, decoder):
+    with in_eval_mode(encoder, decoder):
         code = code_of(_keep_used(encoder, _zeros(encoder, shape), code_of)).detach()
         _keep_used(decoder, code, tensor_of)
     return encoder, decoder
@@ -169,7 +169,7 @@ def _zeros(module: nn.Module, shape: Shape) -> Tensor:
 
 
 @contextmanager
-def _evaluating(*modules: nn.Module) -> Iterator[None]:
+def in_eval_mode(*modules: nn.Module) -> Iterator[None]:
     """Evaluation mode; every module gets its own mode back."""
     modes = [(m, m.training) for module in modules for m in module.modules()]
     try:

@@ -35,11 +35,6 @@ class Components:
     variances: Tensor
     """(K,), decreasing."""
 
-    def error(self, x: Tensor) -> float:
-        """Mean squared error per datum, summed over features, of x (n, …) projected and back; missing values are 0."""
-        gap = x.flatten(1).to(self.mean.dtype).nan_to_num() - self.mean
-        return float((gap - gap @ self.vectors @ self.vectors.T).square().sum(1).mean())
-
 
 def principal_components(x: Tensor, k: int) -> Components:
     """Of x (n, …), with missing values as 0; a random sample of many data serves for all."""
@@ -85,15 +80,14 @@ def largest(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def start_at_principal_components(network: nn.Module, x: Tensor) -> Components | None:
+def start_at_principal_components(network: nn.Module, x: Tensor) -> None:
     """Give the linear paths of an autoencoder, where it has them, the principal components of x (n, …).
 
     Inputs of the encoder beyond the features of x (a mask) get weights of 0.
     """
-    paths = [_linear_path(network.get_submodule(half)) for half in ("encoder", "decoder")]
-    if paths[0] is None or paths[1] is None:
-        return None
-    down, up = paths[0], paths[1]
+    down, up = (_linear_path(network.get_submodule(half)) for half in ("encoder", "decoder"))
+    if down is None or up is None:
+        return
     found = principal_components(x, down.out_features)
     scale = found.variances.clamp_min(LEAST * float(found.variances.max()) + 1e-12).sqrt()
     k, d = found.vectors.shape[1], len(found.mean)
@@ -106,7 +100,6 @@ def start_at_principal_components(network: nn.Module, x: Tensor) -> Components |
     down.bias[..., :k] = -(inward @ found.mean).to(down.bias)
     up.weight[..., :k] = outward.to(up.weight)
     up.bias.copy_(found.mean)
-    return found
 
 
 def _linear_path(half: nn.Module) -> nn.Linear | None:

@@ -5,11 +5,11 @@ Shapes: S draws, G codes of K dimensions; decoded data are (G, *shape), in the m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lapae.curvature.call import Call
 from lapae.curvature.forward import record
@@ -18,7 +18,7 @@ from lapae.methods.laplace import Laplace
 from lapae.predict.closed_form import weight_variances
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.moments import push
-from lapae.predict.prediction import Progress
+from lapae.predict.prediction import under
 from lapae.predict.statistics import Moments, expected
 
 GROUP = 10
@@ -40,15 +40,7 @@ class Decoded:
         return self.deviation.flatten(1).sum(1)
 
 
-def decode(
-    method: Method,
-    z: Tensor,
-    *,
-    n_samples: int | None = 50,
-    seed: int = 0,
-    batch_size: int = 64,
-    progress: Progress | None = None,
-) -> Decoded:
+def decode(method: Method, z: Tensor, *, n_samples: int | None = 50, seed: int = 0, batch_size: int = 64) -> Decoded:
     """What the decoders say at codes z (G, K).
 
     Members of an ensemble have a latent space each, so that a code means something to one of them alone: codes are then
@@ -60,68 +52,44 @@ def decode(
         n_samples: networks to draw; None for one pass that carries a variance (`moments`), of a method that has it.
         seed: of the draws.
         batch_size: codes decoded at a time.
-        progress: called with the number of (network, code) pairs done.
     """
     weight = next(method.parameters())
     batches = z.to(weight.device, weight.dtype).split(batch_size)
     with evaluating(method, GROUP * min(batch_size, len(z))):
-        decoded = _one_pass if n_samples is None else _sampled
-        mean, variance = zip(*decoded(method, batches, n_samples, seed, progress), strict=True)
+        found = _one_pass(method, batches) if n_samples is None else _sampled(method, batches, n_samples, seed)
+    mean, variance = zip(*found, strict=True)
     return Decoded(torch.cat(mean).cpu(), torch.cat(variance).sqrt().cpu())
 
 
-def _sampled(
-    method: Method, batches: Sequence[Tensor], n_samples: int | None, seed: int, progress: Progress | None
-) -> list[tuple[Tensor, Tensor]]:
+def _sampled(method: Method, batches: Sequence[Tensor], n_samples: int, seed: int) -> list[tuple[Tensor, Tensor]]:
     """Mean and variance of each batch over networks that are drawn once."""
     means, noises = [Moments() for _ in batches], [torch.zeros_like(batch[0, 0]) for batch in batches]
     n = 0
-    for draws, size in _networks(method, n_samples or 1, seed):
+    for draws, size in _networks(method, n_samples, seed):
         n += size
         for i, batch in enumerate(batches):
             output = draws.decode(batch[None])
             means[i].add(expected(method.likelihood, output))
             if output.var is not None:
                 noises[i] = noises[i] + output.var.sum(0)
-            if progress:
-                progress(size * len(batch))
     return [(found.mean, found.variance + noise / n) for found, noise in zip(means, noises, strict=True)]
 
 
-def _one_pass(
-    method: Method, batches: Sequence[Tensor], n_samples: int | None, seed: int, progress: Progress | None
-) -> list[tuple[Tensor, Tensor]]:
+def _one_pass(method: Method, batches: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Mean and variance of each batch by `moments`."""
     if not isinstance(method, Laplace):
         raise ValueError(f"one pass needs a posterior over weights (online, posthoc), got {type(method).__name__}")
-    decoder, likelihood = method.network.decoder, method.likelihood
-    variances = {
-        name.removeprefix("decoder."): value
-        for name, value in weight_variances(method).items()
-        if name.startswith("decoder.")
-    }
+    likelihood, variances = method.likelihood, under("decoder", weight_variances(method))
     found = []
     for batch in batches:
-        output, var = pushed(decoder, batch, variances)
-        found.append((likelihood.mean(output), likelihood.variance_of_mean(output, var)))
-        if progress:
-            progress(len(batch))
+        with method.unfrozen():
+            tape = record(method.network.decoder, batch)
+        if isinstance(tape, Call):
+            raise ValueError("one pass needs layers that all have a rule: draw networks instead")
+        var = push(tape.nodes, None, variances)
+        var = torch.zeros_like(tape.output) if var is None else var
+        found.append((likelihood.mean(tape.output), likelihood.variance_of_mean(tape.output, var)))
     return found
-
-
-def pushed(module: nn.Module, x: Tensor, variances: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Output of `module` at x and its variance, from the variances of its weights."""
-    trains = [p.requires_grad for p in module.parameters()]
-    module.requires_grad_(True)  # frozen weights are uncertain too
-    try:
-        tape = record(module, x)
-    finally:
-        for parameter, flag in zip(module.parameters(), trains, strict=True):
-            parameter.requires_grad_(flag)
-    if isinstance(tape, Call):
-        raise ValueError("one pass needs layers that all have a rule: draw networks instead")
-    var = push(tape.nodes, None, variances)
-    return tape.output, torch.zeros_like(tape.output) if var is None else var
 
 
 def n_decoders(method: Method, n_samples: int | None) -> int:

@@ -201,14 +201,13 @@ def _known(copula: Copula, rows: Tensor, guess: Guess, groups: Tensor) -> dict[s
     return {"scores": scores, "linear": copula.from_others(scores), "network": network}
 
 
-def fit_donors(rows: Tensor, guess: Guess, groups: Sequence[int], seed: int = 0) -> Donors:
+def fit_donors(rows: Tensor, guess: Guess, groups: Sequence[int]) -> Donors:
     """Learn which rows are alike.
 
     Args:
         rows: training data (n, D) in the model's space; NaN is missing.
         guess: what the network expects.
         groups: the column of each feature.
-        seed: of what is hidden, and of the order of training.
     """
     rows = rows[:MOST_ROWS]
     columns = torch.as_tensor(groups)
@@ -216,7 +215,7 @@ def fit_donors(rows: Tensor, guess: Guess, groups: Sequence[int], seed: int = 0)
     known = _known(copula, rows, guess, columns)
     d = rows.shape[1]
     start = torch.full((d, 2 * d), math.log(3 / d)), torch.tensor([[-1.0, 0.0]]).repeat(d, 1)
-    metric, own = _learn(copula, rows, known, guess, columns, start, torch.Generator().manual_seed(seed))
+    metric, own = _learn(copula, rows, known, guess, columns, start, torch.Generator().manual_seed(0))
     alone = (columns[:, None] != columns).to(rows.dtype).repeat(1, 2)
     return Donors(
         copula,

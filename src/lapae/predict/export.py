@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 OPSET = 20
+"""Version of the operators."""
 OUTPUTS = ("reconstruction", "low", "high", "deviation", "code", "code_deviation", "score", "p_value", "flag")
 
 
@@ -96,13 +97,12 @@ class Pipeline(nn.Module):
         return x[:, 0] if layout == "gray" else x.movedim(1, -1) if layout == "last" else x
 
 
-def export(model: Model, path: str | Path, *, opset: int = OPSET) -> None:
+def export(model: Model, path: str | Path) -> None:
     """Write `model` as an ONNX graph to `path`.
 
     Args:
         model: a calibrated one whose predictive is `moments`.
         path: a file that ends in .onnx.
-        opset: version of the operators.
     """
     try:
         import onnx
@@ -121,7 +121,7 @@ def export(model: Model, path: str | Path, *, opset: int = OPSET) -> None:
             pipeline,
             given,
             dynamo=True,
-            opset_version=opset,
+            opset_version=OPSET,
             input_names=names,
             output_names=list(OUTPUTS),
             dynamic_shapes=({0: torch.export.Dim("n")}, {}, {}),

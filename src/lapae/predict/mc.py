@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lapae.curvature.memory import within_memory
 from lapae.methods.base import Method
+from lapae.models.adapt import in_eval_mode
 from lapae.models.threads import few_threads
 from lapae.predict.prediction import Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
 from lapae.predict.statistics import Statistics
@@ -39,14 +40,9 @@ def n_distinct(method: Method, n_samples: int) -> int:
 @contextmanager
 def evaluating(method: Method, rows: int | None = None) -> Iterator[None]:
     """No gradients, evaluation mode, and as many threads as passes of `rows` data are worth; then all as it was."""
-    modes = [(module, module.training) for module in method.modules()]
-    method.eval()
-    try:
-        with torch.no_grad(), nullcontext() if rows is None else few_threads(method, rows):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    threads = nullcontext() if rows is None else few_threads(method, rows)
+    with in_eval_mode(method), torch.no_grad(), threads:
+        yield
 
 
 def predict_blocks(
