@@ -65,8 +65,9 @@ def work(module: nn.Module, x: Tensor, values: Mapping[str, Tensor] | None = Non
 
 def checked(module: nn.Module) -> Stateless:
     """A module that treats data independently, to be called many times as it is now."""
-    check_independent(module)
-    return Stateless(module)
+    stateless = Stateless(module)
+    check_independent(stateless.layers)
+    return stateless
 
 
 def _work(module: Stateless, x: Tensor, values: Mapping[str, Tensor] | None) -> Work:
@@ -124,9 +125,9 @@ def check_values(own: Mapping[str, Tensor], values: Mapping[str, Tensor] | None)
         raise ValueError(f"params lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}")
 
 
-def check_independent(module: nn.Module) -> None:
+def check_independent(layers: Mapping[str, nn.Module]) -> None:
     """ValueError where a layer couples the data, or is random, in the mode that it is in."""
-    for name, layer in module.named_modules():
+    for name, layer in layers.items():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
             reason = "batch statistics couple the data; call .eval() on a layer that tracks running statistics"
         elif layer.training and _drops(layer):
