@@ -66,7 +66,8 @@ def plain_name(requirement: str) -> str:
 def test_the_wheel_works_where_the_repository_is_not(dist, tmp_path):
     with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
         wheel.extractall(tmp_path / "installed")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    paths = [str(tmp_path / "installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     where = "import lapae, lapae_paper; print(lapae.__file__, lapae_paper.__file__)"
 
     def run(*words: str) -> str:
