@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Every package with its hash, wheels alone: nothing is resolved, built or run while it is installed.
+LOCKED := $(PIP) --no-deps --require-hashes --only-binary :all: -r
+# By version: a CPU build where the index has one, else one for CUDA with packages of its own. The rest is locked.
+TORCH := torch==2.13.0
 # What is imported is compiled then, and kept: a tenth of what is installed.
 unexport PYTHONDONTWRITEBYTECODE
-# Oracles and peers. They ask for torchvision but run without it, hence --no-deps.
-PEERS := backpack-for-pytorch laplace-torch curvlinops-for-pytorch asdfghjkl unfoldNd linear_operator ivon-opt
-CODE := src tests benchmarks examples docs/hooks.py docs/notebooks.py docs/images
+CODE := src tests benchmarks examples requirements docs/hooks.py docs/notebooks.py docs/images
 
 .PHONY: demo test test-slow lint format bench docs clean
 
@@ -30,7 +32,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format $(CODE)
 
 # The guide and the API reference, into site/index.html. Any broken link fails.
-docs: $(VENV)/.docs
+docs: $(VENV)/.dev
 	$(BIN)/mkdocs build
 
 bench: $(VENV)/.dev
@@ -40,18 +42,11 @@ bench: $(VENV)/.dev
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e .
-	@touch $@
-
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[dev]'
-	$(PIP) --no-deps $(PEERS)
+$(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
+	$(LOCKED) $<
+	$(PIP) $(TORCH)
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.run $@
-
-$(VENV)/.docs: $(VENV)/.run
-	$(PIP) -e '.[docs]'
-	@touch $@
 
 clean:
 	rm -rf $(VENV) site build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache

@@ -3,8 +3,8 @@
     python benchmarks/sketch_quality.py --data DATA --out benchmarks/results/sketch_quality.jsonl
 
 An online posterior on the paper's dense network (MNIST) and on a small convolutional one (FashionMNIST); each set is
-told from the other by four scores (`lapae eval ood`). `--networks paper-fashion` is the paper's, for a GPU. Rows that
-are in the file already are not run again.
+told from the other by four scores (`lapae eval ood`). `--networks paper-fashion paper-celeba` are the paper's, for a
+GPU; faces are told from FashionMNIST, enlarged. Rows that are in the file already are not run again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from lapae.config import DataConfig, ModelConfig, TrainConfig
 from lapae.fit import fit
@@ -26,23 +27,46 @@ NETWORKS = {
     "paper-mnist": ("mnist", "fashion_mnist", ModelConfig(network="paper-mnist")),
     "conv": ("fashion_mnist", "mnist", ModelConfig(network="conv", channels=(8, 16), hidden=(128,))),
     "paper-fashion": ("fashion_mnist", "mnist", ModelConfig(network="paper-fashion")),
+    "paper-celeba": ("celeba", "fashion_mnist", ModelConfig(network="paper-celeba")),
 }
 HESSIANS = ("approx", "mc", "sketch", "bottleneck")
 TESTED, NETWORKS_DRAWN = 2000, 50
+
+
+def enlarged(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Grey images (n, 1, h, w) of at most half that size, twice as large in a black frame: (n, *shape)."""
+    x = x.repeat(2, 2).repeat(2, 3)
+    border = [
+        (0, 0),
+        (0, 0),
+        *(((a - b) // 2, a - b - (a - b) // 2) for a, b in zip(shape[1:], x.shape[2:], strict=True)),
+    ]
+    return np.pad(x, border).repeat(shape[0], 1)
 
 
 def measure(args: argparse.Namespace, network: str, hessian: str, seed: int) -> dict[str, float]:
     from lapae.data import load
 
     inside, outside, model = NETWORKS[network]
-    train = TrainConfig(epochs=args.epochs, batch_size=100, seed=seed, device=args.device, verbose=False)
+    train = TrainConfig(
+        epochs=args.epochs,
+        batch_size=100,
+        learning_rate=args.learning_rate,
+        seed=seed,
+        device=args.device,
+        verbose=False,
+    )
     data = DataConfig(source=inside, data_dir=str(args.data))
     made = fit(trial(data, model, train, "online", hessian=hessian).config)
     own, other = (load(name, data_dir=args.data) for name in (inside, outside))
+    if own.shape == other.shape:
+        others = batches(replace(made, space=other.space), other.test, TESTED)
+    else:
+        others = torch.from_numpy(made.space.convert(enlarged(other.test.x[:TESTED], own.shape)))
     found = detect(
         made.method,
         batches(made, own.test, TESTED),
-        {"outside": batches(replace(made, space=other.space), other.test, TESTED)},
+        {"outside": others},
         batches(made, own.train, TESTED),
         n_samples=NETWORKS_DRAWN,
         n_bootstrap=2,
@@ -58,15 +82,17 @@ def main() -> None:
     parser.add_argument("--hessians", nargs="+", default=list(HESSIANS), choices=HESSIANS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     lines = args.out.read_text("utf-8").splitlines() if args.out.exists() else []
-    done = {(row["network"], row["hessian"], row["seed"], row["epochs"]) for row in map(json.loads, lines)}
+    names = ("network", "hessian", "seed", "epochs", "learning_rate")
+    done = {tuple(row.get(name, 1e-3) for name in names) for row in map(json.loads, lines)}
     for seed in args.seeds:
         for network in args.networks:
             for hessian in args.hessians:
-                key = {"network": network, "hessian": hessian, "seed": seed, "epochs": args.epochs}
+                key = dict(zip(names, (network, hessian, seed, args.epochs, args.learning_rate), strict=True))
                 if tuple(key.values()) in done:
                     continue
                 row = {**key, **{name: round(v, 5) for name, v in measure(args, network, hessian, seed).items()}}

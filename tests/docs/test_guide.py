@@ -9,6 +9,7 @@ from pages import PAGES, ROOT, Block, blocks
 
 from lapae.cli import main
 from lapae.curvature.rules.base import _RULES
+from lapae.predict.export import can_export
 
 
 def run(block: Block, names: dict) -> None:
@@ -35,6 +36,8 @@ def run(block: Block, names: dict) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, request):
+    if page.name == "export.md" and not can_export():
+        pytest.skip("export needs a later release of torch")
     if page.name != "README.md":
         request.getfixturevalue("short")
     monkeypatch.chdir(tmp_path)

@@ -61,8 +61,9 @@ class Call(Work):
 
 def checked(module: nn.Module) -> Stateless:
     """A module that treats data independently, to be called many times as it is now."""
-    check_independent(module)
-    return Stateless(module)
+    stateless = Stateless(module)
+    check_independent(stateless.layers)
+    return stateless
 
 
 def work(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Work:
@@ -120,9 +121,9 @@ def check_values(own: Mapping[str, Tensor], values: Mapping[str, Tensor] | None)
         raise ValueError(f"params lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}")
 
 
-def check_independent(module: nn.Module) -> None:
+def check_independent(layers: Mapping[str, nn.Module]) -> None:
     """ValueError where a layer couples the data, or is random, in the mode that it is in."""
-    for name, layer in module.named_modules():
+    for name, layer in layers.items():
         reason = couples(layer)
         if reason:
             raise ValueError(f"layer {name!r}, {layer}: {reason}")

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 OPSET = 20
 """Version of the operators."""
+TORCH = (2, 13)
+"""The first release that exports: `torch.export` of earlier ones cannot record an index that is computed."""
 OUTPUTS = ("reconstruction", "low", "high", "deviation", "code", "code_deviation", "score", "p_value", "flag")
 
 
@@ -97,6 +99,11 @@ class Pipeline(nn.Module):
         return x[:, 0] if layout == "gray" else x.movedim(1, -1) if layout == "last" else x
 
 
+def can_export() -> bool:
+    """Whether this release of torch exports."""
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= TORCH
+
+
 def export(model: Model, path: str | Path) -> None:
     """Write `model` as an ONNX graph to `path`.
 
@@ -109,6 +116,8 @@ def export(model: Model, path: str | Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ConfigError("export needs onnx and onnxscript: pip install 'lapae[export]'") from error
+    if not can_export():
+        raise ConfigError(f"export needs torch {TORCH[0]}.{TORCH[1]} or later, this is {torch.__version__}")
     place = Path(path)
     if place.suffix != ".onnx":
         raise ConfigError(f"{place}: expected a file that ends in .onnx")

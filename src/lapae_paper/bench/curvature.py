@@ -1,6 +1,6 @@
 """`lapae bench curvature`: time and memory of every GGN approximation, beside a forward plus backward pass and peers.
 
-Two parts. The table: three networks, every method, as multiples of a forward plus backward pass of the same network
+Two parts. The table: every method on some networks, as multiples of a forward plus backward pass of the same network
 in the same process, taking turns. The figure (the paper's figure 7): five convolutions of three channels, time and
 memory against the side of the image, each method until it meets a limit; slopes are fitted to the larger images, in
 logarithms of time or memory and of pixels, so that 1 is linear and 2 quadratic.
@@ -12,10 +12,10 @@ import json
 import math
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -26,10 +26,10 @@ from lapae_paper.bench.limited import OURS, Case, Limits, run_limited, today
 from lapae_paper.bench.peers import installed_peers
 
 TABLE_SIZES = (8, 32, 96)
-NOT_SENSIBLE = {("dense", "block"), ("fashion", "block"), ("fashion", "exact"), ("fashion", "kfac exact")} | {
-    ("kl", method) for method in ("block", "exact", "kfac exact")
+NOT_SENSIBLE = {("dense", "block"), ("kl", "bottleneck")} | {
+    (network, method) for network in ("fashion", "celeba", "kl") for method in ("block", "exact", "kfac exact")
 }
-"""Blocks of a million weights, and exact methods that take minutes per batch: left out of the table."""
+"""Blocks of a million weights, exact methods and a code of 512 numbers that take minutes per batch: left out."""
 
 
 SIZED = ("convolutions", "autoencoder")
@@ -49,7 +49,12 @@ class CurvatureBench:
     peers: bool = True
     """Run BackPACK, curvlinops and laplace-torch too, where installed."""
     table: bool = True
-    """Three networks, every method."""
+    """Every method on some networks."""
+    networks: tuple[Literal["dense", "fashion", "celeba", "kl"], ...] = ("dense", "fashion", "kl")
+    """Of the table, beside five convolutions: dense, fashion and celeba, the paper's, and kl, AutoencoderKL of
+    diffusers, where that is installed."""
+    batch_size: int | None = None
+    """Data at a time; where not given 64 of small images and vectors, 8 of others."""
     figure: bool = True
     """Time and memory against the size of the image."""
     sizes: tuple[int, ...] = (8, 16, 32, 48, 64, 96, 128)
@@ -98,10 +103,11 @@ def run(options: CurvatureBench) -> dict[str, Any]:
 def _cases(method: str, options: CurvatureBench) -> list[Case]:
     cases = []
     if options.table:
-        networks = ("dense", "fashion", *(("kl",) if find_spec("diffusers") else ()))
+        networks = [network for network in options.networks if network != "kl" or find_spec("diffusers")]
         cases += [Case(network) for network in networks if (network, method) not in NOT_SENSIBLE]
     sizes = sorted({*(options.sizes if options.figure else ()), *(TABLE_SIZES if options.table else ())})
-    return cases + [Case("autoencoder" if method == "bottleneck" else "convolutions", size) for size in sizes]
+    cases += [Case("autoencoder" if method == "bottleneck" else "convolutions", size) for size in sizes]
+    return [replace(case, batch_size=options.batch_size) for case in cases]
 
 
 def machine(options: CurvatureBench) -> str:
@@ -126,14 +132,14 @@ def line(row: dict[str, Any]) -> str:
 
 def table(rows: list[dict[str, Any]], options: CurvatureBench) -> str:
     """Markdown: multiples of a forward plus backward pass; in brackets on a shared forward pass; then memory."""
-    columns = [("dense", 28), ("fashion", 28), *(("convolutions", size) for size in TABLE_SIZES), ("kl", 28)]
-    heads = ["dense", "fashion", *(f"5 convolutions {s}x{s}" for s in TABLE_SIZES), "AutoencoderKL"]
-    if not any(row["network"] == "kl" for row in rows):
-        columns, heads = columns[:-1], heads[:-1]
+    heads = {(name, 28): "AutoencoderKL" if name == "kl" else name for name in options.networks}
+    heads |= {("convolutions", size): f"5 convolutions {size}x{size}" for size in TABLE_SIZES}
+    met = {(row["network"], row["size"]) for row in rows}
+    heads = {column: head for column, head in heads.items() if column in met}
     found = {(row["method"], row["network"], row["size"]): row for row in rows}
-    lines = ["| method | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    lines = ["| method | " + " | ".join(heads.values()) + " |", "|---" * (len(heads) + 1) + "|"]
     for method in dict.fromkeys(row["method"] for row in rows):
-        cells = [_cell(found.get((method, *column))) for column in columns]
+        cells = [_cell(found.get((method, *column))) for column in heads]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     legend = "Times as multiples of a forward plus backward pass (on a shared forward pass); memory likewise."
     return f"{machine(options)}\n{legend}\n\n" + "\n".join(lines)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lapae.curvature import blocks, call, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac, record
 from lapae.curvature.likelihoods import Gaussian
-from lapae.models import Autoencoder, mlp, paper_fashion
+from lapae.models import Autoencoder, mlp, paper_celeba, paper_fashion
 from lapae.models.adapt import adapt
 from lapae_paper.bench.measure import Work, peak_bytes, seconds_of, take_turns, typical
 from lapae_paper.bench.peers import installed_peers
@@ -27,25 +27,31 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Case:
-    """A network: dense, fashion, kl, convolutions, or these with a code of two numbers in their middle (autoencoder).
+    """A network: dense, fashion, celeba, kl, convolutions, or these with a code of two numbers in their middle
+    (autoencoder).
 
-    The last two come with the side of their images. The third is a small AutoencoderKL of diffusers, with attention,
-    group normalisation and skip connections, on images of 32x32.
+    The last two come with the side of their images. `kl` is a small AutoencoderKL of diffusers, with attention, group
+    normalisation and skip connections, on images of 32x32.
     """
 
     network: str
     size: int = 28
+    batch_size: int | None = None
+    """Data at a time; where not given 64 of small images and vectors, 8 of others."""
 
     def build(self, device: torch.device) -> tuple[nn.Module, Tensor]:
         torch.manual_seed(0)
+        many, few = self.batch_size or 64, self.batch_size or 8
         if self.network == "dense":
-            module, x = mlp((784,), 2), torch.rand(64, 784)
+            module, x = mlp((784,), 2), torch.rand(many, 784)
         elif self.network == "fashion":
-            module, x = paper_fashion(), torch.rand(64, 1, 28, 28)
+            module, x = paper_fashion(), torch.rand(many, 1, 28, 28)
+        elif self.network == "celeba":
+            module, x = paper_celeba(), torch.rand(few, 3, 64, 64)
         elif self.network == "kl":
-            module, x = autoencoder_kl(), torch.rand(8, 3, 32, 32)
+            module, x = autoencoder_kl(), torch.rand(few, 3, 32, 32)
         else:
-            x = torch.rand(8, 3, self.size, self.size)
+            x = torch.rand(few, 3, self.size, self.size)
             layers: list[nn.Module] = []
             for _ in range(5):
                 layers += [nn.Conv2d(3, 3, 3, padding=1), nn.Tanh()]
