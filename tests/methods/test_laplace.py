@@ -85,6 +85,16 @@ def test_weights_of_draws_spread_as_the_posterior_says(hessian):
     assert_close(stacked.var(0), variance, rtol=0.15, atol=0)
 
 
+def test_the_posterior_can_be_taken_elsewhere(tmp_path):
+    from lapae.posterior import WeightPosterior
+
+    method = finished("kfac")
+    method.weight_posterior().save(tmp_path / "q")
+    loaded = WeightPosterior.load(tmp_path / "q")
+    assert_close(loaded.entropy(), method.weight_posterior().entropy())
+    assert loaded.precision.transposed == {"decoder.3.weight"}
+
+
 def test_in_float32():
     method = finished("approx").float()
     assert method.draw([0]).encode(data()[None]).dtype == torch.float32

@@ -24,7 +24,7 @@ from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method, Point
 from lapae.methods.weights import WeightDraws
 from lapae.models import Autoencoder
-from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision
+from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
 from lapae.posterior.noise import fill_normal, normal
 from lapae.posterior.uncertain import known_weights
 
@@ -160,6 +160,10 @@ class Laplace(Method):
 
     def draw_mean(self) -> Draws:
         return Point(self.network)
+
+    def weight_posterior(self) -> WeightPosterior:
+        """The posterior as a thing of its own, to sample, save or take elsewhere."""
+        return WeightPosterior(dict(self.network.named_parameters()), self.posterior)
 
 
 def prior_scales(network: nn.Module, scale: str) -> list[float]:

@@ -2,6 +2,7 @@
 
 from lapae.posterior.block import BlockPrecision
 from lapae.posterior.evidence import log_marginal_likelihood, maximise
+from lapae.posterior.gaussian import WeightPosterior
 from lapae.posterior.kron import KronPrecision
 from lapae.posterior.precision import DiagonalPrecision, Precision
 from lapae.posterior.update import RULES, UpdateRule, update_rule
@@ -13,6 +14,7 @@ __all__ = [
     "KronPrecision",
     "Precision",
     "UpdateRule",
+    "WeightPosterior",
     "log_marginal_likelihood",
     "maximise",
     "update_rule",

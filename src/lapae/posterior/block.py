@@ -68,6 +68,12 @@ class BlockPrecision(Precision):
         values, vectors = self._factor(list(self.layers).index(layer))
         return (torch.cat([gradients[name] for name in self.layers[layer]], dim=-1) @ vectors) * values.rsqrt()
 
+    def quadratic(self, delta: Tensor) -> Tensor:
+        """Σ over layers of deltaᵀ block delta."""
+        factors = (self._factor(i) for i in range(len(self.layer_sizes)))
+        parts = zip(factors, delta.split(self.layer_sizes, dim=-1), strict=True)
+        return torch.stack([((d @ vectors).square() * values).sum(-1) for (values, vectors), d in parts]).sum(0)
+
     def eigenvalues(self) -> dict[str, Tensor]:
         return {layer: torch.linalg.eigvalsh(self.block(i)).clamp_min(0) for i, layer in enumerate(self.layers)}
 

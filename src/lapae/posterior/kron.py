@@ -92,15 +92,15 @@ class KronPrecision(Precision):
                 self._eigen.append((u, v, g.clamp_min(0)[:, None] * a.clamp_min(0)))
         return self._eigen
 
-    def _rotated(self, i: int, part: Tensor) -> Tensor:
-        """Uᵀ M V / √precision, M the matrix that a part (…, n) of parameter i is: (…, out, in)."""
+    def _rotated(self, i: int, part: Tensor, power: float = -0.5) -> Tensor:
+        """Uᵀ M V precision^power, M the matrix that a part (…, n) of parameter i is: (…, out, in)."""
         name, lead = list(self.shapes)[i], part.shape[:-1]
         out, columns = self._matrix_shape(name)
         if name in self.transposed:
             part = part.reshape(*lead, -1, out, columns // self.shapes[name][0]).transpose(-3, -2)
         u, v, values = self._factors()[i]
         precision = (values + self.prior[i]) / self.temperature
-        return u.T @ part.reshape(*lead, out, columns) @ v * precision.rsqrt()
+        return u.T @ part.reshape(*lead, out, columns) @ v * precision**power
 
     def scale_noise(self, eps: Tensor) -> Tensor:
         """U (Uᵀ eps V / √values) Vᵀ: the same whichever eigenvectors a device finds."""
@@ -117,6 +117,11 @@ class KronPrecision(Precision):
         """Uᵀ g V / √values."""
         names = list(self.shapes)
         return torch.cat([self._rotated(names.index(name), g).flatten(-2) for name, g in gradients.items()], dim=-1)
+
+    def quadratic(self, delta: Tensor) -> Tensor:
+        """Σ values (Uᵀ delta V)²."""
+        parts = enumerate(delta.split(self.sizes, dim=-1))
+        return torch.stack([self._rotated(i, part, 0.5).square().sum((-2, -1)) for i, part in parts]).sum(0)
 
     def eigenvalues(self) -> dict[str, Tensor]:
         """Products of the factors' eigenvalues, by parameter."""

@@ -126,6 +126,10 @@ class Precision(nn.Module):
         """
 
     @abstractmethod
+    def quadratic(self, delta: Tensor) -> Tensor:
+        """deltaᵀ precision delta: (…, P) -> (…)."""
+
+    @abstractmethod
     def eigenvalues(self) -> dict[str, Tensor]:
         """Eigenvalues of H, {parameter or layer name: (n,)}; δ shifts them."""
 
@@ -179,6 +183,10 @@ class DiagonalPrecision(Precision):
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
         precision = self.split(self.diagonal())
         return torch.cat([g * precision[name].reshape(-1).rsqrt() for name, g in gradients.items()], dim=-1)
+
+    def quadratic(self, delta: Tensor) -> Tensor:
+        """Σ precision delta²."""
+        return (self.diagonal() * delta.square()).sum(-1)
 
     def eigenvalues(self) -> dict[str, Tensor]:
         """The diagonal, by parameter."""
