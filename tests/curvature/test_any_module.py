@@ -10,6 +10,7 @@ from cases import CASES, seeded
 from narrow import as_a, sure
 from torch import Tensor, nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 from zoo import LIBRARIES, MODULES, Tied, build
 
 from lapae.curvature import (
@@ -17,6 +18,7 @@ from lapae.curvature import (
     UnknownLayerError,
     any_module,
     blocks,
+    collect,
     diagonal,
     ggn_blocks,
     ggn_diagonal,
@@ -165,6 +167,76 @@ def test_a_module_that_loses_a_batch_of_one_is_refused():
         ggn_diagonal(Squeezed(), torch.randn(3, 5), method="exact")
 
 
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 4), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = checkpoint(lambda t: torch.tanh(self.first(t)), x, use_reentrant=False)
+        return self.second(inside)
+
+
+def test_gradient_checkpointing_is_named_and_sketched():
+    module, x = Checkpointed().double(), torch.randn(3, 5, dtype=torch.float64)
+    with pytest.raises(ValueError, match="gradient checkpointing"):
+        ggn_diagonal(module, x, method="exact")
+    drawn = ggn_diagonal(module, x, method="sketch", n_samples=4000, generator=torch.Generator().manual_seed(0))
+    expected = reference.ggn_diagonal(nn.Sequential(module.first, nn.Tanh(), module.second), x)
+    for got, right in zip(drawn.values(), expected.values(), strict=True):
+        assert_close(got.sum(), right.sum(), rtol=0.1, atol=0)
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=4)
+
+
+@pytest.mark.parametrize("method", ["exact", "mc", "sketch"])
+def test_complex_parameters_are_refused_by_name(method):
+    with pytest.raises(ValueError, match=r"parameter 'filter' is complex.*view_as_complex"):
+        ggn_diagonal(Complex(), torch.randn(2, 4), method=method)
+
+
+class Experts(nn.Module):
+    """Each datum goes through one of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(6, 2)
+        self.experts = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen, y = self.gate(x).argmax(1), torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            y[chosen == i] = expert(x[chosen == i])
+        return y
+
+
+class Switch(Experts):
+    """The same by asking: the layers of other data have the same shapes, and other weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.gate(x).argmax(1) == 0
+        return torch.cat([self.experts[0 if one else 1](row[None]) for row, one in zip(x, first, strict=True)])
+
+
+@pytest.mark.parametrize("kind", [Experts, Switch])
+def test_data_may_go_through_different_layers(kind):
+    torch.manual_seed(0)
+    module, x = kind().double(), torch.randn(7, 6, dtype=torch.float64)
+    assert 0 < int((module.gate(x).argmax(1) == 0).sum()) < 7
+    blocks = reference.ggn_blocks(module, x)
+    assert_close(ggn_diagonal(module, x, method="exact"), reference.ggn_diagonal(module, x))
+    assert_close(ggn_blocks(module, x), blocks)
+    found = ggn_diagonal(module, x, method="bottleneck", bottleneck="gate")
+    assert all(h.isfinite().all() for h in found.values())
+
+
 @pytest.mark.parametrize("case", CASES[::2], ids=lambda case: case.name)
 def test_networks_that_can_be_walked_say_the_same(case):
     """The two ways have nothing in common but the extraction of a layer's own gradients."""
@@ -172,8 +244,6 @@ def test_networks_that_can_be_walked_say_the_same(case):
     task, budget, likelihood = work(module, x), 1 << 20, Bernoulli()
     assert_close(any_module.diagonal(task, likelihood, None, budget), ggn_diagonal(module, x, likelihood, "exact"))
     assert_close(any_module.blocks(task, likelihood, budget), ggn_blocks(module, x, likelihood))
-    if any(getattr(layer, "groups", 1) > 1 for layer in module.modules()):
-        return
     factors, expected = any_module.kfac(task, likelihood, None, budget), ggn_kfac(module, x, likelihood, n_samples=None)
     assert list(factors) == list(expected)
     for name, factor in expected.items():
@@ -229,8 +299,8 @@ def test_factors_of_a_layer_called_twice_are_those_of_two_layers():
 
 def test_a_block_that_is_too_large_is_said(monkeypatch):
     module, x = build("vit")
-    monkeypatch.setattr(any_module, "LARGEST_BLOCK", 15)
-    with pytest.raises(ValueError, match=r"'positions' is used in other ways.*20 x 20 is too large: freeze it"):
+    monkeypatch.setattr(collect, "LARGEST_BLOCK", 15)
+    with pytest.raises(ValueError, match=r"'positions' is not the weight.*20 x 20 is too large: freeze it"):
         ggn_kfac(module, x)
     module.positions.requires_grad_(False)
     assert "positions" not in ggn_kfac(module, x)

@@ -349,10 +349,17 @@ def test_dropout_that_drops_nothing_may_train(x):
     assert_close(ggn_diagonal(module, x, method="exact"), reference.ggn_diagonal(module, x))
 
 
-def test_kfac_refuses_groups_by_name():
+def test_kfac_takes_the_exact_block_of_a_convolution_with_groups():
     module, x = BY_NAME["conv2d groups"].module(), BY_NAME["conv2d groups"].x()
-    with pytest.raises(ValueError, match=r"layer '0', Conv2d.*without groups"):
-        ggn_kfac(module, x)
+    factors, exact = ggn_kfac(module, x, n_samples=None), reference.ggn_blocks(module, x)["0"]
+    n = module.get_parameter("0.weight").numel()
+    assert_close(factors["0.weight"].block(), exact[:n, :n])
+
+
+def test_kfac_refuses_a_block_that_is_too_large_by_name():
+    module = nn.Sequential(nn.Conv2d(128, 256, 2, groups=2), nn.Flatten())
+    with pytest.raises(ValueError, match=r"parameter '0.weight' is not .* 65,536 x 65,536 is too large"):
+        ggn_kfac(module, torch.randn(1, 128, 2, 2))
 
 
 def test_kfac_takes_the_exact_block_where_there_is_no_matrix():

@@ -12,18 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from lapae.curvature.call import Work
-from lapae.curvature.collect import Kronecker, add, outer
+from lapae.curvature.collect import Kronecker, add, check_whole, outer
 from lapae.curvature.extract import input_factor, output_rows, rows_diagonal
 from lapae.curvature.forms import random_rows, root
 from lapae.curvature.likelihoods import Likelihood
-from lapae.curvature.per_datum import PerDatum, Pulled, leaves_of, per_datum, rows_of_gradients
+from lapae.curvature.per_datum import PerDatum, Pulled, leaves_of, passes, per_datum, rows_of_gradients
 from lapae.curvature.rules import CHUNK_FLOATS, Params, identity_rows
 from lapae.curvature.stateless import functional_call
 
 LARGEST_CODE = 1024
 """Numbers of a code up to which there is a row for each of them, and a matrix between them."""
-LARGEST_BLOCK = 1 << 14
-"""Parameters of a tensor without Kronecker factors up to which its block is held whole."""
 Sampling = tuple[int, torch.Generator | None]
 """How many random rows, and from where."""
 Read = Callable[[Pulled], None]
@@ -116,11 +114,7 @@ def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: 
 
 def _whole(pulled: Pulled, name: str) -> Tensor:
     n = pulled.at.shapes[name].numel()
-    if n > LARGEST_BLOCK:
-        raise ValueError(
-            f"parameter {name!r} is used in other ways than as the weight of a linear layer or a convolution, and has "
-            f"no Kronecker factors; its whole block of {n:,} x {n:,} is too large: freeze it, or take a diagonal method"
-        )
+    check_whole(name, n)
     block = pulled.at.output.new_zeros(n, n)
     _add_block(block, pulled, [name])
     return block
@@ -139,8 +133,8 @@ def bottleneck(task: Work, likelihood: Likelihood, name: str | None, sampling: S
     through, around = one.reaches(one.code), one.reaches(one.output)
     floats = one.row_floats() * n_code + 2 * n_code * (one.output[0].numel() + n_code)
     size = max(1, min(len(task), budget // floats))
-    for part, of_part in _parts(task, likelihood, size):
-        at = per_datum(part, name)
+    for at, data in passes(task, size, name):
+        of_part = likelihood.part(data)
         s = root(_latent_curvature(at, of_part))  # (B, K, K)
         pulled = at.pull(s.permute(2, 0, 1).reshape(n_code, *at.code.shape), at.code)
         for n in through - around:
@@ -194,7 +188,7 @@ def narrowest(task: Work) -> str:
     def note(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: object, output: object) -> None:
             calls[name] = calls.get(name, 0) + 1
-            if isinstance(output, Tensor) and output.is_floating_point():
+            if isinstance(output, Tensor) and output.is_floating_point() and output.numel():
                 sizes.pop(name, None)
                 sizes[name] = output.numel()
 
@@ -220,21 +214,14 @@ def _pull_all(task: Work, likelihood: Likelihood, sampling: Sampling | None, bud
     n_rows = one.output[0].numel() if sampling is None else sampling[0]
     fit = max(1, budget // one.row_floats())  # rows times data
     n_data = max(1, min(len(task), fit))
-    for part, of_part in _parts(task, likelihood, n_data):
-        at = one if len(task) == 1 else per_datum(part)
-        output = at.output.detach()
-        for first, last in ranges(n_rows, max(1, fit // len(part))):
+    for at, data in [(one, slice(None))] if len(task) == 1 else passes(task, n_data):
+        output, of_part = at.output.detach(), likelihood.part(data)
+        for first, last in ranges(n_rows, max(1, fit // len(output))):
             if sampling is None:
                 rows = of_part.hessian_factor(output, identity_rows(output, first, last))
             else:
                 rows = random_rows(of_part, output, last - first, sampling[1], of=n_rows)
             read(at.pull(rows))
-
-
-def _parts(task: Work, likelihood: Likelihood, size: int) -> Iterator[tuple[Work, Likelihood]]:
-    """Some data at a time, and the likelihood of them."""
-    for data in (slice(i, i + size) for i in range(0, len(task), size)):
-        yield task.part(data), likelihood.part(data)
 
 
 def ranges(n: int, size: int) -> Iterator[tuple[int, int]]:

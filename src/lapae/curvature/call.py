@@ -115,7 +115,13 @@ def check_batch(x: Tensor) -> None:
 
 
 def check_values(own: Mapping[str, Tensor], values: Mapping[str, Tensor] | None) -> None:
-    """ValueError where `values` lack a parameter."""
+    """ValueError where `values` lack a parameter, or one is complex."""
+    for name, value in own.items():
+        if value.is_complex():
+            raise ValueError(
+                f"parameter {name!r} is complex, and its curvature would be that of two numbers each: store it as real "
+                "numbers, and call torch.view_as_complex in forward"
+            )
     missing = sorted(own.keys() - values.keys()) if values is not None else []
     if missing:
         raise ValueError(f"params lacks {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}")

@@ -14,6 +14,8 @@ from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Node, leaves
 from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
 
+LARGEST_BLOCK = 1 << 14
+"""Parameters of a tensor without Kronecker factors up to which its block is held whole."""
 S = TypeVar("S", Tensor, "Kronecker")
 
 
@@ -143,6 +145,8 @@ class CollectFactors(Collect):
             if whole == ["bias"] and v.shape[-1] == 1:
                 self._add(leaf, "bias", g)
                 return
+        for key in whole:
+            check_whole(full_name(leaf, key), leaf.params[key].numel())
         if whole:
             gradients = leaf.rule.gradients(replace(leaf, trainable=tuple(whole)), rows.v)
             for key in whole:
@@ -164,6 +168,16 @@ class CollectFactors(Collect):
 def add(total: dict[str, S], name: str, value: S) -> None:
     """Into a sum that may be empty."""
     total[name] = total[name] + value if name in total else value
+
+
+def check_whole(name: str, n: int) -> None:
+    """ValueError where the whole block of a parameter that has no Kronecker factors is too large."""
+    if n > LARGEST_BLOCK:
+        raise ValueError(
+            f"parameter {name!r} is not the weight of a linear layer or of a convolution without groups, and nothing "
+            f"else, so that it has no Kronecker factors; its whole block of {n:,} x {n:,} is too large: freeze it, or "
+            "take a diagonal method"
+        )
 
 
 def full_name(leaf: Leaf, key: str) -> str:

@@ -93,13 +93,10 @@ def input_factor(rule: Rule, at: Leaf) -> tuple[Tensor, int] | None:
 
 
 @input_factor.register(Affine)
-def _(rule: Affine, at: Leaf) -> tuple[Tensor, int]:
-    """Products of columns, some data at a time."""
+def _(rule: Affine, at: Leaf) -> tuple[Tensor, int] | None:
+    """Products of columns, some data at a time. The weight of a convolution with groups is several matrices."""
     if getattr(at.layer, "groups", 1) != 1:
-        raise ValueError(
-            f"layer {at.name!r}, {at.layer}: KFAC needs a convolution without groups; freeze its weight, or take "
-            "the diagonal"
-        )
+        return None
     factor, n = None, 0
     size = max(1, COLUMN_FLOATS // n_columns(at))
     for i in range(0, len(at.x), size):

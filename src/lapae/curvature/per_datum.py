@@ -12,7 +12,7 @@ only then is anything squared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,9 +61,10 @@ class PerDatum:
         return 2 * cotangents + copies + 2 * max(shape.numel() for shape in self.shapes.values())
 
     def leaves_of_weight(self, name: str) -> list[Leaf]:
-        """The layers at work whose weight a parameter is; none where it is used in any other way as well."""
+        """The layers at work whose one matrix a parameter is; none where it is used in any other way as well."""
         keys = [(key, use.leaf) for use in self.uses for key, full in use.names.items() if full == name]
-        other = name in self.copies or any(key != "weight" for key, _ in keys)
+        groups = any(getattr(leaf.layer, "groups", 1) != 1 for _, leaf in keys)
+        other = groups or name in self.copies or any(key != "weight" for key, _ in keys)
         return [] if other else [replace(leaf, trainable=("weight",)) for _, leaf in keys]
 
     def reaches(self, tensor: Tensor) -> set[str]:
@@ -111,6 +112,21 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else a + b
 
 
+class IrregularError(ValueError):
+    """Other data go through other layers."""
+
+
+def passes(task: Work, size: int, cut: str | None = None) -> Iterator[tuple[PerDatum, slice]]:
+    """The forward pass of all data, `size` at a time, and which these are; one by one where their layers differ."""
+    for data in (slice(i, min(i + size, len(task))) for i in range(0, len(task), size)):
+        try:
+            found = [(per_datum(task.part(data), cut), data)]
+        except IrregularError:
+            alone = (slice(i, i + 1) for i in range(data.start, data.stop))
+            found = ((per_datum(task.part(one), cut), one) for one in alone)
+        yield from found
+
+
 def per_datum(task: Work, cut: str | None = None) -> PerDatum:
     """Call the module on every datum. `cut` names a module in it whose output is the code."""
     module, n_data = task.module, len(task)
@@ -138,8 +154,8 @@ def per_datum(task: Work, cut: str | None = None) -> PerDatum:
         watch = Watch({id(copy): name for name, copy in copies.items()}, wanted, probes)
         with watch, Cut(module, cut, start) as at:
             output = tensor_of(functional_call(module, {**values, **copies}, (x[None],)))
-        if len(watch.inputs) != len(probes):
-            raise ValueError("the module calls other layers for other data, which gradients per datum cannot follow")
+        if watch.met != first.met:
+            raise IrregularError("the module calls other layers for other data")
         return output[0], output.new_zeros(()) if at.code is None else at.code, watch.inputs
 
     # fused attention can neither be mapped nor differentiated twice
@@ -175,7 +191,15 @@ def rows_of_gradients(of: Tensor, known: Sequence[Tensor], v: Tensor) -> list[Te
         except RuntimeError as error:  # a backward pass that does not let itself be mapped
             if is_out_of_memory(error):
                 raise
-    rows = [torch.autograd.grad(of, known, row, **options) for row in v]
+    try:
+        rows = [torch.autograd.grad(of, known, row, **options) for row in v]
+    except RuntimeError as error:
+        if "inside a function being vmapped" not in str(error):
+            raise
+        raise ValueError(
+            "the module computes a part of its forward pass again in the backward pass (gradient checkpointing): "
+            "switch that off, or take sketch"
+        ) from error
     return [None if parts[0] is None else torch.stack(parts) for parts in zip(*rows, strict=True)]
 
 

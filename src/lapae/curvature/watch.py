@@ -54,6 +54,8 @@ class Watch(TorchFunctionMode):
         """`names` finds the full name of a parameter by the id of the tensor that stands for it in the call."""
         super().__init__()
         self.names, self.wanted, self.probes = names, wanted, probes
+        self.met: list[tuple[Any, dict[str, str], tuple[int, ...]]] = []
+        """The functions, the full names of their weights and the shapes of their outputs, one after the other."""
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.uses: list[Callable[[Tensor, Tensor], Use]] = []
@@ -71,12 +73,13 @@ class Watch(TorchFunctionMode):
         fixed = {key: self.wanted[name] for key, name in names.items()}
         y = func(**{**given, **fixed})
         i = len(self.inputs)
+        self.met.append((func, names, y.shape))
         self.inputs.append(given["input"])
         if self.probes is None:
             self.outputs.append(y)
             self.uses.append(partial(_use, func, given, names, fixed, y))
             return y
-        return y + self.probes[i] if i < len(self.probes) else y
+        return y + self.probes[i] if i < len(self.probes) and self.probes[i].shape == y.shape else y
 
 
 def _use(
@@ -89,8 +92,9 @@ def _use(
     if kind is nn.Linear:
         rule: Affine = Linear()
         layer: nn.Module = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-        single = x[0].numel() == weight.shape[1]  # one position: the layer then needs no sum over them
-        x = x.reshape(n_data, -1) if single else x.reshape(n_data, -1, weight.shape[1])
+        n_positions = x[0].numel() // weight.shape[1]
+        single = n_positions == 1  # the layer then needs no sum over them
+        x = x.reshape(n_data, -1) if single else x.reshape(n_data, n_positions, weight.shape[1])
         y = (n_data, weight.shape[0]) if single else (n_data, x.shape[1], weight.shape[0])
     else:
         transposed = arguments is TRANSPOSED

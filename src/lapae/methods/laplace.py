@@ -186,6 +186,7 @@ def make_precision(network: nn.Module, hessian: str, prior_precision: float, tem
             f"{name}.weight".removeprefix(".")
             for name, layer in network.named_modules()
             if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd) and layer not in inside
+            if getattr(layer, "groups", 1) == 1  # else it is several matrices
         }
         return KronPrecision(shapes, prior_precision, temperature, transposed, frozenset(shapes) - matrices)
     kind = BlockPrecision if form == "block" else DiagonalPrecision

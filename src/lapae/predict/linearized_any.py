@@ -15,7 +15,7 @@ from torch.func import vjp, vmap
 
 from lapae.curvature.any_module import LARGEST_CODE, ranges
 from lapae.curvature.call import Work
-from lapae.curvature.per_datum import PerDatum, Pulled, per_datum, rows_of_gradients
+from lapae.curvature.per_datum import PerDatum, Pulled, passes, per_datum, rows_of_gradients
 from lapae.curvature.rules import identity_rows
 from lapae.methods.laplace import Laplace
 from lapae.predict.closed_form import ClosedForm
@@ -28,9 +28,7 @@ def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> Clo
     n_code, floats = one.code.numel(), one.row_floats()
     whole = n_code <= LARGEST_CODE
     size = max(1, budget // (floats * (n_code if whole else 1)))
-    parts = [
-        _of_part(method, per_datum(part, "encoder"), outputs, whole, budget // floats) for part in task.split(size)
-    ]
+    parts = [_of_part(method, at, outputs, whole, budget // floats) for at, _ in passes(task, size, "encoder")]
     codes, z_var, z_cov, output, x_var = zip(*parts, strict=True)
     shape = codes[0].shape[2:]  # the datum's own batch axis goes
     return ClosedForm(
