@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from lapae import LaplacianAutoencoder
 from lapae.curvature import ggn_diagonal, reference
 from lapae.models import Autoencoder
 from lapae.models.adapt import adapt, code_of
@@ -156,3 +158,45 @@ def test_what_does_not_fit_is_left_for_the_error_that_says_so():
         adapt(nn.Linear(4, 4), (4,))
     with pytest.raises(TypeError, match="expected an encoder that gives codes"):
         code_of(3)
+
+
+class Between(nn.Module):
+    """Its modules `encode` and `decode` are not all: there is a layer between them, as in MONAI's VarAutoEncoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.mean, self.decode = nn.Linear(4, 3), nn.Linear(3, 3), nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(self.mean(self.encode(x)))
+
+
+class Named(Between):
+    def encode_forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean = self.mean(self.encode(x))
+        return mean, torch.zeros_like(mean)
+
+    def decode_forward(self, z: Tensor) -> Tensor:
+        return self.decode(z)
+
+
+def test_halves_that_are_not_the_whole_are_warned_of():
+    with pytest.warns(UserWarning, match="Between gives another reconstruction than its halves"):
+        adapt(Between(), (4,))
+
+
+def test_the_verbs_of_a_model_come_before_its_modules(recwarn):
+    model, x = Named(), torch.randn(5, 4)
+    encoder, decoder = adapt(model, (4,))
+    assert_close(decoder(encoder(x)), model(x))
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_modules_of_another_precision_are_copied_into_this_one(dtype):
+    encoder, decoder = nn.Linear(4, 2).to(dtype), nn.Linear(2, 4).to(dtype)
+    X = np.random.default_rng(0).normal(size=(120, 4)).astype(np.float32)
+    model = LaplacianAutoencoder.from_trained(encoder, decoder, random_state=0).fit(X)
+    expected = decoder.double()(encoder.double()(torch.from_numpy(X[:5]).double()))
+    np.testing.assert_allclose(model.reconstruct(X[:5]), expected.detach().numpy(), rtol=1e-3, atol=1e-3)
+    assert 0.05 < model.p_value(X).mean() < 0.95

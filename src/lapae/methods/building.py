@@ -134,13 +134,13 @@ class Named:
 
 
 class _Copies:
-    """A user's own modules: the first copy as they are, further ones (an ensemble's) initialised anew."""
+    """A user's own modules in 32 bits: the first copy as they are, further ones (an ensemble's) initialised anew."""
 
     def __init__(self, modules: Modules) -> None:
         self.modules, self.n_calls = modules, 0
 
     def __call__(self) -> Autoencoder:
-        network = build_network(copy.deepcopy(self.modules), (), 0)
+        network = build_network(copy.deepcopy(self.modules), (), 0).float()
         self.n_calls += 1
         if self.n_calls > 1:
             for module in network.modules():

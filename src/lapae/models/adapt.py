@@ -8,13 +8,14 @@
 | both side by side, of which the decoder takes half   | the first half                                  |
 | an object with `latent_dist`, `latents`, `mean`, …   | the mean of the distribution, the latents       |
 
-A whole model with `encode` and `decode` (diffusers' and MONAI's autoencoders) is taken apart into two modules, each
-with the weights that it uses. Modules that give and take (B, K) stay as they are, names of their parameters included.
+A whole model with a pair of `VERBS` (diffusers', MONAI's and pythae's autoencoders) is taken apart into two modules,
+each with the weights that it uses. Modules that give and take (B, K) stay as they are, names of their parameters too.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from lapae.curvature.per_datum import leaves_of
 
 Shape = tuple[int, ...]
 Modules = tuple[nn.Module, nn.Module]
+VERBS = (("encode_forward", "decode_forward"), ("encode", "decode"), ("encoder", "decoder"))
+"""What models call their two halves: methods or modules. The first pair that a model has is taken."""
 
 
 def adapt(network: Modules | nn.Module, shape: Shape) -> Modules:
@@ -66,7 +69,7 @@ def code_of(given: Any) -> Tensor:
     """The code in what an encoder gives: a mean, where it gives a distribution."""
     if isinstance(given, Tensor):
         return given
-    for name in ("latent_dist", "latents", "mean", "mu", "loc", "z", "last_hidden_state"):
+    for name in ("latent_dist", "latents", "embedding", "mean", "mu", "loc", "z", "last_hidden_state"):
         value = given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
         if value is not None and not callable(value):
             return code_of(value)
@@ -112,15 +115,35 @@ class Verb(nn.Module):
 
 def halves(model: nn.Module, shape: Shape) -> Modules:
     """The two verbs of a model, copies of it with the weights that each of them uses."""
-    if not all(callable(getattr(model, verb, None)) for verb in ("encode", "decode")):
+    found = [pair for pair in VERBS if all(callable(getattr(model, verb, None)) for verb in pair)]
+    if not found:
         raise TypeError(
             f"expected a model that can encode and decode, or a pair of modules, got {type(model).__name__}"
         )
-    encoder, decoder = (Verb(copy.deepcopy(model), verb) for verb in ("encode", "decode"))
+    encoder, decoder = (Verb(copy.deepcopy(model), verb) for verb in found[0])
     with in_eval_mode(encoder, decoder):
         code = code_of(_keep_used(encoder, _zeros(encoder, shape), code_of)).detach()
         _keep_used(decoder, code, tensor_of)
+    _compare(model, encoder, decoder, shape)
     return encoder, decoder
+
+
+def _compare(model: nn.Module, encoder: nn.Module, decoder: nn.Module, shape: Shape) -> None:
+    """Warn where the halves do another thing than the model as a whole, if that is not random."""
+    like = _zeros(model, shape)
+    x = torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like)
+    with in_eval_mode(model, encoder, decoder), torch.no_grad():
+        try:
+            whole, again = (tensor_of(model(x)) for _ in range(2))
+            parts = tensor_of(decoder(code_of(encoder(x))))
+        except (RuntimeError, TypeError, ValueError):  # more arguments, other shapes: there is nothing to compare
+            return
+    if whole.shape == parts.shape and torch.equal(whole, again) and not torch.allclose(whole, parts, 1e-2, 1e-3):
+        warnings.warn(
+            f"{type(model).__name__} gives another reconstruction than its halves one after the other, which are what "
+            "is looked at: hand over a pair (encoder, decoder) that does what the model does",
+            stacklevel=2,
+        )
 
 
 def _keep_used(verb: Verb, x: Tensor, result: Any) -> Any:
