@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import CheckpointError
 
 from lapae.curvature.call import Work, tensor_of
 from lapae.curvature.memory import is_out_of_memory
@@ -194,7 +195,7 @@ def rows_of_gradients(of: Tensor, known: Sequence[Tensor], v: Tensor) -> list[Te
     try:
         rows = [torch.autograd.grad(of, known, row, **options) for row in v]
     except RuntimeError as error:
-        if "inside a function being vmapped" not in str(error):
+        if not isinstance(error, CheckpointError) and "inside a function being vmapped" not in str(error):
             raise
         raise ValueError(
             "the module computes a part of its forward pass again in the backward pass (gradient checkpointing): "

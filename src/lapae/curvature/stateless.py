@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,24 +19,41 @@ class Stateless:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.layers = layers_of(module)
-        self.parameters: dict[str, nn.Parameter] = {}
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """`dict(module.named_parameters())`."""
+        found: dict[int, tuple[str, nn.Parameter]] = {}
+        for prefix, layer in self.layers.items():
+            for key, own in layer._parameters.items():
+                if own is not None:
+                    found.setdefault(id(own), (f"{prefix}.{key}" if prefix else key, own))
+        return dict(found.values())
+
+    @cached_property
+    def _places(self) -> list[tuple[dict[str, Any], str, str]]:
+        """Where every parameter and buffer stands: the table of a layer, the key there, and its one name."""
         names: dict[int, str] = {}
-        self._places: list[tuple[dict[str, Any], str, str]] = []
+        places: list[tuple[dict[str, Any], str, str]] = []
         for prefix, layer in self.layers.items():
             for table in (layer._parameters, layer._buffers):
                 for key, own in table.items():
-                    if own is None:
-                        continue
-                    name = names.setdefault(id(own), f"{prefix}.{key}" if prefix else key)
-                    self._places.append((table, key, name))
-                    if isinstance(own, nn.Parameter):
-                        self.parameters.setdefault(name, own)
-        self.names = frozenset(names.values())
-        self._recurrent = [layer for layer in self.layers.values() if isinstance(layer, nn.RNNBase)]
+                    if own is not None:
+                        name = names.setdefault(id(own), f"{prefix}.{key}" if prefix else key)
+                        places.append((table, key, name))
+        return places
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(name for _, _, name in self._places)
+
+    @cached_property
+    def _recurrent(self) -> list[nn.RNNBase]:
+        return [layer for layer in self.layers.values() if isinstance(layer, nn.RNNBase)]
 
     def __call__(self, values: Mapping[str, Tensor], args: tuple[Any, ...]) -> Any:
         """`module(*args)` with `values` for parameters and buffers, by their names."""
-        unknown = values.keys() - self.names
+        unknown = values.keys() - self._names
         if unknown:
             raise ValueError(f"the module has no parameter or buffer named {', '.join(sorted(unknown)[:3])}")
         kept = [(table, key, table[key], name) for table, key, name in self._places if name in values]
