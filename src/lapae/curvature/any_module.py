@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature.call import Work
+from lapae.curvature.call import Work, by_layer
 from lapae.curvature.collect import Kronecker, add, outer
 from lapae.curvature.extract import input_factor, output_rows, rows_diagonal
 from lapae.curvature.forms import random_rows, root
@@ -56,10 +56,7 @@ def add_diagonal(h: Tensor, pulled: Pulled, name: str) -> None:
 
 def blocks(task: Work, likelihood: Likelihood, budget: int) -> Params:
     """The exact block of every layer, by its name: of the parameters that stand in one module, in their order."""
-    layers: dict[str, list[str]] = {}
-    for name in task.wanted:
-        layers.setdefault(name.rpartition(".")[0], []).append(name)
-    weights = task.weights
+    layers, weights = by_layer(task.wanted), task.weights
     sizes = {layer: sum(weights[name].numel() for name in names) for layer, names in layers.items()}
     result = {layer: weights[task.wanted[0]].new_zeros(n, n) for layer, n in sizes.items()}
 

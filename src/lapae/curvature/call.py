@@ -5,7 +5,7 @@ All that is asked of a module is that it treats data independently: output b dep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -92,6 +92,14 @@ def call(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] 
             params = {name: p if p.requires_grad else p.detach().requires_grad_() for name, p in given.items()}
             output = known({**values, **params}, (x,))
     return Call(known.module, values, wanted, x, tensor_of(output), params)
+
+
+def by_layer(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of parameters by that of the layer which they stand in."""
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition(".")[0], []).append(name)
+    return layers
 
 
 def tensor_of(output: Any) -> Tensor:

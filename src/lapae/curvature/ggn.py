@@ -19,7 +19,7 @@ and in "bottleneck" one random vector stands for the diagonal in the decoder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,8 @@ def ggn_diagonal(
         memory_budget: bytes for methods that hold more than a backward pass does.
     """
     likelihood = likelihood or Gaussian()
+    options: dict[str, Any] = {"n_samples": n_samples, "generator": generator}
+    options |= {"bottleneck": bottleneck, "switch": switch, "forget": True}
 
     def of(part: Tensor, share: float) -> Params:
         if method == "sketch":
@@ -75,17 +77,8 @@ def ggn_diagonal(
             return sketch(call(module, part, params), likelihood, n_samples, generator, keep_graph=False)
         with torch.no_grad():
             start = walk if method in ("approx", "mixed") else begin
-            return diagonal(
-                start(module, part, params, lean=True),
-                likelihood,
-                method,
-                n_samples=n_samples,
-                generator=generator,
-                bottleneck=bottleneck,
-                switch=switch,
-                memory_budget=int(memory_budget * share),
-                forget=True,
-            )
+            forward = start(module, part, params, lean=True)
+            return diagonal(forward, likelihood, method, memory_budget=int(memory_budget * share), **options)
 
     return summed(of, x, f"the {method} curvature")
 
