@@ -40,6 +40,10 @@ class Work:
         """The same in parts of `size` data."""
         return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
 
+    def call(self) -> Call:
+        """That work done, with the graph of its output."""
+        return call(self.module, self.x, self.values)
+
     @property
     def weights(self) -> Mapping[str, Tensor]:
         """All weights that it is done with."""
@@ -57,6 +61,9 @@ class Call(Work):
 
     def part(self, data: slice) -> Self:
         return replace(self, x=self.x[data], output=self.output[data])
+
+    def call(self) -> Call:
+        return self if self.output.requires_grad else super().call()
 
 
 def checked(module: nn.Module) -> Stateless:

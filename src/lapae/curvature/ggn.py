@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.curvature import any_module, walked
-from lapae.curvature.call import Call, Work, call
+from lapae.curvature.call import Work, call
 from lapae.curvature.collect import Kronecker, S, add
 from lapae.curvature.forward import Forward, begin, walk
 from lapae.curvature.likelihoods import Gaussian, Likelihood
@@ -106,7 +106,7 @@ def diagonal(
     check_samples(n_samples)
     sampling = n_samples, generator
     if method == "sketch":
-        return sketch(_call(forward), likelihood, n_samples, generator)
+        return sketch(forward.call(), likelihood, n_samples, generator)
     if not isinstance(forward, Forward) and method in ("approx", "mixed"):
         forward = walk(forward.module, forward.x, forward.values, lean=True)
     budget = _numbers(memory_budget, forward)
@@ -216,15 +216,6 @@ def check_samples(n_samples: int) -> None:
     """ValueError for none."""
     if n_samples < 1:
         raise ValueError(f"n_samples={n_samples}: expected at least 1")
-
-
-def _call(forward: Work) -> Call:
-    """A call with the graph of its output, made where there is none."""
-    if isinstance(forward, Forward):
-        return forward.call()
-    if isinstance(forward, Call) and forward.output.requires_grad:
-        return forward
-    return call(forward.module, forward.x, forward.values)
 
 
 def _numbers(n_bytes: int, forward: Work) -> int:

@@ -22,7 +22,7 @@ from lapae.curvature.any_module import LARGEST_CODE, ranges
 from lapae.curvature.backward import pull_rows
 from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Rows
-from lapae.curvature.forward import Node, leaves, n_features
+from lapae.curvature.forward import Node, begin, leaves, n_features
 from lapae.curvature.rules import identity_rows
 from lapae.curvature.rules.affine import Linear
 from lapae.methods.laplace import Laplace
@@ -36,7 +36,8 @@ MEMORY_BUDGET = 1 << 28
 
 def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budget: int = MEMORY_BUDGET) -> ClosedForm:
     """Mean and variance of codes and (unless `outputs` is False) of reconstructions for a batch x (B, *shape)."""
-    tape = method.begin(x)
+    with method.unfrozen():
+        tape = begin(method.network, x)
     budget = memory_budget // x.element_size()
     if not isinstance(tape, Forward):
         return of_any_module(method, x, outputs, budget)
@@ -113,9 +114,7 @@ class _Spread:
             scaled = self._scaled(leaf, rows.v)
             total.add_(torch.einsum("rbn,sbn->brs", scaled, scaled) if between else scaled.square().sum(-1))
 
-        rows = Rows(v)
-        for k in range(len(nodes) - 1, -1, -1):
-            rows = pull_rows(nodes[k], rows, read, need_input=need_input or k > 0)
+        rows = pull_rows(nodes, Rows(v), read, need_input)
         return total, rows.v
 
     def _scaled(self, leaf: Leaf, v: Tensor) -> Tensor:
