@@ -71,17 +71,8 @@ def blocks(task: Work, likelihood: Likelihood, budget: int) -> Params:
 def _add_block(block: Tensor, pulled: Pulled, names: Sequence[str]) -> None:
     """block += Σ_b Σ_r g_r g_rᵀ of some parameters together, in place."""
     for data in _chunks(pulled, len(block)):
-        g = torch.cat([_flat(pulled, name, data) for name in names], 1)
+        g = torch.cat([pulled.flat(name, data) for name in names], 2).flatten(0, 1)
         block.addmm_(g.T, g)
-
-
-def _flat(pulled: Pulled, name: str, data: slice) -> Tensor:
-    """Gradients (R B, n), zero where there are none."""
-    gradients = pulled.gradients(name, data)
-    if gradients is not None:
-        return gradients.flatten(2).flatten(0, 1)
-    n_data = len(pulled.at.output[data])
-    return pulled.at.output.new_zeros(pulled.n_rows * n_data, pulled.at.shapes[name].numel())
 
 
 def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: int) -> dict[str, Kronecker]:

@@ -19,6 +19,7 @@ and in "bottleneck" one random vector stands for the diagonal in the decoder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -68,19 +69,21 @@ def ggn_diagonal(
         memory_budget: bytes for methods that hold more than a backward pass does.
     """
     likelihood = likelihood or Gaussian()
+    what = f"the {method} curvature"
+    if method == "sketch":
+        check_samples(n_samples)
+        once = partial(sketch, likelihood=likelihood, n_samples=n_samples, generator=generator, keep_graph=False)
+        return summed(lambda part, _: once(call(module, part, params)), x, what)
     options: dict[str, Any] = {"n_samples": n_samples, "generator": generator}
     options |= {"bottleneck": bottleneck, "switch": switch, "forget": True}
 
+    @torch.no_grad()
     def of(part: Tensor, share: float) -> Params:
-        if method == "sketch":
-            check_samples(n_samples)
-            return sketch(call(module, part, params), likelihood, n_samples, generator, keep_graph=False)
-        with torch.no_grad():
-            start = walk if method in ("approx", "mixed") else begin
-            forward = start(module, part, params, lean=True)
-            return diagonal(forward, likelihood, method, memory_budget=int(memory_budget * share), **options)
+        start = walk if method in ("approx", "mixed") else begin
+        forward = start(module, part, params, lean=True)
+        return diagonal(forward, likelihood, method, memory_budget=int(memory_budget * share), **options)
 
-    return summed(of, x, f"the {method} curvature")
+    return summed(of, x, what)
 
 
 @torch.no_grad()

@@ -106,6 +106,13 @@ class Pulled:
             terms.append(copy[:, data])
         return sum(terms[1:], terms[0]) if terms else None
 
+    def flat(self, name: str, data: slice = slice(None)) -> Tensor:
+        """The same as (R, B, n), zero where there are none."""
+        gradients, output = self.gradients(name, data), self.at.output
+        if gradients is not None:
+            return gradients.flatten(2)
+        return output.new_zeros(()).expand(self.n_rows, len(output[data]), self.at.shapes[name].numel())
+
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else a + b

@@ -88,14 +88,5 @@ def _covariance(method: Laplace, pulled: Pulled, n_data: int) -> Tensor:
 def _whitened(method: Laplace, pulled: Pulled) -> Iterator[Tensor]:
     """Σ^(1/2) applied to the gradients of each layer, (R, B, n)."""
     for names in by_layer(pulled.at.shapes).values():
-        found = {name: pulled.gradients(name) for name in names}
-        if any(g is not None for g in found.values()):
-            empty = pulled.at.output.new_zeros(())
-            yield method.posterior.whiten(
-                {
-                    name: empty.expand(pulled.n_rows, len(pulled.at.output), pulled.at.shapes[name].numel())
-                    if g is None
-                    else g.flatten(2)
-                    for name, g in found.items()
-                }
-            )
+        if any(pulled.uses(name) or pulled.copies.get(name) is not None for name in names):
+            yield method.posterior.whiten({name: pulled.flat(name) for name in names})
