@@ -17,7 +17,7 @@ from lapae.curvature.collect import Collect
 from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Dense, Diagonal, Form, Rows, Seed
 from lapae.curvature.forward import Node, Skip, leaves, n_features
-from lapae.curvature.rules import Leaf
+from lapae.curvature.rules.base import Leaf
 
 Through = Callable[[Leaf, Tensor, bool], Tensor | None]
 """Reads a layer from what is at its output, and pulls that to its input; None where the input is not asked for."""

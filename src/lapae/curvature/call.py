@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature.rules import Params, couples
+from lapae.curvature.rules.base import Params, couples
 from lapae.curvature.stateless import Stateless
 
 NOTHING_WANTED = "the module has no parameter that requires a gradient: there is no curvature to compute"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lapae.curvature.call import NOTHING_WANTED, Call, Work, call, check_batch, check_values, work
 from lapae.curvature.containers import ways_of
-from lapae.curvature.rules import Leaf, Rule, UnknownLayerError, find, hollow
+from lapae.curvature.rules.base import Leaf, Rule, UnknownLayerError, find, hollow
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from lapae.curvature.collect import Kronecker, S, add
 from lapae.curvature.forward import Forward, begin, walk
 from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.curvature.memory import within_memory
-from lapae.curvature.rules import Params
+from lapae.curvature.rules.base import Params
 from lapae.curvature.sketch import sketch
 
 DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "sketch", "bottleneck"]

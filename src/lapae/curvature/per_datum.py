@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map
 
 from lapae.curvature.call import Work, tensor_of
 from lapae.curvature.memory import is_out_of_memory
-from lapae.curvature.rules import Leaf, Params
+from lapae.curvature.rules.base import Leaf, Params
 from lapae.curvature.stateless import functional_call
 from lapae.curvature.watch import Cut, Use, Watch
 

@@ -14,7 +14,7 @@ from torch.func import hessian, jacrev, vmap
 
 from lapae.curvature.call import by_layer, tensor_of
 from lapae.curvature.likelihoods import Gaussian, Likelihood
-from lapae.curvature.rules import Params
+from lapae.curvature.rules.base import Params
 from lapae.curvature.stateless import functional_call
 
 

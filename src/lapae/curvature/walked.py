@@ -12,7 +12,7 @@ from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Dense, Diagonal, Form, Rows, random_rows, seed
 from lapae.curvature.forward import Forward, leaves, n_features
 from lapae.curvature.likelihoods import Likelihood
-from lapae.curvature.rules import Params, identity_rows
+from lapae.curvature.rules.base import Params, identity_rows
 
 
 def diagonal(

@@ -23,8 +23,8 @@ from lapae.curvature.backward import pull_rows
 from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Node, begin, leaves, n_features
-from lapae.curvature.rules import identity_rows
 from lapae.curvature.rules.affine import Linear
+from lapae.curvature.rules.base import identity_rows
 from lapae.methods.laplace import Laplace
 from lapae.posterior import DiagonalPrecision, Precision
 from lapae.predict.closed_form import ClosedForm, weight_variances

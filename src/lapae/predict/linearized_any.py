@@ -16,7 +16,7 @@ from torch.func import vjp, vmap
 from lapae.curvature.any_module import LARGEST_CODE, ranges
 from lapae.curvature.call import Work, by_layer
 from lapae.curvature.per_datum import PerDatum, Pulled, per_datum, rows_of_gradients
-from lapae.curvature.rules import identity_rows
+from lapae.curvature.rules.base import identity_rows
 from lapae.methods.laplace import Laplace
 from lapae.predict.closed_form import ClosedForm
 
