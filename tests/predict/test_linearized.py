@@ -130,9 +130,9 @@ def test_a_small_budget_means_a_datum_and_a_row_at_a_time(network, monkeypatch):
     module = sys.modules["lapae.predict.linearized"]  # the package holds the function under this name
     pull = module.pull_rows
 
-    def watching(node, rows, *rest, **options):
-        seen.add((node.name.partition(".")[0], *rows.v.shape[:2]))
-        return pull(node, rows, *rest, **options)
+    def watching(nodes, rows, *rest, **options):
+        seen.add((nodes[0].name.partition(".")[0], *rows.v.shape[:2]))
+        return pull(nodes, rows, *rest, **options)
 
     monkeypatch.setattr(module, "pull_rows", watching)
     method, x = method_of(*NETWORKS[network], Gaussian())

@@ -9,7 +9,9 @@ from lapae.curvature.collect import Kronecker
 from lapae.curvature.containers import Residual, Sum
 from lapae.curvature.forward import Forward, record, walk
 from lapae.curvature.ggn import blocks, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac
-from lapae.curvature.rules import Elementwise, Leaf, LinearMap, Params, Rule, UnknownLayerError, register
+from lapae.curvature.rules.activations import Elementwise
+from lapae.curvature.rules.base import Leaf, Params, Rule, UnknownLayerError, register
+from lapae.curvature.rules.linear_maps import LinearMap
 
 __all__ = [
     "Call",

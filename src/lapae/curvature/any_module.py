@@ -6,18 +6,20 @@ to every use of a parameter; g_r, their gradients, give the block Σ_b Σ_r g_r 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lapae.curvature.call import Work
+from lapae.curvature.call import Work, by_layer
 from lapae.curvature.collect import Kronecker, add, check_whole, outer
 from lapae.curvature.extract import input_factor, output_rows, rows_diagonal
 from lapae.curvature.forms import random_rows, root
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.per_datum import PerDatum, Pulled, leaves_of, passes, per_datum, rows_of_gradients
-from lapae.curvature.rules import CHUNK_FLOATS, Params, identity_rows
+from lapae.curvature.rules.base import CHUNK_FLOATS, Params, identity_rows
 from lapae.curvature.stateless import functional_call
 
 LARGEST_CODE = 1024
@@ -54,10 +56,7 @@ def add_diagonal(h: Tensor, pulled: Pulled, name: str) -> None:
 
 def blocks(task: Work, likelihood: Likelihood, budget: int) -> Params:
     """The exact block of every layer, by its name: of the parameters that stand in one module, in their order."""
-    layers: dict[str, list[str]] = {}
-    for name in task.wanted:
-        layers.setdefault(name.rpartition(".")[0], []).append(name)
-    weights = task.weights
+    layers, weights = by_layer(task.wanted), task.weights
     sizes = {layer: sum(weights[name].numel() for name in names) for layer, names in layers.items()}
     result = {layer: weights[task.wanted[0]].new_zeros(n, n) for layer, n in sizes.items()}
 
@@ -72,17 +71,8 @@ def blocks(task: Work, likelihood: Likelihood, budget: int) -> Params:
 def _add_block(block: Tensor, pulled: Pulled, names: Sequence[str]) -> None:
     """block += Σ_b Σ_r g_r g_rᵀ of some parameters together, in place."""
     for data in _chunks(pulled, len(block)):
-        g = torch.cat([_flat(pulled, name, data) for name in names], 1)
+        g = torch.cat([pulled.flat(name, data) for name in names], 2).flatten(0, 1)
         block.addmm_(g.T, g)
-
-
-def _flat(pulled: Pulled, name: str, data: slice) -> Tensor:
-    """Gradients (R B, n), zero where there are none."""
-    gradients = pulled.gradients(name, data)
-    if gradients is not None:
-        return gradients.flatten(2).flatten(0, 1)
-    n_data = len(pulled.at.output[data])
-    return pulled.at.output.new_zeros(pulled.n_rows * n_data, pulled.at.shapes[name].numel())
 
 
 def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: int) -> dict[str, Kronecker]:
@@ -182,30 +172,24 @@ def _latent_curvature(at: PerDatum, likelihood: Likelihood) -> Tensor:
 
 def narrowest(task: Work) -> str:
     """The module, called once, whose output has the fewest numbers; the last of several."""
-    sizes: dict[str, int] = {}
-    calls: dict[str, int] = {}
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: object, output: object) -> None:
-            calls[name] = calls.get(name, 0) + 1
-            if isinstance(output, Tensor) and output.is_floating_point() and output.numel():
-                sizes.pop(name, None)
-                sizes[name] = output.numel()
-
-        return hook
-
-    hooks = [m.register_forward_hook(note(name)) for name, m in task.module.named_modules() if name]
+    seen: list[tuple[str, Any]] = []
+    hooks = [
+        module.register_forward_hook(lambda _, __, output, name=name: seen.append((name, output)))
+        for name, module in task.module.named_modules()
+        if name
+    ]
     try:
         with torch.no_grad():
             functional_call(task.module, task.weights, (task.x[:1],))
     finally:
         for hook in hooks:
             hook.remove()
-    once = [name for name in sizes if calls[name] == 1]
-    if not once:
+    calls = Counter(name for name, _ in seen)
+    once = [(name, y) for name, y in seen if isinstance(y, Tensor) and calls[name] == 1]
+    floats = [(name, y) for name, y in once if y.is_floating_point() and y.numel()]
+    if not floats:
         raise ValueError("the module has no layers of its own to be the bottleneck: name one, or take another method")
-    least = min(sizes[name] for name in once)
-    return [name for name in once if sizes[name] == least][-1]
+    return min(reversed(floats), key=lambda found: found[1].numel())[0]
 
 
 def _pull_all(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: int, read: Read) -> None:

@@ -17,7 +17,23 @@ from lapae.curvature.collect import Collect
 from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Dense, Diagonal, Form, Rows, Seed
 from lapae.curvature.forward import Node, Skip, leaves, n_features
-from lapae.curvature.rules import Leaf
+from lapae.curvature.rules.base import Leaf
+
+Through = Callable[[Leaf, Tensor, bool], Tensor | None]
+"""Reads a layer from what is at its output, and pulls that to its input; None where the input is not asked for."""
+
+
+def _pull(nodes: Sequence[Node], value: Tensor, through: Through, need_input: bool) -> Tensor:
+    """From the output of the last node to the input of the first, where that is asked for; where ways meet, the sum."""
+    for k, node in enumerate(reversed(nodes)):
+        need = need_input or k < len(nodes) - 1
+        if isinstance(node, Leaf):
+            pulled = through(node, value, need)
+        else:
+            first, second = (_pull(way, value, through, need) for way in node.ways)
+            pulled = first + second if need else None
+        value = value if pulled is None else pulled
+    return value
 
 
 def approximate(
@@ -28,43 +44,29 @@ def approximate(
     With `forget`, nodes are removed on the way, and their tensors with them. Returns diag(M) where it ended:
     (B or 1, *F).
     """
+
+    def pull(leaf: Leaf, m: Tensor, need_input: bool) -> Tensor | None:
+        m_in, h = leaf.rule.squared_backward(leaf, m, need_input)
+        if h:
+            collect.squared(leaf, h)
+        return m_in
+
     for i in range(len(nodes) - 1, stop - 1, -1):
-        pulled = _pull_diagonal(nodes[i], m, collect, need_input=through or i > stop)
-        m = m if pulled is None else pulled
+        m = _pull(nodes[i : i + 1], m, pull, need_input=through or i > stop)
         if forget:
             nodes.pop()
     return m
 
 
-def _pull_diagonal(node: Node, m: Tensor, collect: Collect, need_input: bool) -> Tensor | None:
-    if isinstance(node, Leaf):
-        m_in, h = node.rule.squared_backward(node, m, need_input)
-        if h:
-            collect.squared(node, h)
-        return m_in
-    total = None
-    for way in node.ways:
-        inner = m
-        for k, child in enumerate(reversed(way)):
-            pulled = _pull_diagonal(child, inner, collect, need_input or k < len(way) - 1)
-            inner = inner if pulled is None else pulled
-        total = inner if total is None or not need_input else total + inner
-    return total if need_input else None
+def pull_rows(nodes: Sequence[Node], rows: Rows, read: Callable[[Leaf, Rows], None], need_input: bool = True) -> Rows:
+    """Have nodes read, and pull rows through them, through the first only if `need_input`: exact."""
 
+    def pull(leaf: Leaf, v: Tensor, need_input: bool) -> Tensor | None:
+        if leaf.trainable:
+            read(leaf, Rows(v, rows.c))
+        return leaf.rule.vjp(leaf, v) if need_input else None
 
-def pull_rows(node: Node, rows: Rows, read: Callable[[Leaf, Rows], None], need_input: bool = True) -> Rows:
-    """Have a node read, and pull rows through it: exact, skip connections included."""
-    if isinstance(node, Leaf):
-        if node.trainable:
-            read(node, rows)
-        return Rows(node.rule.vjp(node, rows.v), rows.c) if need_input else rows
-    total = None
-    for way in node.ways:
-        inner = rows
-        for k, child in enumerate(reversed(way)):
-            inner = pull_rows(child, inner, read, need_input or k < len(way) - 1)
-        total = inner.v if total is None or not need_input else total + inner.v
-    return Rows(total, rows.c) if need_input and total is not None else rows
+    return Rows(_pull(nodes, rows.v, pull, need_input), rows.c)
 
 
 def push_tangents(nodes: Sequence[Node], t: Tensor) -> Tensor:
@@ -172,8 +174,7 @@ def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, form: Form, collect
     source = form.factor() if isinstance(form, Dense) and size < step.n_rows else form
     for first in range(0, step.n_rows, size):
         rows = source.rows(first, min(first + size, step.n_rows), y)
-        for k in range(step.first, step.last - 1, -1):
-            rows = pull_rows(nodes[k], rows, collect.rows, need_input=k > stop)
+        rows = pull_rows(nodes[step.last : step.first + 1], rows, collect.rows, need_input=collapses)
         if collapses:
             c = rows.dense()
             collapsed = c if collapsed is None else collapsed.add_(c)

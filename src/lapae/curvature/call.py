@@ -5,14 +5,14 @@ All that is asked of a module is that it treats data independently: output b dep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature.rules import Params, couples
+from lapae.curvature.rules.base import Params, couples
 from lapae.curvature.stateless import Stateless
 
 NOTHING_WANTED = "the module has no parameter that requires a gradient: there is no curvature to compute"
@@ -40,6 +40,10 @@ class Work:
         """The same in parts of `size` data."""
         return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
 
+    def call(self) -> Call:
+        """That work done, with the graph of its output."""
+        return call(self.module, self.x, self.values)
+
     @property
     def weights(self) -> Mapping[str, Tensor]:
         """All weights that it is done with."""
@@ -57,6 +61,9 @@ class Call(Work):
 
     def part(self, data: slice) -> Self:
         return replace(self, x=self.x[data], output=self.output[data])
+
+    def call(self) -> Call:
+        return self if self.output.requires_grad else super().call()
 
 
 def checked(module: nn.Module) -> Stateless:
@@ -93,6 +100,14 @@ def call(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] 
             params = {name: p if p.requires_grad else p.detach().requires_grad_() for name, p in given.items()}
             output = known({**values, **params}, (x,))
     return Call(known.module, values, wanted, x, tensor_of(output), params)
+
+
+def by_layer(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of parameters by that of the layer which they stand in."""
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition(".")[0], []).append(name)
+    return layers
 
 
 def tensor_of(output: Any) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapae.curvature.extract import dense_diagonal, input_factor, linear_block, output_rows, rows_diagonal
 from lapae.curvature.forms import Rows
 from lapae.curvature.forward import Node, leaves
-from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
+from lapae.curvature.rules.base import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
 
 LARGEST_BLOCK = 1 << 14
 """Parameters of a tensor without Kronecker factors up to which its block is held whole."""

@@ -13,8 +13,8 @@ from functools import singledispatch
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature.rules import CHUNK_FLOATS, Leaf, Params, Rule, identity_rows, product_with_itself, row_bound
 from lapae.curvature.rules.affine import Affine, Linear
+from lapae.curvature.rules.base import CHUNK_FLOATS, Leaf, Params, Rule, identity_rows, product_with_itself, row_bound
 
 COLUMN_FLOATS = 1 << 22
 """Numbers of columns whose products are summed: few enough to be found in the cache again."""

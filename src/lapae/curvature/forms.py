@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lapae.curvature.likelihoods import Likelihood
-from lapae.curvature.rules import identity_rows
+from lapae.curvature.rules.base import identity_rows
 
 
 @dataclass(frozen=True)

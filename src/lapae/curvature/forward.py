@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lapae.curvature.call import NOTHING_WANTED, Call, Work, call, check_batch, check_values, work
 from lapae.curvature.containers import ways_of
-from lapae.curvature.rules import Leaf, Rule, UnknownLayerError, find, hollow
+from lapae.curvature.rules.base import Leaf, Rule, UnknownLayerError, find, hollow
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Forward(Work):
     def call(self) -> Call:
         """The same as a call with the graph of its output, run again where there is none."""
         if not self.output.requires_grad:
-            return call(self.module, self.x, self.values)
+            return super().call()
         weights = self.weights
         params = {name: weights[name] for name in self.wanted}
         return Call(self.module, self.values, self.wanted, self.x, self.output, params)

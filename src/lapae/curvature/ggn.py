@@ -19,18 +19,19 @@ and in "bottleneck" one random vector stands for the diagonal in the decoder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar, get_args
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from lapae.curvature import any_module, walked
-from lapae.curvature.call import Call, Work, call
+from lapae.curvature.call import Work, call
 from lapae.curvature.collect import Kronecker, S, add
 from lapae.curvature.forward import Forward, begin, walk
 from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.curvature.memory import within_memory
-from lapae.curvature.rules import Params
+from lapae.curvature.rules.base import Params
 from lapae.curvature.sketch import sketch
 
 DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "sketch", "bottleneck"]
@@ -68,26 +69,21 @@ def ggn_diagonal(
         memory_budget: bytes for methods that hold more than a backward pass does.
     """
     likelihood = likelihood or Gaussian()
+    what = f"the {method} curvature"
+    if method == "sketch":
+        check_samples(n_samples)
+        once = partial(sketch, likelihood=likelihood, n_samples=n_samples, generator=generator, keep_graph=False)
+        return summed(lambda part, _: once(call(module, part, params)), x, what)
+    options: dict[str, Any] = {"n_samples": n_samples, "generator": generator}
+    options |= {"bottleneck": bottleneck, "switch": switch, "forget": True}
 
+    @torch.no_grad()
     def of(part: Tensor, share: float) -> Params:
-        if method == "sketch":
-            check_samples(n_samples)
-            return sketch(call(module, part, params), likelihood, n_samples, generator, keep_graph=False)
-        with torch.no_grad():
-            start = walk if method in ("approx", "mixed") else begin
-            return diagonal(
-                start(module, part, params, lean=True),
-                likelihood,
-                method,
-                n_samples=n_samples,
-                generator=generator,
-                bottleneck=bottleneck,
-                switch=switch,
-                memory_budget=int(memory_budget * share),
-                forget=True,
-            )
+        start = walk if method in ("approx", "mixed") else begin
+        forward = start(module, part, params, lean=True)
+        return diagonal(forward, likelihood, method, memory_budget=int(memory_budget * share), **options)
 
-    return summed(of, x, f"the {method} curvature")
+    return summed(of, x, what)
 
 
 @torch.no_grad()
@@ -113,7 +109,7 @@ def diagonal(
     check_samples(n_samples)
     sampling = n_samples, generator
     if method == "sketch":
-        return sketch(_call(forward), likelihood, n_samples, generator)
+        return sketch(forward.call(), likelihood, n_samples, generator)
     if not isinstance(forward, Forward) and method in ("approx", "mixed"):
         forward = walk(forward.module, forward.x, forward.values, lean=True)
     budget = _numbers(memory_budget, forward)
@@ -223,15 +219,6 @@ def check_samples(n_samples: int) -> None:
     """ValueError for none."""
     if n_samples < 1:
         raise ValueError(f"n_samples={n_samples}: expected at least 1")
-
-
-def _call(forward: Work) -> Call:
-    """A call with the graph of its output, made where there is none."""
-    if isinstance(forward, Forward):
-        return forward.call()
-    if isinstance(forward, Call) and forward.output.requires_grad:
-        return forward
-    return call(forward.module, forward.x, forward.values)
 
 
 def _numbers(n_bytes: int, forward: Work) -> int:

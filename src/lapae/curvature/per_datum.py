@@ -25,7 +25,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from lapae.curvature.call import Work, tensor_of
 from lapae.curvature.memory import is_out_of_memory
-from lapae.curvature.rules import Leaf, Params
+from lapae.curvature.rules.base import Leaf, Params
 from lapae.curvature.stateless import functional_call
 from lapae.curvature.watch import Cut, Use, Watch
 
@@ -107,6 +107,13 @@ class Pulled:
         if copy is not None:
             terms.append(copy[:, data])
         return sum(terms[1:], terms[0]) if terms else None
+
+    def flat(self, name: str, data: slice = slice(None)) -> Tensor:
+        """The same as (R, B, n), zero where there are none."""
+        gradients, output = self.gradients(name, data), self.at.output
+        if gradients is not None:
+            return gradients.flatten(2)
+        return output.new_zeros(()).expand(self.n_rows, len(output[data]), self.at.shapes[name].numel())
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

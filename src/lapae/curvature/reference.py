@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import hessian, jacrev, vmap
 
-from lapae.curvature.call import tensor_of
+from lapae.curvature.call import by_layer, tensor_of
 from lapae.curvature.likelihoods import Gaussian, Likelihood
-from lapae.curvature.rules import Params
+from lapae.curvature.rules.base import Params
 from lapae.curvature.stateless import functional_call
 
 
@@ -75,12 +75,10 @@ def ggn_blocks(
 ) -> Params:
     """Exact block of every layer, {layer name: (P, P)}: see `lapae.curvature.ggn_blocks`."""
     h = _seed(module, x, likelihood, params)
-    layers: dict[str, list[Tensor]] = {}
-    for name, jacobian in jacobians(module, x, params).items():
-        layers.setdefault(name.rpartition(".")[0], []).append(jacobian.flatten(2))
+    found = jacobians(module, x, params)
     blocks = {}
-    for layer, parts in layers.items():
-        j = torch.cat(parts, dim=2)
+    for layer, names in by_layer(found).items():
+        j = torch.cat([found[name].flatten(2) for name in names], dim=2)
         blocks[layer] = torch.einsum("bdp,bde,beq->pq", j, h, j)
     return blocks
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from lapae.curvature.call import Call
 from lapae.curvature.forms import random_rows
 from lapae.curvature.likelihoods import Likelihood
-from lapae.curvature.rules import Params
+from lapae.curvature.rules.base import Params
 
 
 def sketch(

@@ -12,7 +12,7 @@ from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Dense, Diagonal, Form, Rows, random_rows, seed
 from lapae.curvature.forward import Forward, leaves, n_features
 from lapae.curvature.likelihoods import Likelihood
-from lapae.curvature.rules import Params, identity_rows
+from lapae.curvature.rules.base import Params, identity_rows
 
 
 def diagonal(
@@ -96,8 +96,7 @@ def _sampled(
     for first in range(0, n_samples, size):
         n = min(size, n_samples - first)
         rows = Rows(random_rows(likelihood, output, n, generator, of=n_samples))
-        for k in range(len(nodes) - 1, stop - 1, -1):
-            rows = pull_rows(nodes[k], rows, collect.rows, need_input=k > stop)
+        pull_rows(nodes[stop:], rows, collect.rows, need_input=False)
 
 
 def _latent_curvature(forward: Forward, k: int, likelihood: Likelihood) -> Tensor:

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from lapae.curvature.call import tensor_of
-from lapae.curvature.rules import Leaf, Params, hollow
 from lapae.curvature.rules.affine import Affine, Linear
+from lapae.curvature.rules.base import Leaf, Params, hollow
 from lapae.curvature.rules.convolution import Conv, ConvTranspose, SeveralConv, SeveralConvTranspose
 
 CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")

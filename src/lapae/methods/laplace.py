@@ -14,9 +14,8 @@ from lapae import curvature
 from lapae.config import HESSIANS
 from lapae.config.fields import check
 from lapae.config.methods import LaplaceOptions
-from lapae.curvature import Call, Forward, call, record, walk
-from lapae.curvature.call import Work, checked
-from lapae.curvature.forward import begin
+from lapae.curvature import Call, Forward, call, record
+from lapae.curvature.call import checked
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.stateless import Stateless
@@ -113,16 +112,6 @@ class Laplace(Method):
                 return self.run(x)
             free = {name: p.detach().requires_grad_() for name, p in self.network.named_parameters()}
             return self.run(x, free)
-
-    def walk(self, x: Tensor) -> Forward:
-        """The layers of the forward pass at the mean; an error names one that has no rule."""
-        with self.unfrozen():
-            return walk(self.network, x)
-
-    def begin(self, x: Tensor) -> Forward | Work:
-        """The same, or where the network cannot be walked what it is to do."""
-        with self.unfrozen():
-            return begin(self.network, x)
 
     @contextmanager
     def unfrozen(self) -> Iterator[None]:

@@ -60,8 +60,8 @@ def adapt(network: Modules | nn.Module, shape: Shape) -> Modules:
     if not plain:
         decoder = Decoded(decoder)
     if code.ndim > 2:
-        encoder = _with(encoder, after=("flat", nn.Flatten(1)))
-        decoder = _with(decoder, before=("unflat", nn.Unflatten(1, tuple(code.shape[1:]))))
+        encoder = with_layer(encoder, after=("flat", nn.Flatten(1)))
+        decoder = with_layer(decoder, before=("unflat", nn.Unflatten(1, tuple(code.shape[1:]))))
     return encoder, decoder
 
 
@@ -168,9 +168,9 @@ def _keep_used(verb: Verb, x: Tensor, result: Any) -> Any:
     return given
 
 
-def _with(
+def with_layer(
     module: nn.Module, *, before: tuple[str, nn.Module] | None = None, after: tuple[str, nn.Module] | None = None
-) -> nn.Module:
+) -> nn.Sequential:
     """One more layer at an end; the parameters of a `Sequential` keep their names."""
     # not named_children, which leaves out a layer's second place
     inner = list(module._modules.items()) if type(module) is nn.Sequential else [("network", module)]

@@ -10,7 +10,6 @@ training: the network learns to say what they are from the others.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from lapae.curvature import Elementwise, Rule, register
 from lapae.models import Autoencoder
+from lapae.models.adapt import with_layer
 
 LAYER = "missing"
 
@@ -74,10 +74,6 @@ def filling(
 
     def build() -> Autoencoder:
         plain = network()
-        encoder = plain.get_submodule("encoder")
-        # not named_children, which leaves out a layer's second place
-        rest = encoder._modules.items() if type(encoder) is nn.Sequential else [("network", encoder)]
-        layers: OrderedDict[str, nn.Module] = OrderedDict([(LAYER, head()), *rest])
-        return Autoencoder(nn.Sequential(layers), plain.get_submodule("decoder"))
+        return Autoencoder(with_layer(plain.encoder, before=(LAYER, head())), plain.decoder)
 
     return build

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from lapae.curvature.call import by_layer
 from lapae.posterior.precision import Precision, eigh
 
 
@@ -15,9 +16,7 @@ class BlockPrecision(Precision):
 
     def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
         super().__init__(shapes, prior_precision, temperature)
-        self.layers: dict[str, list[str]] = {}
-        for name in self.shapes:
-            self.layers.setdefault(name.rpartition(".")[0], []).append(name)
+        self.layers = by_layer(self.shapes)
         if [name for names in self.layers.values() for name in names] != list(self.shapes):
             raise ValueError("the parameters of a layer must stand together")
         self.layer_sizes = [sum(self.shapes[n].numel() for n in names) for names in self.layers.values()]

@@ -12,11 +12,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lapae.errors import ConfigError
 
-RULES = ("laplacian", "redux", "van", "nng")
+RULES: dict[str, Callable[[float], tuple[float, float]]] = {
+    "laplacian": lambda forgetting: (1 - forgetting, 1.0),
+    "redux": lambda forgetting: (0.0, 1.0),
+    "van": lambda forgetting: (1.0, forgetting),
+    "nng": lambda forgetting: (1 - forgetting, forgetting),
+}
+"""Keep and gain of each."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +48,4 @@ def update_rule(name: str, forgetting: float) -> UpdateRule:
         raise ConfigError(f"unknown update {name!r}: expected one of {', '.join(RULES)}")
     if not 0 < forgetting <= 1:
         raise ConfigError(f"forgetting={forgetting!r}: expected a number above 0 and at most 1")
-    keep, gain = {
-        "laplacian": (1 - forgetting, 1.0),
-        "redux": (0.0, 1.0),
-        "van": (1.0, forgetting),
-        "nng": (1 - forgetting, forgetting),
-    }[name]
-    return UpdateRule(keep, gain)
+    return UpdateRule(*RULES[name](forgetting))

@@ -18,7 +18,7 @@ from torch import Tensor
 from lapae.methods.base import Draws, Method
 from lapae.predict.mc import draw_seeds, evaluating
 from lapae.predict.prediction import Progress
-from lapae.predict.statistics import expected
+from lapae.predict.statistics import Moments, expected
 
 NOISE = 0.15
 """Deviation of the filling noise as a share of the range of the data: the authors scale normal noise to that range,
@@ -109,27 +109,23 @@ class _Chain:
 
     def __init__(self, x: Tensor, known: Tensor, start: Tensor) -> None:
         self.x, self.known = x, known
-        self.state = self._paste(start)
-        self.raw = self.state
-        self.n = 0
-        self.total, self.squares = torch.zeros_like(self.state), torch.zeros_like(self.state)
+        self.raw = self.state = self._paste(start)
+        self.refined = Moments()
 
     def explore(self, method: Method, draws: Draws) -> None:
         self.raw = _reconstruct(method, draws, self.state)
         self.state = self._paste(self.raw)
 
     def refine(self, method: Method, draws: Draws) -> None:
-        """One network for all modes, averaged with the others; deviations are from the mode it starts from."""
-        flat = _reconstruct(method, draws, self.state.flatten(0, 1)[None]).unflatten(1, self.state.shape[:2])[0]
-        shift = flat - self.raw
-        self.n += 1
-        self.total += shift
-        self.squares += shift.square()
+        """One network for all modes, averaged with the others."""
+        flat = _reconstruct(method, draws, self.state.flatten(0, 1)[None])
+        self.refined.add(flat.unflatten(1, self.state.shape[:2]))
 
     def finish(self) -> tuple[Tensor, Tensor, Tensor]:
         """Samples and reconstructions (M, B, *shape), and the variance within modes (B, *shape)."""
-        raw = self.raw + self.total / max(self.n, 1)
-        within = (self.squares - self.total.square() / max(self.n, 1)).clamp_min(0) / max(self.n - 1, 1)
+        raw, within = self.raw, torch.zeros_like(self.raw)
+        if self.refined.n:
+            raw, within = self.refined.mean, self.refined.variance
         return self._paste(raw), raw, within.mean(0).masked_fill(self.known, 0)
 
     def _paste(self, values: Tensor) -> Tensor:

@@ -42,9 +42,7 @@ def threshold(held_out: np.ndarray, rate: float) -> float:
     place = (1 - rate) * (len(known) + 1) - 1  # of n + 1 gaps between n surprises, the share `rate` lies above
     if place >= len(known) - 1:
         return float(np.nextafter(known[-1], math.inf))
-    low = max(math.floor(place), 0)
-    part = max(place - low, 0.0)
-    return float(known[low] + part * (known[low + 1] - known[low]))
+    return float(np.quantile(known, 1 - rate, method="weibull"))
 
 
 def discoveries(p: np.ndarray, rate: float) -> np.ndarray:

@@ -148,13 +148,10 @@ class Donors:
 
 
 def _between(ordered: Tensor, total: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
-    """Where in the donors' distributions, taken as even between the middles to the next values, `wanted` (q, n) lies.
+    """Where sums of weights `wanted` (q, n) lie in distributions taken as even between the middles to the next values.
 
-    Args:
-        ordered: values (r,), increasing.
-        total: sums of weights (q, r) up to each.
-        chosen: the value (q, n) where `wanted` is reached.
-        wanted: sums of weights (q, n).
+    These have the values `ordered` (r,), with sums of weights `total` (q, r) up to each; `chosen` (q, n) is the value
+    where `wanted` is reached.
     """
     middles = torch.cat([ordered[:1], (ordered[1:] + ordered[:-1]) / 2, ordered[-1:]])
     upto = total.gather(1, chosen)

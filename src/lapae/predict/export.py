@@ -63,12 +63,15 @@ class Pipeline(nn.Module):
         self.model, self.method = model, copy.deepcopy(model.method).float().cpu()
         self.method.posterior.diagonal()  # what it looks up once is looked up before the graph is recorded
         self.spread, self.surprise = calibration.spread, calibration.surprise
-        space, dtype = model.space, torch.float32
-        self.register_buffer("offset", torch.as_tensor(np.asarray(space.offset), dtype=dtype))
-        self.register_buffer("scale", torch.as_tensor(np.asarray(space.scale), dtype=dtype))
-        self.register_buffer("reference", calibration.reference.to(dtype))
-        self.register_buffer("levels", torch.as_tensor(calibration.radius.levels, dtype=dtype))
-        self.register_buffer("radius", torch.as_tensor(calibration.radius.table, dtype=dtype))
+        numbers = {
+            "offset": model.space.offset,
+            "scale": model.space.scale,
+            "reference": calibration.reference,
+            "levels": calibration.radius.levels,
+            "radius": calibration.radius.table,
+        }
+        for name, value in numbers.items():
+            self.register_buffer(name, torch.as_tensor(np.asarray(value), dtype=torch.float32))
 
     def forward(self, x: Tensor, rate: Tensor, level: Tensor) -> tuple[Tensor, ...]:
         """(n, *shape), (), () -> `OUTPUTS`."""

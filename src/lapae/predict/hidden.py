@@ -169,13 +169,10 @@ class Hidden:
     def _filled(
         self, coded: np.ndarray, level: float, radius: Radius | None = None, whole: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Best guess, low and high (n, *shape) of what is missing.
+        """Best guess, low and high (n, *shape) of what is missing in `coded` (n, *shape).
 
-        Args:
-            coded: data (n, *shape) as numbers.
-            level: of the intervals.
-            radius: of these; that of held-out data which lack the same values where not given.
-            whole: the data before values were hidden, if some were.
+        The radius is that of held-out data which lack the same values where not given; `whole` are the data before
+        values were hidden, if some were.
         """
         x = self.tensor(coded)
         calibration = self._for_holes()

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from lapae.curvature import Forward, Leaf
-from lapae.curvature.any_module import LARGEST_CODE
+from lapae.curvature.any_module import LARGEST_CODE, ranges
 from lapae.curvature.backward import pull_rows
 from lapae.curvature.extract import row_floats
 from lapae.curvature.forms import Rows
-from lapae.curvature.forward import Node, leaves, n_features
-from lapae.curvature.rules import identity_rows
+from lapae.curvature.forward import Node, begin, leaves, n_features
 from lapae.curvature.rules.affine import Linear
+from lapae.curvature.rules.base import identity_rows
 from lapae.methods.laplace import Laplace
 from lapae.posterior import DiagonalPrecision, Precision
 from lapae.predict.closed_form import ClosedForm, weight_variances
@@ -36,7 +36,8 @@ MEMORY_BUDGET = 1 << 28
 
 def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budget: int = MEMORY_BUDGET) -> ClosedForm:
     """Mean and variance of codes and (unless `outputs` is False) of reconstructions for a batch x (B, *shape)."""
-    tape = method.begin(x)
+    with method.unfrozen():
+        tape = begin(method.network, x)
     budget = memory_budget // x.element_size()
     if not isinstance(tape, Forward):
         return of_any_module(method, x, outputs, budget)
@@ -64,27 +65,18 @@ def _closed_form(
     """Cov[z] (B, K, K) and Var[x̂] (B, *shape), empty where it is not asked for."""
     encoder, decoder = tape.nodes[:n_encoder], tape.nodes[n_encoder:]
     z = encoder[-1].y
-    covariance = _Covariance(spread)
-    rows = Rows(identity_rows(z))
-    for k in range(n_encoder - 1, -1, -1):
-        rows = pull_rows(encoder[k], rows, covariance.read, need_input=k > 0)
-    z_cov = covariance.take(n_features(z), len(z), z)
+    z_cov, _ = spread.pull(encoder, identity_rows(z), between=True, need_input=False)
     if not outputs:
         return z_cov, z_cov.new_empty(0)
 
     pull_mean = vjp(method.likelihood.mean, tape.output)[1]
     n_out = n_features(tape.output)
-    size = max(1, min(n_out, budget // (len(z) * spread.row_floats(decoder))))
     x_var = []
-    for first in range(0, n_out, size):
-        eye = identity_rows(tape.output, first, min(first + size, n_out))
-        rows = Rows(vmap(lambda v: pull_mean(v)[0])(eye))
-        variance = _Variance(spread)
-        for k in range(len(decoder) - 1, -1, -1):
-            rows = pull_rows(decoder[k], rows, variance.read)
-        into_code = rows.v.flatten(2)
-        through_code = torch.einsum("rbk,bkl,rbl->rb", into_code, z_cov, into_code)
-        x_var.append(variance.total + through_code)
+    for first, last in ranges(n_out, max(1, budget // (len(z) * spread.row_floats(decoder)))):
+        rows = vmap(lambda v: pull_mean(v)[0])(identity_rows(tape.output, first, last))
+        variance, into_code = spread.pull(decoder, rows, between=False)
+        flat = into_code.flatten(2)
+        x_var.append(variance + torch.einsum("rbk,bkl,rbl->rb", flat, z_cov, flat))
     return z_cov, torch.cat(x_var).T.reshape(tape.output.shape)
 
 
@@ -108,44 +100,27 @@ class _Spread:
             for leaf in leaves(nodes)
         )
 
+    def pull(
+        self, nodes: Sequence[Node], v: Tensor, *, between: bool, need_input: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Σ_layers G Σ Gᵀ, G the gradients of rows v (R, B, *out), and the rows at the input of the first node.
 
-class _Covariance:
-    """Reads Σ_layers G Σ Gᵀ between all rows: (B, R, R)."""
+        With `between` it is that of all pairs of rows, (B, R, R), else the diagonal alone, (R, B).
+        """
+        n_rows, n_data = v.shape[:2]
+        total = v.new_zeros((n_data, n_rows, n_rows) if between else (n_rows, n_data))
 
-    def __init__(self, spread: _Spread) -> None:
-        self.spread = spread
-        self.total: Tensor | float = 0.0
+        def read(leaf: Leaf, rows: Rows) -> None:
+            scaled = self._scaled(leaf, rows.v)
+            total.add_(torch.einsum("rbn,sbn->brs", scaled, scaled) if between else scaled.square().sum(-1))
 
-    def take(self, n_rows: int, n_data: int, like: Tensor) -> Tensor:
-        """The sum, zero where no layer has weights."""
-        return self.total if isinstance(self.total, Tensor) else like.new_zeros(n_data, n_rows, n_rows)
+        rows = pull_rows(nodes, Rows(v), read, need_input)
+        return total, rows.v
 
-    def read(self, leaf: Leaf, rows: Rows) -> None:
-        if self.spread.has_independent_units(leaf):
-            part = torch.einsum("rbo,bo,sbo->brs", rows.v, self._unit_variance(leaf), rows.v)
-        else:
-            w = self._whitened(leaf, rows)
-            part = torch.einsum("rbn,sbn->brs", w, w)
-        self.total = self.total + part
-
-    def _unit_variance(self, leaf: Leaf) -> Tensor:
-        """Variance of each unit of a linear layer from its own weights, (B, out)."""
-        assert self.spread.variances is not None
-        var = {key: self.spread.variances[f"{leaf.name}.{key}"] for key in leaf.params}
-        return leaf.rule.apply(leaf.layer, var, leaf.x.square())
-
-    def _whitened(self, leaf: Leaf, rows: Rows) -> Tensor:
-        """Σ^(1/2) applied to the gradients of the rows: (R, B, n)."""
-        gradients = leaf.rule.gradients(leaf, rows.v)
-        return self.spread.posterior.whiten({f"{leaf.name}.{key}": gradients[key].flatten(2) for key in leaf.trainable})
-
-
-class _Variance(_Covariance):
-    """The diagonal alone: (R, B)."""
-
-    def read(self, leaf: Leaf, rows: Rows) -> None:
-        if self.spread.has_independent_units(leaf):
-            part = (rows.v.square() * self._unit_variance(leaf)).sum(-1)
-        else:
-            part = self._whitened(leaf, rows).square().sum(-1)
-        self.total = self.total + part
+    def _scaled(self, leaf: Leaf, v: Tensor) -> Tensor:
+        """Σ^(1/2) applied to the gradients of rows v, up to a rotation: (R, B, n)."""
+        if self.variances is not None and self.has_independent_units(leaf):
+            var = {key: self.variances[f"{leaf.name}.{key}"] for key in leaf.params}
+            return v * leaf.rule.apply(leaf.layer, var, leaf.x.square()).sqrt()  # that of each unit's own weights
+        gradients = leaf.rule.gradients(leaf, v)
+        return self.posterior.whiten({f"{leaf.name}.{key}": gradients[key].flatten(2) for key in leaf.trainable})

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from lapae.curvature.any_module import LARGEST_CODE, ranges
-from lapae.curvature.call import Work
+from lapae.curvature.call import Work, by_layer
 from lapae.curvature.per_datum import PerDatum, Pulled, passes, per_datum, rows_of_gradients
-from lapae.curvature.rules import identity_rows
+from lapae.curvature.rules.base import identity_rows
 from lapae.methods.laplace import Laplace
 from lapae.predict.closed_form import ClosedForm
 
@@ -85,18 +85,6 @@ def _covariance(method: Laplace, pulled: Pulled, n_data: int) -> Tensor:
 
 def _whitened(method: Laplace, pulled: Pulled) -> Iterator[Tensor]:
     """Σ^(1/2) applied to the gradients of each layer, (R, B, n)."""
-    layers: dict[str, list[str]] = {}
-    for name in pulled.at.shapes:
-        layers.setdefault(name.rpartition(".")[0], []).append(name)
-    for names in layers.values():
-        found = {name: pulled.gradients(name) for name in names}
-        if any(g is not None for g in found.values()):
-            empty = pulled.at.output.new_zeros(())
-            yield method.posterior.whiten(
-                {
-                    name: empty.expand(pulled.n_rows, len(pulled.at.output), pulled.at.shapes[name].numel())
-                    if g is None
-                    else g.flatten(2)
-                    for name, g in found.items()
-                }
-            )
+    for names in by_layer(pulled.at.shapes).values():
+        if any(pulled.uses(name) or pulled.copies.get(name) is not None for name in names):
+            yield method.posterior.whiten({name: pulled.flat(name) for name in names})

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lapae.curvature import Leaf
+from lapae.curvature import Leaf, walk
 from lapae.curvature.any_module import LARGEST_CODE
 from lapae.curvature.forward import Node, Skip, n_features
 from lapae.curvature.rules.affine import Affine
@@ -31,7 +31,8 @@ Variances = Mapping[str, Tensor]
 def moments(method: Laplace, x: Tensor) -> ClosedForm:
     """Mean and variance of codes and outputs for a batch x (B, *shape)."""
     variances = weight_variances(method)
-    tape = method.walk(x)
+    with method.unfrozen():
+        tape = walk(method.network, x)
     n_encoder = sum(node.name.startswith("encoder") for node in tape.nodes)
     z_var = push(tape.nodes[:n_encoder], None, variances)
     x_var = push(tape.nodes[n_encoder:], z_var, variances)

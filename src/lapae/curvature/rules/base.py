@@ -180,14 +180,14 @@ def register(*layers: type[nn.Module]) -> Callable[[type[R]], type[R]]:
     return add
 
 
+NORMS, DROPS = nn.modules.batchnorm._BatchNorm, (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
+
+
 def couples(layer: nn.Module) -> str | None:
     """Why a layer, in the mode that it is in, does not treat data independently, or is random; None where it does."""
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
+    if isinstance(layer, NORMS) and (layer.training or layer.running_mean is None):
         return "batch statistics couple the data; call .eval() on a layer that tracks running statistics"
-    if not layer.training:
-        return None
-    drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
-    if drops or (isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and layer.dropout > 0):
+    if isinstance(layer, DROPS) and layer.training and getattr(layer, "p", 0) + getattr(layer, "dropout", 0) > 0:
         return "dropout is on; the curvature is that of one network: call .eval() first"
     return None
 
