@@ -87,7 +87,12 @@ def batches(x: Inputs, batch_size: int) -> Iterable[Tensor]:
     return x.epoch(0) if isinstance(x, Epochs) else x
 
 
+def sure(x: Tensor | None) -> Tensor:
+    """A quantity that was asked for, and so is not None."""
+    assert x is not None
+    return x
+
+
 def numpy(x: Tensor | None) -> np.ndarray:
     """A quantity that was asked for, as an array."""
-    assert x is not None
-    return x.detach().cpu().numpy()
+    return sure(x).detach().cpu().numpy()

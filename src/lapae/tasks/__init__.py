@@ -1,8 +1,8 @@
 """Tasks judge a trained model: each makes a result with numbers, a table and figures of a model and its data.
 
-A task is a module with a `run` on tensors in the model's space, and `evaluate(model, data, options) -> Result` for
-`lapae eval`, whose options are a frozen dataclass beside it. `TASKS` is the only list; another package adds a task
-through the entry point `lapae.tasks`, which leads to a `Task`. Nothing heavy is imported here.
+A task is a module with `evaluate(model, data, options) -> Result`, whose options are a frozen dataclass beside it.
+`TASKS` is the only list; another package adds a task through the entry point `lapae.tasks`, which leads to a `Task`.
+Nothing heavy is imported here.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lapae.predict import predict
+from lapae.predict.prediction import sure
 from lapae.tasks.figures import image_grid
 from lapae.tasks.imputation import MaskName, mask
 from lapae.view.latent_map import latent_space, plane
@@ -18,7 +18,7 @@ from lapae.view.latent_map import latent_space, plane
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from lapae.tasks.base import Model
+    from lapae.model import Model
 
 
 def latent_figure(
@@ -68,12 +68,10 @@ def _points(axes: Axes, points: np.ndarray, y: np.ndarray | None, names: Sequenc
 
 def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
     """One column per datum of x (n, C, H, W): input, mean reconstruction, deviation."""
-    found = predict(model.method, x, n_samples=n_samples, seed=seed, want=("outputs",))
-    assert found.x_mean is not None
-    assert found.x_var is not None
-    deviation = found.x_var.sqrt().mean(1, keepdim=True)
+    found = model.predict(x, ("outputs",), predictive="mc", n_samples=n_samples, seed=seed)
+    deviation = sure(found.x_var).sqrt().mean(1, keepdim=True)
     figure = Figure(figsize=(0.9 * len(x) + 0.4, 2.9), layout="constrained")
-    rows = {"input": x, "mean": found.x_mean, "deviation": deviation}
+    rows = {"input": x, "mean": sure(found.x_mean), "deviation": deviation}
     grid = figure.subplots(3, len(x), squeeze=False)
     for line, (name, images) in zip(grid, rows.items(), strict=True):
         top = float(deviation.max()) if name == "deviation" else 1.0

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lapae.predict import predict
+from lapae.predict.prediction import sure
 from lapae.tasks.base import batches, subset, tensor
 from lapae.view.latent_map import latent_space, plane
 
@@ -26,10 +26,9 @@ SHOWN = 2000
 def squared_errors(model: Model, split: Split, *, n_samples: int = 100) -> dict[str, float]:
     """Squared error per datum: of sampled networks ("-log p") and of their mean reconstruction ("MSE")."""
     x = batches(model, split, None)
-    found = predict(model.method, x, n_samples=n_samples, want=("outputs", "error"))
-    assert found.squared_error is not None
-    assert found.squared_error_of_mean is not None
-    return {"-log p": float(found.squared_error.mean()), "MSE": float(found.squared_error_of_mean.mean())}
+    found = model.predict(x, ("outputs", "error"), predictive="mc", n_samples=n_samples, seed=0)
+    numbers = {"-log p": found.squared_error, "MSE": found.squared_error_of_mean}
+    return {name: float(sure(error).mean()) for name, error in numbers.items()}
 
 
 def latent_row(model: Model, data: Data, *, title: str, n_samples: int = 50) -> Figure:
@@ -46,12 +45,9 @@ def draw_reconstruction(mean: Axes, deviation: Axes, model: Model, data: Data, *
     """Mean and deviation of the reconstruction of one test datum: the first of the last class."""
     y = np.asarray(data.test.y)
     x = tensor(model, data.test, np.flatnonzero(y == y.max())[:1])
-    found = predict(model.method, x, n_samples=n_samples, want=("outputs",))
-    assert found.x_mean is not None
-    assert found.x_var is not None
-    assert found.x_noise is not None
-    variance = found.x_var + (found.x_noise if found.x_learned else torch.zeros(()))
-    mean.imshow(found.x_mean[0].mean(0).clamp(0, 1), cmap="gray", vmin=0, vmax=1)
+    found = model.predict(x, ("outputs",), predictive="mc", n_samples=n_samples, seed=0)
+    variance = sure(found.x_var) + (sure(found.x_noise) if found.x_learned else 0)
+    mean.imshow(sure(found.x_mean)[0].mean(0).clamp(0, 1), cmap="gray", vmin=0, vmax=1)
     deviation.imshow(variance[0].mean(0).sqrt(), cmap="viridis", vmin=0)
     for axes, name in ((mean, "mean"), (deviation, "deviation")):
         axes.set(xticks=[], yticks=[])
