@@ -112,7 +112,8 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
         channels = tuple(range(min(stride, MOST_STRIPS)))
         along = _evenly(steps, MOST_POINTS // len(channels))
         kind, index = "lines", np.concatenate([along * stride + channel for channel in channels])
-        names = tuple(f"channel {i % stride}, step {i // stride}" for i in range(n))
+        of = space.names or tuple(f"channel {c}" for c in range(stride))
+        names = tuple(f"{of[i % stride]}, step {i // stride}" for i in range(n))
         by_channel = ranges.reshape(steps, stride, 2)  # one range per strip, so that its shape is seen
         widest = np.stack([by_channel[..., 0].min(0), by_channel[..., 1].max(0)], 1)
         ranges = np.tile(widest, (steps, 1))
@@ -120,7 +121,7 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
         kind, index = "bars", np.sort(np.argsort(-_explained(known, codes), kind="stable")[:MOST_BARS])
     else:
         kind, index = "lines", _evenly(n, MOST_POINTS)
-    return Display(kind, names, ranges, index, channels, space.columns)
+    return Display(kind, names, ranges, index, channels, space.columns if space.kind == "table" else None)
 
 
 def _evenly(n: int, most: int) -> np.ndarray:
