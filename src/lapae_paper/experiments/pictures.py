@@ -58,7 +58,7 @@ def draw_latent(axes: Axes, model: Model, data: Data, *, n_samples: int = 50, si
     """Codes of test data, coloured by class, over the summed deviation of the decoder (dark: large)."""
     index = subset(data.test, SHOWN)
     space = latent_space(model.method, tensor(model, data.test, index))
-    heat = plane(model.method, space, side=side, n_samples=n_samples).total
+    heat = plane(model.method, space, side=side, n_samples=n_samples).total.view(side, side)
     axes.imshow(
         heat, extent=(*space.limits[0], *space.limits[1]), aspect="auto", cmap="Greys", interpolation="bilinear"
     )
@@ -81,7 +81,7 @@ def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32
     """
     index = subset(data.train, 5 * SHOWN)
     space = latent_space(model.method, tensor(model, data.train, index))
-    heat = plane(model.method, space, side=side, n_samples=n_samples).total
+    heat = plane(model.method, space, side=side, n_samples=n_samples).total.numpy().reshape(side, side)
     (left, right), (low, high) = space.limits[:2]
     u = (space.points[:, 0] - left) / (right - left)
     v = (high - space.points[:, 1]) / (high - low)
@@ -92,6 +92,24 @@ def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32
         distance = np.minimum(distance, np.hypot(du, dv).min(2))
     on, away = distance < 0.5 / side, distance > 0.2
     return heat[on], heat[away]
+
+
+def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
+    """One column per datum of x (n, C, H, W): input, mean reconstruction, deviation."""
+    found = model.predict(x, ("outputs",), predictive="mc", n_samples=n_samples, seed=seed)
+    deviation = sure(found.x_var).sqrt().mean(1, keepdim=True)
+    figure = Figure(figsize=(0.9 * len(x) + 0.4, 2.9), layout="constrained")
+    rows = {"input": x, "mean": sure(found.x_mean), "deviation": deviation}
+    grid = figure.subplots(3, len(x), squeeze=False)
+    for line, (name, images) in zip(grid, rows.items(), strict=True):
+        top = float(deviation.max()) if name == "deviation" else 1.0
+        for axes, image in zip(line, images, strict=True):
+            axes.set(xticks=[], yticks=[])
+            axes.set_frame_on(False)
+            array = image.clamp(0, top).movedim(0, -1).numpy()
+            axes.imshow(array, cmap="magma" if name == "deviation" else "gray", vmin=0, vmax=top)
+        line[0].set_ylabel(name, fontsize=9)
+    return figure
 
 
 def draw_mosaic(axes: Axes, rows: Tensor, *, title: str = "") -> None:
