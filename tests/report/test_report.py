@@ -29,10 +29,11 @@ from lapae.view.latent_map import latent_space, plane
 from lapae.view.material import Material
 from lapae.view.pictures import shrink, tiled
 from lapae.view.report.chart import line_chart, ticks
-from lapae.view.report.page import MOST_BYTES, REPORT, Sizes, report_html, write_report
+from lapae.view.report.page import MOST_BYTES, REPORT, report_html, write_report
+from lapae.view.sizes import ReportSizes
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
-QUICK = Sizes(n_samples=4, points=40, examples=2)
+QUICK = ReportSizes(n_samples=4, points=40, examples=2)
 
 
 def images(n: int = 90) -> Data:

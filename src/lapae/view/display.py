@@ -59,9 +59,18 @@ class Display:
         low, high = self.range(j)
         return number(float(value), digits, high - low)
 
-    def expected(self, j: int, mean: float, low: float, high: float) -> str:
-        """What the model expects of value j: an interval, or a word."""
-        return self.text(j, mean) if self.is_word(j) else f"{self.text(j, low, 3)} to {self.text(j, high, 3)}"
+    def row(self, j: int, x: float, mean: float, low: float, high: float, *, wide: bool = False) -> dict[str, Any]:
+        """Value j of a datum and what was expected of it, in words and as places along the range of the data; with
+        `wide` the range takes in value and interval."""
+        expected = self.text(j, mean) if self.is_word(j) else f"{self.text(j, low, 3)} to {self.text(j, high, 3)}"
+        seen = [*self.range(j), low, high, x] if wide else self.range(j)
+        return {
+            "name": self.names[j],
+            "value": self.text(j, x),
+            "expected": expected,
+            "outside": x == x and not low <= x <= high,
+            **places(x, mean, low, high, within=(np.nanmin(seen), np.nanmax(seen))),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """For the page's script: what is shown, and of how many."""
@@ -174,34 +183,37 @@ def tiles(model: Model, display: Display, decoded: Decoded, side: int) -> dict[s
 def curves_of(
     display: Display, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> list[list[dict[str, Any]]]:
-    """A datum and its interval, flat (F,) each, as strips of places from 0 to 100 along the range of the data, or of
-    the datum where that is wider."""
+    """A datum and its interval, flat (F,) each, as strips of places along the range of the data, or of the datum where
+    that is wider."""
     strips = []
     for part in display.strips:
         index = display.features[part]
         both = np.concatenate([x[index], mean[index], display.ranges[index].reshape(-1)])
-        within = float(np.nanmin(both)), float(np.nanmax(both))
-
-        def at(value: Any, within: tuple[float, float] = within) -> float:
-            return place(float(value), *within)
-
-        strips.append(
-            [
-                {
-                    "at_input": None if np.isnan(x[j]) else at(x[j]),
-                    "at_mean": at(mean[j]),
-                    "from": at(low[j]),
-                    "to": at(high[j]),
-                }
-                for j in index
-            ]
-        )
+        within = np.nanmin(both), np.nanmax(both)
+        strips.append([places(x[j], mean[j], low[j], high[j], within=within) for j in index])
     return strips
 
 
-def place(value: float, low: float, high: float) -> float:
-    """Where a value lies between low and high, from 0 to 100."""
-    return round(float(np.clip(100 * (value - low) / max(high - low, 1e-12), 0, 100)), 2) if value == value else 0.0
+def places(x: float, mean: float, low: float, high: float, within: tuple[float, float]) -> dict[str, float | None]:
+    """Where a value, what was expected and its interval lie in a range, from 0 to 100; None for a missing value."""
+
+    def at(value: float) -> float:
+        share = (value - within[0]) / max(within[1] - within[0], 1e-12)
+        return round(float(np.clip(100 * share, 0, 100)), 2) if value == value else 0.0
+
+    return {"at_input": at(x) if x == x else None, "at_mean": at(mean), "from": at(low), "to": at(high)}
+
+
+def triples(space: Space, x: np.ndarray, mean: np.ndarray, amount: np.ndarray) -> tuple[list[tuple[str, ...]], float]:
+    """Images x (n, *shape), what was expected of them and an amount at each pixel, as URLs of pictures; and the amount
+    that the brightest colour stands for."""
+    given, expected = (shrink(image_of(space, v), 128) for v in (x, mean))
+    much = shrink(image_of(space, amount, scaled=False), 128)
+    top = float(much.mean(1).max())
+    lossy = given.shape[1] > 1 and given.shape[-1] > 48
+    shown = [[data_url(image, lossy=lossy) for image in pixels(images)] for images in (given, expected)]
+    shown.append([data_url(image, colours=True) for image in amounts(much, top)])
+    return list(zip(*shown, strict=True)), top
 
 
 def short(value: float) -> float:

@@ -25,6 +25,7 @@ from lapae.view.judge import Judge, in_words
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
 from lapae.view.material import Material
 from lapae.view.pictures import packed, packed_deviation
+from lapae.view.sizes import Sizes
 
 COMPLETIONS = 6
 SIDES = (32, 24, 16, 12, 8)
@@ -34,19 +35,13 @@ Axes = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sizes):
     """How much an explorer shows."""
 
-    n_samples: int | None = None
-    """Networks behind what is decoded; as the model predicts where not given."""
-    points: int = 1500
-    """Data on the map at most."""
     draws: int = 30
     """Networks behind the ellipse of a code."""
     side: int = 32
     """Cells along a side of the map's shades at most."""
-    seed: int = 0
-    """Of subsets and draws."""
 
 
 class Explorer:
