@@ -70,7 +70,6 @@ def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Materia
     """The data of a run or of a file; or none and why: a model can be looked at without."""
     from lapae.calibration import calibrate
     from lapae.cli.run_folder import read_given, run_data
-    from lapae.data import DataError
     from lapae.view.material import Material
 
     if file is not None:
@@ -78,7 +77,7 @@ def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Materia
         return Material.given(x, ids=ids), None
     try:
         data = run_data(model, data_dir)
-    except (DataError, LapaeError) as error:
+    except LapaeError as error:
         return Material(), f"the data of the run cannot be loaded ({error})"
     if tuple(data.shape) != tuple(model.shape):
         found, expected = tuple(data.shape), tuple(model.shape)

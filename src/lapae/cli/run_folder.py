@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lapae.registry import listing
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -99,6 +101,5 @@ def print_numbers(model: Model, *, as_json: bool) -> int:
         lines["explained"] = outcome(metrics, model.config.model.latent_dim)
     for name, value in metrics.get("test", {}).items():
         lines[f"test {name.replace('_', ' ')}"] = f"{value:.6g}"
-    width = max(map(len, lines))
-    print("\n".join(f"{name:<{width}}  {value}" for name, value in lines.items()))
+    print(listing(lines, indent=""))
     return 0
