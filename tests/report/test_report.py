@@ -311,7 +311,7 @@ def test_file_names_chart_and_sprites():
     chart = line_chart(list(range(1, 31)), {"a": [1000.0, *[5.0 - i / 10 for i in range(28)], float("nan")]}, mark=3)
     assert chart is not None
     assert chart.clipped
-    assert max(float(tick.text) for tick in chart.frame.y_ticks) <= 6
+    assert max(float(text) for _, text in chart.frame.y_ticks) <= 6
     tiles = np.arange(4)[:, None, None] * np.ones((4, 2, 3), dtype=int)
     assert tiled(tiles, 2)[:, [0, 3]].tolist() == [[0, 1], [0, 1], [2, 3], [2, 3]]
     assert shrink(torch.ones(2, 3, 64, 32)).shape == (2, 3, 32, 16)

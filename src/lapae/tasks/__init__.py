@@ -28,51 +28,49 @@ class Task(Entry):
     """What the report says above its numbers."""
 
 
-def _own(title: str, module: str, options: str, note: str) -> Task:
-    place = f"lapae.tasks.{module}"
-    return Task(title, f"{place}:evaluate", f"{place}:{options}", note)
+def _own(name: str, title: str, note: str) -> tuple[str, Task]:
+    """few-labels is in few_labels.py, with FewLabelsOptions."""
+    place = f"lapae.tasks.{name.replace('-', '_')}"
+    return name, Task(title, f"{place}:evaluate", f"{place}:{name.title().replace('-', '')}Options", note)
 
 
 TASKS: Registry[Task] = Registry(
     "task",
-    {
-        "ood": _own(
-            "Out-of-distribution detection",
-            "ood",
-            "OodOptions",
-            "How well scores tell test data from data of another kind. AUROC 1 is perfect, 0.5 is chance.",
-        ),
-        "imputation": _own(
-            "Missing data",
-            "imputation",
-            "ImputationOptions",
-            "A part of each test datum is hidden and filled in by sampled networks; errors are against the truth.",
-        ),
-        "classification": _own(
-            "Classification of imputed data",
-            "classification",
-            "ClassificationOptions",
-            "A classifier of clean data sees data with a part filled in: how often it is right, and whether it knows.",
-        ),
-        "generation": _own(
-            "Generation",
-            "generation",
-            "GenerationOptions",
-            "New data from noise. Diversity and distance to the training data stand beside those of held-out data.",
-        ),
-        "semi-supervised": _own(
-            "Few labels",
-            "semi_supervised",
-            "SemiSupervisedOptions",
-            "Nearest neighbours among the codes of a few labelled data, each embedded many times.",
-        ),
-        "calibration": _own(
-            "Calibration of the deviation",
-            "calibration",
-            "CalibrationOptions",
-            "Are errors larger where the model is less certain? A 90 % interval should contain 90 % of the values.",
-        ),
-    },
+    dict(
+        [
+            _own(
+                "ood",
+                "Out-of-distribution detection",
+                "How well scores tell test data from data of another kind. AUROC 1 is perfect, 0.5 is chance.",
+            ),
+            _own(
+                "imputation",
+                "Missing data",
+                "A part of each test datum is hidden and filled in by sampled networks; errors are against the truth.",
+            ),
+            _own(
+                "classification",
+                "Classification of imputed data",
+                "A classifier of clean data sees data with a part filled in: how often it is right, and whether it "
+                "knows.",
+            ),
+            _own(
+                "generation",
+                "Generation",
+                "New data from noise. Diversity and distance to the training data stand beside those of held-out data.",
+            ),
+            _own(
+                "semi-supervised",
+                "Few labels",
+                "Nearest neighbours among the codes of a few labelled data, each embedded many times.",
+            ),
+            _own(
+                "calibration",
+                "Calibration of the deviation",
+                "Are errors larger where the model is less certain? A 90 % interval should contain 90 % of the values.",
+            ),
+        ]
+    ),
     group="lapae.tasks",
 )
 

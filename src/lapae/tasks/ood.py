@@ -114,18 +114,15 @@ class OodOptions:
 def evaluate(model: Model, data: Data, options: OodOptions) -> OodResult:
     from lapae.data import load
 
-    sets = {name: load(name, data_dir=options.data_dir) for name in options.ood}
-    for name, other in sets.items():
+    outside: dict[str, Tensor | Batches] = {}
+    for name in options.ood:
+        other = load(name, data_dir=options.data_dir)
         if tuple(other.shape) != tuple(model.shape):
-            raise ConfigError(
-                f"the model takes data of shape {tuple(model.shape)}, those of {name!r} are {other.shape}"
-            )
-    # images of any set lie in [0, 1] by their own scaling; columns of a table have the units of the training data
-    spaces = {name: other.space if data.kind == other.kind == "image" else model.space for name, other in sets.items()}
-    outside = {
-        name: batches(model, other.held_out, options.limit, options.seed, space=spaces[name])
-        for name, other in sets.items()
-    }
+            found = f"those of {name!r} are {other.shape}"
+            raise ConfigError(f"the model takes data of shape {tuple(model.shape)}, {found}")
+        # images of any set lie in [0, 1] by their own scaling; columns of a table have the units of the training data
+        space = other.space if data.kind == other.kind == "image" else model.space
+        outside[name] = batches(model, other.held_out, options.limit, options.seed, space=space)
     return detect(model, data, outside, options)
 
 

@@ -148,14 +148,9 @@ def _explained(flat: np.ndarray, codes: np.ndarray) -> np.ndarray:
     return np.where(total > 0, 1 - np.square(left).sum(0) / np.maximum(total, 1e-300), 0.0)
 
 
-def in_units(model: Model, x: Tensor) -> np.ndarray:
-    """Data (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
-    return model.space.to_user(x.double().numpy()).reshape(len(x), -1)
-
-
-def deviation_in_units(model: Model, deviation: Tensor) -> np.ndarray:
-    """Deviations (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
-    return model.space.to_user(deviation.double().numpy(), deviation=True).reshape(len(deviation), -1)
+def in_units(model: Model, x: Tensor, *, deviation: bool = False) -> np.ndarray:
+    """Data (N, *shape) of the model's space, or their deviations, in the units of the data, flat: (N, F)."""
+    return model.space.to_user(x.double().numpy(), deviation=deviation).reshape(len(x), -1)
 
 
 def image_of(space: Space, x: np.ndarray, *, scaled: bool = True) -> Tensor:
@@ -176,7 +171,7 @@ def tiles(model: Model, display: Display, decoded: Decoded, side: int) -> dict[s
             "deviation": data_url(tiled(amounts(deviation, top), side), colours=True),
             "top": short(top),
         }
-    mean, deviation = in_units(model, decoded.mean), deviation_in_units(model, decoded.deviation)
+    mean, deviation = in_units(model, decoded.mean), in_units(model, decoded.deviation, deviation=True)
     return {"mean": shorts(mean[:, display.features]), "deviation": shorts(deviation[:, display.features])}
 
 

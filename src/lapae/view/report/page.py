@@ -104,26 +104,19 @@ def report_html(
         name=model.space.name if run is None else run.path.resolve().name,
         explorer="model.explore(X)" if run is None else _command(run, file),
         link=Markup(LINK),
-        from_others=model.from_others,
-        method=model.config.method.title,
-        data=model.space.name,
+        model=model,
         version=__version__,
         summary=summary(model),
         glance=_glance(counts, measured, held),
         unusual=unusual,
         counts=counts,
         scores=histogram(_series(scores), judge.threshold),
-        rate=f"{100 * RATE:.0f} %",
         words=WORDS,
         measured=measured,
         calibration=held,
         examples=shown,
         display=display,
-        n_channels=model.space.shape[-1],
         latent=_latent(material, space, display, index, side, maps),
-        spread=any(max(found["heat"]) > 0 for found in maps),
-        learned=model.method.learns_variance,
-        ensemble=not model.method.shared_codes,
         space=space,
         results=[_result(record, figures) for record in records],
         left_out=left_out,
@@ -226,15 +219,9 @@ def _result(record: Record, figures: dict[str, str]) -> dict[str, Any]:
     title, note = (record.task, "") if task is None else (task.title, task.note)
     given = {k: v for k, v in record.options.items() if v not in (None, [], ())}
     options = ", ".join(f"{k.replace('_', ' ')} {_text(v)}" for k, v in given.items())
-    pictures = [{"name": name, "url": figures[name]} for name in record.figures if name in figures]
-    return {
-        "id": f"task-{record.task}",
-        "title": title,
-        "about": note,
-        "table": record.table,
-        "options": options,
-        "figures": pictures,
-    }
+    pictures = {name: figures[name] for name in record.figures if name in figures}
+    found = {"id": f"task-{record.task}", "title": title, "about": note}
+    return found | {"table": record.table, "options": options, "figures": pictures}
 
 
 def _text(value: Any) -> str:
