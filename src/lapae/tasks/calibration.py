@@ -60,27 +60,21 @@ class CalibrationResult:
 
     bins: dict[str, Bins]
     """ "output" and "output_total" by element; "latent_deviation" and "output_deviation" by datum."""
-    levels: tuple[float, ...]
     coverage: dict[str, list[float]]
-    """By space ("output", "output_total", "latent"): share inside the intervals of each level."""
+    """By space ("output", "output_total", "latent"): share inside the intervals of each of LEVELS."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "bins": {name: found.to_dict() for name, found in self.bins.items()},
-            "levels": list(self.levels),
-            "coverage": self.coverage,
-        }
+        bins = {name: found.to_dict() for name, found in self.bins.items()}
+        return {"bins": bins, "levels": list(LEVELS), "coverage": self.coverage}
 
     def table(self) -> Table:
         """Rank correlation and coverage of each deviation."""
-        shown = [level for level in (0.5, 0.9, 0.99) if level in self.levels]
-        rows = []
+        shown, rows = (0.5, 0.9, 0.99), []
         for space in dict.fromkeys([*self.bins, *self.coverage]):
-            bins, covered = self.bins.get(space), self.coverage.get(space)
-            inside = [None if covered is None else round(covered[self.levels.index(level)], 3) for level in shown]
-            rows.append(
-                (space.replace("_", " "), bins and round(bins.rank_correlation, 3), bins and bins.ence, *inside)
-            )
+            bins, covered = self.bins.get(space), dict(zip(LEVELS, self.coverage.get(space, ()), strict=False))
+            inside = [round(covered[level], 3) if covered else None for level in shown]
+            numbers = (bins and round(bins.rank_correlation, 3), bins and bins.ence)
+            rows.append((space.replace("_", " "), *numbers, *inside))
         columns = ("deviation of", "rank correlation with the error", "ENCE")
         return Table((*columns, *(f"inside {100 * level:.0f} %" for level in shown)), rows)
 
@@ -97,7 +91,7 @@ class CalibrationResult:
         panels = {titles[k]: (b.deviation, b.error, k in ("output", "output_total")) for k, b in self.bins.items()}
         return {
             "calibration_bins": error_against_deviation(panels),
-            "calibration_coverage": coverage_curves(self.levels, self.coverage),
+            "calibration_coverage": coverage_curves(LEVELS, self.coverage),
         }
 
 
@@ -106,8 +100,6 @@ def equal_count_bins(deviation: np.ndarray, error: np.ndarray, n_bins: int = 10,
 
     Equal deviations are spread over bins as they come.
     """
-    if deviation.shape != error.shape or deviation.ndim != 1:
-        raise ValueError(f"expected deviations and errors of one shape (n,), got {deviation.shape} and {error.shape}")
     if not 1 <= n_bins <= len(deviation):
         raise ValueError(f"expected from 1 to {len(deviation)} bins (the number of values), got {n_bins}")
     order = np.argsort(deviation, kind="stable")
@@ -120,8 +112,6 @@ def equal_count_bins(deviation: np.ndarray, error: np.ndarray, n_bins: int = 10,
 
 def coverage(error: np.ndarray, deviation: np.ndarray, levels: Sequence[float] = LEVELS) -> list[float]:
     """Share of values within the central Gaussian interval of each level: |error| <= q deviation."""
-    if any(not 0 < level < 1 for level in levels):
-        raise ValueError(f"expected levels between 0 and 1, got {list(levels)}")
     quantiles = [NormalDist().inv_cdf(0.5 + level / 2) for level in levels]
     return [float(np.mean(np.abs(error) <= q * deviation)) for q in quantiles]
 
@@ -129,10 +119,7 @@ def coverage(error: np.ndarray, deviation: np.ndarray, levels: Sequence[float] =
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     from scipy.stats import rankdata
 
-    ranks = [rankdata(values) for values in (a, b)]
-    if any(r[0] == r.min() == r.max() for r in ranks):
-        return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]) if np.ptp(a) and np.ptp(b) else 0.0
 
 
 @dataclass(frozen=True)
@@ -172,4 +159,4 @@ def evaluate(model: Model, data: Data, options: CalibrationOptions) -> Calibrati
         codes = numpy(encode_draws(model.method, x[:1000], networks, seed=seed))
         first, second = codes[:, ::2], codes[:, 1::2]
         covered["latent"] = coverage(second - first.mean(1, keepdims=True), first.std(1, keepdims=True, ddof=1))
-    return CalibrationResult(bins, LEVELS, covered)
+    return CalibrationResult(bins, covered)
