@@ -16,7 +16,7 @@ from trained import in_splits
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Split
-from lapae.errors import ConfigError, RunError
+from lapae.errors import RunError
 from lapae.fit import fit
 from lapae.predict.decode import decode, encode_mean
 from lapae.runs import Run
@@ -168,13 +168,6 @@ def test_a_window_is_shown_a_strip_a_channel(tmp_path, n_channels, shown):
     assert payload(page)["view"]["channels"] == list(range(shown))
     assert f'aria-label="input and reconstruction, channel {shown - 1}"' in page
     assert ("(the first 6 of 9)" in page) == (n_channels == 9)
-
-
-def test_data_of_another_shape_are_refused(tmp_path, table):
-    run, model = trained(images(), tmp_path)
-    with pytest.raises(ConfigError, match=r"shape \(1, 8, 8\), got \(6,\)"):
-        write_report(run, model, table, QUICK)
-    assert not (run / REPORT).exists()
 
 
 def test_decode_is_mean_and_deviation_over_networks(tmp_path):

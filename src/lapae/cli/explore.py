@@ -79,9 +79,6 @@ def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Materia
         data = run_data(model, data_dir)
     except LapaeError as error:
         return Material(), f"the data of the run cannot be loaded ({error})"
-    if tuple(data.shape) != tuple(model.shape):
-        found, expected = tuple(data.shape), tuple(model.shape)
-        return Material(), f"the data of the run have changed: shape {found}, the model takes {expected}"
     if model.calibration is None:  # of a training that has not come to its end
         calibrate(model, data)
     return Material.of(data), None

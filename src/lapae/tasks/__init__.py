@@ -90,6 +90,6 @@ def run_task(name: str, model: Model, data: Data, options: Any = None) -> Result
         options = kind(**(options or {}))
     if not isinstance(options, kind):
         raise TypeError(f"task {name!r} takes {kind.__name__}, got {type(options).__name__}")
-    if tuple(data.shape) != tuple(model.shape):
-        raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
+    if data.shape != model.shape:
+        raise ConfigError(f"the model was trained on data of shape {model.shape}, got {data.shape}")
     return task.load()(model, data, options)

@@ -117,9 +117,8 @@ def evaluate(model: Model, data: Data, options: OodOptions) -> OodResult:
     outside: dict[str, Tensor | Batches] = {}
     for name in options.ood:
         other = load(name, data_dir=options.data_dir)
-        if tuple(other.shape) != tuple(model.shape):
-            found = f"those of {name!r} are {other.shape}"
-            raise ConfigError(f"the model takes data of shape {tuple(model.shape)}, {found}")
+        if other.shape != model.shape:
+            raise ConfigError(f"the model takes data of shape {model.shape}, those of {name!r} are {other.shape}")
         # images of any set lie in [0, 1] by their own scaling; columns of a table have the units of the training data
         space = other.space if data.kind == other.kind == "image" else model.space
         outside[name] = batches(model, other.held_out, options.limit, options.seed, space=space)

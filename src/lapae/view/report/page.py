@@ -15,7 +15,7 @@ from lapae import __version__
 from lapae.calibration import calibrate
 from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
-from lapae.errors import ConfigError, RunError
+from lapae.errors import RunError
 from lapae.model import Model
 from lapae.predict.decode import n_decoders
 from lapae.runs import Run
@@ -48,8 +48,6 @@ MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 
 def write_report(run: Run, model: Model, data: Data, sizes: ReportSizes | None = None) -> int:
     """Write report.html of a run. Returns its size in bytes."""
-    if tuple(data.shape) != tuple(model.shape):
-        raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
     if model.calibration is None:  # of a training that has not come to its end
         calibrate(model, data)
     page = report_html(model, Material.of(data), sizes or ReportSizes(), run)
