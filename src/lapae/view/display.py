@@ -185,7 +185,8 @@ def curves_of(
         index = display.features[part]
         both = np.concatenate([x[index], mean[index], display.ranges[index].reshape(-1)])
         within = np.nanmin(both), np.nanmax(both)
-        strips.append([places(x[j], mean[j], low[j], high[j], within=within) for j in index])
+        values = zip(*(part[index].tolist() for part in (x, mean, low, high)), strict=True)
+        strips.append([places(*value, within=within) for value in values])
     return strips
 
 

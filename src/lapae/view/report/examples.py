@@ -35,5 +35,5 @@ def examples(judge: Judge, material: Material, display: Display, n: int, seed: i
         if display.kind == "lines":
             card["strips"] = curves_of(display, *values)
         else:
-            card["rows"] = [display.row(j, *(v[j] for v in values)) for j in display.features[:MOST_ROWS]]
+            card["rows"] = [display.row(int(j), *(float(v[j]) for v in values)) for j in display.features[:MOST_ROWS]]
     return found | {"hidden": max(0, len(display.names) - MOST_ROWS) if display.kind == "bars" else 0}

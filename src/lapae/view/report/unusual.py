@@ -67,7 +67,8 @@ def _datum(judge: Judge, material: Material, display: Display, scores: Scores, i
     total = max(float(contribution.sum()), 1e-300)
     order = [j for j in np.argsort(-contribution, kind="stable")[:NAMED] if contribution[j] > 0]
     card["values"] = [
-        display.row(j, *(v[j] for v in values), wide=True) | {"share": round(100 * float(contribution[j]) / total)}
+        display.row(int(j), *(float(v[j]) for v in values), wide=True)
+        | {"share": round(100 * float(contribution[j]) / total)}
         for j in order
     ]
     if display.kind == "lines":
