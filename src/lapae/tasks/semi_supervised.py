@@ -107,7 +107,7 @@ def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSu
     many = voting.multi_label
     groups = [np.arange(len(y))] if many else [np.flatnonzero(column) for column in voting.indicators.T]
     n_labels = tuple(sorted(set(options.labels or ((10,) if many else _up_to(groups)))))
-    _check(n_labels, repetitions, groups, many)
+    _check(n_labels, repetitions, groups, voting)
     x, draws = tensor(model, split, chosen), {"predictive": "mc", "n_samples": options.n_embeddings, "seed": seed}
     if model.method.shared_codes:
         queries = numpy(model.predict(x, ("codes",), **draws).z_mean)
@@ -148,14 +148,14 @@ def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSu
     return SemiSupervisedResult(n_labels, accuracy, k, attributes, data.label_names if many else None)
 
 
-def _check(n_labels: tuple[int, ...], repetitions: int, groups: list[np.ndarray], many: bool) -> None:
+def _check(n_labels: tuple[int, ...], repetitions: int, groups: list[np.ndarray], voting: Voting) -> None:
     if n_labels[0] < 1 or repetitions < 1:
         raise ConfigError(f"expected numbers of labels from 1 on and repetitions, got {n_labels} and {repetitions}")
-    if not many and len(groups) < 2:
-        raise ConfigError(f"expected at least two classes to tell apart, got {len(groups)}")
+    if not voting.multi_label and len(groups) < 2:
+        raise ConfigError(f"expected at least two classes to tell apart, got {voting.classes.tolist()}")
     smallest = min(map(len, groups))
     if n_labels[-1] >= smallest:
-        what = "data" if many else "data in the smallest class"
+        what = "data" if voting.multi_label else "data in the smallest class"
         raise ConfigError(f"{n_labels[-1]} labels leave nothing to classify: there are {smallest} {what}")
 
 

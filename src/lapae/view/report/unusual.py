@@ -30,10 +30,6 @@ class Scores:
     complete: bool
     """Whether all data were looked at."""
 
-    def of(self, part: str) -> np.ndarray:
-        """The surprises of a part."""
-        return self.surprise[self.part == part]
-
 
 def score(judge: Judge, material: Material, seed: int) -> Scores:
     """Judge the data, or as many of each part as there is time for: those of training may be many."""
