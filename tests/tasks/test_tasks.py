@@ -8,6 +8,7 @@ import pytest
 import torch
 from bars import SHAPE, images, train, trained
 from narrow import as_a, sure
+from torch import nn
 from trained import in_splits
 
 from lapae.config import Config, MethodConfig
@@ -17,7 +18,7 @@ from lapae.errors import ConfigError
 from lapae.methods import METHODS, Method, Point, WeightDraws, build, register
 from lapae.methods.weights import normal_draws
 from lapae.model import Model
-from lapae.models import mlp
+from lapae.models import Autoencoder, mlp
 from lapae.predict import predict
 from lapae.space import Space
 from lapae.tasks import TASKS, run_task
@@ -134,3 +135,12 @@ def test_a_method_of_ones_own():
         run_task("imputation", model_of(method), data(), OPTIONS["imputation"])
     finally:
         del METHODS["jitter"]
+
+
+@pytest.mark.parametrize("name", ["ood", "semi-supervised", "calibration"])
+def test_codes_with_axes_of_their_own(name, monkeypatch):
+    monkeypatch.setattr("lapae.data.load", lambda name, **options: data())
+    encoder, decoder = nn.Conv2d(1, 2, 4, 4), nn.ConvTranspose2d(2, 1, 4, 4)
+    method = build(MethodConfig("bbb"), lambda: Autoencoder(encoder, decoder), Gaussian(0.1), 200)
+    assert model_of(method).code_shape == (2, 2, 2)
+    json.dumps(run_task(name, model_of(method), data(), OPTIONS[name]).to_dict(), allow_nan=False)

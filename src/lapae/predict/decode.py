@@ -160,4 +160,4 @@ def encode_draws(method: Method, x: Tensor, n: int, *, seed: int = 0, batch_size
         for draws, _ in _groups(method, draw_seeds(seed, n_distinct(method, n))):
             codes = [draws.encode(part.to(weight.device, weight.dtype)[None]).cpu() for part in x.split(batch_size)]
             parts.append(torch.cat(codes, 1))
-    return torch.cat(parts).transpose(0, 1)
+    return torch.cat(parts).transpose(0, 1).flatten(2)

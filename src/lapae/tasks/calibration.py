@@ -147,7 +147,7 @@ def evaluate(model: Model, data: Data, options: CalibrationOptions) -> Calibrati
     some = np.random.default_rng(seed).permutation(error.size)[:MOST_VALUES]
     e, d, t = (values.reshape(-1)[some] for values in (error, deviation, total))
     by_value, by_datum = min(options.bins, len(e)), min(options.bins, len(x))
-    whole, latent = np.sqrt(np.square(error).mean(1)), numpy(z_var.sqrt().sum(1))
+    whole, latent = np.sqrt(np.square(error).mean(1)), numpy(z_var.sqrt().flatten(1).sum(1))
     bins = {
         "output": equal_count_bins(d, e, by_value),
         "output_total": equal_count_bins(t, e, by_value),

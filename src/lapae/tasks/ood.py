@@ -167,11 +167,11 @@ def _scores(block: Prediction, typical: float, varying: Tensor | None) -> dict[s
     log_likelihood, z_var, x_var = map(numpy, (block.log_likelihood, block.z_var, block.x_var))
     if block.x_learned:
         x_var = x_var + numpy(block.x_noise)
-    deviation = np.sqrt(x_var).reshape(len(x_var), -1)
+    latent, deviation = (np.sqrt(var).reshape(len(var), -1) for var in (z_var, x_var))
     found = {
         "log_likelihood": -log_likelihood,
         "typicality": np.abs(typical - log_likelihood),
-        "latent_deviation": np.sqrt(z_var).sum(1),
+        "latent_deviation": latent.sum(1),
         "output_deviation": deviation.sum(1),
     }
     return found if varying is None else found | {VARYING: deviation[:, varying.flatten()].sum(1)}

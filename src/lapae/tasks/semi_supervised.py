@@ -112,7 +112,8 @@ def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSu
     if model.method.shared_codes:
         queries = numpy(model.predict(x, ("codes",), **draws).z_mean)
     else:
-        queries = numpy(encode_draws(model.method, x, options.n_embeddings, seed=seed)).reshape(len(x), -1)
+        queries = numpy(encode_draws(model.method, x, options.n_embeddings, seed=seed))
+    queries = queries.reshape(len(x), -1)
     repeated = []
     for r in range(repetitions):
         rng = np.random.default_rng([seed, r])
