@@ -1,8 +1,8 @@
 """Out-of-distribution detection against its forward passes: everything but them should cost at most half of them.
 
-Times `tasks.ood.run` (drawing the networks, all statistics, the metrics with their bootstrap) and as many plain forward
-passes of one network over the same images, in turn, and prints the ratio of the fastest of each. On a CPU it is the
-processor time of one thread, which other programs on the machine disturb least.
+Times `tasks.ood.detect` (drawing the networks, all statistics, the metrics with their bootstrap) and as many plain
+forward passes of one network over the same images, in turn, and prints the ratio of the fastest of each. On a CPU it is
+the processor time of one thread, which other programs on the machine disturb least.
 
     python benchmarks/ood_bound.py --images 2000 --networks 20 --method bbb
 """
@@ -15,9 +15,12 @@ import time
 
 import torch
 
-from lapae.config import NETWORKS, MethodConfig
+from lapae.config import NETWORKS, Config, MethodConfig
 from lapae.curvature.likelihoods import Gaussian
+from lapae.data import Data, Split
 from lapae.methods import METHODS, build
+from lapae.model import Model
+from lapae.space import Space
 from lapae.tasks import ood
 
 
@@ -41,7 +44,11 @@ def main() -> None:
     config = MethodConfig.taking(args.method, members=args.networks)
     method = build(config, lambda: make(shape, 2), Gaussian(), 60_000).to(args.device)
     network = make(shape, 2).to(args.device)
-    inside, outside = torch.rand(2, args.images, *shape, device=args.device)
+    inside, outside = torch.rand(2, args.images, *shape)
+    splits = [Split(part.numpy(), None) for part in (inside[:2], inside[:0], inside[:0], inside)]  # two for typicality
+    data = Data(Space("image", shape), *splits)
+    model = Model(method, Config(), data.space)
+    inside, outside = inside.to(args.device), outside.to(args.device)
 
     @torch.no_grad()
     def forward_passes() -> None:
@@ -50,7 +57,7 @@ def main() -> None:
                 network(batch)
 
     def detect() -> None:
-        ood.run(method, inside, {"other": outside}, n_samples=args.networks)
+        ood.detect(model, data, {"other": outside}, ood.OodOptions(n_samples=args.networks))
 
     times: dict[str, list[float]] = {"forward": [], "ood": []}
     for _ in range(args.repeat + 1):  # the first round warms up

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 from lapae.config import DataConfig, ModelConfig, TrainConfig
 from lapae.fit import fit
 from lapae.tasks.base import batches
-from lapae.tasks.ood import run as detect
+from lapae.tasks.ood import OodOptions, detect
 from lapae_paper.experiments.trials import trial
 
 NETWORKS = {
@@ -60,17 +59,11 @@ def measure(args: argparse.Namespace, network: str, hessian: str, seed: int) -> 
     made = fit(trial(data, model, train, "online", hessian=hessian).config)
     own, other = (load(name, data_dir=args.data) for name in (inside, outside))
     if own.shape == other.shape:
-        others = batches(replace(made, space=other.space), other.test, TESTED)
+        others = batches(made, other.test, TESTED, space=other.space)
     else:
         others = torch.from_numpy(made.space.convert(enlarged(other.test.x[:TESTED], own.shape)))
-    found = detect(
-        made.method,
-        batches(made, own.test, TESTED),
-        {"outside": others},
-        batches(made, own.train, TESTED),
-        n_samples=NETWORKS_DRAWN,
-        n_bootstrap=2,
-    )
+    options = OodOptions(n_samples=NETWORKS_DRAWN, bootstrap=2, limit=TESTED, train_limit=TESTED)
+    found = detect(made, own, {"outside": others}, options)
     scores = {name: detection.auroc.value for name, detection in found.detections["outside"].items()}
     return {"-log p": float(np.mean(found.inside["log_likelihood"])), **scores, "seconds": made.metrics["seconds"]}
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
+from torch import Tensor
 
 from lapae import LaplacianAutoencoder
 from lapae.config import Config, DataConfig, ModelConfig, TrainConfig
@@ -24,7 +26,10 @@ from lapae.fit import fit, load_data
 from lapae.model import Model
 from lapae.runs import Run
 from lapae.storage import load_run
-from lapae.view.figures import imputation_figure, latent_figure, reconstruction_figure, sample_figure
+from lapae.tasks.figures import image_grid
+from lapae.tasks.imputation import mask
+from lapae.view.latent_map import latent_space, plane
+from lapae_paper.experiments.pictures import reconstruction_figure
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
@@ -66,7 +71,7 @@ def draw_map(options: argparse.Namespace) -> None:
         model = load_run(run)
     x, labels = held_out(model, options.source)
     first = x[np.unique(labels, return_index=True)[1]]  # one image of each class
-    latent_figure(model, x, labels, n_samples=options.n_samples).savefig(options.out / "latent.png", dpi=110)
+    latent_figure(model, x, labels, options.n_samples).savefig(options.out / "latent.png", dpi=110)
     found = reconstruction_figure(model, first, n_samples=options.n_samples)
     found.savefig(options.out / "reconstructions.png", dpi=110)
 
@@ -80,11 +85,39 @@ def draw_samples(options: argparse.Namespace) -> None:
         model = load_run(options.run)
     x, labels = held_out(model, options.source)
     first = x[np.unique(labels, return_index=True)[1]]
-    sample_figure(model).savefig(options.out / "samples.png", dpi=80)
+    made = model.tensor(model.sample(64, seed=0))
+    image_grid([list(row) for row in made.split(16)]).savefig(options.out / "samples.png", dpi=80)
     imputation_figure(model, first).savefig(options.out / "imputation.png", dpi=90)
 
 
-def held_out(model: Model, source: str) -> tuple[torch.Tensor, np.ndarray]:
+def latent_figure(model: Model, x: Tensor, y: np.ndarray, n_samples: int) -> Figure:
+    """The codes of data x (N, *shape), coloured by class, on the deviation of the decoder (paper, figure 1)."""
+    space = latent_space(model.method, x)
+    shades = plane(model.method, space, side=64, n_samples=n_samples).total.view(64, 64)
+    figure = Figure(figsize=(5.4, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    extent = (*space.limits[0], *space.limits[1])
+    heat = axes.imshow(shades, extent=extent, aspect="auto", cmap="Greys", interpolation="bilinear")
+    figure.colorbar(heat, label="standard deviation, summed over the datum", shrink=0.85)
+    for i, value in enumerate(np.unique(y)):
+        axes.scatter(*space.points[y == value, :2].T, s=4, linewidths=0, color=f"C{i % 10}", label=str(value))
+    style = {"fontsize": 8, "markerscale": 3, "frameon": False, "handletextpad": 0.1, "columnspacing": 0.8}
+    figure.legend(loc="outside lower center", ncols=len(np.unique(y)), **style)
+    axes.set(xlabel=space.names[0], ylabel=space.names[1], xlim=space.limits[0], ylim=space.limits[1])
+    return figure
+
+
+def imputation_figure(model: Model, x: Tensor, n: int = 6) -> Figure:
+    """One row per datum of x (N, C, H, W): truth, what is left of it, n completions of the missing upper half."""
+    observed = mask("upper", tuple(x.shape[1:]))
+    holes = model.space.to_user(x.masked_fill(~observed, torch.nan).numpy())
+    made = [model.tensor(part) for part in model.impute(holes, n_samples=n)]
+    seen = x.masked_fill(~observed, 0.5)
+    rows = [[x[i], seen[i], *(part[i] for part in made)] for i in range(len(x))]
+    return image_grid(rows, ["truth", "seen", *(f"{m + 1}" for m in range(n))])
+
+
+def held_out(model: Model, source: str) -> tuple[Tensor, np.ndarray]:
     """Up to 2,000 test images (n, *model_shape) in the space of a model, and their classes."""
     data = load_data(DataConfig(source))
     test = data.test

@@ -7,6 +7,7 @@ into the model's space and back, and `calibration` makes the numbers hold on new
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods import Method
 from lapae.models.threads import few_threads
-from lapae.predict import Prediction, evaluating, predict
+from lapae.predict import Prediction, evaluating, predict, predict_blocks
 from lapae.predict.calibrate import Calibration, calibrate
 from lapae.predict.conformal import threshold
 from lapae.predict.decode import decode
@@ -27,7 +28,7 @@ from lapae.predict.filling import Filling, filling_of
 from lapae.predict.generate import from_codes
 from lapae.predict.hidden import Hidden
 from lapae.predict.memory import Memory, remember
-from lapae.predict.prediction import Quantity, numpy
+from lapae.predict.prediction import Inputs, Quantity, numpy
 from lapae.space import Space
 
 NORMAL_90 = 1.6448536269514722
@@ -193,20 +194,28 @@ class Model(Hidden):
         weight = next(self.method.parameters())
         return torch.from_numpy(self.space.to_model(self.space.code(X))).to(weight.dtype)
 
-    def predict(self, x: Tensor, want: tuple[Quantity, ...] = BOTH) -> Prediction:
+    def predict(self, x: Inputs, want: tuple[Quantity, ...] = BOTH, **how: Any) -> Prediction:
         """What the networks say about data, in the way that the configuration asks for.
 
         Args:
-            x: data (n, *model_shape) in the model's space; NaN is missing.
+            x: data (n, *model_shape) in the model's space, or batches of them; NaN is missing.
             want: what to compute: "codes", "covariance", "outputs", "density", "error".
+            how: `predictive`, `n_samples`, `seed` and others of `lapae.predict.predict`, to predict in another way.
 
         Returns:
             A `Prediction`: among others `z_mean`, `z_var` (n, *code), `x_mean`, `x_var` (n, *model_shape) and
             `log_likelihood` (n,); None where not wanted.
         """
+        return predict(self.method, x, want=want, **self._how | how)
+
+    def blocks(self, x: Inputs, want: tuple[Quantity, ...] = BOTH, **how: Any) -> Iterator[Prediction]:
+        """As `predict`, a block of data at a time, for what is reduced right away."""
+        return predict_blocks(self.method, x, want=want, **self._how | how)
+
+    @property
+    def _how(self) -> dict[str, Any]:
         options = self.config.method.options
-        how = {"predictive": options.predictive or "mc", "n_samples": options.n_samples or 20}
-        return predict(self.method, x, seed=self.seed, want=want, **how)
+        return {"predictive": options.predictive or "mc", "n_samples": options.n_samples or 20, "seed": self.seed}
 
     def predicting(
         self, *, predictive: str | None = None, n_samples: int | None = None, seed: int | None = None

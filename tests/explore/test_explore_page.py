@@ -15,7 +15,8 @@ from trained import in_splits
 from lapae.data import Split
 from lapae.runs import Run
 from lapae.space import Space
-from lapae.view.report.page import Sizes, write_report
+from lapae.view.report.page import write_report
+from lapae.view.sizes import ReportSizes
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 READY = "document.body && document.body.dataset.moves > 1 && !document.getElementById('looked').hidden"
@@ -159,7 +160,7 @@ def test_an_address_names_a_datum(browser, image_server):
 
 def test_a_click_in_the_report_opens_the_datum(browser, tmp_path):
     made = explorer(rows(), tmp_path)
-    write_report(Run(sure(made.model.path)), made.model, rows(), Sizes(n_samples=4, points=20, examples=3))
+    write_report(Run(sure(made.model.path)), made.model, rows(), ReportSizes(n_samples=4, points=20, examples=3))
     with served(made, name="run") as server:
         browser.events.clear()
         browser.open(server.url)
@@ -187,7 +188,7 @@ def test_a_click_in_the_report_opens_the_datum(browser, tmp_path):
 
 def test_a_click_in_the_file_of_a_report_opens_the_datum(browser, tmp_path):
     made = explorer(rows(), tmp_path)
-    write_report(Run(sure(made.model.path)), made.model, rows(), Sizes(n_samples=4, points=20, examples=3))
+    write_report(Run(sure(made.model.path)), made.model, rows(), ReportSizes(n_samples=4, points=20, examples=3))
     with served(made, name="run") as server:
         page = tmp_path / "report.html"  # as if the explorer listened where it does unless told otherwise
         there = f":{server.server_port}/#"

@@ -27,6 +27,7 @@ from lapae.errors import ConfigError
 from lapae.view.explore.handler import Handler
 from lapae.view.explore.opening import opening
 from lapae.view.explore.server import MOST_CONNECTIONS, Server, is_loopback
+from lapae.view.sizes import Sizes
 
 JSON = {"Content-Type": "application/json"}
 HEAD = b"POST /api/place HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -440,7 +441,7 @@ def test_a_run_of_the_estimator_has_no_data_of_its_own(estimator_run):
 
 def test_every_command_opens_it_with_data(estimator_run, capsys):
     run, file = str(estimator_run / "run"), str(estimator_run / "x.npy")
-    server = prepare(ExploreCommand(Path(run), Path(file), port=0, open=False, points=20))
+    server = prepare(ExploreCommand(Path(run), Path(file), port=0, open=False, sizes=Sizes(points=20)))
     assert server.routes.opening["splits"] == {"given": 100}
     server.server_close()
     server.routes.close()

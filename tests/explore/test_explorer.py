@@ -18,7 +18,7 @@ from lapae.predict.decode import decode, encode_mean
 from lapae.predict.mc import draw_seeds
 from lapae.runs.numbers import number
 from lapae.tasks.base import tensor
-from lapae.view.explore.explorer import SIDES, fitting
+from lapae.view.explore.explorer import fitting
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.explore.opening import opening
 from lapae.view.explore.uploads import read_upload
@@ -205,11 +205,11 @@ def test_colours_through_convolutions(tmp_path):
 
 
 def test_slow_networks_have_coarser_maps():
-    assert fitting(1e-3, SIDES, 32) == 32
-    assert fitting(0.02, SIDES, 32) == 16
-    assert fitting(100.0, SIDES, 32) == 8
-    assert fitting(1e-3, SIDES, 8) == 8
-    assert fitting(100.0, SIDES, 4) == 4
+    assert fitting(1e-3, 32) == 32
+    assert fitting(0.02, 32) == 16
+    assert fitting(100.0, 32) == 8
+    assert fitting(1e-3, 8) == 8
+    assert fitting(100.0, 4) == 4
 
 
 def test_codes_of_one_dimension(tmp_path):

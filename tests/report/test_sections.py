@@ -58,7 +58,7 @@ def made():
     model = fit(config, data)
     material = Material.of(data)
     judge = Judge(model)
-    z = judge.tensor(as_a(np.ndarray, material.parts["train"].x))
+    z = model.tensor(as_a(np.ndarray, material.parts["train"].x))
     return judge, material, choose_display(model, z, encode_mean(model.method, z).numpy())
 
 

@@ -3,14 +3,19 @@
 import functools
 
 import torch
+from trained import in_splits
 
-from lapae.config import MethodConfig
+from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Gaussian
+from lapae.data import Data, Split
 from lapae.methods import build
 from lapae.methods.step import Step
+from lapae.model import Model
 from lapae.models import mlp
+from lapae.space import Space
 
 SHAPE = (1, 8, 8)
+SPACE = Space("image", SHAPE, name="bars")
 
 
 def images(n, seed=0):
@@ -43,3 +48,14 @@ def trained(name, latent_dim=3):
     config = MethodConfig.taking(name, members=4, dropout=0.1)
     factory = functools.partial(mlp, SHAPE, latent_dim, hidden=(32,))
     return train(build(config, factory, Gaussian(0.1), len(x)), x)
+
+
+def model_of(method) -> Model:
+    """A method, or that of a name, as tasks take it."""
+    return Model(trained(method) if isinstance(method, str) else method, Config(), SPACE)
+
+
+def data_of(test, train=None, y=None) -> Data:
+    """Images to judge by, with their labels, and to train on: the same where not given."""
+    test, train = (Split(x.numpy(), y) for x in (test, test if train is None else train))
+    return in_splits(SPACE, train, test, test)

@@ -5,16 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bars import images, trained
+from bars import data_of, images, model_of
 from narrow import sure
 from scipy.stats import spearmanr
 
-from lapae.tasks import calibration
-from lapae.tasks.calibration import coverage, equal_count_bins
+from lapae.tasks.calibration import LEVELS, CalibrationOptions, coverage, equal_count_bins, evaluate
 
 
 def test_every_method(method):
-    found = calibration.run(method, images(40, 3)[0], n_samples=12)
+    found = evaluate(model_of(method), data_of(images(40, 3)[0]), CalibrationOptions(n_samples=12))
     result = found.to_dict()
     json.dumps(result, allow_nan=False)
     assert ("latent" in result["coverage"]) == (method.stochastic and method.distinct_draws is None)
@@ -51,18 +50,16 @@ def test_no_deviation_at_all():
     assert found.rank_correlation == 0
     assert found.ence is None
     assert coverage(np.ones(4), np.zeros(4), (0.9,)) == [0.0]
-    result = calibration.run(trained("ae"), images(3)[0])
+    result = evaluate(model_of("ae"), data_of(images(3)[0]), CalibrationOptions())
     assert result.bins["output"].ence is None
     assert result.bins["output_total"].ence is not None
 
 
 def test_latent_intervals_hold_fresh_codes_of_a_vae():
-    found = calibration.run(trained("vae"), images(100, 3)[0], n_samples=200)
-    np.testing.assert_allclose(found.coverage["latent"], found.levels, atol=0.03)
+    found = evaluate(model_of("vae"), data_of(images(100, 3)[0]), CalibrationOptions(n_samples=200))
+    np.testing.assert_allclose(found.coverage["latent"], LEVELS, atol=0.03)
 
 
 def test_errors():
     with pytest.raises(ValueError, match="from 1 to 3 bins"):
         equal_count_bins(np.zeros(3), np.zeros(3), 4)
-    with pytest.raises(ValueError, match="levels"):
-        coverage(np.zeros(3), np.ones(3), (95,))

@@ -4,15 +4,15 @@ import json
 
 import pytest
 import torch
-from bars import SHAPE, images, trained
+from bars import SHAPE, data_of, images, model_of, trained
 
 from lapae.predict.generate import from_noise, from_prior
-from lapae.tasks import generation
+from lapae.tasks.generation import GenerationOptions, describe, evaluate
 
 
 def test_every_method(method):
-    train, held_out = images(100)[0], images(20, 9)[0]
-    found = generation.run(method, train, held_out, n=20, steps=2, average=2)
+    data = data_of(images(20, 9)[0], train=images(100)[0])
+    found = evaluate(model_of(method), data, GenerationOptions(n=20, steps=2, average=2))
     json.dumps(found.to_dict(), allow_nan=False)
     assert set(found.sets) == {"noise", "data"} | ({"prior"} if method.latent_prior else set())
     for part in found.sets.values():
@@ -25,7 +25,7 @@ def test_distances_by_hand():
     train = torch.zeros(3, 1, 1, 2)
     train[1] = 1.0
     samples = torch.tensor([[0.0, 0.5], [1.0, 1.0], [1.0, 0.0]])[:, None, None]
-    found = generation.describe(samples, train, batch_size=2)
+    found = describe(samples, train, batch_size=2)
     assert found.nearest_distance == pytest.approx((0.5 + 0 + 1) / 3)
     assert found.diversity == pytest.approx((1.25**0.5 + 1.25**0.5 + 1) / 3)
     assert torch.equal(found.nearest[1], train[1])
@@ -33,8 +33,8 @@ def test_distances_by_hand():
 
 def test_a_copy_shows():
     train = images(50)[0]
-    assert generation.describe(train[:5], train).nearest_distance == 0
-    assert generation.describe(train[:1].expand(4, *SHAPE), train).diversity == 0
+    assert describe(train[:5], train).nearest_distance == 0
+    assert describe(train[:1].expand(4, *SHAPE), train).diversity == 0
 
 
 def test_sources():
@@ -49,4 +49,4 @@ def test_sources():
     with pytest.raises(ValueError, match="n=0"):
         from_noise(method, SHAPE, 0)
     with pytest.raises(ValueError, match="at least 2"):
-        generation.describe(torch.zeros(1, 4), torch.zeros(3, 4))
+        describe(torch.zeros(1, 4), torch.zeros(3, 4))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from bars import SHAPE, images, trained
+from bars import SHAPE, images, model_of, trained
 from torch import nn
 
 from lapae import LaplacianAutoencoder
@@ -13,8 +13,7 @@ from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Data
 from lapae.methods import Method, Output
 from lapae.predict.complete import impute, noise_like
-from lapae.tasks import imputation
-from lapae.tasks.imputation import ImputationOptions, MaskName, mask
+from lapae.tasks.imputation import ImputationOptions, MaskName, completed, evaluate, judge, mask
 
 
 class Constant(Method):
@@ -39,9 +38,13 @@ class Constant(Method):
         return self.draw([0])
 
 
+def judged(method, x, observed, **options):
+    return judge(x, observed, completed(model_of(method), x, observed, ImputationOptions(**options)))
+
+
 def test_every_method(method):
     x = images(10, 5)[0]
-    found = imputation.run(method, x, mask("upper", SHAPE), modes=3, average=2)
+    found = judged(method, x, mask("upper", SHAPE), modes=3, average=2)
     result = found.to_dict()
     json.dumps(result, allow_nan=False)
     assert found.imputation.samples.shape == (3, 10, *SHAPE)
@@ -57,7 +60,7 @@ def test_every_method(method):
 def test_imputing_is_better_than_noise():
     x = images(50, 5)[0]
     observed = mask("random", SHAPE, n=50, missing=0.3)
-    found = imputation.run(trained("ensemble"), x, observed, steps=3)
+    found = judged("ensemble", x, observed, steps=3)
     fill = noise_like(x, (0.0, 1.0), 0)
     assert found.mse_missing < 0.5 * (fill - x)[~observed].square().mean().item()
     assert found.missing == pytest.approx(0.3, abs=0.03)
@@ -66,7 +69,7 @@ def test_imputing_is_better_than_noise():
 def test_errors_by_hand():
     x = torch.rand(4, *SHAPE)
     observed = mask("left", SHAPE)
-    found = imputation.run(Constant(), x, observed, modes=2, average=0)
+    found = judged(Constant(), x, observed, modes=2, average=0)
     hidden = x[..., :4]
     # one mode says 0, the other 1: mean 1/2, deviation sqrt(1/2), distance 1
     assert found.mse_missing == pytest.approx((hidden - 0.5).square().mean().item(), rel=1e-5)
@@ -123,7 +126,7 @@ def test_nan_marks_missing_values_in_tables():
     assert torch.equal(found.samples[:, ~x.isnan()], x[~x.isnan()].expand(5, -1))
     assert found.var[0, 1] > 0
     with pytest.raises(ValueError, match="truth"):
-        imputation.run(method, torch.full_like(x, torch.nan), mask("none", (5,)))
+        judge(torch.full_like(x, torch.nan), mask("none", (5,)), found)
 
 
 def test_holes_of_the_data_do_not_count():
@@ -134,7 +137,7 @@ def test_holes_of_the_data_do_not_count():
         rng.random((120, 4)) < 0.2, np.nan, np.hstack([a, 2 * a, -a, a + 1]) + 0.01 * rng.normal(size=(120, 4))
     )
     model = LaplacianAutoencoder(epochs=2, random_state=0).fit(x).model_
-    found = imputation.evaluate(model, Data.of(x), ImputationOptions(missing=0.3, modes=3))
+    found = evaluate(model, Data.of(x), ImputationOptions(missing=0.3, modes=3))
     hidden = ~found.observed & ~found.x.isnan()
     gap = (found.imputation.mean - found.x)[hidden]
     assert found.mse_missing == pytest.approx(float(gap.square().mean()), rel=1e-4)
@@ -143,14 +146,14 @@ def test_holes_of_the_data_do_not_count():
 
 
 def test_fully_observed_and_fully_missing():
-    x, method = images(5, 2)[0], trained("bbb")
-    seen = imputation.run(method, x, mask("none", SHAPE))
+    x = images(5, 2)[0]
+    seen = judged("bbb", x, mask("none", SHAPE))
     assert torch.equal(seen.imputation.mean, x)
     assert seen.mse_missing == seen.error_missing == seen.mode_distance == seen.missing == 0
     assert seen.error_whole > 0
-    gone = imputation.run(method, x, mask("all", SHAPE))
+    gone = judged("bbb", x, mask("all", SHAPE))
     assert gone.missing == 1
-    again = imputation.run(method, torch.zeros_like(x), mask("all", SHAPE))
+    again = judged("bbb", torch.zeros_like(x), mask("all", SHAPE))
     assert torch.equal(gone.imputation.samples, again.imputation.samples), "nothing of the truth is used"
 
 

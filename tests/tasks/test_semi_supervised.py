@@ -1,19 +1,25 @@
 """Nearest neighbours against scikit-learn, and semi-supervised classification with every method."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from bars import images, trained
+from bars import data_of, images, model_of, trained
 from sklearn.neighbors import KNeighborsClassifier
 
-from lapae.tasks import semi_supervised
+from lapae.errors import ConfigError
+from lapae.predict.decode import encode_draws
 from lapae.tasks.knn import Voting, choose_k, votes
+from lapae.tasks.semi_supervised import SemiSupervisedOptions, evaluate
+
+
+def judged(method, x, y, labels, **options):
+    return evaluate(model_of(method), data_of(x, y=np.asarray(y)), SemiSupervisedOptions(labels, **options))
 
 
 def test_every_method(method):
-    x, y = images(120, 4)
-    found = semi_supervised.run(method, x, y.numpy(), n_labels=(1, 5, 20), n_embeddings=10, repetitions=2)
+    found = judged(method, *images(120, 4), (1, 5, 20), n_embeddings=10, repetitions=2)
     result = found.to_dict()
     json.dumps(result, allow_nan=False)
     assert found.accuracy.shape == (3, 2)
@@ -76,10 +82,9 @@ def test_attributes():
     x, y = images(80, 4)
     attributes = np.stack([y.numpy(), 1 - y.numpy(), np.zeros(80, int)], 1)
     names = ("down", "across", "never")
-    found = semi_supervised.run(
-        trained("bbb"), x, attributes, n_labels=(10,), n_embeddings=5, repetitions=2, attribute_names=names
-    )
-    result = found.to_dict()
+    data = data_of(x, y=attributes)
+    data = replace(data, space=replace(data.space, label_names=names))
+    result = evaluate(model_of("bbb"), data, SemiSupervisedOptions((10,), n_embeddings=5, repetitions=2)).to_dict()
     assert set(result["attributes"]) == set(names)
     assert result["attributes"]["never"] == [1.0]
     assert result["attributes"]["down"] == pytest.approx(result["attributes"]["across"], abs=0.1)
@@ -88,23 +93,20 @@ def test_attributes():
 
 def test_deterministic_encoders_embed_once_and_others_differ():
     x = images(6)[0]
-    assert semi_supervised.embed(trained("ae"), x, n_embeddings=9).shape == (6, 1, 3)
-    assert semi_supervised.embed(trained("ensemble"), x, n_embeddings=9).shape == (6, 4, 3)
-    codes = semi_supervised.embed(trained("bbb"), x, n_embeddings=25)
+    assert encode_draws(trained("ae"), x, 9).shape == (6, 1, 3)
+    assert encode_draws(trained("ensemble"), x, 9).shape == (6, 4, 3)
+    codes = encode_draws(trained("bbb"), x, 25)
     assert codes.shape == (6, 25, 3)
     assert codes.std(1).min() > 0
 
 
 def test_errors():
     x, y = images(20)
-    method = trained("ae")
-    with pytest.raises(ValueError, match="leave nothing"):
-        semi_supervised.run(method, x, y.numpy(), n_labels=(10,))
-    with pytest.raises(ValueError, match="two classes"):
-        semi_supervised.run(method, x, np.zeros(20, int), n_labels=(1,))
-    with pytest.raises(ValueError, match="19"):
-        semi_supervised.run(method, x, y.numpy()[:19], n_labels=(1,))
+    with pytest.raises(ConfigError, match="leave nothing"):
+        judged("ae", x, y, (10,))
+    with pytest.raises(ConfigError, match="two classes"):
+        judged("ae", x, np.zeros(20, int), (1,))
     with pytest.raises(ValueError, match="0 or 1"):
         Voting(np.array([[2, 0]]))
-    with pytest.raises(ValueError, match="from 1"):
-        semi_supervised.run(method, x, y.numpy(), n_labels=(0,))
+    with pytest.raises(ConfigError, match="from 1"):
+        judged("ae", x, y, (0,))

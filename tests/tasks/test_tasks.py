@@ -1,49 +1,35 @@
 """The table of tasks, on a trained model and data; and a method defined here, through prediction and a task."""
 
 import json
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from bars import SHAPE, images, train, trained
 from narrow import as_a, sure
+from torch import nn
 from trained import in_splits
 
-from lapae.config import MethodConfig
+from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Split
 from lapae.errors import ConfigError
 from lapae.methods import METHODS, Method, Point, WeightDraws, build, register
 from lapae.methods.weights import normal_draws
-from lapae.models import mlp
+from lapae.model import Model
+from lapae.models import Autoencoder, mlp
 from lapae.predict import predict
 from lapae.space import Space
-from lapae.tasks import TASKS, ood, run_task
+from lapae.tasks import TASKS, run_task
 from lapae.tasks.calibration import CalibrationResult
+from lapae.tasks.ood import OodOptions, detect
 
 SPACE = Space("image", SHAPE, scale=255.0, name="bars")
 
 
-@dataclass
-class StandIn:
-    """What tasks ask of a model, and no more."""
-
-    method: Method
-    space: Space = field(default_factory=lambda: SPACE)
-    shape: tuple[int, ...] = SHAPE
-    path: Path | None = None
-    filling: None = None
-
-    @property
-    def likelihood(self):
-        return self.method.likelihood
-
-
-def stand_in(*args, **kwargs) -> Any:
-    return StandIn(*args, **kwargs)
+def model_of(method, space=SPACE, **about):
+    return Model(method, Config(), space, **about)
 
 
 def split(n, seed, attributes=False):
@@ -71,7 +57,7 @@ OPTIONS = {
 @pytest.mark.parametrize("method", ["bbb", "ae"])
 def test_every_task_by_name(name, method, monkeypatch, tmp_path):
     monkeypatch.setattr("lapae.data.load", lambda name, **options: data())
-    model = stand_in(trained(method), path=tmp_path)
+    model = model_of(trained(method), path=tmp_path)
     options = TASKS[name].load_options()(**OPTIONS[name])
     result = run_task(name, model, data(), options)
     json.dumps(result.to_dict(), allow_nan=False)
@@ -88,20 +74,20 @@ def test_options_have_defaults_for_the_command_line():
 
 
 def test_the_scaling_is_that_of_the_model():
-    seen = run_task("calibration", stand_in(trained("ae")), data(), OPTIONS["calibration"])
-    wrong = run_task("calibration", stand_in(trained("ae"), replace(SPACE, scale=1.0)), data(), OPTIONS["calibration"])
+    seen = run_task("calibration", model_of(trained("ae")), data(), OPTIONS["calibration"])
+    wrong = run_task("calibration", model_of(trained("ae"), replace(SPACE, scale=1.0)), data(), OPTIONS["calibration"])
     seen, wrong = as_a(CalibrationResult, seen), as_a(CalibrationResult, wrong)
     assert seen.bins["output"].error.max() < 1 < wrong.bins["output"].error.max()
 
 
 def test_errors_of_the_table():
-    model = stand_in(trained("ae"))
+    model = model_of(trained("ae"))
     with pytest.raises(ConfigError, match="imputation"):
         run_task("nonsense", model, data())
     with pytest.raises(TypeError, match="ImputationOptions"):
         run_task("imputation", model, data(), TASKS["ood"].load_options()())
     with pytest.raises(ConfigError, match=r"\(1, 9, 9\)"):
-        run_task("imputation", stand_in(trained("ae"), shape=(1, 9, 9)), data())
+        run_task("imputation", model_of(trained("ae"), replace(SPACE, shape=(1, 9, 9))), data())
     with pytest.raises(ConfigError, match="at least one"):
         run_task("ood", model, data())
     unlabelled = in_splits(SPACE, *(Split(s.x, None) for s in (data().train,) * 3))
@@ -112,7 +98,7 @@ def test_errors_of_the_table():
 
 
 def test_attributes_by_name():
-    result = run_task("semi-supervised", stand_in(trained("ae")), data(attributes=True), {"repetitions": 1})
+    result = run_task("semi-supervised", model_of(trained("ae")), data(attributes=True), {"repetitions": 1})
     assert result.to_dict()["n_labels"] == [10]
     assert set(result.to_dict()["attributes"]) == {"0", "1"}
 
@@ -143,8 +129,18 @@ def test_a_method_of_ones_own():
         method = build(MethodConfig("jitter"), lambda: mlp(SHAPE, 3, hidden=(32,)), Gaussian(0.1), len(x))
         train(method, x)
         assert sure(predict(method, x[:20], n_samples=10).x_var).min() > 0
-        found = ood.run(method, images(40, 1)[0], {"inverted": 1 - images(40, 2)[0]}, x, n_samples=10, n_bootstrap=10)
+        outside = {"inverted": 1 - images(40, 2)[0]}
+        found = detect(model_of(method), data(), outside, OodOptions(n_samples=10, bootstrap=10))
         assert found.detections["inverted"]["log_likelihood"].auroc.value > 0.95
-        run_task("imputation", stand_in(method), data(), OPTIONS["imputation"])
+        run_task("imputation", model_of(method), data(), OPTIONS["imputation"])
     finally:
         del METHODS["jitter"]
+
+
+@pytest.mark.parametrize("name", ["ood", "semi-supervised", "calibration"])
+def test_codes_with_axes_of_their_own(name, monkeypatch):
+    monkeypatch.setattr("lapae.data.load", lambda name, **options: data())
+    encoder, decoder = nn.Conv2d(1, 2, 4, 4), nn.ConvTranspose2d(2, 1, 4, 4)
+    method = build(MethodConfig("bbb"), lambda: Autoencoder(encoder, decoder), Gaussian(0.1), 200)
+    assert model_of(method).code_shape == (2, 2, 2)
+    json.dumps(run_task(name, model_of(method), data(), OPTIONS[name]).to_dict(), allow_nan=False)

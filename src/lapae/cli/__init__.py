@@ -20,22 +20,16 @@ from lapae.train.launch import await_end, launched, place, tell_launcher
 FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 
 
-def usage() -> str:
-    """What `lapae --help` prints."""
-    return "\n".join(
-        [
-            "usage: lapae COMMAND ...",
-            "",
-            "Autoencoders that know what they do not know.",
-            "",
-            "commands (lapae COMMAND --help explains each):",
-            listing(COMMANDS.titles()),
-            "",
-            "options:",
-            "  --help     this text",
-            "  --version  the version",
-        ]
-    )
+USAGE = """usage: lapae COMMAND ...
+
+Autoencoders that know what they do not know.
+
+commands (lapae COMMAND --help explains each):
+{commands}
+
+options:
+  --help     this text
+  --version  the version"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # where a terminal has no Greek letters, they are written as codes
         sys.stdout.reconfigure(errors="backslashreplace")
     if not given or given[0] in ("-h", "--help", "help"):
-        print(usage())
+        print(USAGE.format(commands=listing(COMMANDS.titles())))
         return 0 if given else FAILED
     if given[0] == "--version":
         print(f"lapae {__version__}")
@@ -65,10 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except LapaeError as error:
         return _fail(str(error))
-    except ValueError as error:
-        if _is_data_error(error):
-            return _fail(str(error))
-        raise
     except (MemoryError, RuntimeError) as error:
         from lapae.curvature.memory import OutOfMemory, is_out_of_memory
 
@@ -92,12 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if "lapae.train.distributed" in sys.modules:
             sys.modules["lapae.train.distributed"].leave()
-
-
-def _is_data_error(error: ValueError) -> bool:
-    from lapae.errors import DataError
-
-    return isinstance(error, DataError)
 
 
 def _others_are_gone(error: Exception) -> bool:

@@ -84,14 +84,14 @@ def fetch(command: DataCommand) -> int:
 
 def told(found: Look) -> str:
     """A look in words: the summary, the splits, and a row per column."""
+    from lapae.runs.results import Table
+
     names = {"train": "to train", "valid": "to steer training", "calib": "to calibrate", "test": "to test"}
     lines = [found.summary, "; ".join(f"{n:,} {names[split]}" for split, n in found.splits.items() if n)]
     if found.columns:
-        width = max(len("column"), *(len(column["name"]) for column in found.columns))
-        lines += ["", f"{'column':<{width}}  {'kind':<8}  missing  content"]
-        for column in found.columns:
-            share = f"{100 * column['missing']:.3g} %" if column["missing"] else ""
-            lines.append(
-                f"{column['name']:<{width}}  {column['kind'] or 'left out':<8}  {share:>7}  {column['content']}"
-            )
+        rows = [
+            (c["name"], c["kind"] or "left out", f"{100 * c['missing']:.3g} %" if c["missing"] else "", c["content"])
+            for c in found.columns
+        ]
+        lines += ["", str(Table(("column", "kind", "missing", "content"), rows))]
     return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])

@@ -88,14 +88,15 @@ def evaluate(run: Run, model: Model, data: Data, unknown: Any, seed: int) -> lis
     import torch
 
     from lapae.runs.results import save_result
-    from lapae.tasks import ood, run_task
+    from lapae.tasks import run_task
     from lapae.tasks.base import subset, tensor
+    from lapae.tasks.ood import OodOptions, detect
 
-    test, train = (tensor(model, split, subset(split, 2000)) for split in (data.test, data.train))
+    test = tensor(model, data.test, subset(data.test, None))
     # Inverted digits are easy: they have ink where no training image has any. New classes are the honest test.
     outside: dict[str, Tensor] = {"digits 8 and 9": torch.as_tensor(unknown), "inverted digits": 1 - test}
     samples = {"n_samples": 50, "seed": seed}
-    found = ood.run(model.method, test, outside, train, name="digits 0 to 7", n_samples=50, seed=seed)
+    found = detect(model, data, outside, OodOptions(n_samples=50, seed=seed))
     records = [save_result(run, "ood", {"against": list(outside), **samples}, found)]
     quick = {"imputation": {"limit": 100, "seed": seed}, "calibration": samples}
     for task, options in quick.items():

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-import tyro
-
-from lapae.cli.new_data import UNNAMED
+from lapae.cli.new_data import UNNAMED, Run
 from lapae.cli.parsing import parse
 from lapae.cli.run_folder import open_run
 from lapae.errors import ConfigError
@@ -26,7 +24,7 @@ Options = TypeVar("Options")
 class EvalCommand(Generic[Options]):
     """Run a task of the paper on a trained run. Numbers go into its tasks/, pictures into its figures/."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: Run
     """Folder of a trained run."""
     options: Annotated[Options, UNNAMED] = field()
     data: Path | None = None
@@ -37,25 +35,19 @@ class EvalCommand(Generic[Options]):
     """Print one JSON object to stdout."""
 
 
-def usage() -> str:
-    """What `lapae eval --help` prints."""
-    return "\n".join(
-        [
-            "usage: lapae eval TASK RUN [options]",
-            "",
-            "Run a task of the paper on a trained run. Numbers go into its tasks/, pictures into its figures/;",
-            "lapae report RUN shows them.",
-            "",
-            "tasks (lapae eval TASK --help lists the options of each):",
-            listing(TASKS.titles()),
-        ]
-    )
+USAGE = """usage: lapae eval TASK RUN [options]
+
+Run a task of the paper on a trained run. Numbers go into its tasks/, pictures into its figures/;
+lapae report RUN shows them.
+
+tasks (lapae eval TASK --help lists the options of each):
+{tasks}"""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, run the task, write and print its result."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
+        print(USAGE.format(tasks=listing(TASKS.titles())))
         return 0 if arguments else 2
     name = arguments[0]
     task = TASKS.find(name)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lapae.cli.new_data import Device, Run, open_model
+from lapae.cli.new_data import UNNAMED, Device, PageCommand, open_model
 from lapae.cli.parsing import parse
-from lapae.errors import ConfigError, LapaeError
+from lapae.errors import LapaeError
+from lapae.view.sizes import Sizes
 
 if TYPE_CHECKING:
     from lapae.model import Model
@@ -21,16 +22,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ExploreCommand:
+class ExploreCommand(PageCommand):
     """Look at a run in a browser: move in its latent space, look at single data, fill in what is missing.
 
     A page is served to this machine alone, until Ctrl-C. Nothing is written.
     """
 
-    run: Run
-    """Folder of a trained run."""
-    data: Path | None = None
-    """A file, or a folder of images, to look at instead of the data that the run was trained on."""
     port: Annotated[int, tyro.conf.arg(metavar="INT")] = 8765
     """Where to listen; 0 is any free port."""
     host: str = "127.0.0.1"
@@ -38,24 +35,12 @@ class ExploreCommand:
     sees the data of the run."""
     open: bool = True
     """Open the page in the browser."""
-    n_samples: int | None = None
-    """Networks drawn for each mean and deviation; as the model predicts where not given."""
-    points: int = 1500
-    """Data on the latent map at most."""
-    seed: int = 0
-    """Of subsets and draws."""
-    data_dir: str | None = None
-    """Folder of the named data sets, where it is not the one the run was trained from."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto is cuda where there is one."""
+    sizes: Annotated[Sizes, UNNAMED] = field(default_factory=Sizes)
 
 
 def main(arguments: Sequence[str]) -> int:
     command: ExploreCommand = parse(ExploreCommand, arguments, "lapae explore")
-    for name in ("n_samples", "points"):
-        value = getattr(command, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} = {value}: expected at least 1")
+    command.sizes.check()
     try:
         server = prepare(command)
     except KeyboardInterrupt:
@@ -76,7 +61,7 @@ def prepare(command: ExploreCommand) -> Server:
     material, reason = load(model, command.data, command.data_dir)
     if reason is not None:
         print(f"lapae: warning: {reason}", file=sys.stderr)
-    options = Options(command.n_samples, command.points, seed=command.seed)
+    options = Options(**vars(command.sizes))
     name = command.run.resolve().name
     return prepare(model, material, name, host=command.host, port=command.port, options=options, no_data=reason)
 
@@ -85,7 +70,6 @@ def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Materia
     """The data of a run or of a file; or none and why: a model can be looked at without."""
     from lapae.calibration import calibrate
     from lapae.cli.run_folder import read_given, run_data
-    from lapae.data import DataError
     from lapae.view.material import Material
 
     if file is not None:
@@ -93,11 +77,8 @@ def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Materia
         return Material.given(x, ids=ids), None
     try:
         data = run_data(model, data_dir)
-    except (DataError, LapaeError) as error:
+    except LapaeError as error:
         return Material(), f"the data of the run cannot be loaded ({error})"
-    if tuple(data.shape) != tuple(model.shape):
-        found, expected = tuple(data.shape), tuple(model.shape)
-        return Material(), f"the data of the run have changed: shape {found}, the model takes {expected}"
     if model.calibration is None:  # of a training that has not come to its end
         calibrate(model, data)
     return Material.of(data), None

@@ -40,6 +40,20 @@ class Device:
 
 
 @dataclass(frozen=True)
+class PageCommand:
+    """A command that makes a page about a run."""
+
+    run: Run
+    """Folder of a trained run."""
+    data: Path | None = None
+    """A file, or a folder of images, to look at instead of the data that the run was trained on."""
+    data_dir: str | None = None
+    """Folder of the named data sets, where it is not the one the run was trained from."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+
+
+@dataclass(frozen=True)
 class Intake(Device):
     """What is done with data that do not quite fit."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -27,33 +27,20 @@ class ListCommand:
     """Print one JSON object to stdout."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """What is said of a run."""
-
-    run: str
-    data: str
-    method: str
-    state: str
-    explained: str
-    changed: str
-
-
 def main(arguments: Sequence[str]) -> int:
     command: ListCommand = parse(ListCommand, arguments, "lapae list")
     if not command.folder.is_dir():
         raise ConfigError(f"{command.folder}: no such folder; lapae list FOLDER looks elsewhere")
-    rows = [asdict(row(path)) for path in sorted(runs(command.folder), key=changed)]
+    rows = [row(path) for path in sorted(runs(command.folder), key=changed)]
     if command.json:
         print(json.dumps({"runs": rows}))
         return 0
     if not rows:
         print(f"no runs in {command.folder}: lapae train FILE makes one")
         return 0
-    table = [list(rows[0]), *([*found.values()] for found in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for cells in table:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip())
+    from lapae.runs.results import Table
+
+    print(Table(tuple(rows[0]), [tuple(found.values()) for found in rows]))
     return 0
 
 
@@ -80,7 +67,7 @@ def changed(path: Path) -> float:
     return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
-def row(path: Path) -> Row:
+def row(path: Path) -> dict[str, str]:
     """A run in words. One that cannot be read says so: the others are listed all the same."""
     import datetime
 
@@ -88,14 +75,17 @@ def row(path: Path) -> Row:
     from lapae.runs.toml import read_config
 
     when = datetime.datetime.fromtimestamp(changed(path)).strftime("%Y-%m-%d %H:%M")
+    found = {"run": str(path), "data": "", "method": "", "state": "cannot be read", "explained": "", "changed": when}
     try:
         config = read_config(path / CONFIG)
     except LapaeError:
-        return Row(str(path), "", "", "cannot be read", "", when)
+        return found
     run = Run(path)
-    metrics = run.read_metrics() if run.finished else None
-    data = "arrays (--data FILE)" if (path / ABOUT).exists() else Path(config.data.source).name
-    share = (metrics or {}).get("explained")
-    state = f"{metrics['epochs']} epochs" if metrics and "epochs" in metrics else "not finished (--resume)"
-    explained = f"{100 * share:.0f} %" if isinstance(share, float) else ""
-    return Row(str(path), data, config.method.method, state, explained, when)
+    metrics = (run.read_metrics() if run.finished else None) or {}
+    share = metrics.get("explained")
+    return found | {
+        "data": "arrays (--data FILE)" if (path / ABOUT).exists() else Path(config.data.source).name,
+        "method": config.method.method,
+        "state": f"{metrics['epochs']} epochs" if "epochs" in metrics else "not finished (--resume)",
+        "explained": f"{100 * share:.0f} %" if isinstance(share, float) else "",
+    }

@@ -9,6 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lapae.errors import ConfigError
+from lapae.registry import listing
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -41,8 +44,10 @@ def run_data(model: Model, data_dir: str | None = None) -> Data:
     from lapae.fit import load_data
 
     check_data(model.config.data.source)
-    source = model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir)
-    return load_data(source)
+    data = load_data(model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir))
+    if data.shape != model.shape:
+        raise ConfigError(f"the data of the run have changed: shape {data.shape}, the model takes {model.shape}")
+    return data
 
 
 def read_given(model: Model, file: Path) -> tuple[np.ndarray, list[str] | None]:
@@ -99,6 +104,5 @@ def print_numbers(model: Model, *, as_json: bool) -> int:
         lines["explained"] = outcome(metrics, model.config.model.latent_dim)
     for name, value in metrics.get("test", {}).items():
         lines[f"test {name.replace('_', ' ')}"] = f"{value:.6g}"
-    width = max(map(len, lines))
-    print("\n".join(f"{name:<{width}}  {value}" for name, value in lines.items()))
+    print(listing(lines, indent=""))
     return 0

@@ -45,11 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     if suffix:
         check_place(command.out)
     model = open_model(command.run, command.options)
-    picture = suffix in (".png", "")
-    if picture and (model.space.kind != "image" or model.shape[0] not in (1, 3)):
+    if suffix in (".png", "") and (model.space.kind != "image" or model.shape[0] not in (1, 3)):
         raise ConfigError(f"{command.out}: pictures are for images, the model makes data of shape {model.shape}")
     x = model.sample(command.n, command.options.seed, noise=command.noise)
-    pixels = image_bytes(model.space.arrange(x), model.space.most) if picture else None
     if suffix == ".csv":
         flat = x.reshape(len(x), -1)
         names = model.space.names or tuple(f"x{i}" for i in range(flat.shape[1]))
@@ -59,13 +57,11 @@ def main(arguments: Sequence[str]) -> int:
     elif suffix in (".npz", ".npy"):
         write_arrays(command.out, {"x": x})
     elif suffix == ".png":
-        assert pixels is not None
         with whole(command.out) as path:
-            save_image(path, grid(pixels))
+            save_image(path, grid(image_bytes(model.space.arrange(x), model.space.most)))
     else:
-        assert pixels is not None
         with whole_folder(command.out) as folder:
-            for i, image in enumerate(pixels):
+            for i, image in enumerate(image_bytes(model.space.arrange(x), model.space.most)):
                 save_image(folder / f"{i:0{len(str(command.n - 1))}d}.png", image)
     if command.options.json:
         print(json.dumps({"out": str(command.out), "n": command.n, "shape": list(model.shape)}))

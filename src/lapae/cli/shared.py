@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from lapae.curvature.memory import OutOfMemory
-from lapae.data import DataError
 from lapae.errors import LapaeError
 from lapae.train.distributed import rank, receive, send, world_size
 
@@ -58,7 +57,7 @@ def _give(mine: Iterator[Rows], skipped: list[str]) -> None:
             send(_packed({"index": rows.index, "names": rows.names, "cells": rows.cells, "arrays": arrays}))
             for value in rows.found.values():
                 send(value.tobytes())
-    except (LapaeError, DataError, OutOfMemory) as error:
+    except (LapaeError, OutOfMemory) as error:
         last = {"error": str(error)}
     send(_packed({"skipped": skipped, **last}))
 

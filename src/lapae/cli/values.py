@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lapae.data import Block, Reader
     from lapae.data.table import TableReader
     from lapae.model import Model
-    from lapae.space import Column
+    from lapae.space import Column, Space
 
 PARQUET = (".parquet", ".pq")
 ARRAYS = (".npy", ".npz")
@@ -96,12 +96,20 @@ def write_values(
         from lapae.cli.tiles import made_images
 
         blocks = made_images(blocks)
+    n = made = 0
+
+    def counted() -> Iterator[Made]:
+        nonlocal n, made
+        for block in blocks:
+            n, made = n + len(block.x), made + int(block.ours.sum())
+            yield block
+
     if isinstance(source, TableReader):
-        n, made = write_table(source, out, blocks, ends=level is not None)
+        write_table(source, out, counted(), ends=level is not None)
     elif isinstance(source, ArrayReader):
-        n, made = write_array(source, out, blocks)
+        write_array(source, out, counted())
     else:
-        n, made = write_images(out, blocks, single=not command.input.is_dir(), model=model)
+        write_images(out, counted(), single=not command.input.is_dir(), space=model.space)
     return finish(source, out, n, options, **{done: made})
 
 
@@ -114,71 +122,54 @@ def _made(model: Model, source: Reader, make: Make) -> Iterator[Made]:
             yield Made(block, *make(model, block.x))
 
 
-def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends: bool) -> tuple[int, int]:
-    """Cells that are not the model's as they were, the others in the type of their column."""
-    from lapae.runs.outputs import csv_rows, parquet_rows
-
-    n = made = 0
-    csv = out.suffix.lower() not in PARQUET
-    place_of = dict(zip(source.features, range(len(source.features)), strict=True))
-    between = {place: source.columns[i] for place, i in place_of.items() if source.columns[i].kind in NUMBERS}
-    names = [n for place, name in enumerate(source.names) for n in _names(name, ends and place in between)]
-    header = names if source.header is not None else None
-    with csv_rows(out, header, source.file.delimiter) if csv else parquet_rows(out, names) as write:
-        for block in blocks:
-            frame = block.block.written
-            for place, i in place_of.items():
-                _put(frame, place, source.columns[i], block.x[:, i], block.ours[:, i], source.file.decimal, csv)
-            if block.ends is not None:
-                frame = _beside(frame, between, place_of, block, source.file.decimal, csv)
-            write(frame.to_numpy().tolist() if csv else frame)
-            n, made = n + len(block.x), made + int(block.ours.sum())
-    return n, made
-
-
-def _names(name: str, ends: bool) -> list[str]:
-    return [name, *(f"{name}_{end}" for end in ENDS)] if ends else [name]
-
-
-def _cells(values: np.ndarray, column: Column, decimal: str, csv: bool) -> list[Any]:
-    from lapae.space.frames import cells, uncode
-
-    return cells(values, column, decimal) if csv else uncode(values, column).tolist()
-
-
-def _put(frame: Any, place: int, column: Column, x: np.ndarray, ours: np.ndarray, decimal: str, csv: bool) -> None:
-    if ours.any():
-        frame[place] = frame[place].astype(object) if csv else frame[place]
-        frame.iloc[ours.nonzero()[0], place] = _cells(x[ours], column, decimal, csv)
-
-
-def _beside(
-    frame: Any, between: dict[int, Column], place_of: dict[int, int], block: Made, decimal: str, csv: bool
-) -> Any:
-    """The frame with the ends of intervals beside the columns that have some; of a value that was given, the value."""
+def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends: bool) -> None:
+    """Cells that are not the model's as they were, the others in the type of their column; with `ends` beside numbers
+    the ends of their intervals, which of a value that was given are the value."""
     import pandas as pd
 
-    parts = []
-    for place in range(frame.shape[1]):
-        parts.append(frame[place])
-        if place not in between:
-            continue
-        i, column = place_of[place], between[place]
-        real = replace(column, kind="number", dtype="float64") if column.kind == "count" else column
-        for values in block.ends or ():
-            end = pd.Series(_cells(values[:, i], real, decimal, csv), index=frame.index)
-            parts.append(end.where(pd.Series(block.ours[:, i], index=frame.index), frame[place]) if csv else end)
-    return pd.concat(parts, axis=1)
+    from lapae.runs.outputs import csv_rows, parquet_rows
+    from lapae.space.frames import cells, uncode
+
+    csv = out.suffix.lower() not in PARQUET
+    features = {place: (i, source.columns[i]) for i, place in enumerate(source.features)}
+    between = {place for place, (_, column) in features.items() if ends and column.kind in NUMBERS}
+    names = [n for i, name in enumerate(source.names) for n in (name, *(f"{name}_{e}" for e in ENDS if i in between))]
+
+    def written(values: np.ndarray, column: Column) -> list[Any]:
+        return cells(values, column, source.file.decimal) if csv else uncode(values, column).tolist()
+
+    def shown(made: Made) -> Iterator[Any]:
+        """The columns to write."""
+        frame = made.block.written
+        for place in range(frame.shape[1]):
+            if place not in features:
+                yield frame[place]
+                continue
+            i, column = features[place]
+            ours = made.ours[:, i]
+            if ours.any():
+                frame[place] = frame[place].astype(object) if csv else frame[place]
+                frame.iloc[ours.nonzero()[0], place] = written(made.x[ours, i], column)
+            yield frame[place]
+            real = replace(column, kind="number", dtype="float64") if column.kind == "count" else column
+            for values in (made.ends or ()) if place in between else ():
+                end = pd.Series(written(values[:, i], real), index=frame.index)
+                yield end.where(pd.Series(ours, index=frame.index), frame[place]) if csv else end
+
+    header = names if source.header is not None else None
+    with csv_rows(out, header, source.file.delimiter) if csv else parquet_rows(out, names) as write:
+        for made in blocks:
+            frame = pd.concat(list(shown(made)), axis=1)
+            write(frame.to_numpy().tolist() if csv else frame)
 
 
-def write_array(source: Any, out: Path, blocks: Iterator[Made]) -> tuple[int, int]:
+def write_array(source: Any, out: Path, blocks: Iterator[Made]) -> None:
     """An array of the shape and the type of the input's; in an .npz file with the arrays low and high, if any."""
     import numpy as np
 
     from lapae.runs.files import npy_rows
     from lapae.runs.outputs import write_arrays
 
-    n = made = 0
     shape, kind = source.raw.shape[1:], source.raw.dtype
 
     def as_given(x: np.ndarray, kind: Any = kind) -> np.ndarray:
@@ -197,19 +188,15 @@ def write_array(source: Any, out: Path, blocks: Iterator[Made]) -> tuple[int, in
             write(as_given(block.x))
             for name, values in zip(ENDS, block.ends or (), strict=False):
                 parts.setdefault(name, []).append(as_given(values, np.result_type(kind, np.float32)))
-            n, made = n + len(block.x), made + int(block.ours.sum())
     if not one:
         write_arrays(out, {name: np.concatenate(values) for name, values in parts.items() if values})
-    return n, made
 
 
-def write_images(out: Path, blocks: Iterator[Made], *, single: bool, model: Model) -> tuple[int, int]:
+def write_images(out: Path, blocks: Iterator[Made], *, single: bool, space: Space) -> None:
     """A .png for each image, under its name; those of the ends of intervals end in _low and _high."""
     from lapae.runs.files import whole, whole_folder
     from lapae.runs.outputs import image_bytes, save_image
 
-    space = model.space
-    n = made = 0
     with ExitStack() as places:
         root = None if single else places.enter_context(whole_folder(out))
         for block in blocks:
@@ -226,5 +213,3 @@ def write_images(out: Path, blocks: Iterator[Made], *, single: bool, model: Mode
                         if target.exists():
                             raise ConfigError(f"two images would be written as {target.relative_to(root)}: rename one")
                     save_image(target, image)
-            n, made = n + len(block.x), made + int(block.ours.sum())
-    return n, made

@@ -101,7 +101,10 @@ def _networks(method: Method, n_samples: int, seed: int) -> Iterator[tuple[Draws
     if not method.shared_codes:
         yield method.draw_mean(), 1
         return
-    seeds = draw_seeds(seed, n_distinct(method, n_samples))
+    yield from _groups(method, draw_seeds(seed, n_distinct(method, n_samples)))
+
+
+def _groups(method: Method, seeds: Sequence[int]) -> Iterator[tuple[Draws, int]]:
     for start in range(0, len(seeds), GROUP):
         group = seeds[start : start + GROUP]
         yield method.draw(group), len(group)
@@ -115,3 +118,14 @@ def encode_mean(method: Method, x: Tensor, *, batch_size: int = 512) -> Tensor:
         return torch.cat(
             [draws.encode(part.to(weight.device, weight.dtype)[None])[0].cpu() for part in x.split(batch_size)]
         )
+
+
+def encode_draws(method: Method, x: Tensor, n: int, *, seed: int = 0, batch_size: int = 512) -> Tensor:
+    """Codes of x (N, *shape) under n single networks: (N, copies, K) on the CPU; one copy of a deterministic method."""
+    weight = next(method.parameters())
+    parts = []
+    with evaluating(method):
+        for draws, _ in _groups(method, draw_seeds(seed, n_distinct(method, n))):
+            codes = [draws.encode(part.to(weight.device, weight.dtype)[None]).cpu() for part in x.split(batch_size)]
+            parts.append(torch.cat(codes, 1))
+    return torch.cat(parts).transpose(0, 1).flatten(2)

@@ -1,8 +1,8 @@
 """Tasks judge a trained model: each makes a result with numbers, a table and figures of a model and its data.
 
-A task is a module with a `run` on tensors in the model's space, and `evaluate(model, data, options) -> Result` for
-`lapae eval`, whose options are a frozen dataclass beside it. `TASKS` is the only list; another package adds a task
-through the entry point `lapae.tasks`, which leads to a `Task`. Nothing heavy is imported here.
+A task is a module with `evaluate(model, data, options) -> Result`, whose options are a frozen dataclass beside it.
+`TASKS` is the only list; another package adds a task through the entry point `lapae.tasks`, which leads to a `Task`.
+Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -28,51 +28,49 @@ class Task(Entry):
     """What the report says above its numbers."""
 
 
-def _own(title: str, module: str, options: str, note: str) -> Task:
-    place = f"lapae.tasks.{module}"
-    return Task(title, f"{place}:evaluate", f"{place}:{options}", note)
+def _own(name: str, title: str, note: str) -> tuple[str, Task]:
+    """few-labels is in few_labels.py, with FewLabelsOptions."""
+    place = f"lapae.tasks.{name.replace('-', '_')}"
+    return name, Task(title, f"{place}:evaluate", f"{place}:{name.title().replace('-', '')}Options", note)
 
 
 TASKS: Registry[Task] = Registry(
     "task",
-    {
-        "ood": _own(
-            "Out-of-distribution detection",
-            "ood",
-            "OodOptions",
-            "How well scores tell test data from data of another kind. AUROC 1 is perfect, 0.5 is chance.",
-        ),
-        "imputation": _own(
-            "Missing data",
-            "imputation",
-            "ImputationOptions",
-            "A part of each test datum is hidden and filled in by sampled networks; errors are against the truth.",
-        ),
-        "classification": _own(
-            "Classification of imputed data",
-            "classification",
-            "ClassificationOptions",
-            "A classifier of clean data sees data with a part filled in: how often it is right, and whether it knows.",
-        ),
-        "generation": _own(
-            "Generation",
-            "generation",
-            "GenerationOptions",
-            "New data from noise. Diversity and distance to the training data stand beside those of held-out data.",
-        ),
-        "semi-supervised": _own(
-            "Few labels",
-            "semi_supervised",
-            "SemiSupervisedOptions",
-            "Nearest neighbours among the codes of a few labelled data, each embedded many times.",
-        ),
-        "calibration": _own(
-            "Calibration of the deviation",
-            "calibration",
-            "CalibrationOptions",
-            "Are errors larger where the model is less certain? A 90 % interval should contain 90 % of the values.",
-        ),
-    },
+    dict(
+        [
+            _own(
+                "ood",
+                "Out-of-distribution detection",
+                "How well scores tell test data from data of another kind. AUROC 1 is perfect, 0.5 is chance.",
+            ),
+            _own(
+                "imputation",
+                "Missing data",
+                "A part of each test datum is hidden and filled in by sampled networks; errors are against the truth.",
+            ),
+            _own(
+                "classification",
+                "Classification of imputed data",
+                "A classifier of clean data sees data with a part filled in: how often it is right, and whether it "
+                "knows.",
+            ),
+            _own(
+                "generation",
+                "Generation",
+                "New data from noise. Diversity and distance to the training data stand beside those of held-out data.",
+            ),
+            _own(
+                "semi-supervised",
+                "Few labels",
+                "Nearest neighbours among the codes of a few labelled data, each embedded many times.",
+            ),
+            _own(
+                "calibration",
+                "Calibration of the deviation",
+                "Are errors larger where the model is less certain? A 90 % interval should contain 90 % of the values.",
+            ),
+        ]
+    ),
     group="lapae.tasks",
 )
 
@@ -92,6 +90,6 @@ def run_task(name: str, model: Model, data: Data, options: Any = None) -> Result
         options = kind(**(options or {}))
     if not isinstance(options, kind):
         raise TypeError(f"task {name!r} takes {kind.__name__}, got {type(options).__name__}")
-    if tuple(data.shape) != tuple(model.shape):
-        raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
+    if data.shape != model.shape:
+        raise ConfigError(f"the model was trained on data of shape {model.shape}, got {data.shape}")
     return task.load()(model, data, options)

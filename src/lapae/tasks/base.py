@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -66,6 +66,6 @@ def labels(split: Split, what: str) -> np.ndarray:
     return np.asarray(split.y)
 
 
-def size(x: Any) -> int:
-    """Number of data of a tensor or of batches; 0 where it is not known."""
-    return int(getattr(x, "n_data", 0)) if not isinstance(x, Tensor) else len(x)
+def size(x: Tensor | Batches) -> int:
+    """Number of data of a tensor or of batches."""
+    return len(x) if isinstance(x, Tensor) else x.n_data

@@ -16,17 +16,13 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
-from lapae.methods.base import Method
-from lapae.predict import predict
+from lapae.predict.decode import encode_draws
 from lapae.predict.mc import n_distinct
-from lapae.predict.prediction import Progress
+from lapae.predict.prediction import numpy
 from lapae.runs.results import Table
 from lapae.tasks.base import subset, tensor
-from lapae.tasks.semi_supervised import embed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +31,9 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""Of the intervals."""
+MOST_VALUES = 1_000_000
+"""Elements of the output that are looked at, at most, at random."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,7 @@ class Bins:
     of one scale, or a deviation is 0."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "deviation": self.deviation.tolist(),
-            "error": self.error.tolist(),
-            "rank_correlation": self.rank_correlation,
-            "ence": self.ence,
-        }
+        return vars(self) | {"deviation": self.deviation.tolist(), "error": self.error.tolist()}
 
 
 @dataclass(frozen=True)
@@ -66,27 +60,21 @@ class CalibrationResult:
 
     bins: dict[str, Bins]
     """ "output" and "output_total" by element; "latent_deviation" and "output_deviation" by datum."""
-    levels: tuple[float, ...]
     coverage: dict[str, list[float]]
-    """By space ("output", "output_total", "latent"): share inside the intervals of each level."""
+    """By space ("output", "output_total", "latent"): share inside the intervals of each of LEVELS."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "bins": {name: found.to_dict() for name, found in self.bins.items()},
-            "levels": list(self.levels),
-            "coverage": self.coverage,
-        }
+        bins = {name: found.to_dict() for name, found in self.bins.items()}
+        return {"bins": bins, "levels": list(LEVELS), "coverage": self.coverage}
 
     def table(self) -> Table:
         """Rank correlation and coverage of each deviation."""
-        shown = [level for level in (0.5, 0.9, 0.99) if level in self.levels]
-        rows = []
+        shown, rows = (0.5, 0.9, 0.99), []
         for space in dict.fromkeys([*self.bins, *self.coverage]):
-            bins, covered = self.bins.get(space), self.coverage.get(space)
-            inside = [None if covered is None else round(covered[self.levels.index(level)], 3) for level in shown]
-            rows.append(
-                (space.replace("_", " "), bins and round(bins.rank_correlation, 3), bins and bins.ence, *inside)
-            )
+            bins, covered = self.bins.get(space), dict(zip(LEVELS, self.coverage.get(space, ()), strict=False))
+            inside = [round(covered[level], 3) if covered else None for level in shown]
+            numbers = (bins and round(bins.rank_correlation, 3), bins and bins.ence)
+            rows.append((space.replace("_", " "), *numbers, *inside))
         columns = ("deviation of", "rank correlation with the error", "ENCE")
         return Table((*columns, *(f"inside {100 * level:.0f} %" for level in shown)), rows)
 
@@ -103,7 +91,7 @@ class CalibrationResult:
         panels = {titles[k]: (b.deviation, b.error, k in ("output", "output_total")) for k, b in self.bins.items()}
         return {
             "calibration_bins": error_against_deviation(panels),
-            "calibration_coverage": coverage_curves(self.levels, self.coverage),
+            "calibration_coverage": coverage_curves(LEVELS, self.coverage),
         }
 
 
@@ -112,8 +100,6 @@ def equal_count_bins(deviation: np.ndarray, error: np.ndarray, n_bins: int = 10,
 
     Equal deviations are spread over bins as they come.
     """
-    if deviation.shape != error.shape or deviation.ndim != 1:
-        raise ValueError(f"expected deviations and errors of one shape (n,), got {deviation.shape} and {error.shape}")
     if not 1 <= n_bins <= len(deviation):
         raise ValueError(f"expected from 1 to {len(deviation)} bins (the number of values), got {n_bins}")
     order = np.argsort(deviation, kind="stable")
@@ -126,72 +112,14 @@ def equal_count_bins(deviation: np.ndarray, error: np.ndarray, n_bins: int = 10,
 
 def coverage(error: np.ndarray, deviation: np.ndarray, levels: Sequence[float] = LEVELS) -> list[float]:
     """Share of values within the central Gaussian interval of each level: |error| <= q deviation."""
-    if any(not 0 < level < 1 for level in levels):
-        raise ValueError(f"expected levels between 0 and 1, got {list(levels)}")
     quantiles = [NormalDist().inv_cdf(0.5 + level / 2) for level in levels]
     return [float(np.mean(np.abs(error) <= q * deviation)) for q in quantiles]
-
-
-def run(
-    method: Method,
-    x: Tensor,
-    *,
-    n_samples: int = 100,
-    seed: int = 0,
-    n_bins: int = 10,
-    levels: Sequence[float] = LEVELS,
-    max_values: int = 1_000_000,
-    progress: Progress | None = None,
-) -> CalibrationResult:
-    """Calibration of deviations and intervals.
-
-    Args:
-        method: the trained method.
-        x: data (N, *shape) in the model's space.
-        n_samples: networks drawn.
-        seed: of the networks, and of the values that are looked at.
-        n_bins: bins of the predicted deviation, with equally many values in each.
-        levels: of the intervals.
-        max_values: at most so many elements of the output, at random.
-        progress: called with the number of (network, datum) pairs done.
-    """
-    found = predict(method, x, n_samples=n_samples, seed=seed, want=("codes", "outputs"), progress=progress)
-    assert found.x_mean is not None
-    assert found.x_var is not None
-    assert found.x_noise is not None
-    assert found.z_var is not None
-    error = (x.cpu().to(found.x_mean.dtype) - found.x_mean).flatten(1)
-    deviation, total = found.x_var.sqrt().flatten(1), (found.x_var + found.x_noise).sqrt().flatten(1)
-    some = np.random.default_rng(seed).permutation(error.numel())[:max_values]
-    e, d, t = (values.reshape(-1)[some].numpy() for values in (error, deviation, total))
-    whole = error.square().mean(1).sqrt().numpy()
-    by_datum = min(n_bins, len(x))
-    bins = {
-        "output": equal_count_bins(d, e, min(n_bins, len(d))),
-        "output_total": equal_count_bins(t, e, min(n_bins, len(t))),
-        "latent_deviation": equal_count_bins(found.z_var.sqrt().sum(1).numpy(), whole, by_datum, same_scale=False),
-        "output_deviation": equal_count_bins(deviation.sum(1).numpy(), whole, by_datum, same_scale=False),
-    }
-    covered = {"output": coverage(e, d, levels), "output_total": coverage(e, t, levels)}
-    if method.distinct_draws is None and n_distinct(method, n_samples) >= 4:
-        covered["latent"] = _latent_coverage(method, x, n_samples, seed, levels)
-    return CalibrationResult(bins, tuple(levels), covered)
-
-
-def _latent_coverage(method: Method, x: Tensor, n_samples: int, seed: int, levels: Sequence[float]) -> list[float]:
-    codes = torch.as_tensor(embed(method, x[:1000], n_embeddings=n_samples, seed=seed))
-    first, second = codes[:, ::2], codes[:, 1::2]
-    error = second - first.mean(1, keepdim=True)
-    return coverage(error.numpy(), first.std(1, keepdim=True).expand_as(error).numpy(), levels)
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     from scipy.stats import rankdata
 
-    ranks = [rankdata(values) for values in (a, b)]
-    if any(r[0] == r.min() == r.max() for r in ranks):
-        return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]) if np.ptp(a) and np.ptp(b) else 0.0
 
 
 @dataclass(frozen=True)
@@ -210,12 +138,25 @@ class CalibrationOptions:
 
 def evaluate(model: Model, data: Data, options: CalibrationOptions) -> CalibrationResult:
     x = tensor(model, data.held_out, subset(data.held_out, options.limit, options.seed))
-    with progress_bar("calibration", len(x) * n_distinct(model.method, options.n_samples)) as advance:
-        return run(
-            model.method,
-            x,
-            n_samples=options.n_samples,
-            seed=options.seed,
-            n_bins=options.bins,
-            progress=advance,
-        )
+    networks, seed = n_distinct(model.method, options.n_samples), options.seed
+    with progress_bar("calibration", len(x) * networks) as advance:
+        found = model.predict(x, predictive="mc", n_samples=networks, seed=seed, progress=advance)
+    mean, var, noise, z_var = found.x_mean, found.x_var, found.x_noise, found.z_var
+    every = (x.cpu().to(mean.dtype) - mean, var.sqrt(), (var + noise).sqrt())
+    error, deviation, total = (numpy(values.flatten(1)) for values in every)
+    some = np.random.default_rng(seed).permutation(error.size)[:MOST_VALUES]
+    e, d, t = (values.reshape(-1)[some] for values in (error, deviation, total))
+    by_value, by_datum = min(options.bins, len(e)), min(options.bins, len(x))
+    whole, latent = np.sqrt(np.square(error).mean(1)), numpy(z_var.sqrt().flatten(1).sum(1))
+    bins = {
+        "output": equal_count_bins(d, e, by_value),
+        "output_total": equal_count_bins(t, e, by_value),
+        "latent_deviation": equal_count_bins(latent, whole, by_datum, same_scale=False),
+        "output_deviation": equal_count_bins(deviation.sum(1), whole, by_datum, same_scale=False),
+    }
+    covered = {"output": coverage(e, d), "output_total": coverage(e, t)}
+    if model.method.distinct_draws is None and networks >= 4:
+        codes = numpy(encode_draws(model.method, x[:1000], networks, seed=seed))
+        first, second = codes[:, ::2], codes[:, 1::2]
+        covered["latent"] = coverage(second - first.mean(1, keepdims=True), first.std(1, keepdims=True, ddof=1))
+    return CalibrationResult(bins, covered)

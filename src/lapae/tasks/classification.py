@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
-from lapae.methods.base import Method
 from lapae.predict.complete import noise_like
 from lapae.runs.results import Table
 from lapae.tasks.base import device, labels, subset, tensor
 from lapae.tasks.classifier import class_probabilities, train_classifier
-from lapae.tasks.imputation import ImputationOptions, ImputationResult, hidden_test_data, value_range
-from lapae.tasks.imputation import run as run_imputation
+from lapae.tasks.imputation import ImputationOptions, ImputationResult, completed, hidden_test_data, judge
 from lapae.tasks.metrics import classification, reliability
 
 if TYPE_CHECKING:
@@ -57,53 +55,6 @@ class ClassificationResult:
         return {"classification_reliability": reliability_diagram(self.bins)} | self.imputation.figures()
 
 
-def run(
-    method: Method,
-    x: Tensor,
-    y: Tensor,
-    observed: Tensor,
-    classifier: nn.Module,
-    *,
-    n_bins: int = 15,
-    keep_observed: bool = True,
-    **options: Any,
-) -> ClassificationResult:
-    """Impute what is not observed, and classify the samples.
-
-    Args:
-        method: the trained method.
-        x: data (N, *shape) in the model's space, complete.
-        y: their classes (N,).
-        observed: boolean (N, *shape).
-        classifier: of clean data, in evaluation mode.
-        n_bins: of the calibration errors.
-        keep_observed: put the observed values back before classifying; the authors classify what the network says of
-            the whole image.
-        options: those of `impute`.
-    """
-    imputed = run_imputation(method, x, observed, **options)
-    found = imputed.imputation
-    inputs = {
-        "imputed": found.samples if keep_observed else found.reconstructions,
-        "hidden": hidden(imputed, **options)[None],
-        "clean": x[None],
-    }
-    classes = y.cpu().numpy()
-    probs = {name: class_probabilities(classifier, samples).numpy() for name, samples in inputs.items()}
-    return ClassificationResult(
-        {name: classification(p, classes, n_bins=n_bins) for name, p in probs.items()},
-        {name: reliability(p, classes, n_bins=n_bins) for name, p in probs.items()},
-        imputed,
-    )
-
-
-def hidden(
-    imputed: ImputationResult, *, value_range: tuple[float, float] = (0.0, 1.0), seed: int = 0, **options: Any
-) -> Tensor:
-    """The data (N, *shape) of an imputation, made with the same options, with noise where they were not observed."""
-    return torch.where(imputed.observed, imputed.x, noise_like(imputed.x, value_range, seed))
-
-
 @dataclass(frozen=True)
 class ClassificationOptions(ImputationOptions):
     """Calibration of a classifier on imputed data."""
@@ -123,10 +74,8 @@ def evaluate(model: Model, data: Data, options: ClassificationOptions) -> Classi
     if y_train.ndim != 1:
         raise ConfigError(f"the task 'classification' needs one class per datum, got labels of shape {y_train.shape}")
     chosen = subset(data.train, options.train_limit, options.seed)
-    index, x, observed = hidden_test_data(model, data, options)
-    path = options.cache or getattr(model, "path", None)
-    total = len(chosen) * options.epochs + len(x) * options.average
-    with progress_bar("classification", total) as advance:
+    path = options.cache or model.path
+    with progress_bar("classifier", len(chosen) * options.epochs) as advance:
         classifier = train_classifier(
             tensor(model, data.train, chosen),
             torch.as_tensor(y_train[chosen], dtype=torch.long),
@@ -137,14 +86,22 @@ def evaluate(model: Model, data: Data, options: ClassificationOptions) -> Classi
             device=device(model),
             progress=advance,
         )
-        return run(
-            model.method,
-            x,
-            torch.as_tensor(y_test[index]),
-            observed,
-            classifier,
-            keep_observed=options.keep_observed,
-            value_range=value_range(model, data),
-            progress=advance,
-            **options.of_completion(),
-        )
+    index, x, observed = hidden_test_data(model, data, options)
+    found = completed(model, x, observed, options)
+    inputs = {
+        "imputed": found.samples if options.keep_observed else found.reconstructions,
+        "hidden": noisy(model, x, observed, options.seed)[None],
+        "clean": x[None],
+    }
+    y = y_test[index]
+    probs = {name: class_probabilities(classifier, samples).numpy() for name, samples in inputs.items()}
+    return ClassificationResult(
+        {name: classification(p, y) for name, p in probs.items()},
+        {name: reliability(p, y) for name, p in probs.items()},
+        judge(x, observed, found),
+    )
+
+
+def noisy(model: Model, x: Tensor, observed: Tensor, seed: int) -> Tensor:
+    """Data x (N, *shape) with noise where they are not observed."""
+    return torch.where(observed & ~x.isnan(), x, noise_like(x, model.space.value_range, seed))

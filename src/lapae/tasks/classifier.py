@@ -22,6 +22,8 @@ from lapae.runs.files import make_folder, write_whole
 
 VERSION = 1
 """Part of the digest: to be raised when the network or its training changes."""
+BATCH, RATE = 64, 1e-3
+"""Data in a step, and the learning rate of Adam."""
 
 
 def build_classifier(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
@@ -61,36 +63,26 @@ def train_classifier(
     n_classes: int,
     *,
     epochs: int = 5,
-    batch_size: int = 64,
-    learning_rate: float = 1e-3,
     seed: int = 0,
     cache: Path | None = None,
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = lambda done: None,
 ) -> nn.Module:
     """A classifier in evaluation mode (dropout off), trained, or read from `cache`.
 
     Args:
         x: training data (N, *shape).
-        y: their classes (N,).
+        y: their classes (N,), whole numbers below `n_classes`.
         n_classes: how many there are.
         epochs: passes over the data.
-        batch_size: data in a step.
-        learning_rate: of Adam.
         seed: of the initial weights, the order of the data and dropout.
         cache: folder that keeps it; one that was trained there on the same data is read.
         device: where to train.
         progress: called with the number of data seen.
     """
-    if len(x) != len(y) or not len(x):
-        raise ValueError(f"expected as many labels as data, and at least one, got {len(y)} and {len(x)}")
-    if y.is_floating_point() or y.ndim != 1:
-        raise ValueError(f"expected one integer class per datum, got labels of shape {tuple(y.shape)} and {y.dtype}")
-    if y.min() < 0 or y.max() >= n_classes:
-        raise ValueError(f"expected classes from 0 to {n_classes - 1}, got {int(y.min())} to {int(y.max())}")
     settings = {
         **{"version": VERSION, "shape": list(x.shape), "n_classes": n_classes, "epochs": epochs},
-        **{"batch_size": batch_size, "learning_rate": learning_rate, "seed": seed},
+        **{"batch_size": BATCH, "learning_rate": RATE, "seed": seed},
     }
     path = None if cache is None else cache / f"classifier-{_digest(x, y, settings)}.safetensors"
     with torch.random.fork_rng(devices=[]):
@@ -102,39 +94,22 @@ def train_classifier(
                 return classifier.eval()
             except RunError as error:
                 warnings.warn(f"{error}; trained anew", stacklevel=2)
-        _fit(classifier, x, y.to(device), epochs, batch_size, learning_rate, torch.device(device), progress)
+        optimizer = torch.optim.Adam(classifier.parameters(), lr=RATE)
+        for _ in range(epochs):
+            for index in torch.randperm(len(x)).split(BATCH):
+                optimizer.zero_grad()
+                F.cross_entropy(classifier(x[index].to(device)), y[index].to(device)).backward()
+                optimizer.step()
+                progress(len(index))
     if path is not None:
         make_folder(path.parent)
         write_whole(path, tensor_file(classifier.state_dict(), settings))
     return classifier.eval()
 
 
-def _fit(
-    classifier: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    device: torch.device,
-    progress: Progress | None,
-) -> None:
-    optimizer = torch.optim.Adam(classifier.parameters(), lr=learning_rate)
-    classifier.train()
-    for _ in range(epochs):
-        for index in torch.randperm(len(x)).split(batch_size):
-            optimizer.zero_grad()
-            F.cross_entropy(classifier(x[index].to(device)), y[index.to(y.device)]).backward()
-            optimizer.step()
-            if progress:
-                progress(len(index))
-
-
 @torch.no_grad()
 def class_probabilities(classifier: nn.Module, samples: Tensor, *, batch_size: int = 1000) -> Tensor:
-    """Mean over samples (M, N, *shape) of the class probabilities: (N, C) on the CPU. Dropout is off."""
-    if any(module.training for module in classifier.modules()):
-        raise ValueError("the classifier is in training mode, with dropout on: call .eval() first")
+    """Mean over samples (M, N, *shape) of the class probabilities: (N, C) on the CPU."""
     device = next(classifier.parameters()).device
     parts = []
     for start in range(0, samples.shape[1], batch_size):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -23,16 +23,34 @@ TITLES = {
 }
 
 
-def roc_curves(detections: Mapping[str, Detection], title: str) -> Figure:
-    """ROC curves of all scores for one out-of-distribution set (paper, figure 9)."""
-    figure = Figure(figsize=(4.5, 4.2), layout="constrained")
+def _on_diagonal(lines: Mapping[str, tuple[Any, Any]], style: str = "o-", **labels: str) -> Figure:
+    """Lines in a square from 0 to 1, with its diagonal."""
+    figure = Figure(figsize=(4.2, 4.2), layout="constrained")
     axes = figure.add_subplot()
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    for score, found in detections.items():
-        axes.plot(*found.roc, label=f"{TITLES.get(score, score)}  {found.auroc.value:.3f}")
-    axes.set(xlabel="false positive rate", ylabel="true positive rate", title=title, xlim=(0, 1), ylim=(0, 1.01))
-    axes.legend(title="AUROC", loc="lower right", fontsize=8)
+    for label, line in lines.items():
+        axes.plot(*line, style, label=label)
+    axes.set(xlim=(0, 1), ylim=(0, 1.01), **labels)
+    axes.legend(fontsize=8)
     return figure
+
+
+def roc_curves(detections: Mapping[str, Detection], title: str) -> Figure:
+    """ROC curves of all scores for one out-of-distribution set (paper, figure 9); the legend has their AUROC."""
+    lines = {f"{TITLES.get(score, score)}  {d.auroc.value:.3f}": d.roc for score, d in detections.items()}
+    return _on_diagonal(lines, "-", xlabel="false positive rate", ylabel="true positive rate", title=title)
+
+
+def reliability_diagram(bins: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+    """Accuracy against confidence, a line for each set of bins of `metrics.reliability`."""
+    lines = {name: (b["confidence"][b["share"] > 0], b["accuracy"][b["share"] > 0]) for name, b in bins.items()}
+    return _on_diagonal(lines, xlabel="confidence", ylabel="accuracy")
+
+
+def coverage_curves(levels: Sequence[float], covered: Mapping[str, Sequence[float]]) -> Figure:
+    """Share of values inside their intervals against the level of the intervals."""
+    lines = {name: (levels, values) for name, values in covered.items()}
+    return _on_diagonal(lines, xlabel="level of the interval", ylabel="share of values inside")
 
 
 def histograms(inside: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarray], name: str, other: str) -> Figure:
@@ -82,28 +100,13 @@ def _picture(image: Tensor) -> np.ndarray:
     return np.moveaxis(array, 0, -1) if len(array) == 3 else array.mean(0)
 
 
-def reliability_diagram(bins: Mapping[str, Mapping[str, np.ndarray]], title: str = "") -> Figure:
-    """Accuracy against confidence, a line for each set of bins of `metrics.reliability`."""
-    figure = Figure(figsize=(4.2, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    for label, found in bins.items():
-        filled = found["share"] > 0
-        axes.plot(found["confidence"][filled], found["accuracy"][filled], "o-", label=label)
-    axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), title=title)
-    axes.legend(fontsize=8)
-    return figure
-
-
-def curve(
-    x: Sequence[float], mean: np.ndarray, std: np.ndarray, xlabel: str, ylabel: str, *, log_x: bool = False
-) -> Figure:
-    """A line with a band of one standard deviation."""
+def accuracy_curve(n_labels: Sequence[int], mean: np.ndarray, std: np.ndarray, xlabel: str) -> Figure:
+    """Accuracy against the number of labels, with a band of one standard deviation."""
     figure = Figure(figsize=(4.8, 3.4), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(x, mean, "o-")
-    axes.fill_between(x, mean - std, mean + std, alpha=0.25)
-    axes.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if log_x else "linear")
+    axes.plot(n_labels, mean, "o-")
+    axes.fill_between(n_labels, mean - std, mean + std, alpha=0.25)
+    axes.set(xlabel=xlabel, ylabel="accuracy", xscale="log")
     return figure
 
 
@@ -118,16 +121,4 @@ def error_against_deviation(panels: Mapping[str, tuple[np.ndarray, np.ndarray, b
             axes.plot([0, top], [0, top], color="0.7", linewidth=1)
         axes.plot(deviation, error, "o-")
         axes.set(title=title, xlabel="predicted deviation", ylabel="root mean square error")
-    return figure
-
-
-def coverage_curves(levels: Sequence[float], covered: Mapping[str, Sequence[float]]) -> Figure:
-    """Share of values inside their intervals against the level of the intervals."""
-    figure = Figure(figsize=(4.2, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    for label, values in covered.items():
-        axes.plot(levels, values, "o-", label=label)
-    axes.set(xlabel="level of the interval", ylabel="share of values inside", xlim=(0, 1), ylim=(0, 1.01))
-    axes.legend(fontsize=8)
     return figure

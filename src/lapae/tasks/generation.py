@@ -15,13 +15,9 @@ from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
-from lapae.methods.base import Method
 from lapae.predict.generate import from_noise, from_prior, n_progress
-from lapae.predict.mc import evaluating
-from lapae.predict.prediction import Progress
 from lapae.runs.results import Table
 from lapae.tasks.base import subset, tensor
-from lapae.tasks.imputation import value_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,44 +85,6 @@ def describe(samples: Tensor, train: Tensor, *, batch_size: int = 4096) -> Gener
     return Generated(samples, train[index], float(diversity), float(best.mean()))
 
 
-def run(
-    method: Method,
-    train: Tensor,
-    held_out: Tensor,
-    *,
-    n: int = 64,
-    steps: int = 10,
-    average: int = 5,
-    seed: int = 0,
-    value_range: tuple[float, float] = (0.0, 1.0),
-    progress: Progress | None = None,
-) -> GenerationResult:
-    """Generate data from every source that the method has, and measure them.
-
-    Args:
-        method: the trained method.
-        train: training data (N, *shape) to look for the nearest in.
-        held_out: data (M, *shape) that are measured the same way.
-        n: how many to generate from each source.
-        steps: encodings and decodings from noise.
-        average: networks averaged at the end.
-        seed: of noise, codes and networks.
-        value_range: range of the data.
-        progress: as in `from_noise`.
-    """
-    if not len(train):
-        raise ValueError("expected training data to compare with, got none")
-    options: dict[str, Any] = {"steps": steps, "average": average, "seed": seed, "value_range": value_range}
-    sets = {"noise": from_noise(method, tuple(train.shape[1:]), n, progress=progress, **options)}
-    if method.latent_prior:
-        weight = next(method.parameters())
-        with evaluating(method):
-            latent_dim = method.draw_mean().encode(train[:1].to(weight.device, weight.dtype)[None]).shape[-1]
-        sets["prior"] = from_prior(method, latent_dim, n, seed=seed)
-    sets["data"] = held_out[:n]
-    return GenerationResult({name: describe(samples, train) for name, samples in sets.items()})
-
-
 @dataclass(frozen=True)
 class GenerationOptions:
     """Generation from noise and from the latent prior."""
@@ -147,16 +105,11 @@ def evaluate(model: Model, data: Data, options: GenerationOptions) -> Generation
     if options.n < 2:
         raise ConfigError(f"n={options.n}: expected at least 2, as diversity is a distance between two")
     train = tensor(model, data.train, subset(data.train, options.train_limit, options.seed))
-    held_out = tensor(model, data.held_out, subset(data.held_out, options.n, options.seed))
+    how: dict[str, Any] = {"steps": options.steps, "average": options.average, "seed": options.seed}
     with progress_bar("generation", n_progress(model.method, options.n, options.average)) as advance:
-        return run(
-            model.method,
-            train,
-            held_out,
-            n=options.n,
-            steps=options.steps,
-            average=options.average,
-            seed=options.seed,
-            value_range=value_range(model, data),
-            progress=advance,
-        )
+        how |= {"value_range": model.space.value_range, "progress": advance}
+        sets = {"noise": from_noise(model.method, model.shape, options.n, **how)}
+    if model.method.latent_prior:
+        sets["prior"] = from_prior(model.method, model.code_shape[-1], options.n, seed=options.seed)
+    sets["data"] = tensor(model, data.held_out, subset(data.held_out, options.n, options.seed))
+    return GenerationResult({name: describe(samples, train) for name, samples in sets.items()})

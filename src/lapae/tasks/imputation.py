@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
-from lapae.errors import ConfigError
-from lapae.methods.base import Method
 from lapae.predict.complete import Imputation, impute
 from lapae.runs.results import Table
 from lapae.tasks.base import subset, tensor
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
     from lapae.data import Data
     from lapae.model import Model
-    from lapae.predict.filling import Filling
 
 MaskName = Literal["upper", "lower", "left", "right", "random", "all", "none"]
 MASKS: tuple[MaskName, ...] = ("upper", "lower", "left", "right", "random", "all", "none")
@@ -91,14 +88,8 @@ class ImputationResult:
     imputation: Imputation
 
     def to_dict(self) -> dict[str, Any]:
-        names = (
-            *("mse_missing", "error_missing", "error_missing_samples", "error_whole", "error_whole_samples"),
-            *("missing", "mode_distance"),
-        )
-        return {name: getattr(self, name) for name in names} | {
-            "n_data": len(self.x),
-            "modes": len(self.imputation.samples),
-        }
+        sizes = {"n_data": len(self.x), "modes": len(self.imputation.samples)}
+        return {name: getattr(self, name) for name in TITLES} | sizes
 
     def table(self) -> Table:
         """Errors in words."""
@@ -112,14 +103,6 @@ class ImputationResult:
         if self.x.ndim != 4:
             return {}
         return {"imputation_modes": imputed_images(self.x, self.observed, self.imputation)}
-
-
-def run(method: Method, x: Tensor, observed: Tensor, **options: Any) -> ImputationResult:
-    """Hide what is not observed of x (N, *shape), impute it (`options` are those of `impute`), and measure the error.
-
-    x is the truth: the values that the errors are measured against. Those that it lacks itself (NaN) do not count.
-    """
-    return judge(x, observed, impute(method, x, observed.expand_as(x), **options))
 
 
 def judge(x: Tensor, observed: Tensor, found: Imputation) -> ImputationResult:
@@ -176,20 +159,6 @@ class ImputationOptions:
     seed: int = 0
     """Seed of noise, draws and subset."""
 
-    def of_completion(self) -> dict[str, Any]:
-        """Those that `impute` takes."""
-        names = ("modes", "average", "steps", "seed", "shared_noise")
-        return {name: getattr(self, name) for name in names}
-
-
-def value_range(model: Model, data: Data, n: int = 1000) -> tuple[float, float]:
-    """Range of the training data (of a part of them) in the model's space."""
-    part = tensor(model, data.train, subset(data.train, n))
-    known = part[~part.isnan()]
-    if not known.numel():
-        raise ConfigError("the training data have no values at all")
-    return float(known.min()), float(known.max())
-
 
 def hidden_test_data(model: Model, data: Data, options: Any) -> tuple[np.ndarray, Tensor, Tensor]:
     """Indices, truth and mask of the test data that a task hides a part of."""
@@ -201,23 +170,18 @@ def hidden_test_data(model: Model, data: Data, options: Any) -> tuple[np.ndarray
 
 def evaluate(model: Model, data: Data, options: ImputationOptions) -> ImputationResult:
     _, x, observed = hidden_test_data(model, data, options)
-    if model.filling is not None:
-        return judge(x, observed, filled(model, model.filling, torch.where(observed, x, torch.nan), options))
-    with progress_bar("imputation", len(x) * options.average) as advance:
-        return run(
-            model.method,
-            x,
-            observed,
-            value_range=value_range(model, data),
-            progress=advance,
-            **options.of_completion(),
-        )
+    return judge(x, observed, completed(model, x, observed, options))
 
 
-def filled(model: Model, filling: Filling, x: Tensor, options: ImputationOptions) -> Imputation:
-    """x (N, D) of held-out rows of a table as the model fills them: the best guess, and completions as modes."""
+def completed(model: Model, x: Tensor, observed: Tensor, options: ImputationOptions) -> Imputation:
+    """x (N, *shape) of held-out data with what is not observed completed: as the model fills in tables, or else by the
+    paper's procedure."""
+    x = torch.where(observed, x, torch.nan)
+    if model.filling is None:
+        how = {name: getattr(options, name) for name in ("modes", "average", "steps", "seed", "shared_noise")}
+        with progress_bar("imputation", len(x) * options.average) as advance:
+            return impute(model.method, x, value_range=model.space.value_range, progress=advance, **how)
     guess = model.complete(x, held=True).x_mean
-    assert guess is not None
-    samples = filling.draw(model.predict(x), x, options.modes, options.seed, held=True)
+    samples = model.filling.draw(model.predict(x), x, options.modes, options.seed, held=True)
     var = samples.var(0) if len(samples) > 1 else torch.zeros_like(guess)
     return Imputation(samples, torch.where(x.isnan(), guess, x), var, torch.zeros_like(var), samples)

@@ -9,7 +9,8 @@ Shapes: T thresholds, R resamples.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
@@ -23,9 +24,6 @@ class Estimate:
     value: float
     low: float
     high: float
-
-    def to_dict(self) -> dict[str, float]:
-        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True)
@@ -41,35 +39,28 @@ class Detection:
 
     def to_dict(self) -> dict[str, dict[str, float]]:
         """The numbers, without the curve."""
-        return {"auroc": self.auroc.to_dict(), "auprc": self.auprc.to_dict(), "fpr95": self.fpr95.to_dict()}
+        return {"auroc": asdict(self.auroc), "auprc": asdict(self.auprc), "fpr95": asdict(self.fpr95)}
 
 
-def detection(
-    inside: np.ndarray, outside: np.ndarray, *, n_bootstrap: int = 500, confidence: float = 0.95, seed: int = 0
-) -> Detection:
-    """Metrics of scores inside (n,) and outside (m,) of the distribution; intervals are bootstrap percentiles."""
+def detection(inside: np.ndarray, outside: np.ndarray, *, n_bootstrap: int = 500, seed: int = 0) -> Detection:
+    """Metrics of scores inside (n,) and outside (m,) of the distribution; 95 % intervals of bootstrap percentiles."""
     inside, outside = _checked(inside, "in-distribution"), _checked(outside, "out-of-distribution")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence}: expected a number between 0 and 1")
     thresholds, place = np.unique(np.concatenate([inside, outside]), return_inverse=True)
     place = len(thresholds) - 1 - place  # from high to low
     place_in, place_out = place[: len(inside)], place[len(inside) :]
-    whole = _metrics(*(_counts(p, len(thresholds)) for p in (place_in, place_out)))
+    counts = partial(np.bincount, minlength=len(thresholds))
+    n_in, n_out = counts(place_in), counts(place_out)
+    whole = _metrics(n_in, n_out)
     rng = np.random.default_rng(seed)
-    resampled = np.empty((n_bootstrap, 3))
-    for r in range(n_bootstrap):
-        resampled[r] = _metrics(
-            *(_counts(p[rng.integers(len(p), size=len(p))], len(thresholds)) for p in (place_in, place_out))
-        )
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(resampled, [tail, 100 - tail], axis=0) if n_bootstrap else (whole, whole)
+
+    def resample(place: np.ndarray) -> np.ndarray:
+        return counts(place[rng.integers(len(place), size=len(place))])
+
+    resampled = [_metrics(resample(place_in), resample(place_out)) for _ in range(n_bootstrap)]
+    low, high = np.percentile(resampled, [2.5, 97.5], axis=0) if n_bootstrap else (whole, whole)
     estimates = [Estimate(float(v), float(a), float(b)) for v, a, b in zip(whole, low, high, strict=True)]
-    rates = [np.concatenate([[0.0], np.cumsum(_counts(p, len(thresholds))) / len(p)]) for p in (place_in, place_out)]
-    return Detection(*estimates, roc=(rates[0], rates[1]))
-
-
-def _counts(place: np.ndarray, n: int) -> np.ndarray:
-    return np.bincount(place, minlength=n)
+    false, true = (np.concatenate([[0.0], np.cumsum(n) / n.sum()]) for n in (n_in, n_out))
+    return Detection(*estimates, roc=(false, true))
 
 
 def _metrics(n_in: np.ndarray, n_out: np.ndarray) -> tuple[float, float, float]:
@@ -98,11 +89,7 @@ def classification(probs: np.ndarray, y: np.ndarray, *, n_bins: int = 15) -> dic
     MCE = max g_k, RMSCE = √(Σ s_k g_k²) (Guo et al. 2017). torchmetrics, which the authors used, differs at the edges
     of the bins alone: there they hold their left edge, and confidences of 1 have a bin of their own.
     """
-    probs, y = np.asarray(probs, dtype=np.float64), np.asarray(y)
-    if probs.ndim != 2 or y.shape != probs.shape[:1] or not len(y):
-        raise ValueError(f"expected probabilities (N, C) and classes (N,), got {probs.shape} and {y.shape}")
-    if y.min() < 0 or y.max() >= probs.shape[1]:
-        raise ValueError(f"expected classes from 0 to {probs.shape[1] - 1}, got {int(y.min())} to {int(y.max())}")
+    probs = np.asarray(probs, dtype=np.float64)
     bins = reliability(probs, y, n_bins=n_bins)
     share, gap = bins["share"], np.nan_to_num(np.abs(bins["accuracy"] - bins["confidence"]))
     return {
@@ -118,7 +105,6 @@ def reliability(probs: np.ndarray, y: np.ndarray, *, n_bins: int = 15) -> dict[s
 
     Empty bins have NaN for confidence and accuracy. Bins hold their right edge.
     """
-    probs, y = np.asarray(probs), np.asarray(y)
     confidence, correct = probs.max(1), probs.argmax(1) == y
     edges = np.linspace(0, 1, n_bins + 1)
     place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)

@@ -26,10 +26,10 @@ from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
-from lapae.methods.base import Method
-from lapae.predict import predict_blocks
+from lapae.model import BOTH
+from lapae.predict import Prediction
 from lapae.predict.mc import n_distinct
-from lapae.predict.prediction import Inputs, Progress
+from lapae.predict.prediction import numpy
 from lapae.runs.results import Table
 from lapae.space import Space, chunks
 from lapae.tasks.base import batches, size
@@ -38,7 +38,7 @@ from lapae.tasks.metrics import Detection, detection
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lapae.data import Data, Split
+    from lapae.data import Batches, Data, Split
     from lapae.model import Model
 
 SCORES = ("log_likelihood", "typicality", "latent_deviation", "output_deviation")
@@ -55,9 +55,10 @@ class OodResult:
     """Scores (N,) of the in-distribution data."""
     outside: dict[str, dict[str, np.ndarray]]
     """By set: scores (M,)."""
-    training_log_likelihood: float | None
+    training_log_likelihood: float
     """What typicality is measured from."""
-    name: str = "in-distribution"
+    name: str
+    """Of the in-distribution data."""
 
     def to_dict(self) -> dict[str, Any]:
         """Metrics by set and score."""
@@ -88,115 +89,6 @@ class OodResult:
         return out
 
 
-def scores(
-    method: Method,
-    x: Inputs,
-    *,
-    predictive: str = "mc",
-    n_samples: int = 100,
-    seed: int = 0,
-    varying: Tensor | None = None,
-    progress: Progress | None = None,
-) -> dict[str, np.ndarray]:
-    """All scores but typicality, (N,) each: what one pass over the data gives.
-
-    Args:
-        method: the trained method.
-        x: data (N, *shape) in the model's space, or batches of them.
-        predictive: as in `predict`.
-        n_samples: networks drawn by "mc".
-        seed: of the networks.
-        varying: boolean (*shape), the features that vary in training (`varying_features`); None where all do.
-        progress: as in `predict`.
-    """
-    names = [*(name for name in SCORES if name != "typicality"), *([] if varying is None else [VARYING])]
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    wanted = ("codes", "outputs", "density")
-    options: dict[str, Any] = {"predictive": predictive, "n_samples": n_samples, "seed": seed, "progress": progress}
-    for block in predict_blocks(method, x, want=wanted, **options):
-        assert block.z_var is not None
-        assert block.x_var is not None
-        assert block.x_noise is not None
-        assert block.log_likelihood is not None
-        x_var = block.x_var + block.x_noise if block.x_learned else block.x_var
-        parts["log_likelihood"].append(-block.log_likelihood.numpy())
-        parts["latent_deviation"].append(block.z_var.sqrt().sum(1).numpy())
-        deviation = x_var.sqrt().flatten(1)
-        parts["output_deviation"].append(deviation.sum(1).numpy())
-        if varying is not None:
-            parts[VARYING].append(deviation[:, varying.flatten()].sum(1).numpy())
-    return {name: np.concatenate(values) if values else np.zeros(0) for name, values in parts.items()}
-
-
-def run(
-    method: Method,
-    inside: Inputs,
-    outside: Mapping[str, Inputs],
-    train: Inputs | None = None,
-    *,
-    predictive: str = "mc",
-    n_samples: int = 100,
-    seed: int = 0,
-    n_bootstrap: int = 500,
-    confidence: float = 0.95,
-    name: str = "in-distribution",
-    varying: Tensor | None = None,
-    progress: Progress | None = None,
-) -> OodResult:
-    """Tell data inside the distribution from data outside of it.
-
-    Args:
-        method: the trained method.
-        inside: data of the kind that it was trained on.
-        outside: other data, by name.
-        train: training data, for typicality; there is none without them.
-        predictive: as in `predict`.
-        n_samples: networks drawn by "mc".
-        seed: of the networks and of the bootstrap.
-        n_bootstrap: resamplings for the intervals.
-        confidence: of the intervals.
-        name: of the data inside, for figures.
-        varying: as in `scores`.
-        progress: as in `predict`.
-    """
-    if not outside:
-        raise ValueError("expected at least one out-of-distribution set")
-    options: dict[str, Any] = {"predictive": predictive, "n_samples": n_samples, "seed": seed, "progress": progress}
-    typical = None
-    if train is not None:
-        blocks = predict_blocks(method, train, want=("density",), **options)
-        values = [block.log_likelihood for block in blocks if block.log_likelihood is not None]
-        if not values:
-            raise ValueError("expected training data to measure typicality from, got none")
-        typical = float(torch.cat(values).double().mean())
-
-    def all_scores(x: Inputs, which: str) -> dict[str, np.ndarray]:
-        found = scores(method, x, varying=varying, **options)
-        if not len(found["log_likelihood"]):
-            raise ValueError(f"the set {which!r} is empty: there is nothing to detect")
-        if typical is not None:
-            found["typicality"] = np.abs(typical + found["log_likelihood"])
-        return {score: found[score] for score in (*SCORES, VARYING) if score in found}
-
-    found_inside = all_scores(inside, name)
-    found_outside = {which: all_scores(x, which) for which, x in outside.items()}
-    bootstrap: dict[str, Any] = {"n_bootstrap": n_bootstrap, "confidence": confidence, "seed": seed}
-    detections = {
-        which: {score: detection(found_inside[score], found[score], **bootstrap) for score in found}
-        for which, found in found_outside.items()
-    }
-    return OodResult(detections, found_inside, found_outside, typical, name)
-
-
-def varying_features(split: Split, space: Space) -> Tensor | None:
-    """Which features of a datum vary, (*model shape) boolean; None where all do."""
-    low, high = np.array(split.x[0]), np.array(split.x[0])
-    for _, part in chunks(split.x):
-        low, high = np.fmin(low, part.min(0)), np.fmax(high, part.max(0))
-    varying = torch.as_tensor(space.arrange((low != high)[None]))[0]
-    return None if bool(varying.all()) else varying
-
-
 @dataclass(frozen=True)
 class OodOptions:
     """Out-of-distribution detection."""
@@ -222,38 +114,76 @@ class OodOptions:
 def evaluate(model: Model, data: Data, options: OodOptions) -> OodResult:
     from lapae.data import load
 
-    if not options.ood:
+    outside: dict[str, Tensor | Batches] = {}
+    for name in options.ood:
+        other = load(name, data_dir=options.data_dir)
+        if other.shape != model.shape:
+            raise ConfigError(f"the model takes data of shape {model.shape}, those of {name!r} are {other.shape}")
+        # images of any set lie in [0, 1] by their own scaling; columns of a table have the units of the training data
+        space = other.space if data.kind == other.kind == "image" else model.space
+        outside[name] = batches(model, other.held_out, options.limit, options.seed, space=space)
+    return detect(model, data, outside, options)
+
+
+def detect(model: Model, data: Data, outside: Mapping[str, Tensor | Batches], options: OodOptions) -> OodResult:
+    """Tell test data of `data` from data outside of their distribution.
+
+    Args:
+        model: the trained model.
+        data: of the kind that it was trained on.
+        outside: other data (M, *shape) in the model's space, by name.
+        options: how to predict, and how many data to take.
+    """
+    if not outside:
         raise ConfigError("the task 'ood' needs at least one out-of-distribution set (--against NAME)")
-    sets = {name: load(name, data_dir=options.data_dir) for name in options.ood}
-    for name, other in sets.items():
-        if tuple(other.shape) != tuple(model.shape):
-            raise ConfigError(
-                f"the model takes data of shape {tuple(model.shape)}, those of {name!r} are {other.shape}"
-            )
     inside = batches(model, data.held_out, options.limit, options.seed)
-    # images of any set lie in [0, 1] by their own scaling; columns of a table have the units of the training data
-    spaces = {name: other.space if data.kind == other.kind == "image" else model.space for name, other in sets.items()}
-    outside = {
-        name: batches(model, other.held_out, options.limit, options.seed, space=spaces[name])
-        for name, other in sets.items()
-    }
     train = batches(model, data.train, options.train_limit, options.seed)
+    varying = varying_features(data.train, data.space)
     passes = n_distinct(model.method, options.n_samples) if options.predictive == "mc" else 1
-    total = sum(size(x) for x in (inside, train, *outside.values())) * passes
-    with progress_bar("out-of-distribution", total) as advance:
-        return run(
-            model.method,
-            inside,
-            outside,
-            train,
-            predictive=options.predictive,
-            n_samples=options.n_samples,
-            seed=options.seed,
-            n_bootstrap=options.bootstrap,
-            name=data.name,
-            varying=varying_features(data.train, data.space),
-            progress=advance,
-        )
+    with progress_bar("out-of-distribution", sum(map(size, (train, inside, *outside.values()))) * passes) as advance:
+        how = {"predictive": options.predictive, "n_samples": options.n_samples, "seed": options.seed}
+        how["progress"] = advance
+        densities = [numpy(block.log_likelihood) for block in model.blocks(train, ("density",), **how)]
+        typical = float(np.concatenate(densities).mean(dtype=np.float64))
+
+        def scores(x: Tensor | Batches, name: str) -> dict[str, np.ndarray]:
+            blocks = [_scores(block, typical, varying) for block in model.blocks(x, (*BOTH, "density"), **how)]
+            if not blocks:
+                raise ConfigError(f"the set {name!r} is empty: there is nothing to detect")
+            return {score: np.concatenate([block[score] for block in blocks]) for score in blocks[0]}
+
+        found = scores(inside, data.name)
+        found_outside = {name: scores(x, name) for name, x in outside.items()}
+    bootstrap = {"n_bootstrap": options.bootstrap, "seed": options.seed}
+    detections = {
+        name: {score: detection(found[score], other[score], **bootstrap) for score in found}
+        for name, other in found_outside.items()
+    }
+    return OodResult(detections, found, found_outside, typical, data.name)
+
+
+def _scores(block: Prediction, typical: float, varying: Tensor | None) -> dict[str, np.ndarray]:
+    """The scores of a block of data, (N,) each."""
+    log_likelihood, z_var, x_var = map(numpy, (block.log_likelihood, block.z_var, block.x_var))
+    if block.x_learned:
+        x_var = x_var + numpy(block.x_noise)
+    latent, deviation = (np.sqrt(var).reshape(len(var), -1) for var in (z_var, x_var))
+    found = {
+        "log_likelihood": -log_likelihood,
+        "typicality": np.abs(typical - log_likelihood),
+        "latent_deviation": latent.sum(1),
+        "output_deviation": deviation.sum(1),
+    }
+    return found if varying is None else found | {VARYING: deviation[:, varying.flatten()].sum(1)}
+
+
+def varying_features(split: Split, space: Space) -> Tensor | None:
+    """Which features of a datum vary, (*model shape) boolean; None where all do."""
+    low, high = np.array(split.x[0]), np.array(split.x[0])
+    for _, part in chunks(split.x):
+        low, high = np.fmin(low, part.min(0)), np.fmax(high, part.max(0))
+    varying = torch.as_tensor(space.arrange((low != high)[None]))[0]
+    return None if bool(varying.all()) else varying
 
 
 def _n(scores: dict[str, np.ndarray]) -> int:

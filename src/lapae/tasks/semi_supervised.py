@@ -10,20 +10,16 @@ then all of theirs side by side, once.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
-from lapae.methods.base import Method
-from lapae.predict import predict
-from lapae.predict.mc import draw_seeds, evaluating, n_distinct
-from lapae.predict.prediction import Progress
+from lapae.errors import ConfigError
+from lapae.predict.decode import encode_draws
+from lapae.predict.prediction import numpy
 from lapae.runs.results import Table
 from lapae.tasks.base import labels, subset, tensor
 from lapae.tasks.knn import Voting, choose_k, together, votes
@@ -76,108 +72,10 @@ class SemiSupervisedResult:
 
     def figures(self) -> dict[str, Figure]:
         """Accuracy against the number of labels."""
-        from lapae.tasks.figures import curve
+        from lapae.tasks.figures import accuracy_curve
 
         what = "labelled data" if self.attributes is not None else "labels per class"
-        mean = self.accuracy.mean(1)
-        return {"semi_supervised": curve(self.n_labels, mean, self._std(), what, "accuracy", log_x=True)}
-
-
-def embed(method: Method, x: Tensor, *, n_embeddings: int = 100, seed: int = 0, batch_size: int = 512) -> np.ndarray:
-    """Codes of x (n, *shape) under single networks: (n, copies, K); one copy where the method is deterministic."""
-    weight = next(method.parameters())
-    parts = []
-    with evaluating(method):
-        seeds = draw_seeds(seed, n_distinct(method, n_embeddings))
-        for start in range(0, len(seeds), 10):
-            draws = method.draw(seeds[start : start + 10])
-            codes = [draws.encode(part.to(weight.device, weight.dtype)[None]).cpu() for part in x.split(batch_size)]
-            parts.append(torch.cat(codes, 1))
-    return torch.cat(parts).transpose(0, 1).numpy()
-
-
-def run(
-    method: Method,
-    x: Tensor,
-    y: np.ndarray,
-    *,
-    n_labels: Sequence[int] = (1, 2, 5, 10, 20, 50, 100),
-    n_embeddings: int = 100,
-    repetitions: int = 5,
-    seed: int = 0,
-    attribute_names: tuple[str, ...] | None = None,
-    candidates: Sequence[int] = CANDIDATES,
-    progress: Progress | None = None,
-) -> SemiSupervisedResult:
-    """Accuracy of nearest neighbours among the codes of a few labelled data.
-
-    In each repetition the fewer labels are a part of the more. Repetitions are classified in threads.
-
-    Args:
-        method: the trained method.
-        x: data (N, *shape) in the model's space.
-        y: classes (N,), or attributes (N, A).
-        n_labels: labelled data per class (in all, for attributes).
-        n_embeddings: copies of each labelled datum, each embedded by a network of its own.
-        repetitions: draws of the labelled data.
-        seed: of these draws and of the networks.
-        attribute_names: of the columns of y.
-        candidates: for the number of neighbours.
-        progress: called from the threads with 1 after each classifier.
-    """
-    n_labels = tuple(sorted(set(n_labels)))
-    voting = Voting(y)
-    if not n_labels or n_labels[0] < 1 or repetitions < 1:
-        raise ValueError(f"expected numbers of labels from 1 on and repetitions, got {n_labels} and {repetitions}")
-    if len(y) != len(x):
-        raise ValueError(f"expected a label for each of {len(x)} data, got {len(y)}")
-    if not voting.multi_label and len(voting.classes) < 2:
-        raise ValueError(f"expected at least two classes to tell apart, got {voting.classes.tolist()}")
-    groups = [np.arange(len(x))] if voting.multi_label else [np.flatnonzero(column) for column in voting.indicators.T]
-    smallest = min(len(group) for group in groups)
-    if n_labels[-1] >= smallest:
-        what = "data" if voting.multi_label else "data in the smallest class"
-        raise ValueError(f"{n_labels[-1]} labels leave nothing to classify: there are {smallest} {what}")
-    side_by_side = not method.shared_codes
-    if side_by_side:
-        queries = embed(method, x, n_embeddings=n_embeddings, seed=seed).reshape(len(x), -1)
-    else:
-        mean = predict(method, x, n_samples=n_embeddings, seed=seed, want=("codes",)).z_mean
-        assert mean is not None
-        queries = mean.numpy()
-    repeated = []
-    for r in range(repetitions):
-        rng = np.random.default_rng([seed, r])
-        order = [rng.permutation(group)[: n_labels[-1]] for group in groups]
-        picked = np.concatenate(order)
-        if side_by_side:
-            embedded = queries[picked][:, None]
-        else:
-            embedded = embed(method, x[picked], n_embeddings=n_embeddings, seed=seed + r + 1)
-        repeated.append((order, dict(zip(picked.tolist(), embedded, strict=True)), seed + r))
-
-    def classify(order: list[np.ndarray], codes: dict[int, np.ndarray], seed: int) -> list[tuple[np.ndarray, int]]:
-        """Accuracy (a number, or one an attribute) and k for each number of labels."""
-        rows = []
-        for n in n_labels:
-            index = np.concatenate([group[:n] for group in order])
-            points = np.stack([codes[j] for j in index.tolist()])
-            indicators = voting.indicators[index]
-            k = choose_k(points, indicators, voting, candidates, seed)
-            rest = np.setdiff1d(np.arange(len(x)), index)
-            votes_of_k = votes(*together(points, indicators), queries[rest], [k])[0]
-            found = voting.accuracy(votes_of_k, voting.indicators[rest])
-            rows.append((found, k))
-            if progress:
-                progress(1)
-        return rows
-
-    with ThreadPoolExecutor(min(repetitions, os.cpu_count() or 1)) as pool:
-        found = list(pool.map(lambda task: classify(*task), repeated))
-    accuracy = np.array([[row[i][0].mean() for row in found] for i in range(len(n_labels))])
-    chosen = np.array([[row[i][1] for row in found] for i in range(len(n_labels))])
-    attributes = np.array([np.mean([row[i][0] for row in found], axis=0) for i in range(len(n_labels))])
-    return SemiSupervisedResult(n_labels, accuracy, chosen, attributes if voting.multi_label else None, attribute_names)
+        return {"semi_supervised": accuracy_curve(self.n_labels, self.accuracy.mean(1), self._std(), what)}
 
 
 @dataclass(frozen=True)
@@ -199,29 +97,69 @@ class SemiSupervisedOptions:
 
 
 def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSupervisedResult:
-    from lapae.errors import ConfigError
-
+    """In each repetition the fewer labels are a part of the more. Repetitions are classified in threads."""
     if options.split not in ("train", "valid", "test"):
         raise ConfigError(f"unknown split {options.split!r}: expected valid, test or train")
-    split = getattr(data, options.split)
-    index = subset(split, options.limit, options.seed)
-    y = labels(split, "the task 'semi-supervised'")[index]
-    n_labels = options.labels or ((10,) if y.ndim == 2 else _up_to(y, (1, 2, 5, 10, 20, 50, 100)))
-    with progress_bar("semi-supervised", len(n_labels) * options.repetitions) as advance:
-        return run(
-            model.method,
-            tensor(model, split, index),
-            y,
-            n_labels=n_labels,
-            n_embeddings=options.n_embeddings,
-            repetitions=options.repetitions,
-            seed=options.seed,
-            attribute_names=data.label_names if y.ndim == 2 else None,
-            progress=advance,
-        )
+    split, seed, repetitions = getattr(data, options.split), options.seed, options.repetitions
+    chosen = subset(split, options.limit, seed)
+    y = labels(split, "the task 'semi-supervised'")[chosen]
+    voting = Voting(y)
+    many = voting.multi_label
+    groups = [np.arange(len(y))] if many else [np.flatnonzero(column) for column in voting.indicators.T]
+    n_labels = tuple(sorted(set(options.labels or ((10,) if many else _up_to(groups)))))
+    _check(n_labels, repetitions, groups, voting)
+    x, draws = tensor(model, split, chosen), {"predictive": "mc", "n_samples": options.n_embeddings, "seed": seed}
+    if model.method.shared_codes:
+        queries = numpy(model.predict(x, ("codes",), **draws).z_mean)
+    else:
+        queries = numpy(encode_draws(model.method, x, options.n_embeddings, seed=seed))
+    queries = queries.reshape(len(x), -1)
+    repeated = []
+    for r in range(repetitions):
+        rng = np.random.default_rng([seed, r])
+        order = [rng.permutation(group)[: n_labels[-1]] for group in groups]
+        picked = np.concatenate(order)
+        if model.method.shared_codes:
+            embedded = numpy(encode_draws(model.method, x[picked], options.n_embeddings, seed=seed + r + 1))
+        else:
+            embedded = queries[picked][:, None]
+        repeated.append((order, dict(zip(picked.tolist(), embedded, strict=True)), seed + r))
+
+    def classify(order: list[np.ndarray], codes: dict[int, np.ndarray], seed: int) -> list[tuple[np.ndarray, int]]:
+        """Accuracy (a number, or one an attribute) and k for each number of labels."""
+        rows = []
+        for n in n_labels:
+            index = np.concatenate([group[:n] for group in order])
+            points = np.stack([codes[j] for j in index.tolist()])
+            indicators = voting.indicators[index]
+            k = choose_k(points, indicators, voting, CANDIDATES, seed)
+            rest = np.setdiff1d(np.arange(len(y)), index)
+            votes_of_k = votes(*together(points, indicators), queries[rest], [k])[0]
+            rows.append((voting.accuracy(votes_of_k, voting.indicators[rest]), k))
+            advance(1)
+        return rows
+
+    workers = min(repetitions, os.cpu_count() or 1)
+    with progress_bar("semi-supervised", len(n_labels) * repetitions) as advance, ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(lambda task: classify(*task), repeated))
+    each = [[row[i][0] for row in found] for i in range(len(n_labels))]
+    k = np.array([[row[i][1] for row in found] for i in range(len(n_labels))])
+    accuracy = np.array([[one.mean() for one in row] for row in each])
+    attributes = np.array([np.mean(row, axis=0) for row in each]) if many else None
+    return SemiSupervisedResult(n_labels, accuracy, k, attributes, data.label_names if many else None)
 
 
-def _up_to(y: np.ndarray, n_labels: tuple[int, ...]) -> tuple[int, ...]:
+def _check(n_labels: tuple[int, ...], repetitions: int, groups: list[np.ndarray], voting: Voting) -> None:
+    if n_labels[0] < 1 or repetitions < 1:
+        raise ConfigError(f"expected numbers of labels from 1 on and repetitions, got {n_labels} and {repetitions}")
+    if not voting.multi_label and len(groups) < 2:
+        raise ConfigError(f"expected at least two classes to tell apart, got {voting.classes.tolist()}")
+    smallest = min(map(len, groups))
+    if n_labels[-1] >= smallest:
+        what = "data" if voting.multi_label else "data in the smallest class"
+        raise ConfigError(f"{n_labels[-1]} labels leave nothing to classify: there are {smallest} {what}")
+
+
+def _up_to(groups: list[np.ndarray], n_labels: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100)) -> tuple[int, ...]:
     """Those numbers of labels that leave something of every class to classify."""
-    smallest = int(np.unique(y, return_counts=True)[1].min())
-    return tuple(n for n in n_labels if n < smallest) or n_labels[:1]
+    return tuple(n for n in n_labels if n < min(map(len, groups))) or n_labels[:1]

@@ -59,9 +59,18 @@ class Display:
         low, high = self.range(j)
         return number(float(value), digits, high - low)
 
-    def expected(self, j: int, mean: float, low: float, high: float) -> str:
-        """What the model expects of value j: an interval, or a word."""
-        return self.text(j, mean) if self.is_word(j) else f"{self.text(j, low, 3)} to {self.text(j, high, 3)}"
+    def row(self, j: int, x: float, mean: float, low: float, high: float, *, wide: bool = False) -> dict[str, Any]:
+        """Value j of a datum and what was expected of it, in words and as places along the range of the data; with
+        `wide` the range takes in value and interval."""
+        expected = self.text(j, mean) if self.is_word(j) else f"{self.text(j, low, 3)} to {self.text(j, high, 3)}"
+        seen = [*self.range(j), low, high, x] if wide else self.range(j)
+        return {
+            "name": self.names[j],
+            "value": self.text(j, x),
+            "expected": expected,
+            "outside": x == x and not low <= x <= high,
+            **places(x, mean, low, high, within=(np.nanmin(seen), np.nanmax(seen))),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """For the page's script: what is shown, and of how many."""
@@ -112,7 +121,8 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
         channels = tuple(range(min(stride, MOST_STRIPS)))
         along = _evenly(steps, MOST_POINTS // len(channels))
         kind, index = "lines", np.concatenate([along * stride + channel for channel in channels])
-        names = tuple(f"channel {i % stride}, step {i // stride}" for i in range(n))
+        of = space.names or tuple(f"channel {c}" for c in range(stride))
+        names = tuple(f"{of[i % stride]}, step {i // stride}" for i in range(n))
         by_channel = ranges.reshape(steps, stride, 2)  # one range per strip, so that its shape is seen
         widest = np.stack([by_channel[..., 0].min(0), by_channel[..., 1].max(0)], 1)
         ranges = np.tile(widest, (steps, 1))
@@ -120,7 +130,7 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
         kind, index = "bars", np.sort(np.argsort(-_explained(known, codes), kind="stable")[:MOST_BARS])
     else:
         kind, index = "lines", _evenly(n, MOST_POINTS)
-    return Display(kind, names, ranges, index, channels, space.columns)
+    return Display(kind, names, ranges, index, channels, space.columns if space.kind == "table" else None)
 
 
 def _evenly(n: int, most: int) -> np.ndarray:
@@ -138,14 +148,9 @@ def _explained(flat: np.ndarray, codes: np.ndarray) -> np.ndarray:
     return np.where(total > 0, 1 - np.square(left).sum(0) / np.maximum(total, 1e-300), 0.0)
 
 
-def in_units(model: Model, x: Tensor) -> np.ndarray:
-    """Data (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
-    return model.space.to_user(x.double().numpy()).reshape(len(x), -1)
-
-
-def deviation_in_units(model: Model, deviation: Tensor) -> np.ndarray:
-    """Deviations (N, *shape) of the model's space in the units of the data, flat: (N, F)."""
-    return model.space.to_user(deviation.double().numpy(), deviation=True).reshape(len(deviation), -1)
+def in_units(model: Model, x: Tensor, *, deviation: bool = False) -> np.ndarray:
+    """Data (N, *shape) of the model's space, or their deviations, in the units of the data, flat: (N, F)."""
+    return model.space.to_user(x.double().numpy(), deviation=deviation).reshape(len(x), -1)
 
 
 def image_of(space: Space, x: np.ndarray, *, scaled: bool = True) -> Tensor:
@@ -166,41 +171,45 @@ def tiles(model: Model, display: Display, decoded: Decoded, side: int) -> dict[s
             "deviation": data_url(tiled(amounts(deviation, top), side), colours=True),
             "top": short(top),
         }
-    mean, deviation = in_units(model, decoded.mean), deviation_in_units(model, decoded.deviation)
+    mean, deviation = in_units(model, decoded.mean), in_units(model, decoded.deviation, deviation=True)
     return {"mean": shorts(mean[:, display.features]), "deviation": shorts(deviation[:, display.features])}
 
 
 def curves_of(
     display: Display, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> list[list[dict[str, Any]]]:
-    """A datum and its interval, flat (F,) each, as strips of places from 0 to 100 along the range of the data, or of
-    the datum where that is wider."""
+    """A datum and its interval, flat (F,) each, as strips of places along the range of the data, or of the datum where
+    that is wider."""
     strips = []
     for part in display.strips:
         index = display.features[part]
         both = np.concatenate([x[index], mean[index], display.ranges[index].reshape(-1)])
-        within = float(np.nanmin(both)), float(np.nanmax(both))
-
-        def at(value: Any, within: tuple[float, float] = within) -> float:
-            return place(float(value), *within)
-
-        strips.append(
-            [
-                {
-                    "at_input": None if np.isnan(x[j]) else at(x[j]),
-                    "at_mean": at(mean[j]),
-                    "from": at(low[j]),
-                    "to": at(high[j]),
-                }
-                for j in index
-            ]
-        )
+        within = np.nanmin(both), np.nanmax(both)
+        values = zip(*(part[index].tolist() for part in (x, mean, low, high)), strict=True)
+        strips.append([places(*value, within=within) for value in values])
     return strips
 
 
-def place(value: float, low: float, high: float) -> float:
-    """Where a value lies between low and high, from 0 to 100."""
-    return round(float(np.clip(100 * (value - low) / max(high - low, 1e-12), 0, 100)), 2) if value == value else 0.0
+def places(x: float, mean: float, low: float, high: float, within: tuple[float, float]) -> dict[str, float | None]:
+    """Where a value, what was expected and its interval lie in a range, from 0 to 100; None for a missing value."""
+
+    def at(value: float) -> float:
+        share = (value - within[0]) / max(within[1] - within[0], 1e-12)
+        return round(float(np.clip(100 * share, 0, 100)), 2) if value == value else 0.0
+
+    return {"at_input": at(x) if x == x else None, "at_mean": at(mean), "from": at(low), "to": at(high)}
+
+
+def triples(space: Space, x: np.ndarray, mean: np.ndarray, amount: np.ndarray) -> tuple[list[tuple[str, ...]], float]:
+    """Images x (n, *shape), what was expected of them and an amount at each pixel, as URLs of pictures; and the amount
+    that the brightest colour stands for."""
+    given, expected = (shrink(image_of(space, v), 128) for v in (x, mean))
+    much = shrink(image_of(space, amount, scaled=False), 128)
+    top = float(much.mean(1).max())
+    lossy = given.shape[1] > 1 and given.shape[-1] > 48
+    shown = [[data_url(image, lossy=lossy) for image in pixels(images)] for images in (given, expected)]
+    shown.append([data_url(image, colours=True) for image in amounts(much, top)])
+    return list(zip(*shown, strict=True)), top
 
 
 def short(value: float) -> float:

@@ -5,17 +5,20 @@ Arrays are (n, *shape), in the units and the layout of the data.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
+from lapae.data import Split
 from lapae.errors import RunError
 from lapae.model import Model
+from lapae.predict.prediction import numpy
 from lapae.runs.numbers import number
+from lapae.tasks.base import subset
 
 RATE = 0.05
 """Of normal data, this share lies beyond the threshold."""
@@ -79,7 +82,7 @@ class Judge:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of data without any value: the pages say so themselves
-            found = [self.model.surprise(some) for some in self._some(x)]
+            found = [self.model.surprise(some) for some in self._batches(x)]
         surprise, p = (np.concatenate(v) for v in zip(*found, strict=True))
         n = self.n_references
         return surprise, (p * (n + 1) - 1).clip(1) / n if itself else p
@@ -91,7 +94,7 @@ class Judge:
         reconstruction.
         """
         parts = []
-        for some in self._some(x):
+        for some in self._batches(x):
             contribution = self.model.explain(some)
             wide = self.model.from_others and some.shape[1] > MOST_ASKED
             top = MOST_ASKED if wide else None
@@ -109,18 +112,17 @@ class Judge:
     def errors(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """In the model's space (n, *model_shape): what the model leaves of x, and the deviation it expects of that."""
         found = []
-        for some in self._some(x):
+        for some in self._batches(x):
             z = self.model.tensor(some)
             prediction = self.model.predict(z)
-            assert prediction.x_mean is not None
             deviation = self.calibration.spread.deviation(prediction, z)
-            found.append(((z - prediction.x_mean).numpy(), deviation.numpy()))
+            found.append((numpy(z) - numpy(prediction.x_mean), deviation.numpy()))
         left, deviation = (np.concatenate(v) for v in zip(*found, strict=True))
         return left, deviation
 
-    def tensor(self, x: np.ndarray) -> Tensor:
-        """Data (n, *shape) in the model's space."""
-        return self.model.tensor(x)
+    def some(self, split: Split, seed: int, most: int, values: int) -> np.ndarray:
+        """Numbers of at most `most` data of a split, of about so many values in all."""
+        return subset(split, max(100, min(most, values // max(1, math.prod(self.model.shape)))), seed)
 
-    def _some(self, x: np.ndarray) -> Iterator[np.ndarray]:
+    def _batches(self, x: np.ndarray) -> Iterator[np.ndarray]:
         return (x[start : start + self.size] for start in range(0, len(x), self.size))

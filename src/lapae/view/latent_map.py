@@ -21,26 +21,8 @@ from lapae.view.display import shorts
 
 MARGIN = 0.35
 """Room around the codes as a share of their range: the map shows what the decoder says away from the data."""
-
-
 DRAWS = 20
 """Networks at most, of a model that does not predict by a single pass."""
-
-
-@dataclass(frozen=True)
-class Plane:
-    """A map: two axes of a space, and what is decoded on a grid over them."""
-
-    axes: tuple[int, int]
-    """Indices into `LatentSpace.directions`: horizontal, vertical."""
-    decoded: Decoded
-    """Row by row from the top (the largest value of the vertical axis): (side * side, *shape)."""
-    side: int
-
-    @property
-    def total(self) -> np.ndarray:
-        """(side, side): summed deviation, the first row at the top."""
-        return self.decoded.total.numpy().reshape(self.side, self.side)
 
 
 @dataclass(frozen=True)
@@ -135,8 +117,8 @@ def plane(
     n_samples: int | None = 50,
     seed: int = 0,
     batch_size: int = 64,
-) -> Plane:
-    """Decode the grid of a map.
+) -> Decoded:
+    """Decode the grid of a map: (side * side, *shape), row by row from the top, the largest value of the second axis.
 
     Args:
         method: the trained method.
@@ -148,7 +130,7 @@ def plane(
         batch_size: cells at a time.
     """
     z = torch.as_tensor(space.grid(axes, side))
-    return Plane(axes, decode(method, z, n_samples=n_samples, seed=seed, batch_size=batch_size), side)
+    return decode(method, z, n_samples=n_samples, seed=seed, batch_size=batch_size)
 
 
 def networks_of(model: Model, n_samples: int | None) -> int | None:

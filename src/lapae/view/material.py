@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lapae.data import Data, Split
+from lapae.runs.numbers import number
 
 GIVEN = "given"
 """The one part of data that a user has handed over: nobody knows which of them were trained on."""
@@ -83,6 +84,10 @@ class Material:
             return None
         value, names = int(y[i]), self.label_names
         return names[value] if names is not None and 0 <= value < len(names) else str(value)
+
+    def card(self, part: str, i: int, p: float) -> dict[str, Any]:
+        """What the report says of every datum that it shows, with its p-value."""
+        return {"id": self.id(part, i), "label": self.label(part, i), "p": number(float(p), 2)}
 
     def labelings(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Ways to colour the data `index` of the main part: by class, or by one attribute at a time."""

@@ -23,12 +23,13 @@ def report(model: Model, X: Any, y: Any = None, *, path: str | Path = "report.ht
         X: data (n, *shape) in the user's units: an array, a tensor or a frame.
         y: (n,) classes to colour the map by, where there are some.
         path: the HTML file to write. It stands alone.
-        sizes: fields of `lapae.view.report.page.Sizes`.
+        sizes: fields of `lapae.view.sizes.ReportSizes`.
     """
     from lapae.view.material import Material
-    from lapae.view.report.page import Sizes, report_html, write_page
+    from lapae.view.report.page import report_html, write_page
+    from lapae.view.sizes import ReportSizes
 
-    write_page(Path(path), report_html(model, Material.given(model.space.code(X), y), Sizes(**sizes)))
+    write_page(Path(path), report_html(model, Material.given(model.space.code(X), y), ReportSizes(**sizes)))
     return Path(path)
 
 

@@ -19,21 +19,19 @@ of them, and every number is a mean over these. The paper claims that imputation
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lapae.predict.complete import impute
 from lapae.predict.generate import from_noise
-from lapae.tasks import classification as classification_task
 from lapae.tasks.base import device, subset, tensor
+from lapae.tasks.classification import noisy
 from lapae.tasks.classifier import class_probabilities, train_classifier
 from lapae.tasks.generation import describe
-from lapae.tasks.imputation import mask, value_range
-from lapae.tasks.imputation import run as impute_and_compare
+from lapae.tasks.imputation import ImputationOptions, completed, judge, mask
 from lapae.tasks.metrics import classification
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
 from lapae_paper.experiments.pictures import draw_mosaic
@@ -105,7 +103,7 @@ def run(workspace: Workspace) -> Outcome:
         if seed == "0" and method in DRAWN:
             model = workspace.model(name)
             halves[method] = half_samples(model, data)
-            generated[method] = {steps: from_nothing(model, data, steps) for steps in STEPS}
+            generated[method] = {steps: from_nothing(model, steps) for steps in STEPS}
             variety.append(variety_row(NAMES[method], model, data, generated[method].values()))
     found[CLASSIFIER] = {key: [bare[seed][key] for seed in sorted(bare)] for key in CALIBRATION}
     variety.append(variety_row("test images", model, data, [tensor(model, data.test, subset(data.test, 64))] * 2))
@@ -165,14 +163,10 @@ def measure(
     x = tensor(model, data.test, index)
     y = np.asarray(data.test.y)[index]
     observed = mask("upper", tuple(x.shape[1:]))
-    options: dict[str, Any] = {"seed": seed, "value_range": value_range(model, data)}
-    imputed = impute_and_compare(model.method, x, observed, **options)
-    modes = imputed.imputation
-    samples = {
-        "": modes.samples,
-        "said ": modes.reconstructions,
-        "single ": impute(model.method, x, observed, modes=20, average=0, **options).samples,
-    }
+    modes = completed(model, x, observed, ImputationOptions(seed=seed))
+    single = completed(model, x, observed, ImputationOptions(modes=20, average=0, seed=seed))
+    imputed = judge(x, observed, modes)
+    samples = {"": modes.samples, "said ": modes.reconstructions, "single ": single.samples}
     votes = [
         torch.stack([class_probabilities(classifier, mode[None]).argmax(1) for mode in modes.samples]).sort(0)[0]
         for classifier in classifiers
@@ -185,7 +179,7 @@ def measure(
             "mode_distance": imputed.mode_distance,
             "classes": 1.0 + float((torch.stack(votes).diff(dim=1) != 0).sum(1).float().mean()),
         },
-        "hidden": calibration(classifiers, classification_task.hidden(imputed, **options)[None], y),
+        "hidden": calibration(classifiers, noisy(model, x, observed, seed)[None], y),
     }
 
 
@@ -247,12 +241,12 @@ def half_samples(model: Model, data: Data) -> Tensor:
     """Completed images (4, modes, *shape) of the same four half images."""
     x = shown(model, data)
     observed = mask("upper", tuple(x.shape[1:]))
-    return impute(model.method, x, observed, value_range=value_range(model, data)).samples.transpose(0, 1)
+    return completed(model, x, observed, ImputationOptions()).samples.transpose(0, 1)
 
 
-def from_nothing(model: Model, data: Data, steps: int) -> Tensor:
+def from_nothing(model: Model, steps: int) -> Tensor:
     """64 images (64, *shape) with nothing observed, after so many encodings and decodings."""
-    return from_noise(model.method, tuple(data.shape), 64, steps=steps, value_range=value_range(model, data))
+    return from_noise(model.method, model.shape, 64, steps=steps, value_range=model.space.value_range)
 
 
 def variety_row(name: str, model: Model, data: Data, sets: Iterable[Tensor]) -> tuple[str, ...]:

@@ -23,8 +23,7 @@ from lapae.config import DataConfig, ModelConfig, TrainConfig
 from lapae.config.methods import LaplaceOptions
 from lapae.tasks.base import batches
 from lapae.tasks.metrics import detection
-from lapae.tasks.ood import SCORES, VARYING, OodResult, varying_features
-from lapae.tasks.ood import run as detect
+from lapae.tasks.ood import SCORES, VARYING, OodOptions, OodResult, detect
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, experiment, spread
 from lapae_paper.experiments.trials import trial
 from lapae_paper.experiments.workspace import Workspace
@@ -177,16 +176,10 @@ def _detect(workspace: Workspace, model: Model, other: str, way: str) -> OodResu
     """Test data inside and outside; a part of the training data for typicality."""
     inside, outside = workspace.data(model.config.data.source), workspace.data(other)
     limit, n_train = workspace.size(None, 150), workspace.size(10_000, 150)
-    return detect(
-        model.method,
-        batches(model, inside.test, limit),
-        {"outside": batches(replace(model, space=outside.space), outside.held_out, limit)},  # laid out as they are
-        batches(model, inside.train, n_train),
-        predictive=way,
-        n_samples=workspace.size(100, 10),
-        n_bootstrap=2,
-        varying=varying_features(inside.train, inside.space),
+    options = OodOptions(
+        predictive=way, n_samples=workspace.size(100, 10), bootstrap=2, limit=limit, train_limit=n_train
     )
+    return detect(model, inside, {"outside": batches(model, outside.held_out, limit, space=outside.space)}, options)
 
 
 def roc(rows: Mapping[str, Scores]) -> Figure:

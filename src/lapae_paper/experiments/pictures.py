@@ -9,7 +9,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lapae.predict import predict
 from lapae.tasks.base import batches, subset, tensor
 from lapae.view.latent_map import latent_space, plane
 
@@ -26,10 +25,9 @@ SHOWN = 2000
 def squared_errors(model: Model, split: Split, *, n_samples: int = 100) -> dict[str, float]:
     """Squared error per datum: of sampled networks ("-log p") and of their mean reconstruction ("MSE")."""
     x = batches(model, split, None)
-    found = predict(model.method, x, n_samples=n_samples, want=("outputs", "error"))
-    assert found.squared_error is not None
-    assert found.squared_error_of_mean is not None
-    return {"-log p": float(found.squared_error.mean()), "MSE": float(found.squared_error_of_mean.mean())}
+    found = model.predict(x, ("outputs", "error"), predictive="mc", n_samples=n_samples, seed=0)
+    numbers = {"-log p": found.squared_error, "MSE": found.squared_error_of_mean}
+    return {name: float(error.mean()) for name, error in numbers.items()}
 
 
 def latent_row(model: Model, data: Data, *, title: str, n_samples: int = 50) -> Figure:
@@ -46,11 +44,8 @@ def draw_reconstruction(mean: Axes, deviation: Axes, model: Model, data: Data, *
     """Mean and deviation of the reconstruction of one test datum: the first of the last class."""
     y = np.asarray(data.test.y)
     x = tensor(model, data.test, np.flatnonzero(y == y.max())[:1])
-    found = predict(model.method, x, n_samples=n_samples, want=("outputs",))
-    assert found.x_mean is not None
-    assert found.x_var is not None
-    assert found.x_noise is not None
-    variance = found.x_var + (found.x_noise if found.x_learned else torch.zeros(()))
+    found = model.predict(x, ("outputs",), predictive="mc", n_samples=n_samples, seed=0)
+    variance = found.x_var + (found.x_noise if found.x_learned else 0)
     mean.imshow(found.x_mean[0].mean(0).clamp(0, 1), cmap="gray", vmin=0, vmax=1)
     deviation.imshow(variance[0].mean(0).sqrt(), cmap="viridis", vmin=0)
     for axes, name in ((mean, "mean"), (deviation, "deviation")):
@@ -62,7 +57,7 @@ def draw_latent(axes: Axes, model: Model, data: Data, *, n_samples: int = 50, si
     """Codes of test data, coloured by class, over the summed deviation of the decoder (dark: large)."""
     index = subset(data.test, SHOWN)
     space = latent_space(model.method, tensor(model, data.test, index))
-    heat = plane(model.method, space, side=side, n_samples=n_samples).total
+    heat = plane(model.method, space, side=side, n_samples=n_samples).total.view(side, side)
     axes.imshow(
         heat, extent=(*space.limits[0], *space.limits[1]), aspect="auto", cmap="Greys", interpolation="bilinear"
     )
@@ -85,7 +80,7 @@ def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32
     """
     index = subset(data.train, 5 * SHOWN)
     space = latent_space(model.method, tensor(model, data.train, index))
-    heat = plane(model.method, space, side=side, n_samples=n_samples).total
+    heat = plane(model.method, space, side=side, n_samples=n_samples).total.numpy().reshape(side, side)
     (left, right), (low, high) = space.limits[:2]
     u = (space.points[:, 0] - left) / (right - left)
     v = (high - space.points[:, 1]) / (high - low)
@@ -96,6 +91,24 @@ def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32
         distance = np.minimum(distance, np.hypot(du, dv).min(2))
     on, away = distance < 0.5 / side, distance > 0.2
     return heat[on], heat[away]
+
+
+def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
+    """One column per datum of x (n, C, H, W): input, mean reconstruction, deviation."""
+    found = model.predict(x, ("outputs",), predictive="mc", n_samples=n_samples, seed=seed)
+    deviation = found.x_var.sqrt().mean(1, keepdim=True)
+    figure = Figure(figsize=(0.9 * len(x) + 0.4, 2.9), layout="constrained")
+    rows = {"input": x, "mean": found.x_mean, "deviation": deviation}
+    grid = figure.subplots(3, len(x), squeeze=False)
+    for line, (name, images) in zip(grid, rows.items(), strict=True):
+        top = float(deviation.max()) if name == "deviation" else 1.0
+        for axes, image in zip(line, images, strict=True):
+            axes.set(xticks=[], yticks=[])
+            axes.set_frame_on(False)
+            array = image.clamp(0, top).movedim(0, -1).numpy()
+            axes.imshow(array, cmap="magma" if name == "deviation" else "gray", vmin=0, vmax=top)
+        line[0].set_ylabel(name, fontsize=9)
+    return figure
 
 
 def draw_mosaic(axes: Axes, rows: Tensor, *, title: str = "") -> None:

@@ -12,16 +12,17 @@ classified. What always answering with the more frequent value would score stand
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from lapae.config import DataConfig, ModelConfig, TrainConfig
-from lapae.tasks import semi_supervised
-from lapae.tasks.base import subset, tensor
-from lapae.view.figures import reconstruction_figure
+from lapae.data import Split
+from lapae.tasks.base import tensor
+from lapae.tasks.semi_supervised import SemiSupervisedOptions, evaluate
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
+from lapae_paper.experiments.pictures import reconstruction_figure
 from lapae_paper.experiments.trials import LABELS, trial
 from lapae_paper.experiments.workspace import Workspace
 
@@ -71,24 +72,18 @@ def run(workspace: Workspace) -> Outcome:
     """Table 4, and reconstructions of five faces."""
     data = workspace.data(faces(workspace.size))
     parts = (data.valid, data.test)
-    y = np.concatenate([np.asarray(part.y) for part in parts])
+    x, y = (np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in ("x", "y"))
+    classified = replace(data, valid=Split(x, y))
     names = tuple(data.label_names or ())
-    repetitions = workspace.size(10, 3)
+    options = SemiSupervisedOptions(
+        (N_LABELLED,), workspace.size(100, 10), repetitions=workspace.size(10, 3), limit=None
+    )
     attributes: dict[str, np.ndarray] = {}
     overall: dict[str, list[float]] = {}
     figures = {}
     for method in METHODS:
         model = workspace.model(method)
-        x = torch.cat([tensor(model, part, subset(part, None)) for part in parts])
-        found = semi_supervised.run(
-            model.method,
-            x,
-            y,
-            n_labels=(N_LABELLED,),
-            n_embeddings=workspace.size(100, 10),
-            repetitions=repetitions,
-            attribute_names=names,
-        )
+        found = evaluate(model, classified, options)
         assert found.attributes is not None
         attributes[method], overall[method] = found.attributes[0], found.accuracy[0].tolist()
         if method == "online":
@@ -132,7 +127,7 @@ def run(workspace: Workspace) -> Outcome:
         "overall": overall,
         "majority": majority.tolist(),
     }
-    note = f"{len(data.train.x)} training faces; {len(y)} classified; {repetitions} draws of the labelled ones."
+    note = f"{len(data.train.x)} training faces; {len(y)} classified; {options.repetitions} draws of the labelled ones."
     return Outcome(tables, figures, raw, [note])
 
 

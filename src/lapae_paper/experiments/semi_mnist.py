@@ -13,13 +13,12 @@ Bayes by Backprop and the wider posterior are ours.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from lapae.tasks import semi_supervised
-from lapae.tasks.base import subset, tensor
+from lapae.tasks.semi_supervised import SemiSupervisedOptions, evaluate
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, decide, experiment, spread
 from lapae_paper.experiments.trials import NAMES, WIDE, dense, digits
 from lapae_paper.experiments.workspace import Workspace
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 METHODS = {**NAMES, "bbb": "Bayes by Backprop"}
-N_LABELS = (1, 2, 5, 10, 20, 50, 100)
 FEW = 20
 """The claim is about at most so many labels per class."""
 REPETITIONS = 5
@@ -58,27 +56,19 @@ def plan(size: Size) -> Mapping[str, Trial]:
 def run(workspace: Workspace) -> Outcome:
     """Accuracy by method and number of labels, over seeds and repetitions."""
     data = workspace.data(digits(workspace.size))
-    index = subset(data.valid, 5000)
-    assert data.valid.y is not None
-    y = np.asarray(data.valid.y)[index]
-    smallest = int(np.unique(y, return_counts=True)[1].min())
-    n_labels = tuple(n for n in N_LABELS if n < smallest)
+    options = SemiSupervisedOptions(n_embeddings=workspace.size(100, 20), repetitions=REPETITIONS)
     found: dict[str, list[np.ndarray]] = {}
+    measured: dict[str, Any] = {}
 
-    def classify(model: Model) -> list[list[float]]:
-        result = semi_supervised.run(
-            model.method,
-            tensor(model, data.valid, index),
-            y,
-            n_labels=n_labels,
-            n_embeddings=workspace.size(100, 20),
-            repetitions=REPETITIONS,  # of the same labels for all methods
-        )
-        return result.accuracy.tolist()
+    def classify(model: Model) -> dict[str, Any]:
+        result = evaluate(model, data, options)  # the same labels for all methods
+        return {"n_labels": result.n_labels, "accuracy": result.accuracy.tolist()}
 
     for name in workspace.plan:
         method = name.rpartition(", seed ")[0]
-        found.setdefault(method, []).append(np.array(workspace.measured(name, classify)))
+        measured = workspace.measured(name, classify)
+        found.setdefault(method, []).append(np.array(measured["accuracy"]))
+    n_labels = tuple(measured["n_labels"])
     accuracy = {method: np.stack(seeds, 1) for method, seeds in found.items()}  # (labels, seeds, repetitions)
     columns = ("method", *(f"{n} label{'s'[: n - 1]}" for n in n_labels))
     rows = [
@@ -91,7 +81,8 @@ def run(workspace: Workspace) -> Outcome:
     ]
     raw = {"n_labels": list(n_labels), "accuracy": {method: values.tolist() for method, values in accuracy.items()}}
     note = (
-        f"{len(y)} held-out training images; {REPETITIONS} draws of the labels, the same for every method, times "
+        f"{min(len(data.valid), 5000)} held-out training images; {REPETITIONS} draws of the labels, the same for every "
+        "method, times "
         f"{' or '.join(map(str, sorted({values.shape[1] for values in accuracy.values()})))} trained models each."
     )
     return Outcome(tables, {"semi_mnist": curves(accuracy, n_labels)}, raw, [note])

@@ -19,12 +19,13 @@ from lapae.model import Model
 from lapae.predict import predict
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
 from lapae.tasks.base import subset
-from lapae.view.display import TOP, choose_display, deviation_in_units, image_of, in_units, short, shorts
+from lapae.view.display import TOP, choose_display, image_of, in_units, short, shorts
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.judge import Judge, in_words
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
 from lapae.view.material import Material
 from lapae.view.pictures import packed, packed_deviation
+from lapae.view.sizes import Sizes
 
 COMPLETIONS = 6
 SIDES = (32, 24, 16, 12, 8)
@@ -34,19 +35,13 @@ Axes = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sizes):
     """How much an explorer shows."""
 
-    n_samples: int | None = None
-    """Networks behind what is decoded; as the model predicts where not given."""
-    points: int = 1500
-    """Data on the map at most."""
     draws: int = 30
     """Networks behind the ellipse of a code."""
     side: int = 32
     """Cells along a side of the map's shades at most."""
-    seed: int = 0
-    """Of subsets and draws."""
 
 
 class Explorer:
@@ -65,7 +60,7 @@ class Explorer:
         shown = model.tensor(self.points)
         self.space: LatentSpace = latent_space(self.method, shown.nan_to_num(0.0), n_axes=8)
         self.display = choose_display(model, shown, self.space.codes)
-        self.side = fitting(self._seconds_each(), SIDES, options.side)
+        self.side = fitting(self._seconds_each(), options.side)
         """Cells along a side of the map's shades."""
         decoded = self._decode(torch.as_tensor(self.space.grid((0, 1), min(self.side, 12))))
         everywhere = decoded.deviation.mean(1) if self.image else decoded.deviation
@@ -100,7 +95,7 @@ class Explorer:
         of = self.display.features
         return found | {
             "mean": exact(in_units(self.model, mean[None])[0, of]),
-            "deviation": shorts(deviation_in_units(self.model, deviation[None])[0, of]),
+            "deviation": shorts(in_units(self.model, deviation[None], deviation=True)[0, of]),
         }
 
     def heat(self, axes: Axes, anchor: np.ndarray | None, rows: range) -> list[float]:
@@ -139,9 +134,7 @@ class Explorer:
         x = self._tensor(given)
         samples = self.model.completions(x, COMPLETIONS, seed)[:, 0]
         low, high = self.model.impute_interval(given)
-        guess = self.model.complete(x).x_mean
-        assert guess is not None
-        mean = torch.where(x.isnan(), guess, x)[0]
+        mean = torch.where(x.isnan(), self.model.complete(x).x_mean, x)[0]
         found = {
             "samples": [self._shown_of("x", self._user(sample))["x"] for sample in samples],
             "at": self._at(encode_mean(self.method, samples)),
@@ -160,8 +153,6 @@ class Explorer:
             return found | {"center": found["at"], "covariance": None, "code_deviation": None}
         how: Any = {"n_samples": self.draws, "seed": self.options.seed, "draws_at_once": GROUP}
         codes = predict(self.method, x, want=("codes", "covariance"), **how)
-        assert codes.z_mean is not None
-        assert codes.z_cov is not None
         axes, covariance = self.space.directions, codes.z_cov[0].double().numpy()
         return found | {
             "center": self._at(codes.z_mean)[0],
@@ -221,10 +212,10 @@ class Explorer:
         return {"blame": packed_deviation(image_of(self.model.space, share, scaled=False)[0])}
 
 
-def fitting(seconds: float, sides: tuple[int, ...], most: int) -> int:
+def fitting(seconds: float, most: int) -> int:
     """The largest side of a map, at most `most`, whose cells take no longer than `PATIENCE` at so many seconds each."""
-    quick = (side for side in sides if side <= most and side**2 * seconds <= PATIENCE)
-    return next(quick, min(sides[-1], most))
+    quick = (side for side in SIDES if side <= most and side**2 * seconds <= PATIENCE)
+    return next(quick, min(SIDES[-1], most))
 
 
 def values(x: np.ndarray) -> list[float | None]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lapae.curvature.memory import OutOfMemory
-from lapae.data import DataError
 from lapae.errors import LapaeError
 from lapae.view.explore.requests import BadRequest
 from lapae.view.explore.uploads import MOST_BYTES
@@ -148,7 +147,7 @@ class Handler(BaseHTTPRequestHandler):
             content, kind = question(path, query)
         except BadRequest as error:
             self.send_error(error.status, str(error))
-        except (LapaeError, DataError, OutOfMemory) as error:
+        except (LapaeError, OutOfMemory) as error:
             self.send_error(HTTPStatus.BAD_REQUEST, str(error))
         except Gone:
             raise

@@ -37,14 +37,8 @@ class Routes:
         self.most = explorer.model.space.most if image else None
         self.most_json = min(MOST_BYTES, 2**16 + 32 * int(np.prod(explorer.shape)))
         """Bytes of a question: a datum and some room."""
-        self.questions: dict[str, Callable[[bytes], dict[str, Any]]] = {
-            "place": self.place,
-            "heat": self.heat,
-            "item": self.item,
-            "find": self.find,
-            "look": self.look,
-            "complete": self.complete,
-        }
+        asked = (self.place, self.heat, self.item, self.find, self.look, self.complete)
+        self.questions: dict[str, Callable[[bytes], dict[str, Any]]] = {answer.__name__: answer for answer in asked}
 
     def close(self) -> None:
         """End the thread; what waits for it is not done."""

@@ -22,6 +22,7 @@ import time
 import traceback
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from lapae.errors import ConfigError
@@ -34,17 +35,11 @@ from lapae.view.web import LINK, asset
 MOST_CONNECTIONS = 64
 MOST_UPLOADS = 2
 """Files held in memory at once."""
-FILES = {
-    "": ("explore.html", "text/html"),
-    "shared.css": ("shared.css", "text/css"),
-    "explore.css": ("explore.css", "text/css"),
-    "numbers.js": ("numbers.js", "text/javascript"),
-    "map.js": ("map.js", "text/javascript"),
-    "stage.js": ("stage.js", "text/javascript"),
-    "explore.js": ("explore.js", "text/javascript"),
-    "kinds.js": ("kinds.js", "text/javascript"),
-    "datum.js": ("datum.js", "text/javascript"),
-}
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+FILES = (
+    *("explore.html", "shared.css", "explore.css"),
+    *("numbers.js", "map.js", "stage.js", "explore.js", "kinds.js", "datum.js"),
+)
 
 
 class Server(ThreadingHTTPServer):
@@ -67,7 +62,8 @@ class Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.waiting: dict[socket.socket, float | None] = {}
         """Open connections: since when each waits for its client, None where it is being answered."""
-        self.files = {path: (asset(name).encode(), kind) for path, (name, kind) in FILES.items()}
+        self.files = {name: (asset(name).encode(), KINDS[Path(name).suffix]) for name in FILES}
+        self.files[""] = self.files.pop("explore.html")
         self.opening = json.dumps(routes.opening, allow_nan=False).encode()
         try:
             super().__init__((host, port), Handler)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from lapae.space import Space
-from lapae.tasks.base import subset
 from lapae.view.judge import Judge
 from lapae.view.material import GIVEN, WORDS, Material
 from lapae.view.report.chart import Frame
@@ -24,10 +23,9 @@ def calibration(judge: Judge, material: Material, seed: int) -> dict[str, Any] |
     if part == material.main and part != GIVEN:
         return None
     split = material.parts[part]
-    limit = max(50, min(MOST_DATA, MOST_VALUES // max(1, int(np.prod(judge.model.shape)))))
-    index = subset(split, limit, seed)
     if not _continuous(judge.model.space).any():
         return None
+    index = judge.some(split, seed, MOST_DATA, MOST_VALUES)
     covered = coverage(judge, np.asarray(split.x[index]))
     frame = Frame((0.0, 100.0), (0.0, 100.0), width=340, height=330, left=48, below=44, top=24)
     points = [(100 * level, 100 * share) for level, share in zip(LEVELS, covered, strict=True)]

@@ -15,12 +15,6 @@ BINS = 40
 
 
 @dataclass(frozen=True)
-class Tick:
-    at: float
-    text: str
-
-
-@dataclass(frozen=True)
 class Frame:
     """A picture of `width` by `height` with a range of values along each axis."""
 
@@ -55,16 +49,16 @@ class Frame:
         return round(min(max(place, -10.0 * self.height), 10.0 * self.height), 1)
 
     @property
-    def x_ticks(self) -> list[Tick]:
-        """Round numbers along the horizontal axis."""
+    def x_ticks(self) -> list[tuple[float, str]]:
+        """Places and texts of round numbers along the horizontal axis."""
         scale = self.across[1] - self.across[0]
-        return [Tick(self.x(v), number(v, scale=scale)) for v in ticks(*self.across, whole=self.whole)]
+        return [(self.x(v), number(v, scale=scale)) for v in ticks(*self.across, whole=self.whole)]
 
     @property
-    def y_ticks(self) -> list[Tick]:
-        """Round numbers along the vertical axis."""
+    def y_ticks(self) -> list[tuple[float, str]]:
+        """Those along the vertical axis."""
         scale = self.up[1] - self.up[0]
-        return [Tick(self.y(v), number(v, scale=scale)) for v in ticks(*self.up)]
+        return [(self.y(v), number(v, scale=scale)) for v in ticks(*self.up)]
 
     def line(self, points: Points) -> str:
         """The points of a polyline."""

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lapae.models.principal import principal_components
 from lapae.runs.numbers import number
-from lapae.tasks.base import subset
 from lapae.view.display import Display
 from lapae.view.judge import RATE, Judge
 from lapae.view.material import WORDS, Material
@@ -33,10 +32,10 @@ def reconstruction(judge: Judge, material: Material, display: Display, seed: int
     if part == material.main:
         usual = judge.scores(given)[1] > RATE
         given, out = (given[usual], int((~usual).sum())) if usual.any() else (given, 0)
-        train = judge.calibration.rows.to(judge.tensor(given[:1]).dtype)
+        train = judge.calibration.rows.to(judge.model.tensor(given[:1]).dtype)
     else:
-        train = judge.tensor(_some(material, material.main, judge, seed))
-    held_out = judge.tensor(given)
+        train = judge.model.tensor(_some(material, material.main, judge, seed))
+    held_out = judge.model.tensor(given)
     k = min(int(np.prod(judge.model.code_shape)), train[0].numel(), max(1, len(train) - 1))
     center = train.nanmean(0).nan_to_num(0.0)
     left, _ = judge.errors(given)
@@ -62,8 +61,7 @@ def by_pca(train: Tensor, x: Tensor, center: Tensor, k: int) -> Tensor:
 
 def _some(material: Material, part: str, judge: Judge, seed: int) -> np.ndarray:
     split = material.parts[part]
-    limit = max(50, min(MOST_DATA, MOST_VALUES // max(1, int(np.prod(judge.model.shape)))))
-    return np.asarray(split.x[subset(split, limit, seed)])
+    return np.asarray(split.x[judge.some(split, seed, MOST_DATA, MOST_VALUES)])
 
 
 def _verdict(ours: float, pca: float, k: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from lapae import __version__
 from lapae.calibration import calibrate
 from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
-from lapae.errors import ConfigError, RunError
+from lapae.errors import RunError
 from lapae.model import Model
 from lapae.predict.decode import n_decoders
 from lapae.runs import Run
@@ -37,6 +36,7 @@ from lapae.view.report.examples import examples
 from lapae.view.report.planes import cost_of_code, planes, side_of
 from lapae.view.report.training import curves, facts
 from lapae.view.report.unusual import Scores, most_unusual, score
+from lapae.view.sizes import ReportSizes
 from lapae.view.web import LINK, REPORT, asset
 
 MOST_BYTES = 5_000_000
@@ -46,28 +46,11 @@ MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 """Of the pictures of tasks; runs of earlier versions have PNG files."""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How much a report shows."""
-
-    n_samples: int | None = None
-    """Networks drawn for each mean and deviation; where not given one pass that carries a variance, or 20 networks of a
-    method that has no such pass."""
-    points: int = 1500
-    """Data on the latent map at most."""
-    examples: int = 8
-    """Data shown with their reconstructions, and most unusual ones."""
-    seed: int = 0
-    """Of subsets and draws."""
-
-
-def write_report(run: Run, model: Model, data: Data, sizes: Sizes | None = None) -> int:
+def write_report(run: Run, model: Model, data: Data, sizes: ReportSizes | None = None) -> int:
     """Write report.html of a run. Returns its size in bytes."""
-    if tuple(data.shape) != tuple(model.shape):
-        raise ConfigError(f"the model was trained on data of shape {tuple(model.shape)}, got {tuple(data.shape)}")
     if model.calibration is None:  # of a training that has not come to its end
         calibrate(model, data)
-    page = report_html(model, Material.of(data), sizes or Sizes(), run)
+    page = report_html(model, Material.of(data), sizes or ReportSizes(), run)
     return write_page(run / REPORT, page)
 
 
@@ -81,7 +64,7 @@ def write_page(path: Path, page: str) -> int:
 
 
 def report_html(
-    model: Model, material: Material, sizes: Sizes, run: Run | None = None, *, file: Path | None = None
+    model: Model, material: Material, sizes: ReportSizes, run: Run | None = None, *, file: Path | None = None
 ) -> str:
     """The page as text.
 
@@ -96,7 +79,7 @@ def report_html(
     index = subset(main, sizes.points, seed)
     judge = Judge(model)
     with progress_bar("report", 5) as done:
-        x = judge.tensor(np.asarray(main.x[index]))
+        x = model.tensor(np.asarray(main.x[index]))
         n_samples = networks_of(model, sizes.n_samples)
         space = latent_space(model.method, x.nan_to_num(0.0), n_axes=3)
         display = choose_display(model, x, space.codes)
@@ -112,32 +95,26 @@ def report_html(
         unusual = most_unusual(judge, material, display, scores, sizes.examples)
         shown = examples(judge, material, display, sizes.examples, seed)
         done(1)
+    counts = _counts(scores, judge)
     records = [] if run is None else sorted(load_results(run), key=_order)
     figures, left_out = ({}, []) if run is None else _figures(run, records)
     return _template().render(
         name=model.space.name if run is None else run.path.resolve().name,
         explorer="model.explore(X)" if run is None else _command(run, file),
         link=Markup(LINK),
-        from_others=model.from_others,
-        method=model.config.method.title,
-        data=model.space.name,
+        model=model,
         version=__version__,
         summary=summary(model),
-        glance=_glance(scores, judge, measured, held),
+        glance=_glance(counts, measured, held),
         unusual=unusual,
-        counts=_counts(scores, judge),
+        counts=counts,
         scores=histogram(_series(scores), judge.threshold),
-        rate=f"{100 * RATE:.0f} %",
         words=WORDS,
         measured=measured,
         calibration=held,
         examples=shown,
         display=display,
-        n_channels=model.space.shape[-1],
         latent=_latent(material, space, display, index, side, maps),
-        spread=any(max(found["heat"]) > 0 for found in maps),
-        learned=model.method.learns_variance,
-        ensemble=not model.method.shared_codes,
         space=space,
         results=[_result(record, figures) for record in records],
         left_out=left_out,
@@ -200,16 +177,11 @@ def _counts(scores: Scores, judge: Judge) -> dict[str, Any]:
     }
 
 
-def _glance(scores: Scores, judge: Judge, measured: dict[str, Any], held: dict[str, Any] | None) -> list[Any]:
+def _glance(counts: dict[str, Any], measured: dict[str, Any], held: dict[str, Any] | None) -> list[Any]:
     """What to know first: title, number, words, anchor."""
-    found = _counts(scores, judge)
+    by_chance = f"with a p-value of at most {RATE:g}; about {counts['expected']} by chance"
     out = [
-        (
-            "unusual data",
-            f"{found['rare']:,} of {found['n']:,}",
-            f"with a p-value of at most {RATE:g}; about {found['expected']} by chance",
-            "unusual",
-        ),
+        ("unusual data", f"{counts['rare']:,} of {counts['n']:,}", by_chance, "unusual"),
         ("variance explained", measured["explained"]["ours"], f"PCA: {measured['explained']['pca']}", "errors"),
     ]
     if held is not None:
@@ -245,15 +217,9 @@ def _result(record: Record, figures: dict[str, str]) -> dict[str, Any]:
     title, note = (record.task, "") if task is None else (task.title, task.note)
     given = {k: v for k, v in record.options.items() if v not in (None, [], ())}
     options = ", ".join(f"{k.replace('_', ' ')} {_text(v)}" for k, v in given.items())
-    pictures = [{"name": name, "url": figures[name]} for name in record.figures if name in figures]
-    return {
-        "id": f"task-{record.task}",
-        "title": title,
-        "about": note,
-        "table": record.table,
-        "options": options,
-        "figures": pictures,
-    }
+    pictures = {name: figures[name] for name in record.figures if name in figures}
+    found = {"id": f"task-{record.task}", "title": title, "about": note}
+    return found | {"table": record.table, "options": options, "figures": pictures}
 
 
 def _text(value: Any) -> str:

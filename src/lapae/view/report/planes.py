@@ -45,6 +45,5 @@ def planes(
     size = batch_size(int(np.prod(model.shape)))
     for axes in space.pairs:
         decoded = plane(model.method, space, axes, side=side, n_samples=n_samples, seed=seed, batch_size=size)
-        made = tiles(model, display, decoded.decoded, side)
-        found.append({"axes": list(axes), "heat": shorts(decoded.total.reshape(-1)), **made})
+        found.append({"axes": list(axes), "heat": shorts(decoded.total), **tiles(model, display, decoded, side)})
     return found
