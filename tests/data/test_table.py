@@ -255,6 +255,10 @@ def test_what_only_looks_like_an_index_is_learned(write, text):
     assert TableReader(write(text)).records().x.shape == (3, 2)
 
 
+def test_a_first_row_with_a_zero_is_no_header(write):
+    assert TableReader(write("Oslo,0\nRome,1\nOslo,2\nRome,3\n")).records().x.shape == (4, 2)
+
+
 def test_an_index_alone_is_data(write):
     assert TableReader(write("id\n1\n2\n")).records().x.shape == (2, 1)
 

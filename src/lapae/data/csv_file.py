@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ _COMMA, _POINT = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
 
 class CsvFile:
     """The dialect of a file, and its rows."""
+
+    has_header = False
+    """Whether the first row names the columns, and is left out of the rows: for the reader to say."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,21 +56,13 @@ class CsvFile:
         comma = any(_COMMA.fullmatch(cell) for cell in (*cells, *self.first))
         self.decimal = "," if comma and not any(_POINT.fullmatch(cell) for cell in cells) else "."
 
-    def frames(
-        self,
-        *,
-        skip_first: bool,
-        chunk: int,
-        types: Any = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Iterator[Frame]:
+    def frames(self, chunk: int, progress: Callable[[int], None], types: Any = None) -> Iterator[Frame]:
         """Rows in order, `chunk` at a time, under column numbers from 0.
 
         Args:
-            skip_first: the first row is a header.
             chunk: rows at a time.
-            types: of columns by their number; "str" gives all cells as they are written. By default what they read as.
             progress: is called with the number of bytes that were read.
+            types: of columns by their number; "str" gives all cells as they are written. By default what they read as.
         """
         import pandas as pd
 
@@ -74,7 +70,7 @@ class CsvFile:
         if types is not None:  # cells of text are carried as they are written
             marks = [] if types == "str" else {i: NA for i in range(self.width) if types.get(i) != "written"}
             types = "str" if types == "str" else {i: "str" if kind == "written" else kind for i, kind in types.items()}
-        with _reading(self.path), io.BufferedReader(_Watched(self, skip_first, progress), BUFFER) as file:
+        with _reading(self.path), io.BufferedReader(_Watched(self, progress), BUFFER) as file:
             try:
                 read: Any = pd.read_csv
                 frames = read(
@@ -98,20 +94,12 @@ class CsvFile:
             except pd.errors.EmptyDataError:
                 return
 
-    def line_of(self, row: int, *, skip_first: bool) -> int:
-        """The line that data row `row` (from 0) ends on, from 1; for messages."""
-        for number, (line, _) in enumerate(self.rows(skip_first=skip_first)):
-            if number == row:
-                return line
-        return 0
-
-    def rows(self, *, skip_first: bool) -> Iterator[tuple[int, list[str]]]:
-        """Lines that rows end on, from 1, and their cells; blank lines are left out."""
+    def line_of(self, row: int) -> int:
+        """The line that data row `row` (from 0) ends on, from 1; for messages. Blank lines are no rows."""
         with _reading(self.path), self.path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=self.delimiter)
-            for cells in reader:
-                if cells and not (skip_first and reader.line_num <= self.first_lines):
-                    yield reader.line_num, [cell.strip() for cell in cells]
+            lines = (reader.line_num for cells in reader if cells)
+            return next(islice(lines, row + self.has_header, None), 0)
 
 
 @contextmanager
@@ -135,14 +123,14 @@ class _Watched(io.RawIOBase):
     pandas fills rows that are too short, and takes gigabytes for a row of millions of cells before it complains.
     """
 
-    def __init__(self, of: CsvFile, skip_first: bool, progress: Callable[[int], None] | None) -> None:
+    def __init__(self, of: CsvFile, progress: Callable[[int], None]) -> None:
         super().__init__()
         self.of, self.progress = of, progress
         self.file = of.path.open("rb")
         self.line, self.cells, self.length, self.quoted = 1, 1, 0, False
         if self.file.read(3) != b"\xef\xbb\xbf":
             self.file.seek(0)
-        for _ in range(of.first_lines if skip_first else 0):
+        for _ in range(of.first_lines if of.has_header else 0):
             self.file.readline()
             self.line += 1
 
@@ -158,8 +146,7 @@ class _Watched(io.RawIOBase):
         content = bytes(buffer[:n])
         if not self._is_even(content):
             self._look(np.frombuffer(content, np.uint8))
-        if self.progress is not None:
-            self.progress(n)
+        self.progress(n)
         return n
 
     def _is_even(self, content: bytes) -> bool:

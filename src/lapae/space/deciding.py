@@ -36,7 +36,6 @@ FORMS = (
     "",  # ISO 8601 with fractions or a time zone
 )
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]\d.*)?")
-_INDEX = frozenset(("", "index", "id", "row"))
 _IDENTIFIER = re.compile(r"(.*[^a-z])?id|.*[a-z]I[Dd]", re.DOTALL)
 
 
@@ -149,7 +148,7 @@ def _number(values: np.ndarray, name: str, dtype: str, kind: str, first: bool, a
     # whole numbers with holes come as floats
     whole = (kind in "iuO" or len(known) < len(values)) and bool((known == np.floor(known)).all())
     if whole and not alone and len(values) == different > 1:
-        if first and (name.lower() in _INDEX or name.lower().startswith("unnamed: ")):
+        if first and is_index(name):
             return "an index: it numbers the rows"
         if _IDENTIFIER.fullmatch(name) or _IDENTIFIER.fullmatch(name.lower()):
             return "an identifier: no two are alike"
@@ -182,6 +181,11 @@ def _category(series: Any, known: Any, values: Any, name: str, dtype: str) -> Co
     if not often and different * ROWS_EACH > n:
         return "an identifier: no two are alike" if different == n else f"free text: {different:,} different values"
     return Column(name, "category", tuple(values if declared else sorted(values)), dtype)
+
+
+def is_index(name: str) -> bool:
+    """Whether a first column of this name numbers the rows, as pandas writes one."""
+    return name.lower() in ("", "index", "id", "row") or name.lower().startswith("unnamed: ")
 
 
 def _reads_as_numbers(values: Any) -> bool:

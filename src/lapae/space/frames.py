@@ -26,14 +26,13 @@ SHOWN = 5
 def as_frame(X: Any) -> Frame | None:
     """A pandas frame of a pandas or polars one, or of a table of objects; None for everything else."""
     library = type(X).__module__.partition(".")[0]
-    if library not in ("pandas", "polars"):
-        if not (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 2):
-            return None
-        import pandas as pd
-
-        return pd.DataFrame(X).infer_objects()
+    objects = isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 2
+    if library not in ("pandas", "polars") and not objects:
+        return None
     import pandas as pd
 
+    if objects:
+        return pd.DataFrame(X).infer_objects()
     if library == "polars":
         X = pd.DataFrame({name: X[name].to_list() for name in X.columns}) if hasattr(X, "columns") else X.to_pandas()
     return X.to_frame() if isinstance(X, pd.Series) else X
@@ -88,7 +87,7 @@ def code_frame(
         unknown: is filled with the categories that are new, which count as missing; a warning where not given.
         rows: from the position of a row to what messages call it.
     """
-    frame = find_columns(frame, columns, where)
+    frame = frame.iloc[:, find_columns(unique_names(frame.columns), columns, where)]
     found: dict[str, set[str]] = {} if unknown is None else unknown
     out = np.empty((len(frame), len(columns)))
     for i, column in enumerate(columns):
@@ -98,14 +97,13 @@ def code_frame(
     return out
 
 
-def find_columns(frame: Frame, columns: Sequence[Column], where: str = "X") -> Frame:
-    """The columns of a frame that are wanted, in their order: by name, or by place where they had no names."""
+def find_columns(has: list[str], columns: Sequence[Column], where: str) -> list[int]:
+    """The places of the columns that are wanted among those there are: by name, or in order where they had no names."""
     names = [column.name for column in columns]
-    has = unique_names(frame.columns)
     if set(names) <= set(has):
-        return frame.iloc[:, [has.index(name) for name in names]]
-    if len(has) == len(names) and (_unnamed(has) or _unnamed(names)):
-        return frame
+        return [has.index(name) for name in names]
+    if len(has) == len(names) and (unnamed(has) or unnamed(names)):
+        return list(range(len(names)))
     absent = [name for name in names if name not in has]
     raise DataError(
         f"{where}: has no column {', '.join(map(repr, absent[:SHOWN]))}{' …' if len(absent) > SHOWN else ''}; "
@@ -252,7 +250,7 @@ def _position(row: int) -> str:
     return f"row {row} (from 0)"
 
 
-def _unnamed(names: Sequence[str]) -> bool:
+def unnamed(names: Sequence[str]) -> bool:
     """Whether the columns have numbers in place of names."""
     return list(names) == [str(i) for i in range(len(names))]
 
