@@ -56,24 +56,14 @@ CHECKED = 1000
 
 def load_data(config: DataConfig) -> Data:
     """The data that a configuration names."""
-    held_out = config.validation_fraction
+    same = ("data_dir", "limit", "label_column", "columns", "drop", "window", "stride")
     return load(
         config.source,
-        data_dir=config.data_dir,
-        validation=int(held_out) if held_out is not None and float(held_out).is_integer() else held_out,
+        validation=config.validation_fraction,
         calibration=config.calibration_fraction,
         test=config.test_fraction,
         seed=config.split_seed,
-        label_column=config.label_column,
-        columns=config.columns,
-        drop=config.drop,
-        window=config.window,
-        stride=config.stride,
-        image_size=config.image_size,
-        fit=config.fit,
-        tile=config.tile,
-        skip_bad=config.skip_bad,
-        limit=config.limit,
+        **{name: getattr(config, name) for name in (*same, "image_size", "fit", "tile", "skip_bad")},
     )
 
 

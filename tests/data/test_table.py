@@ -42,7 +42,7 @@ def rows(n=10):
 def test_header_names_and_labels(write):
     data = load(write("a,b,kind\n" + rows()), label_column="kind", **ALL)
     assert data.kind == "table"
-    assert data.feature_names == ("a", "b")
+    assert data.space.feature_names == ("a", "b")
     assert data.label_names == ("even", "odd")
     np.testing.assert_array_equal(data.train.x, [[i, i * i] for i in range(10)])
     np.testing.assert_array_equal(data.train.y, [i % 2 for i in range(10)])

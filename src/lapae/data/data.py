@@ -31,10 +31,6 @@ class Data:
     test: Split
 
     @property
-    def name(self) -> str:
-        return self.space.name
-
-    @property
     def kind(self) -> str:
         return self.space.kind
 
@@ -46,10 +42,6 @@ class Data:
     @property
     def label_names(self) -> tuple[str, ...] | None:
         return self.space.label_names
-
-    @property
-    def feature_names(self) -> tuple[str, ...] | None:
-        return self.space.feature_names
 
     @classmethod
     def of(
@@ -83,7 +75,7 @@ class Data:
             options: `validation`, `calibration`, `seed` and `limit` of `lapae.data.splits.partition`.
         """
         frame = as_frame(X)
-        x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else frame
+        x: Any = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else frame
         about: dict[str, Any] = {"allow_nan": allow_nan, "window": window, "stride": stride}
         if y is not None:
             about["y"], about["label_names"] = as_classes(name, np.asarray(y), len(x))
@@ -91,7 +83,7 @@ class Data:
             about |= {"columns": columns, "drop": drop, "label_column": label_column}
             records = table_records(frame, name, name, **about)
         else:
-            records = examine(name, name, np.asarray(x), **about)
+            records = examine(name, name, x, **about)
         return cls.divide(records, test=test, **options)
 
     @property

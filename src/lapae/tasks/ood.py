@@ -250,7 +250,7 @@ def evaluate(model: Model, data: Data, options: OodOptions) -> OodResult:
             n_samples=options.n_samples,
             seed=options.seed,
             n_bootstrap=options.bootstrap,
-            name=data.name,
+            name=data.space.name,
             varying=varying_features(data.train, data.space),
             progress=advance,
         )
