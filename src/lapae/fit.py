@@ -228,7 +228,7 @@ def learn_on(model: Model, X: Any) -> None:
     model.metrics["portions"] = turn + 1
     window = torch.cat([known.rows, x[held]])[-max(len(known.rows), WINDOW) :]
     model.recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
-    set_noise(model.method, lambda: iter([window]), next(model.method.parameters()).device, per_feature=True)
+    set_noise(model.method, [window], next(model.method.parameters()).device, per_feature=True)
     model.calibrate(model.recent, window, window, learned=True)
 
 

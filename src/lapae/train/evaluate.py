@@ -32,8 +32,7 @@ def evaluate(method: Method, batches: Batches, n_draws: int = N_DRAWS) -> dict[s
                 output = networks.decode(networks.encode(x[None])).loc
                 mean = method.likelihood.mean(output.flatten(0, 1)).unflatten(0, output.shape[:2])
                 error = (mean - x).square().flatten(2).nansum(2).mean(0).sum().double()
-                error = error * bool(len(part))
-                totals[name] = totals[name] + error if name in totals else error
+                totals[name] = totals.get(name, torch.zeros_like(error)) + error * bool(len(part))
     sums = torch.stack([*totals.values()])
     if batches.world_size > 1:
         sums = total(sums)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -15,8 +16,6 @@ SHRINK = 5.0
 LEAST = 1e-3
 """Noise of a feature, at least, as a share of that of all."""
 
-Data = Callable[[], Iterable[Tensor]]
-
 
 @torch.no_grad()
 def residuals(method: Method, x: Tensor) -> Tensor:
@@ -27,7 +26,9 @@ def residuals(method: Method, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: bool) -> tuple[float, float]:
+def set_noise(
+    method: Method, data: Iterable[Tensor], device: torch.device, *, per_feature: bool
+) -> tuple[float, float]:
     """Give the noise of `method` its maximum likelihood on held-out data, in closed form: the mean squared residual.
 
     Returns the squared residuals of the data, added up, and the number of their values.
@@ -40,7 +41,7 @@ def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: 
     """
     method.eval()
     sums: Tensor | None = None
-    for part in data():
+    for part in data:
         x = stand_in(part).to(device)
         square = residuals(method, x).square()
         known = ~square.isnan() & bool(len(part))
@@ -61,25 +62,25 @@ def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: 
 
 
 @torch.no_grad()
-def errors(method: Method, data: Data, device: torch.device) -> Tensor:
+def errors(method: Method, data: Iterable[Tensor], device: torch.device) -> Tensor:
     """Squared error of each held-out datum of this process under the point estimate, (n,) in 64 bits."""
     method.eval()
-    parts = [residuals(method, x.to(device)).square().flatten(1).nansum(1).double().cpu() for x in data() if len(x)]
+    parts = [residuals(method, x.to(device)).square().flatten(1).nansum(1).double().cpu() for x in data if len(x)]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
 
 def mean(values: Tensor) -> float:
     """Of values (n,) over all processes."""
-    sums = total(torch.stack([values.sum(), torch.tensor(float(len(values)), dtype=values.dtype)]))
-    return float(sums[0] / sums[1].clamp_min(1))
+    whole, n = total(values.new_tensor([values.sum(), len(values)])).tolist()
+    return whole / max(n, 1)
 
 
 @torch.no_grad()
-def variance(data: Data, device: torch.device) -> float:
+def variance(data: Iterable[Tensor], device: torch.device) -> float:
     """Squared error per datum of the best constant, which is the mean of the data; missing values do not count."""
     sums: Tensor | None = None
     n_data = torch.zeros((), dtype=torch.float64)
-    for part in data():
+    for part in data:
         x = stand_in(part).to(device).double()
         known = ~x.isnan() & bool(len(part))
         x = torch.where(known, x, 0.0)
@@ -96,9 +97,8 @@ def variance(data: Data, device: torch.device) -> float:
 def is_better(after: Tensor, before: Tensor) -> bool:
     """Whether errors (n,) have fallen by more than one standard error of the difference, datum by datum."""
     gain = before - after
-    sums = total(torch.stack([gain.sum(), gain.square().sum(), torch.tensor(float(len(gain)), dtype=gain.dtype)]))
-    if sums[2] < 2:  # over all processes: one alone may have none
+    first, second, n = total(gain.new_tensor([gain.sum(), gain.square().sum(), len(gain)])).tolist()
+    if n < 2:  # over all processes: one alone may have none
         return True
-    mean = sums[0] / sums[2]
-    variance = (sums[1] / sums[2] - mean.square()).clamp_min(0)
-    return bool(mean > (variance / sums[2]).sqrt())
+    variance = max(second / n - (first / n) ** 2, 0.0)
+    return first / n > math.sqrt(variance / n)
