@@ -29,7 +29,7 @@ from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.space import Space
 from lapae.storage import load_run, save
-from lapae.train.checkpoint import take_up_together
+from lapae.train.checkpoint import take_up
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.evaluate import evaluate
@@ -152,7 +152,7 @@ def fit(
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
         digest = data_digest(data.train.x)
-        checkpoint = take_up_together(run) if run is not None and resume else None
+        checkpoint = take_up(run) if run is not None and resume else None
         if checkpoint is not None:
             check_same_data(checkpoint, data, digest)
         elif config.method.options.starts_from is not None:
@@ -169,8 +169,8 @@ def fit(
             if fresh:
                 restart(method, some_rows(data.space, data.train, data.calib))
 
-        told = observers if rank() == 0 else ()
-        for observer in told:
+        observers = observers if rank() == 0 else ()
+        for observer in observers:
             observer.say(understood(config, data))
         result = train(
             method,
@@ -201,7 +201,7 @@ def fit(
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
-    for observer in told:
+    for observer in observers:
         observer.say(outcome(metrics, config.model.latent_dim))
     model = Model(method, config, data.space, metrics, result.history).settle()
     set_temperature(model, data)

@@ -5,9 +5,8 @@ from lapae.data.catalog import DataSet, data_sets, fetch, load
 from lapae.data.data import Data
 from lapae.data.opening import open_input
 from lapae.data.reader import Block, Reader
-from lapae.data.source import Split
+from lapae.data.source import Source, Split
 from lapae.errors import DataError
-from lapae.space import Source
 
 __all__ = [
     "Batches",

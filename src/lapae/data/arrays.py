@@ -54,7 +54,7 @@ class ArrayReader(Reader):
         about: dict[str, Any] = {}
         if self.y is not None and self.raw.ndim:
             about["y"], about["label_names"] = as_classes(self.path, self.y, len(self.raw))
-        return examine(self.path.stem, self.path, self.raw, **self.options, **about)
+        return examine(self.raw, self.path.stem, self.path, **self.options, **about)
 
     def _read(self, progress: Progress) -> Iterator[Block]:
         where = str(self.path)
@@ -91,11 +91,11 @@ class ArrayReader(Reader):
 
 
 def examine(
+    x: np.ndarray,
     name: str,
     where: str | Path,
-    x: np.ndarray,
     *,
-    allow_nan: bool = False,
+    allow_nan: bool = True,
     window: int | None = None,
     stride: int | None = None,
     **about: Any,

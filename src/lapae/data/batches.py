@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.space import Source, Space, chunks
+from lapae.data.source import Source
+from lapae.space import Space, chunks
 
 CPU_BUDGET = 2 * 2**30
 """Data that need no more bytes than this as float32 are held in memory as one tensor."""

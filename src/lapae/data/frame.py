@@ -36,10 +36,7 @@ def table_records(
         frame: all rows.
         name: of the data set.
         where: begins messages.
-        columns, drop: the columns to learn, and those not to; names, or numbers from 0.
-        label_column: the column that holds the classes.
-        window, stride: the rows are steps of a series, which is cut into windows; it holds numbers alone.
-        allow_nan: take missing values; an error names the first otherwise.
+        columns, drop, label_column, window, stride, allow_nan: as of `lapae.data.load`; a series holds numbers alone.
         rows: from the position of a row to what messages call it.
         about: other fields of the records.
     """

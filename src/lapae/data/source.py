@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from lapae.space import Column, Fit, Range, Source
+from lapae.space import Column, Fit, Range
 
 
 class Lazy(ABC):
@@ -33,6 +33,9 @@ class Lazy(ABC):
         if copy is False:
             raise ValueError("a lazy source cannot become an array without a copy")
         return np.asarray(self[:], dtype=dtype)
+
+
+Source: TypeAlias = np.ndarray | Lazy
 
 
 class Subset(Lazy):

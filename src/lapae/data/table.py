@@ -34,11 +34,7 @@ class TableReader(Reader):
 
     Args:
         path: of the file.
-        space: of the model that the rows are read for; None to train on them.
-        label_column: the column that holds the classes, by name or by number from 0.
-        columns, drop: the columns to learn, and those not to.
-        window, stride: the rows are steps of a series, which is cut into windows.
-        allow_nan: take missing values.
+        space: of the model that the rows are read for; None to train on them, with the options of `lapae.data.load`.
         any_range: the values may be far from those of the training data.
         written: keep the rows as they are written, in `Block.written`.
     """

@@ -26,13 +26,14 @@ SHOWN = 5
 def as_frame(X: Any) -> Frame | None:
     """A pandas frame of a pandas or polars one, or of a table of objects; None for everything else."""
     library = type(X).__module__.partition(".")[0]
-    objects = isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 2
-    if library not in ("pandas", "polars") and not objects:
-        return None
+    if library not in ("pandas", "polars"):
+        if not (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 2):
+            return None
+        import pandas as pd
+
+        return pd.DataFrame(X).infer_objects()
     import pandas as pd
 
-    if objects:
-        return pd.DataFrame(X).infer_objects()
     if library == "polars":
         X = pd.DataFrame({name: X[name].to_list() for name in X.columns}) if hasattr(X, "columns") else X.to_pandas()
     return X.to_frame() if isinstance(X, pd.Series) else X
@@ -65,8 +66,8 @@ def numbers(series: Series) -> np.ndarray:
         return series.to_numpy(np.float64, na_value=np.nan)
     found: Any = pd.to_numeric(series.astype(object).where(series.notna(), None), errors="coerce")
     values = found.to_numpy(np.float64, copy=True, na_value=np.nan)
-    if series.dtype.kind not in "iufb":  # Python reads 1_000 as a number, other programs do not
-        values[series.astype(str).str.contains("_", regex=False).to_numpy(bool)] = np.nan
+    # Python reads 1_000 as a number, other programs do not
+    values[series.astype(str).str.contains("_", regex=False).to_numpy(bool)] = np.nan
     return values
 
 
@@ -224,7 +225,7 @@ def _code(series: Series, column: Column, where: str, unknown: dict[str, set[str
     if column.kind == "date" and series.dtype.kind == "M":
         return days(series)
     if column.kind == "boolean" and series.dtype.kind in "biuf":
-        return series.astype("Float64").to_numpy(np.float64, na_value=np.nan)
+        return numbers(series)
     words = text(series)
     if column.kind == "date":
         values = parse_dates(words, column.format if column.dtype[:8] != "datetime" else "")

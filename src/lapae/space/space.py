@@ -190,8 +190,9 @@ class Space:
         first = starts(len(x), self.shape[0], self.stride or 1)
         return every[first], first
 
-    def to_model(self, x: np.ndarray) -> np.ndarray:
+    def to_model(self, x: Source) -> np.ndarray:
         """Numbers (n, *shape) in the user's units as float32 (n, *model_shape); checked, NaN is missing."""
+        x = np.asarray(x)
         check_values(self, x, "X")
         return np.ascontiguousarray(self.convert(x))
 
