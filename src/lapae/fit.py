@@ -32,8 +32,7 @@ from lapae.storage import load_run, save
 from lapae.train.checkpoint import take_up
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
-from lapae.train.evaluate import evaluate
-from lapae.train.held_out import set_noise
+from lapae.train.held_out import evaluate, set_noise
 from lapae.train.loop import train
 from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
@@ -112,12 +111,10 @@ def fit(
         observers: are told how training goes.
     """
     config = config.resolved()
-    options = config.train
-    device = take_place(options)
+    device = take_place(config.train)
     if run is not None and resume and from_first(lambda: has_config(run)):
         saved = config_from_dict(from_first(lambda: config_to_dict(saved_config(run))), str(run.path))
         config = as_before(saved, config)
-        options = config.train
         done: list[Model] = []
 
         def finished() -> bool:

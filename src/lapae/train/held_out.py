@@ -8,21 +8,25 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from lapae.methods import Method
+from lapae.data import Batches
+from lapae.methods import Draws, Method
+from lapae.models.threads import few_threads
 from lapae.train.distributed import stand_in, total
 
 SHRINK = 5.0
 """Data that the noise of all features counts for in that of one."""
+N_DRAWS = 10
+"""Networks drawn for the error under sampled networks."""
 LEAST = 1e-3
 """Noise of a feature, at least, as a share of that of all."""
 
 
 @torch.no_grad()
-def residuals(method: Method, x: Tensor) -> Tensor:
-    """Of x (B, *shape) under the point estimate, NaN where missing."""
-    draws = method.draw_mean()
-    output = draws.decode(draws.encode(x[None])).loc[0]
-    return x - method.likelihood.mean(output)
+def residuals(method: Method, x: Tensor, draws: Draws | None = None) -> Tensor:
+    """(S, B, *shape) of x (B, *shape) under S networks, or the point estimate alone; NaN where missing."""
+    draws = method.draw_mean() if draws is None else draws
+    output = draws.decode(draws.encode(x[None])).loc
+    return x - method.likelihood.mean(output.flatten(0, 1)).unflatten(0, output.shape[:2])
 
 
 @torch.no_grad()
@@ -43,7 +47,7 @@ def set_noise(
     sums: Tensor | None = None
     for part in data:
         x = stand_in(part).to(device)
-        square = residuals(method, x).square()
+        square = residuals(method, x)[0].square()
         known = ~square.isnan() & bool(len(part))
         both = torch.stack([torch.where(known, square, 0.0).sum(0), known.to(square.dtype).sum(0)]).double()
         sums = both if sums is None else sums + both
@@ -62,11 +66,29 @@ def set_noise(
 
 
 @torch.no_grad()
-def errors(method: Method, data: Iterable[Tensor], device: torch.device) -> Tensor:
-    """Squared error of each held-out datum of this process under the point estimate, (n,) in 64 bits."""
+def errors(method: Method, data: Iterable[Tensor], device: torch.device, draws: Draws | None = None) -> Tensor:
+    """Squared error (n,) of each held-out datum of this process, in 64 bits: of the point estimate, or over draws."""
     method.eval()
-    parts = [residuals(method, x.to(device)).square().flatten(1).nansum(1).double().cpu() for x in data if len(x)]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+    parts = [torch.empty(0, dtype=torch.float64)]
+    for x in data:
+        if len(x):
+            parts.append(residuals(method, x.to(device), draws).square().flatten(2).nansum(2).mean(0).double().cpu())
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def evaluate(method: Method, batches: Batches) -> dict[str, float]:
+    """Squared error per datum, summed over its elements, in model space, as the paper reports it.
+
+    "squared_error" is that of the point estimate; "squared_error_sampled", for a stochastic method, the average over
+    `N_DRAWS` sampled networks (the paper's "-log p").
+    """
+    with few_threads(method, batches.batch_size * N_DRAWS):
+        found = {"squared_error": mean(errors(method, batches.epoch(0), batches.device))}
+        if method.stochastic:
+            draws = method.draw(range(N_DRAWS))
+            found["squared_error_sampled"] = mean(errors(method, batches.epoch(0), batches.device, draws))
+    return found
 
 
 def mean(values: Tensor) -> float:
