@@ -155,19 +155,19 @@ class Space:
         spans = self._spans
         return spans if spans is not None and any(column.kind != "number" for column in spans.columns) else None
 
-    def code(self, X: Any, where: str = "X", **options: Any) -> np.ndarray:
+    def code(self, X: Any, where: str = "X") -> np.ndarray:
         """What a user hands over as numbers (n, *shape): a frame, an array, a tensor or nested lists.
 
         Columns of a frame are found by name, others are ignored; an array of numbers holds codes already. Images may
         come in another layout than in training, and as bytes for a model of floats. A series (T, C) is cut into
-        windows. `where` begins messages, `options` are those of `code_frame`.
+        windows. `where` begins messages.
         """
         frame = as_frame(X)
         x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else X
         if frame is None and x.dtype.kind in "OUS" and x.ndim == 2:
             frame = as_frame(x.astype(object))
         if frame is not None and self.kind in ("table", "series"):
-            x = code_frame(frame, self.numbered, where, **options)
+            x = code_frame(frame, self.numbered, where)
         x = np.asarray(x)
         if x.dtype.kind not in "biuf":
             raise DataError(f"{where}: values of type {x.dtype}, expected numbers")
