@@ -131,13 +131,13 @@ def _written(words: Any, known: Any, values: Any, name: str, dtype: str, alone: 
     return None
 
 
-def _number(values: np.ndarray, name: str, dtype: str, whole: bool, first: bool, alone: bool) -> Column | str:
+def _number(values: np.ndarray, name: str, dtype: str, integers: bool, first: bool, alone: bool) -> Column | str:
     known = values[~np.isnan(values)]
     different = len(np.unique(known))
     if different < 2 and (different == 0 or len(values) > 1):
         return _nothing(different)
     # whole numbers with holes come as floats
-    whole = (whole or len(known) < len(values)) and bool((known == np.floor(known)).all())
+    whole = (integers or len(known) < len(values)) and bool((known == np.floor(known)).all())
     if whole and not alone and len(values) == different > 1:
         if first and is_index(name):
             return "an index: it numbers the rows"

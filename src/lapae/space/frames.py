@@ -6,7 +6,7 @@ pandas is imported where a frame is met. Polars frames go by way of it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -71,13 +71,18 @@ def numbers(series: Series) -> np.ndarray:
     return values
 
 
+def position(row: int) -> str:
+    """What messages call a row of a frame."""
+    return f"row {row} (from 0)"
+
+
 def code_frame(
     frame: Frame,
     columns: Sequence[Column],
     where: str = "X",
     *,
     unknown: dict[str, set[str]] | None = None,
-    rows: Any = None,
+    rows: Callable[[int], str] = position,
 ) -> np.ndarray:
     """The columns of a frame as codes (n, F).
 
@@ -91,8 +96,14 @@ def code_frame(
     frame = frame.iloc[:, find_columns(unique_names(frame.columns), columns, where)]
     found: dict[str, set[str]] = {} if unknown is None else unknown
     out = np.empty((len(frame), len(columns)))
+
+    def refuse(bad: np.ndarray, series: Series, column: Column, why: str) -> None:
+        if bad.any():
+            first = int(bad.argmax())
+            raise DataError(f"{where}, {rows(first)}, column {column.name!r}: {str(series.iloc[first])[:40]!r} {why}")
+
     for i, column in enumerate(columns):
-        out[:, i] = _code(frame.iloc[:, i], column, where, found, rows or _position)
+        out[:, i] = _code(frame.iloc[:, i], column, found, refuse)
     if unknown is None:
         warn_unknown(found, where)
     return out
@@ -213,14 +224,14 @@ def _words(words: list[Any], column: Column) -> Series:
     return pd.Series(words, dtype=column.dtype if column.dtype.startswith("str") else object)  # pyright: ignore
 
 
-def _code(series: Series, column: Column, where: str, unknown: dict[str, set[str]], rows: Any) -> np.ndarray:
+def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: Callable[..., None]) -> np.ndarray:
     if column.kind in ("number", "count"):
         values = numbers(series)
         bad = np.isnan(values) & series.notna().to_numpy()
         if bad.any():
             bad &= ~text(series).isna().to_numpy()
-        _refuse(bad, series, column, where, rows, "is not a number")
-        _refuse(np.isinf(values), series, column, where, rows, "is not finite")
+        refuse(bad, series, column, "is not a number")
+        refuse(np.isinf(values), series, column, "is not finite")
         return values
     if column.kind == "date" and series.dtype.kind == "M":
         return days(series)
@@ -229,7 +240,7 @@ def _code(series: Series, column: Column, where: str, unknown: dict[str, set[str
     words = text(series)
     if column.kind == "date":
         values = parse_dates(words, column.format if column.dtype[:8] != "datetime" else "")
-        _refuse(np.isnan(values) & words.notna().to_numpy(), series, column, where, rows, "is not a date")
+        refuse(np.isnan(values) & words.notna().to_numpy(), series, column, "is not a date")
         return values
     known = {word: float(i) for i, word in enumerate(column.categories)}
     if column.kind == "boolean":
@@ -239,16 +250,6 @@ def _code(series: Series, column: Column, where: str, unknown: dict[str, set[str
     if new:
         unknown.setdefault(column.name, set()).update(new)
     return values
-
-
-def _refuse(bad: np.ndarray, series: Series, column: Column, where: str, rows: Any, why: str) -> None:
-    if bad.any():
-        first = int(bad.argmax())
-        raise DataError(f"{where}, {rows(first)}, column {column.name!r}: {str(series.iloc[first])[:40]!r} {why}")
-
-
-def _position(row: int) -> str:
-    return f"row {row} (from 0)"
 
 
 def unnamed(names: Sequence[str]) -> bool:
