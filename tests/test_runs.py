@@ -98,7 +98,7 @@ def test_create_and_open(tmp_path):
     with pytest.raises(RunError, match="already holds a run"):
         Run.create(first.path)
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="not a folder"):
+    with pytest.raises(RunError, match="a file of that name is there"):
         Run.create(tmp_path / "file")
 
 

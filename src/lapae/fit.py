@@ -29,11 +29,10 @@ from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.space import Space
 from lapae.storage import load_run, save
-from lapae.train.checkpoint import take_up_together
+from lapae.train.checkpoint import take_up
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
-from lapae.train.evaluate import evaluate
-from lapae.train.held_out import set_noise
+from lapae.train.held_out import evaluate, set_noise
 from lapae.train.loop import train
 from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
@@ -56,24 +55,14 @@ CHECKED = 1000
 
 def load_data(config: DataConfig) -> Data:
     """The data that a configuration names."""
-    held_out = config.validation_fraction
+    same = ("data_dir", "limit", "label_column", "columns", "drop", "window", "stride")
     return load(
         config.source,
-        data_dir=config.data_dir,
-        validation=int(held_out) if held_out is not None and float(held_out).is_integer() else held_out,
+        validation=config.validation_fraction,
         calibration=config.calibration_fraction,
         test=config.test_fraction,
         seed=config.split_seed,
-        label_column=config.label_column,
-        columns=config.columns,
-        drop=config.drop,
-        window=config.window,
-        stride=config.stride,
-        image_size=config.image_size,
-        fit=config.fit,
-        tile=config.tile,
-        skip_bad=config.skip_bad,
-        limit=config.limit,
+        **{name: getattr(config, name) for name in (*same, "image_size", "fit", "tile", "skip_bad")},
     )
 
 
@@ -122,12 +111,10 @@ def fit(
         observers: are told how training goes.
     """
     config = config.resolved()
-    options = config.train
-    device = take_place(options)
+    device = take_place(config.train)
     if run is not None and resume and from_first(lambda: has_config(run)):
         saved = config_from_dict(from_first(lambda: config_to_dict(saved_config(run))), str(run.path))
         config = as_before(saved, config)
-        options = config.train
         done: list[Model] = []
 
         def finished() -> bool:
@@ -162,7 +149,7 @@ def fit(
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
         digest = data_digest(data.train.x)
-        checkpoint = take_up_together(run) if run is not None and resume else None
+        checkpoint = take_up(run) if run is not None and resume else None
         if checkpoint is not None:
             check_same_data(checkpoint, data, digest)
         elif config.method.options.starts_from is not None:
@@ -179,8 +166,8 @@ def fit(
             if fresh:
                 restart(method, some_rows(data.space, data.train, data.calib))
 
-        told = observers if rank() == 0 else ()
-        for observer in told:
+        observers = observers if rank() == 0 else ()
+        for observer in observers:
             observer.say(understood(config, data))
         result = train(
             method,
@@ -211,7 +198,7 @@ def fit(
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
-    for observer in told:
+    for observer in observers:
         observer.say(outcome(metrics, config.model.latent_dim))
     model = Model(method, config, data.space, metrics, result.history).settle()
     set_temperature(model, data)
@@ -238,7 +225,7 @@ def learn_on(model: Model, X: Any) -> None:
     model.metrics["portions"] = turn + 1
     window = torch.cat([known.rows, x[held]])[-max(len(known.rows), WINDOW) :]
     model.recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
-    set_noise(model.method, lambda: iter([window]), next(model.method.parameters()).device, per_feature=True)
+    set_noise(model.method, [window], next(model.method.parameters()).device, per_feature=True)
     model.calibrate(model.recent, window, window, learned=True)
 
 

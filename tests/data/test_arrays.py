@@ -48,7 +48,7 @@ def whole(data):
 )
 def test_what_an_array_is(tmp_path, array, kind, shape):
     data = load(save(tmp_path / "a.npy", array))
-    assert (data.kind, data.shape, data.name) == (kind, shape, "a")
+    assert (data.kind, data.shape, data.space.name) == (kind, shape, "a")
     z = data.space.convert(np.asarray(data.train.x))
     if kind == "image" or (array.dtype == np.uint8 and array.ndim > 2):
         assert z.min() >= 0

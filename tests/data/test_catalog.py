@@ -11,7 +11,7 @@ from lapae.data import DataError, data_sets, fetch, load
 
 def test_digits():
     data = load("digits")
-    assert (data.name, data.kind, data.shape) == ("digits", "image", (1, 8, 8))
+    assert (data.space.name, data.kind, data.shape) == ("digits", "image", (1, 8, 8))
     assert (len(data.train), len(data.valid), len(data.calib), len(data.test)) == (1255, 162, 200, 180)
     z = data.space.convert(as_a(np.ndarray, data.train.x))
     assert (z.min(), z.max(), z.dtype) == (0, 1, np.float32)

@@ -14,7 +14,7 @@ from narrow import as_a
 
 from lapae.cli import main
 from lapae.data import Data, DataError, load, open_input
-from lapae.space.series import cut, fold, starts
+from lapae.space.series import Fold, cut, starts
 
 T = 400
 
@@ -75,8 +75,9 @@ def test_windows_cover_every_step(window, stride, more):
         covered[start : start + window] = True
     assert covered.all() or stride > window
     assert first[-1] == n - window
-    values = cut(np.arange(float(n))[:, None], window, 1)[first]
-    folded = fold(values, n, stride)
+    folds = Fold(n)
+    folds.add(first, cut(np.arange(float(n))[:, None], window)[first])
+    folded = folds.mean()
     np.testing.assert_array_equal(folded[covered, 0], np.flatnonzero(covered))
     assert np.isnan(folded[~covered]).all()
 

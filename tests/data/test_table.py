@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from narrow import sure
 
 from lapae.data import Data, DataError, load, open_input
-from lapae.data.csv_file import MOST_LINE
+from lapae.data.csv_file import BUFFER, MOST_LINE
 from lapae.data.table import TableReader
 
 ALL: dict[str, Any] = {"validation": 0, "calibration": 0, "test": 0}
@@ -42,7 +42,7 @@ def rows(n=10):
 def test_header_names_and_labels(write):
     data = load(write("a,b,kind\n" + rows()), label_column="kind", **ALL)
     assert data.kind == "table"
-    assert data.feature_names == ("a", "b")
+    assert data.space.feature_names == ("a", "b")
     assert data.label_names == ("even", "odd")
     np.testing.assert_array_equal(data.train.x, [[i, i * i] for i in range(10)])
     np.testing.assert_array_equal(data.train.y, [i % 2 for i in range(10)])
@@ -183,7 +183,7 @@ def test_new_rows_that_do_not_fit(write, text, match):
 
 @pytest.mark.parametrize("where", ["first", "later", "quoted"])
 def test_a_row_without_end_is_refused_early(write, where):
-    endless = "1," * (MOST_LINE // 2 + 10)
+    endless = "1," * (MOST_LINE // 2 + BUFFER)
     text = {"first": endless, "later": f"a,b\n1,2\n{endless}\n", "quoted": f'a,b\n1,"{endless}"\n'}[where]
     with pytest.raises(DataError, match=r"a row of more than 16,777,216 bytes"):
         load(write(text))
@@ -253,6 +253,10 @@ def test_a_column_that_numbers_the_rows_is_not_learned(write, name):
 )
 def test_what_only_looks_like_an_index_is_learned(write, text):
     assert TableReader(write(text)).records().x.shape == (3, 2)
+
+
+def test_a_first_row_with_a_zero_is_no_header(write):
+    assert TableReader(write("Oslo,0\nRome,1\nOslo,2\nRome,3\n")).records().x.shape == (4, 2)
 
 
 def test_an_index_alone_is_data(write):

@@ -59,7 +59,7 @@ def in_time() -> Iterator[None]:
 def finished(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     train(root / "run", curve(root / "curve.npy"), 1)
-    record = Record("mine", {}, {"x": 1.0}, [], 1.0, Table.of({"x": 1.0}))
+    record = Record("mine", {}, {"x": 1.0}, [], 1.0, Table(("", "value"), [("x", 1.0)]))
     (root / "run" / "tasks").mkdir()
     Run(root / "run").write_json("tasks/mine.json", vars(record) | {"table": vars(record.table)})
     return root / "run"

@@ -14,15 +14,16 @@ import pytest
 from waiting import PATIENCE
 
 from lapae.cli import main
-from lapae.runs.files import new_folder, whole, whole_folder, write_whole
+from lapae.runs.files import whole, whole_folder, write_whole
 
 WRITING = """
 import signal, sys, threading
 from pathlib import Path
 from lapae.cli.signals import cleaning_up
-from lapae.runs.files import new_folder, whole, whole_folder
+from lapae.runs.files import whole, whole_folder
 place, out = Path(sys.argv[1]), sys.stdout
-with cleaning_up(), whole(place / "s.csv"), whole_folder(place / "images"), new_folder(place / "run") as run:
+run = whole_folder(place / "run", replace=True)
+with cleaning_up(), whole(place / "s.csv"), whole_folder(place / "images"), run as run:
     (run / "config.toml").touch()
     print("writing", flush=True)
     stop = threading.Lock()
@@ -58,7 +59,7 @@ def write_folder(place: Path) -> None:
 
 
 def replace_folder(place: Path) -> None:
-    with new_folder(place / "other"):
+    with whole_folder(place / "other", replace=True):
         pass
 
 

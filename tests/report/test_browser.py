@@ -78,7 +78,8 @@ def test_numbers_of_a_task_are_in_sight_on_a_phone(tmp_path):
     run, model = trained(data, tmp_path)
     result = {"squared error of the whole reconstruction, of single samples": 0.0653}
     (run / "tasks").mkdir()
-    run.write_json("tasks/mine.json", asdict(Record("mine", {}, result, [], None, Table.of(result))))
+    table = Table(("", "value"), list(result.items()))
+    run.write_json("tasks/mine.json", asdict(Record("mine", {}, result, [], None, table)))
     write_report(run, model, data, QUICK)
     with Browser(tmp_path / "profile") as browser:
         browser.open((run / REPORT).as_uri())

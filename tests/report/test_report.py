@@ -212,7 +212,7 @@ class Fake(Result):
         return {name: Figure(figsize=(1, 1)) for name in self.names}
 
     def table(self):
-        return Table.of(self.to_dict())
+        return Table(("", "value"), list(self.to_dict().items()))
 
 
 def test_results_are_kept_and_old_pictures_go(tmp_path):

@@ -64,36 +64,40 @@ def check(options: Any) -> None:
         value = getattr(options, field.name)
         if isinstance(value, int) and abs(value) >= 2**63:  # config.toml could not say it
             raise ConfigError(f"{field.name} = {value}: the number is too large")
-        wrong = _wrong(value, hints[field.name])
-        if wrong is not None:
+        expected = misfit(value, hints[field.name])
+        if expected is not None:
             shown = list(value) if isinstance(value, tuple) else value
-            raise ConfigError(f"{field.name} = {shown!r}: expected {wrong}")
+            raise ConfigError(f"{field.name} = {shown!r}: expected {expected}")
 
 
-def _wrong(value: Any, kind: Any) -> str | None:
-    """What was expected instead of a value, None where it is admitted."""
+def misfit(value: Any, kind: Any) -> str | None:
+    """What a type expects instead of a value; None where it admits it."""
     if get_origin(kind) in (Union, types.UnionType):
-        expected = [_wrong(value, option) for option in get_args(kind) if option is not type(None) or value is None]
+        expected = [misfit(value, option) for option in get_args(kind) if option is not type(None) or value is None]
         return None if None in expected else " or ".join(filter(None, expected))
+    if get_origin(kind) is tuple:
+        item = get_args(kind)[0]
+        fits = isinstance(value, tuple | list) and all(misfit(one, item) is None for one in value)
+        return None if fits else f"a list of {NAMES[item].split()[-1]}s"
     if get_origin(kind) is Literal:
         return None if value in get_args(kind) else f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) is Annotated:
-        if (wrong := _wrong(value, kind.__origin__)) is not None:
-            return wrong
+        if (expected := misfit(value, kind.__origin__)) is not None:
+            return expected
         for condition in kind.__metadata__:
             if isinstance(condition, OneOf):
                 condition.registry.find(value)
             elif isinstance(condition, Bound) and not condition.holds(value):
                 return condition.says
         return None
-    return None if _is_a(value, get_origin(kind) or kind) else NAMES.get(kind, "another type")
+    return None if _is_a(value, kind) else NAMES.get(kind, "another type")
 
 
 NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 
 
 def _is_a(value: Any, kind: type) -> bool:
-    """Whether a value is of a plain type. An integer is a number, a list serves as a tuple; true is no number."""
+    """Whether a value is of a plain type. An integer is a number; true is none."""
     if isinstance(value, bool):
         return kind is bool
-    return isinstance(value, {int: Integral, float: Real, tuple: (tuple, list)}.get(kind, kind))
+    return isinstance(value, {int: Integral, float: Real}.get(kind, kind))

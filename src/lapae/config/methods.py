@@ -203,11 +203,10 @@ class MethodConfig:
             if name not in known:
                 raise ConfigError(unknown_option(method, name))
         before = {}
-        if options is not None:  # defaults are those of the method itself
-            set_there = [
-                field for field in dataclasses.fields(options) if getattr(options, field.name) != field.default
-            ]
-            before = {field.name: getattr(options, field.name) for field in set_there if field.name in known}
+        for field in dataclasses.fields(options) if options is not None else ():
+            value = getattr(options, field.name)
+            if field.name in known and value != field.default:  # defaults are those of the method itself
+                before[field.name] = value
         object.__setattr__(self, "method", method)
         object.__setattr__(self, "options", kind(**before | given))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lapae.data.source import Records
+from lapae.data.source import Records, even
 
 SAMPLE = 10_000
 TAIL = 0.05
@@ -23,7 +23,7 @@ def without_absurd(records: Records) -> Records:
     x = records.x
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.kind != "f" or x.nbytes > MOST_BYTES or not len(x):
         return records
-    low, high = fences(np.asarray(x[np.linspace(0, len(x) - 1, min(len(x), SAMPLE)).astype(int)], np.float64))
+    low, high = fences(np.asarray(x[even(len(x), SAMPLE)], np.float64))
     with np.errstate(invalid="ignore"):
         far = (x < low) | (x > high)
     if not far.any():

@@ -17,6 +17,7 @@ from lapae.data.reader import Block, Progress, Reader
 from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.space import Range, Space, chunks
+from lapae.space.checks import check_units, check_values
 from lapae.space.layout import widened
 from lapae.space.series import cut
 
@@ -53,7 +54,7 @@ class ArrayReader(Reader):
         about: dict[str, Any] = {}
         if self.y is not None and self.raw.ndim:
             about["y"], about["label_names"] = as_classes(self.path, self.y, len(self.raw))
-        return examine(self.path.stem, self.path, self.raw, **self.options, **about)
+        return examine(self.raw, self.path.stem, self.path, **self.options, **about)
 
     def _read(self, progress: Progress) -> Iterator[Block]:
         where = str(self.path)
@@ -66,9 +67,9 @@ class ArrayReader(Reader):
             stop = min(start + self.block_size, self.size)
             if self._mine(index):
                 part = self.space.code(self._rows(start, stop), where)
-                self.space.check(part, where, start)
+                check_values(self.space, part, where, start)
                 if start == 0 and not self.any_range:  # the first block tells
-                    self.space.check_units(part, where)
+                    check_units(self.space, part, where)
                 yield Block(part, [], [[] for _ in part], index)
             progress(stop - start)
 
@@ -90,11 +91,11 @@ class ArrayReader(Reader):
 
 
 def examine(
+    x: np.ndarray,
     name: str,
     where: str | Path,
-    x: np.ndarray,
     *,
-    allow_nan: bool = False,
+    allow_nan: bool = True,
     window: int | None = None,
     stride: int | None = None,
     **about: Any,
@@ -146,10 +147,7 @@ def in_windows(records: Records, where: str | Path, window: int | None, stride: 
     if window < 2 or (stride is not None and stride < 1):
         raise DataError(f"{where}: window={window}, stride={stride}: expected at least 2 steps, and 1 between windows")
     stride = stride or max(1, window // 2)
-    try:
-        windows = cut(x, window, stride)
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
+    windows = cut(x, window, where)[::stride]
     # a label of a window is that of its last step
     y = None if records.y is None else records.y[window - 1 :: stride][: len(windows)]
     return replace(records, x=windows, y=y, most=None, values=None, stride=stride)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,8 +25,8 @@ class Batches:
     `batch_size` is that of all processes together. Batch k of an epoch is the slice order[k·G : (k+1)·G] of the epoch's
     order, G = batch_size, and rank r of `world_size` takes its contiguous part of it as np.array_split cuts it: the
     batches do not depend on the number of processes. The last one may be short, or empty on some ranks; no datum is
-    repeated or left out (unless `drop_last` leaves out an incomplete batch), so sums over ranks and batches are sums
-    over the data. All ranks see the same number of batches.
+    repeated or left out, so sums over ranks and batches are sums over the data. All ranks see the same number of
+    batches.
 
     Data that fit into `budget` bytes become one tensor on the device, once, and a batch is an index_select on it.
     Larger data are read batch by batch, one ahead, in a thread.
@@ -42,24 +43,17 @@ class Batches:
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        drop_last: bool = False,
         budget: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be from 0 to below world_size={world_size}, got {rank}")
-        if seed < 0:
-            raise ValueError(f"the seed must not be negative, got {seed}")
         self.n_data = len(x)
         self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.shuffle, self.seed = shuffle, seed
         self.device = torch.device(device)
         self._space = space or Space("array", tuple(x.shape[1:]))
         self._resident: Tensor | None = None
         self._source: Source | None = None
-        if drop_last and self.n_data < batch_size:
-            raise ValueError(f"drop_last leaves no batch: {self.n_data} data, {batch_size} in a batch")
         if isinstance(x, Tensor):
             self._resident = self._space.convert(x.to(self.device)).to(torch.float32)
         elif 4 * int(np.prod(x.shape)) <= (_budget(self.device) if budget is None else budget):
@@ -69,8 +63,7 @@ class Batches:
 
     def __len__(self) -> int:
         """Batches per epoch, the same on every rank."""
-        whole, rest = divmod(self.n_data, self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
+        return math.ceil(self.n_data / self.batch_size)
 
     def sizes(self) -> list[int]:
         """Data in each batch of an epoch, over all ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,7 @@ from lapae.data.digits import read_digits
 from lapae.data.download import fetch_files, missing
 from lapae.data.images import ImageReader
 from lapae.data.mnist import DOWNLOADS, read_mnist
-from lapae.data.opening import OPTIONS, SUFFIXES, reader_of
-from lapae.data.places import data_folder
+from lapae.data.opening import SUFFIXES, options_of, reader_of
 from lapae.data.source import Records
 from lapae.errors import DataError, did_you_mean
 from lapae.space import Fit
@@ -25,6 +25,7 @@ DESCRIPTIONS = {
     "fashion_mnist": "70,000 pieces of clothing, 28x28 gray, 10 classes",
     "celeba": "202,599 faces, 64x64 colour, 40 attributes; fetched by hand",
 }
+DATA_VARIABLE = "LAPAE_DATA"
 LARGEST_IMAGE_SIZE = 4096
 TABLES, FOLDERS = "tables: .csv and .parquet files", "folders of images"
 FOR = {
@@ -102,7 +103,7 @@ def _read(source: str | Path, folder: Path, options: dict[str, Any]) -> Records:
     if size is not None and not 1 <= size <= LARGEST_IMAGE_SIZE:
         raise DataError(f"image_size must be from 1 to {LARGEST_IMAGE_SIZE}, got {size}")
     if isinstance(source, str) and source in DESCRIPTIONS:
-        _check_options(source, options, {"allow_nan", *(("image_size",) if source == "celeba" else ())})
+        _check_options(source, options, {"image_size"} if source == "celeba" else set())
         return _read_named(source, folder / source, size)
     if not path.exists() and not path.is_symlink():
         hint = did_you_mean(str(source), DESCRIPTIONS)
@@ -113,17 +114,15 @@ def _read(source: str | Path, folder: Path, options: dict[str, Any]) -> Records:
     reader = reader_of(path)
     if reader is None or (reader is ImageReader and not path.is_dir()):
         raise DataError(f"{source}: expected a file that ends in {', '.join(SUFFIXES)}, or a folder of images")
-    _check_options(source, options, OPTIONS[reader])
-    if reader is ImageReader:
-        options.pop("allow_nan")
-    return reader(path, **options).records()
+    known = options_of(reader)
+    _check_options(source, options, known)
+    return reader(path, **{name: value for name, value in options.items() if name in known}).records()
 
 
 def _check_options(source: str | Path, options: dict[str, Any], known: set[str]) -> None:
     for name, value in options.items():
-        if name not in known and name != "allow_nan":
-            places = FOR[name]
-            raise DataError(f"{source}: {name}={value!r} is for {places}")
+        if name not in known and name in FOR:
+            raise DataError(f"{source}: {name}={value!r} is for {FOR[name]}")
 
 
 def _read_named(name: str, folder: Path, image_size: int | None) -> Records:
@@ -131,7 +130,7 @@ def _read_named(name: str, folder: Path, image_size: int | None) -> Records:
         return read_digits()
     if name == "celeba":
         return read_celeba(folder, image_size)
-    if missing(DOWNLOADS[name], folder):
+    if _lacking(name, folder):
         fetch_files(DOWNLOADS[name], folder)
     return read_mnist(folder, name)
 
@@ -155,11 +154,16 @@ class DataSet:
     """Its folder, there or not; None for data that come with a package."""
 
 
+def data_folder(data_dir: str | Path | None = None) -> Path:
+    """The folder of the named sets: the argument, else `$LAPAE_DATA`, else `~/.cache/lapae/data`."""
+    return Path(data_dir or os.environ.get(DATA_VARIABLE) or "~/.cache/lapae/data").expanduser()
+
+
 def data_sets(data_dir: str | Path | None = None) -> list[DataSet]:
     """All named data sets, and whether they are there."""
     folder = data_folder(data_dir)
     return [
-        DataSet(name, description, _present(name, folder / name), None if name == "digits" else folder / name)
+        DataSet(name, description, not _lacking(name, folder / name), None if name == "digits" else folder / name)
         for name, description in DESCRIPTIONS.items()
     ]
 
@@ -168,17 +172,16 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:
     """Download a named data set, or verify the checksums of the files that are there. Returns its folder."""
     if name not in DESCRIPTIONS:
         raise DataError(f"no data set {name!r}{did_you_mean(name, DESCRIPTIONS)}; there are {', '.join(DESCRIPTIONS)}")
-    if name == "digits":
-        return None
     folder = data_folder(data_dir) / name
     if name in DOWNLOADS:
         fetch_files(DOWNLOADS[name], folder)
-    elif missing_celeba(folder):
+    elif _lacking(name, folder):
         raise DataError(HOW_TO_GET.format(folder=folder))
-    return folder
+    return None if name == "digits" else folder
 
 
-def _present(name: str, folder: Path) -> bool:
-    if name == "celeba":
-        return not missing_celeba(folder)
-    return name == "digits" or not missing(DOWNLOADS[name], folder)
+def _lacking(name: str, folder: Path) -> list[str]:
+    """Files of a named data set that are not there."""
+    if name in DOWNLOADS:
+        return missing(DOWNLOADS[name], folder)
+    return missing_celeba(folder) if name == "celeba" else []

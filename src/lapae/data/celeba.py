@@ -6,6 +6,7 @@ The faces are cropped to the central 148 of 178 pixels and resized, once; the re
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import partial
 from pathlib import Path
 
@@ -14,16 +15,16 @@ from PIL import Image
 
 from lapae.data.arrays import open_npy
 from lapae.data.bounds import check_file
-from lapae.data.cache import write_npy
 from lapae.data.decode import in_threads, opened
-from lapae.data.places import cache_folder
 from lapae.data.progress import progress
 from lapae.data.source import Records
-from lapae.errors import DataError
+from lapae.errors import DataError, RunError
+from lapae.runs.files import npy_rows
 
 IMAGES, ATTRIBUTES, PARTITION = "img_align_celeba", "list_attr_celeba.txt", "list_eval_partition.txt"
 WIDTH, HEIGHT, CROP = 178, 218, 148
 SIZE = 64
+CACHE_VARIABLE = "LAPAE_CACHE"
 RECIPE = "crop 148 bilinear 1"  # a change of what is done to a face must change this, and with it the cache
 AT_ONCE = 512
 MOST_LIST_BYTES = 2**28
@@ -70,7 +71,8 @@ def decode_face(path: Path, size: int = SIZE) -> np.ndarray:
 
 def _faces(folder: Path, names: list[str], size: int) -> np.ndarray:
     """All faces as a memory map, decoded first where this content has not been seen."""
-    cached = cache_folder() / f"celeba-{size}-{_fingerprint(folder, names)}.npy"
+    cache = Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/lapae").expanduser()  # the data may be read-only
+    cached = cache / f"celeba-{size}-{_fingerprint(folder, names)}.npy"
     shape = (len(names), 3, size, size)
     if cached.exists():
         try:
@@ -79,11 +81,15 @@ def _faces(folder: Path, names: list[str], size: int) -> np.ndarray:
                 return faces
         except DataError:
             pass  # damaged: made anew
-    with progress("decoding CelebA", len(names)) as advance, write_npy(cached, len(names)) as write:
-        for start in range(0, len(names), AT_ONCE):
-            paths = [folder / name for name in names[start : start + AT_ONCE]]
-            write(np.stack(in_threads(partial(decode_face, size=size), paths)))
-            advance(len(paths))
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with progress("decoding CelebA", len(names)) as advance, npy_rows(cached, len(names)) as write:
+            for start in range(0, len(names), AT_ONCE):
+                paths = [folder / name for name in names[start : start + AT_ONCE]]
+                write(np.stack(in_threads(partial(decode_face, size=size), paths)))
+                advance(len(paths))
+    except (OSError, RunError) as error:
+        raise DataError(f"{cached}: cannot be written ({error}); set ${CACHE_VARIABLE}") from error
     return open_npy(cached)
 
 

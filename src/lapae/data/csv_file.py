@@ -7,10 +7,9 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from lapae.data.bounds import check_file
 from lapae.errors import DataError
@@ -23,11 +22,16 @@ BUFFER = 2**20
 MOST_LINE = 2**24
 """Bytes of a row: more would be millions of cells."""
 NA = sorted({form for word in MISSING for form in (word, word.upper(), word.capitalize(), word.title())} | {"NaN"})
+LINE = b"\0"
+_QUOTED = re.compile(rb'"[^"]*"')
 _COMMA, _POINT = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
 
 
 class CsvFile:
     """The dialect of a file, and its rows."""
+
+    has_header = False
+    """Whether the first row names the columns, and is left out of the rows: for the reader to say."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,21 +56,13 @@ class CsvFile:
         comma = any(_COMMA.fullmatch(cell) for cell in (*cells, *self.first))
         self.decimal = "," if comma and not any(_POINT.fullmatch(cell) for cell in cells) else "."
 
-    def frames(
-        self,
-        *,
-        skip_first: bool,
-        chunk: int,
-        types: Any = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Iterator[Frame]:
+    def frames(self, chunk: int, progress: Callable[[int], None], types: Any = None) -> Iterator[Frame]:
         """Rows in order, `chunk` at a time, under column numbers from 0.
 
         Args:
-            skip_first: the first row is a header.
             chunk: rows at a time.
-            types: of columns by their number; "str" gives all cells as they are written. By default what they read as.
             progress: is called with the number of bytes that were read.
+            types: of columns by their number; "str" gives all cells as they are written. By default what they read as.
         """
         import pandas as pd
 
@@ -74,7 +70,7 @@ class CsvFile:
         if types is not None:  # cells of text are carried as they are written
             marks = [] if types == "str" else {i: NA for i in range(self.width) if types.get(i) != "written"}
             types = "str" if types == "str" else {i: "str" if kind == "written" else kind for i, kind in types.items()}
-        with _reading(self.path), io.BufferedReader(_Watched(self, skip_first, progress), BUFFER) as file:
+        with _reading(self.path), io.BufferedReader(_Watched(self, progress), BUFFER) as file:
             try:
                 read: Any = pd.read_csv
                 frames = read(
@@ -98,20 +94,12 @@ class CsvFile:
             except pd.errors.EmptyDataError:
                 return
 
-    def line_of(self, row: int, *, skip_first: bool) -> int:
-        """The line that data row `row` (from 0) ends on, from 1; for messages."""
-        for number, (line, _) in enumerate(self.rows(skip_first=skip_first)):
-            if number == row:
-                return line
-        return 0
-
-    def rows(self, *, skip_first: bool) -> Iterator[tuple[int, list[str]]]:
-        """Lines that rows end on, from 1, and their cells; blank lines are left out."""
+    def line_of(self, row: int) -> int:
+        """The line that data row `row` (from 0) ends on, from 1; for messages. Blank lines are no rows."""
         with _reading(self.path), self.path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=self.delimiter)
-            for cells in reader:
-                if cells and not (skip_first and reader.line_num <= self.first_lines):
-                    yield reader.line_num, [cell.strip() for cell in cells]
+            lines = (reader.line_num for cells in reader if cells)
+            return next(islice(lines, row + self.has_header, None), 0)
 
 
 @contextmanager
@@ -135,14 +123,15 @@ class _Watched(io.RawIOBase):
     pandas fills rows that are too short, and takes gigabytes for a row of millions of cells before it complains.
     """
 
-    def __init__(self, of: CsvFile, skip_first: bool, progress: Callable[[int], None] | None) -> None:
+    def __init__(self, of: CsvFile, progress: Callable[[int], None]) -> None:
         super().__init__()
         self.of, self.progress = of, progress
         self.file = of.path.open("rb")
-        self.line, self.cells, self.length, self.quoted = 1, 1, 0, False
+        self.line, self.pending = 0, b""
+        """Lines that are done with, and the row that has begun since."""
         if self.file.read(3) != b"\xef\xbb\xbf":
             self.file.seek(0)
-        for _ in range(of.first_lines if skip_first else 0):
+        for _ in range(of.first_lines if of.has_header else 0):
             self.file.readline()
             self.line += 1
 
@@ -155,57 +144,35 @@ class _Watched(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         n = self.file.readinto(buffer)  # pyright: ignore[reportAttributeAccessIssue]
-        content = bytes(buffer[:n])
-        if not self._is_even(content):
-            self._look(np.frombuffer(content, np.uint8))
-        if self.progress is not None:
-            self.progress(n)
+        self._look(bytes(buffer[:n]) or b"\n")  # the last row may have no end
+        self.progress(n)
         return n
 
-    def _is_even(self, content: bytes) -> bool:
-        """Whether whole rows have the right number of cells in all: then none is short, as pandas refuses long ones."""
-        end = content.rfind(b"\n") + 1
-        if not end or self.quoted or b'"' in content:
-            return False
-        n_lines, mark = content.count(b"\n", 0, end), self.of.delimiter.encode()
-        if content.count(mark, 0, end) + self.cells - 1 != n_lines * (self.of.width - 1):
-            return False
-        self.cells, self.length = content.count(mark, end) + 1, len(content) - end
-        self.line += n_lines
-        return True
+    def _look(self, content: bytes) -> None:
+        """DataError where a row that `content` completes has too few cells, or one has no end."""
+        text, mark, cells = self.pending + content, self.of.delimiter.encode(), self.of.width
+        endless = f"a row of more than {MOST_LINE:,} bytes"
+        quoted = b'"' in text
+        text = _without_quoted(text) if quoted else text
+        opened = text.find(b'"') if quoted else -1
+        end = text.rfind(b"\n", 0, len(text) if opened < 0 else opened) + 1
+        lines = text.count(b"\n", 0, end)
+        if text.count(mark, 0, end) != lines * (cells - 1):  # else none is short, as pandas refuses long ones
+            line = self.line
+            for row in text[:end].splitlines():
+                line += 1 + row.count(LINE)
+                if row and row.count(mark) + 1 != cells:
+                    wrong = f"{row.count(mark) + 1} cells, expected {cells}" if len(row) <= MOST_LINE else endless
+                    raise DataError(f"{self.of.path}, row {line}: {wrong}")
+        self.line += lines + text.count(LINE, 0, end)
+        self.pending = text[end:]
+        if len(self.pending) > MOST_LINE:
+            raise DataError(f"{self.of.path}, row {self.line + 1}: {endless}")
 
-    def _look(self, part: np.ndarray) -> None:
-        if not len(part):
-            self._row(self.cells, self.length, self.line)  # the last, which may have no end
-            return
-        quotes = np.cumsum(part == ord('"'), dtype=np.int64) + self.quoted
-        outside = quotes % 2 == 0
-        ends = np.flatnonzero((part == ord("\n")) & outside)
-        commas = np.cumsum((part == ord(self.of.delimiter)) & outside)
-        lines = np.cumsum(part == ord("\n"))
-        visible = np.cumsum((part != ord("\n")) & (part != ord("\r")))
-        if len(ends):
-            cells = np.diff(commas[ends], prepend=0) + 1
-            length = np.diff(visible[ends], prepend=0)
-            cells[0] += self.cells - 1
-            length[0] += self.length
-            wrong = np.flatnonzero((cells != self.of.width) & (length > 0) | (length > MOST_LINE))
-            if len(wrong):
-                first = wrong[0]
-                self._row(int(cells[first]), int(length[first]), self.line + int(lines[ends[first]]) - 1)
-            self.cells = int(commas[-1] - commas[ends[-1]]) + 1
-            self.length = int(visible[-1] - visible[ends[-1]])
-        else:
-            self.cells += int(commas[-1])
-            self.length += int(visible[-1])
-        if self.length > MOST_LINE:
-            self._row(self.cells, self.length, self.line + int(lines[-1]))
-        self.line += int(lines[-1])
-        self.quoted = bool(quotes[-1] % 2)
 
-    def _row(self, cells: int, length: int, line: int) -> None:
-        """DataError where a row is not as long as the others."""
-        if length > MOST_LINE:
-            raise DataError(f"{self.of.path}, row {line}: a row of more than {MOST_LINE:,} bytes")
-        if length and cells != self.of.width and not self.quoted:
-            raise DataError(f"{self.of.path}, row {line}: {cells} cells, expected {self.of.width}")
+def _without_quoted(text: bytes) -> bytes:
+    """Text with a letter in place of what is quoted, and `LINE` for each line that ends in there."""
+    short = _QUOTED.sub(b"q", text)
+    if short.count(b"\n") == text.count(b"\n"):
+        return short
+    return _QUOTED.sub(lambda quoted: b"q" + LINE * quoted[0].count(b"\n"), text)

@@ -17,6 +17,8 @@ from lapae.data.tiles import divide_images
 from lapae.space import Space
 from lapae.space.frames import as_frame
 
+SPLITS = ("validation", "calibration", "test", "seed", "limit")
+
 
 @dataclass(frozen=True)
 class Data:
@@ -31,10 +33,6 @@ class Data:
     test: Split
 
     @property
-    def name(self) -> str:
-        return self.space.name
-
-    @property
     def kind(self) -> str:
         return self.space.kind
 
@@ -47,52 +45,23 @@ class Data:
     def label_names(self) -> tuple[str, ...] | None:
         return self.space.label_names
 
-    @property
-    def feature_names(self) -> tuple[str, ...] | None:
-        return self.space.feature_names
-
     @classmethod
-    def of(
-        cls,
-        X: Any,
-        y: Any = None,
-        *,
-        name: str = "X",
-        columns: Any = None,
-        drop: Any = None,
-        label_column: str | int | None = None,
-        window: int | None = None,
-        stride: int | None = None,
-        test: float | int | None = 0,
-        allow_nan: bool = True,
-        **options: Any,
-    ) -> Data:
+    def of(cls, X: Any, y: Any = None, *, name: str = "X", **options: Any) -> Data:
         """A user's data in splits: the same as those of a file with the same content.
 
         Args:
             X: (n, *shape) an array, a tensor or nested lists of numbers; or a frame of pandas or polars.
             y: (n,) classes, or (n, A) attributes that are 0 or 1.
             name: of the data set, and of messages.
-            columns: the columns of a frame to learn, and those not to.
-            drop: see `columns`.
-            label_column: the column of a frame that holds the classes.
-            window: X is a series (time, channels), which is cut into windows of so many steps and split in time.
-            stride: steps from one window to the next; half a window where not given.
-            test: share of the data to test on.
-            allow_nan: take missing values; an error otherwise.
-            options: `validation`, `calibration`, `seed` and `limit` of `lapae.data.splits.partition`.
+            options: those of `lapae.data.load` for splits, series and missing values; of a frame also for columns.
         """
         frame = as_frame(X)
-        x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else frame
-        about: dict[str, Any] = {"allow_nan": allow_nan, "window": window, "stride": stride}
+        x: Any = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else frame
+        splits = {option: options.pop(option) for option in SPLITS if option in options}
         if y is not None:
-            about["y"], about["label_names"] = as_classes(name, np.asarray(y), len(x))
-        if frame is not None:
-            about |= {"columns": columns, "drop": drop, "label_column": label_column}
-            records = table_records(frame, name, name, **about)
-        else:
-            records = examine(name, name, np.asarray(x), **about)
-        return cls.divide(records, test=test, **options)
+            options["y"], options["label_names"] = as_classes(name, np.asarray(y), len(x))
+        read = examine if frame is None else table_records
+        return cls.divide(read(x, name, name, **options), **splits)
 
     @property
     def held_out(self) -> Split:
@@ -113,16 +82,7 @@ class Data:
             return Split(take(records.x, index), y, index, groups)
 
         train, valid, calib, held_out = map(part, parts)
-        space = Space.of(
-            train.x,
-            most=records.most,
-            columns=records.columns,
-            values=records.values,
-            stride=records.stride,
-            name=records.name,
-            label_names=records.label_names,
-            missing=records.missing,
-            fit=records.fit,
-            tile=records.groups is not None,
-        )
+        known = ("most", "columns", "values", "stride", "name", "label_names", "missing", "fit")
+        about = {field: getattr(records, field) for field in known}
+        space = Space.of(train.x, **about, tile=records.groups is not None)
         return cls(space, train, valid, calib, held_out)

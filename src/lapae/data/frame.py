@@ -13,7 +13,7 @@ from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.space.columns import unique_names
 from lapae.space.deciding import decide_columns, place_of, select, warn_left_out
-from lapae.space.frames import Frame, code_frame
+from lapae.space.frames import Frame, code_frame, position
 
 
 def table_records(
@@ -27,7 +27,7 @@ def table_records(
     window: int | None = None,
     stride: int | None = None,
     allow_nan: bool = True,
-    rows: Callable[[int], str] | None = None,
+    rows: Callable[[int], str] = position,
     **about: Any,
 ) -> Records:
     """The columns of a frame that can be learned, as codes; a warning names the others.
@@ -36,14 +36,10 @@ def table_records(
         frame: all rows.
         name: of the data set.
         where: begins messages.
-        columns, drop: the columns to learn, and those not to; names, or numbers from 0.
-        label_column: the column that holds the classes.
-        window, stride: the rows are steps of a series, which is cut into windows; it holds numbers alone.
-        allow_nan: take missing values; an error names the first otherwise.
+        columns, drop, label_column, window, stride, allow_nan: as of `lapae.data.load`; a series holds numbers alone.
         rows: from the position of a row to what messages call it.
         about: other fields of the records.
     """
-    rows = rows or (lambda row: f"row {row} (from 0)")
     names = unique_names(frame.columns)
     frame = frame.set_axis(names, axis=1)
     if label_column is not None:

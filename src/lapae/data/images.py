@@ -30,12 +30,8 @@ class ImageReader(Reader):
 
     Args:
         path: of the image or the folder.
-        space: of the model that the images are read for; None to train on them.
-        image_size: side of the square that images to train on are fitted into; by default their own size where all
-            agree and it is at most 128, else 64.
-        fit: border, crop or stretch: how an image of another shape is brought to that size.
-        tile: side of the squares that images to train on are cut into, at full size.
-        skip_bad: leave out what cannot be read.
+        space: of the model that the images are read for; None to train on them, with the options of `lapae.data.load`.
+        image_size: by default their own size where all agree and it is at most 128, else 64.
         resize: fit images of another size than the model's also where those of training were all of one size.
         alpha: pixels that are transparent are missing.
         any_colour: a model of gray images takes colour ones too.
@@ -78,10 +74,8 @@ class ImageReader(Reader):
         if not paths:
             raise DataError(f"{self.folder}: none of its {len(self.files)} images can be read")
         classes = _classes(self.folder, paths)
-        names = tuple(sorted(set(classes)))
-        number = {name: i for i, name in enumerate(names)}
-        y = np.array([number[c] for c in classes], dtype=np.int64) if names else None
-        about: dict[str, Any] = {"name": self.folder.resolve().name, "label_names": names or None}
+        names, y = np.unique(classes, return_inverse=True) if classes else ((), None)
+        about: dict[str, Any] = {"name": self.folder.resolve().name, "label_names": tuple(map(str, names)) or None}
         if self.tile is not None:
             tiles = Tiles(paths, headers, self.tile)
             return Records(x=tiles, y=None if y is None else y[tiles.image], groups=tiles.image, **about)

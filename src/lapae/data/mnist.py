@@ -21,51 +21,30 @@ LABELS = {
 TRAIN = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
 TEST = ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
 
+
+def _files(*known: tuple[int, str]) -> dict[str, tuple[int, str]]:
+    """Sizes and checksums of the images and the labels, to train and to test."""
+    return dict(zip((*TRAIN, *TEST), known, strict=True))
+
+
 DOWNLOADS = {
     "mnist": Download(
-        mirrors=(
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+        _files(
+            (9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+            (28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+            (1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+            (4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
         ),
-        files={
-            "train-images-idx3-ubyte.gz": (
-                9912422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            "train-labels-idx1-ubyte.gz": (
-                28881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            "t10k-images-idx3-ubyte.gz": (
-                1648877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            "t10k-labels-idx1-ubyte.gz": (
-                4542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        },
     ),
     "fashion_mnist": Download(
-        mirrors=("https://fashion-mnist.s3.eu-central-1.amazonaws.com/",),
-        files={
-            "train-images-idx3-ubyte.gz": (
-                26421880,
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            ),
-            "train-labels-idx1-ubyte.gz": (
-                29515,
-                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            ),
-            "t10k-images-idx3-ubyte.gz": (
-                4422102,
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            ),
-            "t10k-labels-idx1-ubyte.gz": (
-                5148,
-                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            ),
-        },
+        ("https://fashion-mnist.s3.eu-central-1.amazonaws.com/",),
+        _files(
+            (26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+            (29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+            (4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+            (5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+        ),
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,6 @@ from lapae.space import Space
 
 ARRAYS = (".npy", ".npz")
 SUFFIXES = (*CSV, *PARQUET, *ARRAYS)
-OPTIONS = {
-    ArrayReader: {"allow_nan", "any_range", "window", "stride"},
-    TableReader: {"allow_nan", "any_range", "label_column", "columns", "drop", "window", "stride", "written"},
-    ImageReader: {"image_size", "fit", "tile", "skip_bad", "resize", "alpha", "any_colour"},
-}
 
 
 def open_input(source: str | Path, space: Space, **options: Any) -> Reader:
@@ -30,7 +26,13 @@ def open_input(source: str | Path, space: Space, **options: Any) -> Reader:
     reader = reader_of(path)
     if reader is None:
         raise DataError(f"{path}: expected a {', '.join(SUFFIXES)} file, an image, or a folder of images")
-    return reader(path, space, **{name: value for name, value in options.items() if name in OPTIONS[reader]})
+    known = options_of(reader)
+    return reader(path, space, **{name: value for name, value in options.items() if name in known})
+
+
+def options_of(reader: type[Reader]) -> set[str]:
+    """Names of the options that a reader has."""
+    return set(signature(reader).parameters) - {"path", "space"}
 
 
 def reader_of(path: Path) -> type[Any] | None:

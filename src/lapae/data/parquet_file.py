@@ -14,7 +14,7 @@ from lapae.space.frames import Frame
 class ParquetFile:
     """The schema of a file, and its rows."""
 
-    decimal, delimiter = ".", ","
+    decimal, delimiter, has_header = ".", ",", True
 
     def __init__(self, path: Path) -> None:
         try:
@@ -35,26 +35,18 @@ class ParquetFile:
         largest = max((about.row_group(i).total_byte_size for i in range(about.num_row_groups)), default=0)
         check_memory(path, largest, "write it with smaller row groups")
 
-    def frames(
-        self,
-        *,
-        skip_first: bool = True,
-        chunk: int,
-        types: Any = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Iterator[Frame]:
+    def frames(self, chunk: int, progress: Callable[[int], None], types: Any = None) -> Iterator[Frame]:
         """Rows in order, `chunk` at a time, under column numbers from 0; `types` are those of the file."""
         try:
             for batch in self.file.iter_batches(chunk):
                 frame = batch.to_pandas()
                 frame.columns = range(len(frame.columns))
                 yield frame.reset_index(drop=True)
-                if progress is not None:
-                    progress(len(frame))
+                progress(len(frame))
         except DataError:
             raise
         except Exception as error:
             raise DataError(f"{self.path}: not a sound .parquet file ({str(error)[:200]})") from error
 
-    def line_of(self, row: int, *, skip_first: bool = True) -> int:
+    def line_of(self, row: int) -> int:
         return row + 1

@@ -19,7 +19,7 @@ from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.runs.files import stamp
 from lapae.space import Space
-from lapae.space.series import starts
+from lapae.space.checks import check_units, check_values
 
 BLOCK_ELEMENTS = 2**21
 BLOCK_ROWS = 8192
@@ -96,14 +96,10 @@ class Reader(ABC):
         """The steps of a series, which are kept, as blocks of windows."""
         self.steps, x = steps, steps.x
         where = str(self.path)
-        self.space.check(x, where)
+        check_values(self.space, x, where)
         if not self.any_range:
-            self.space.check_units(x[None, : self.space.shape[0]], where)
-        try:
-            first = starts(len(x), self.space.shape[0], self.space.stride or 1)
-        except DataError as error:
-            raise DataError(f"{where}: {error}") from error
-        windows = self.space.windows(x)
+            check_units(self.space, x[None, : self.space.shape[0]], where)
+        windows, first = self.space.windows(x, where)
         for index, start in enumerate(range(0, len(first), self.block_size)):
             part = slice(start, start + self.block_size)
             if self._mine(index):

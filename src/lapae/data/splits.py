@@ -41,7 +41,9 @@ def partition(
         gap: the data are in the order of time, and split so: training data first, test data last, so many data left out
             between parts.
     """
-    rng = np.random.default_rng(_checked_seed(seed))
+    if seed < 0:
+        raise DataError(f"the seed must not be negative, got {seed}")
+    rng = np.random.default_rng(seed)
     if own is None:
         rest, held_out = np.arange(n), None
     else:
@@ -104,9 +106,3 @@ def _count(share: float | int, n: int, what: str) -> int:
     if isinstance(share, bool) or not 0 <= share < max(n, 1) or (share >= 1 and share != int(share)):
         raise DataError(f"{what}={share!r}: expected a fraction from 0 to below 1, or a whole number below {n}")
     return int(share) if share >= 1 or share == 0 else max(1, round(share * n))
-
-
-def _checked_seed(seed: int) -> int:
-    if seed < 0:
-        raise DataError(f"the seed must not be negative, got {seed}")
-    return seed

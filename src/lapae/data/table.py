@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,12 @@ from lapae.data.reader import Block, Progress, Reader
 from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.space import Column, Space
+from lapae.space.checks import check_units
 from lapae.space.columns import unique_names
-from lapae.space.deciding import place_of
-from lapae.space.frames import MISSING, Frame, Series, code_frame, warn_unknown
+from lapae.space.deciding import is_index, place_of
+from lapae.space.frames import MISSING, Frame, Series, code_frame, find_columns, unnamed, warn_unknown
 
 CSV, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
-INDEX_NAMES = frozenset(("", "index", "id", "unnamed: 0", "row"))
-"""Names of a first column that numbers the rows, as pandas writes one."""
 CHUNK_CELLS = 2**22
 
 
@@ -34,11 +34,7 @@ class TableReader(Reader):
 
     Args:
         path: of the file.
-        space: of the model that the rows are read for; None to train on them.
-        label_column: the column that holds the classes, by name or by number from 0.
-        columns, drop: the columns to learn, and those not to.
-        window, stride: the rows are steps of a series, which is cut into windows.
-        allow_nan: take missing values.
+        space: of the model that the rows are read for; None to train on them, with the options of `lapae.data.load`.
         any_range: the values may be far from those of the training data.
         written: keep the rows as they are written, in `Block.written`.
     """
@@ -68,18 +64,18 @@ class TableReader(Reader):
             if space.kind != "table" and not self.is_series:
                 raise DataError(f"{path}: a table of rows, the model takes data of shape {space.shape}")
             known = space.columns is not None and {c.name for c in space.columns} <= set(unique_names(self.file.first))
-            index = self.file.first[0].lower() in INDEX_NAMES
-            has_header = known or self.is_header(self.file.first[1:] if index else self.file.first)
+            has_header = known or self.is_header(self.file.first[is_index(self.file.first[0]) :])
         else:
             has_header = label_column in self.file.first or self.is_header(self.file.first, self._label_place())
         self.header = unique_names(self.file.first) if parquet or has_header else None
-        self.features = [] if space is None else self._features(space)
+        self.file.has_header = self.header is not None
+        self.features = [] if space is None else self._features()
 
     def is_header(self, cells: list[str], label: int | None = None) -> bool:
         """Whether a first row names columns: none of its cells, but the label's, is a number."""
-        features = [cell for i, cell in enumerate(cells) if i != label]
-        words = [cell for cell in features if cell.lower() not in MISSING and self._number(cell) is None]
-        return bool(words) and not any(math.isfinite(self._number(cell) or math.inf * 0) for cell in features)
+        features = [cell for i, cell in enumerate(cells) if i != label and cell.lower() not in MISSING]
+        numbers = [self._number(cell) for cell in features]
+        return None in numbers and not any(number is not None and math.isfinite(number) for number in numbers)
 
     def _number(self, cell: str) -> float | None:
         try:
@@ -88,11 +84,10 @@ class TableReader(Reader):
             return None
 
     def _label_place(self) -> int | None:
-        """The label's place among the columns, before it is known whether they have names."""
-        label = self.label_column
-        if label is None or label in self.file.first:
-            return None if label is None else self.file.first.index(str(label))
-        return place_of([str(i) for i in range(self.file.width)], label, str(self.path)) if _is_place(label) else None
+        """The label's place among the columns, where it is given as a number."""
+        if not re.fullmatch(r"[+-]?\d+", str(self.label_column)):
+            return None
+        return place_of([str(i) for i in range(self.file.width)], int(str(self.label_column)), str(self.path))
 
     @property
     def names(self) -> list[str]:
@@ -101,46 +96,47 @@ class TableReader(Reader):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return self.space.columns or tuple(Column(str(i)) for i in range(self.space.shape[-1]))
+        """Of the model that the rows are read for."""
+        return self.space.numbered
 
     def row_name(self, row: int) -> str:
         """What messages call data row `row` (from 0): its line in the file."""
-        return f"row {self.file.line_of(row, skip_first=self.header is not None)}"
+        return f"row {self.file.line_of(row)}"
 
-    def frame(self, progress: Progress | None = None) -> Frame:
+    def frame(self, progress: Progress = lambda n: None) -> Frame:
         """All rows, under the names of the columns; of a .csv in the types that its cells read as."""
         import pandas as pd
 
         texts: dict[int, str] = {}
         if self.label_column is not None and not isinstance(self.file, ParquetFile):
             texts[place_of(self.names, self.label_column, str(self.path))] = "str"
-        chunk = max(1, CHUNK_CELLS // max(1, self.file.width))
-        while True:
-            parts, read = [], [0]
-
-            def count(n: int, read: list[int] = read) -> None:
-                read[0] += n
-                if progress is not None:
-                    progress(n)
-
-            for part in self.file.frames(
-                skip_first=self.header is not None, chunk=chunk, types=dict(texts) or None, progress=count
-            ):
-                if not parts:
-                    held = int(part.memory_usage(deep=True).sum()) * self.size / max(read[0], 1)
-                    check_memory(self.path, int(2 * held), "store its numbers as .npy, which is mapped and not loaded")
-                parts.append(part)
-            # cells that read as numbers in one part, and not in another, are text in all of them
-            mixed = {i for i in range(self.file.width) if len({_sort(part[i]) for part in parts} - {None}) > 1}
-            if mixed <= set(texts):
-                break
+        parts = self._parts(texts, progress)
+        # cells that read as numbers in one part, and not in another, are text in all of them
+        while mixed := [i for i in range(self.file.width) if i not in texts and _is_mixed([p[i] for p in parts])]:
             texts |= dict.fromkeys(mixed, "str")
+            parts = self._parts(texts, progress)
         self.check_unchanged()
         if not parts:
             raise DataError(f"{self.path}: holds no rows")
         frame = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
         frame.columns = self.names
         return frame
+
+    def _parts(self, texts: dict[int, str], progress: Progress) -> list[Frame]:
+        """All rows in frames of some each, the columns `texts` as text; DataError where memory does not hold them."""
+        parts, read = [], 0
+
+        def count(n: int) -> None:
+            nonlocal read
+            read += n
+            progress(n)
+
+        for part in self.file.frames(max(1, CHUNK_CELLS // max(1, self.file.width)), count, texts or None):
+            if not parts:
+                held = int(part.memory_usage(deep=True).sum()) * self.size / max(read, 1)
+                check_memory(self.path, int(2 * held), "store its numbers as .npy, which is mapped and not loaded")
+            parts.append(part)
+        return parts
 
     def records(self) -> Records:
         """All rows as numbers, with the columns that can be learned."""
@@ -155,43 +151,33 @@ class TableReader(Reader):
         options = {**self.options, "label_column": label, "rows": self.row_name}
         return table_records(frame, self.path.stem, str(self.path), **options)
 
-    def _features(self, space: Space) -> list[int]:
+    def _features(self) -> list[int]:
         """Where the features of a model are."""
-        names = [column.name for column in space.columns or ()]
-        if self.header is not None and set(names) <= set(self.header) and names:
-            return [self.header.index(name) for name in names]
-        n, width = space.shape[-1], self.file.width
-        if self.header is not None and names and names != [str(i) for i in range(n)]:
-            absent = [name for name in names if name not in self.header]
-            raise DataError(
-                f"{self.path}: has no column {', '.join(map(repr, absent[:5]))}{' …' if len(absent) > 5 else ''}; "
-                f"it has {', '.join(self.header[:20])}; the model was trained on {', '.join(names[:20])}"
-            )
-        if self.header is not None and width == n + 1 and self.header[0].lower() in INDEX_NAMES:
-            return list(range(1, width))
-        if width != n:
+        names = [column.name for column in self.columns]
+        if self.header is not None and (set(names) <= set(self.header) or not unnamed(names)):
+            return find_columns(self.header, self.columns, str(self.path))
+        n, width = len(names), self.file.width
+        indexed = self.header is not None and width == n + 1 and is_index(self.header[0])
+        if width != n + indexed:
             raise DataError(f"{self.path}: {width} columns, the model takes {n} features")
-        return list(range(n))
+        return list(range(indexed, width))
 
     def _read(self, progress: Progress) -> Iterator[Block]:
         """Rows as codes, with the cells that are no features; of a series its windows."""
         if not self.is_series:
             yield from self._rows(progress)
             return
-        turn, self.turn = self.turn, (0, 1)
+        import pandas as pd
+
         rows = list(self._rows(progress))
-        self.turn = turn
         if not rows:
             return
         x, cells = np.concatenate([block.x for block in rows]), [cell for block in rows for cell in block.cells]
-        written = None
-        if self.written:
-            import pandas as pd
-
-            written = pd.concat([block.written for block in rows], ignore_index=True)
+        written = pd.concat([block.written for block in rows], ignore_index=True) if self.written else None
         yield from self._windows(Block(x, rows[0].names, cells, written=written), lambda n: None)
 
     def _rows(self, progress: Progress) -> Iterator[Block]:
+        """Blocks of rows; of a series all of them, whose windows are shared and not its steps."""
         columns, where = self.columns, str(self.path)
         carried = [i for i in range(self.file.width) if i not in set(self.features)] if self.header else []
         names = [self.names[i] for i in carried]
@@ -200,7 +186,7 @@ class TableReader(Reader):
         types: Any = {i: "float64" if i in numbers else "str" for i in self.features}
         types |= dict.fromkeys(carried, "written")
         for index, frame in enumerate(self._frames("str" if self.written else types, progress)):
-            if not self._mine(index):
+            if not self.is_series and not self._mine(index):
                 continue
             part = frame[self.features]
             part.columns = [column.name for column in columns]
@@ -213,16 +199,15 @@ class TableReader(Reader):
                 rows=lambda row, start=start: self.row_name(start + row),
             )
             if index == 0 and not self.any_range and not self.is_series:  # the first block tells
-                self.space.check_units(x, where)
+                check_units(self.space, x, where)
             cells = frame[carried].astype(object).where(frame[carried].notna(), "").astype(str).to_numpy().tolist()
             yield Block(x, names, cells, index, frame if self.written else None)
         warn_unknown(unknown, where)
 
     def _frames(self, types: Any, progress: Progress) -> Iterator[Frame]:
         """Blocks of rows; a cell of a number that is none is an error that names it."""
-        options: dict[str, Any] = {"skip_first": self.header is not None, "chunk": self.block_size}
         try:
-            yield from self.file.frames(types=types, progress=progress, **options)
+            yield from self.file.frames(self.block_size, progress, types)
         except ValueError as error:
             if isinstance(error, DataError) or self.written:
                 raise
@@ -241,16 +226,7 @@ def _with_points(frame: Frame, columns: Sequence[Column]) -> Frame:
     return frame
 
 
-def _sort(series: Series) -> str | None:
-    """Whether cells were read as numbers, booleans or text; None where all are missing."""
-    if series.isna().all():
-        return None
-    return {"b": "boolean", "i": "number", "u": "number", "f": "number"}.get(series.dtype.kind, "text")
-
-
-def _is_place(label: str | int) -> bool:
-    try:
-        int(label)
-    except ValueError:
-        return False
-    return True
+def _is_mixed(parts: list[Series]) -> bool:
+    """Whether cells of a column were read as more than one of numbers, booleans and text."""
+    sorts = {"b": "boolean", "i": "number", "u": "number", "f": "number"}
+    return len({sorts.get(part.dtype.kind, "text") for part in parts if not part.isna().all()}) > 1

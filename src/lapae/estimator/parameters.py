@@ -11,6 +11,13 @@ from sklearn.base import BaseEstimator
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature.likelihoods import likelihood
 
+METHOD = (
+    *("hessian", "update", "forgetting", "prior_precision", "predictive", "n_samples", "uncertain", "temperature"),
+    "optimize_prior",
+)
+TRAIN = ("epochs", "batch_size", "learning_rate", "device")
+"""Parameters that are options of the method, and of training, under the same name."""
+
 
 class Parameters(BaseEstimator):
     """What `LaplacianAutoencoder` is given; its documentation says what each is."""
@@ -87,6 +94,7 @@ def configuration(given: Parameters, x: np.ndarray) -> Config:
     # later data may have holes where these have none
     holes = not frame and x.dtype.kind == "f" and bool(np.isnan(x).any())
     allow_nan = holes or ((frame or x.dtype.kind == "f") and noise.takes_missing)
+    method = {name: value for name in METHOD if (value := getattr(given, name)) is not None}
     return Config(
         data=DataConfig(source="X", allow_nan=allow_nan),
         model=ModelConfig(
@@ -95,39 +103,21 @@ def configuration(given: Parameters, x: np.ndarray) -> Config:
             likelihood=type(noise).name or "gaussian",
             sigma=sigma if isinstance(sigma, float) else None,
         ),
-        method=MethodConfig.taking(
-            given.method,
-            hessian=given.hessian,
-            update=given.update,
-            forgetting=given.forgetting,
-            predictive=given.predictive,
-            n_samples=given.n_samples,
-            uncertain=given.uncertain,
-            temperature=given.temperature,
-            optimize_prior=given.optimize_prior,
-            **({} if given.prior_precision is None else {"prior_precision": given.prior_precision}),
-        ),
+        method=MethodConfig.taking(given.method, **method),
         train=TrainConfig(
-            epochs=given.epochs,
-            batch_size=given.batch_size,
-            learning_rate=given.learning_rate,
-            seed=given.seed_,
-            device=given.device,  # pyright: ignore[reportArgumentType]
+            **{name: getattr(given, name) for name in TRAIN},
             precision=str(given.precision),  # pyright: ignore[reportArgumentType]
+            seed=given.seed_,
             verbose=bool(given.verbose),
         ),
     ).resolved()
 
 
-METHOD = ("hessian", "update", "forgetting", "prior_precision", "predictive", "n_samples", "uncertain", "temperature")
-TRAIN = ("epochs", "batch_size", "learning_rate", "device", "precision")
-
-
 def parameters(config: Config) -> dict[str, Any]:
     """The estimator's parameters that a configuration comes to: those of a run of `lapae train`."""
     model, options, train = config.model, config.method.options, config.train
-    found: dict[str, Any] = {name: getattr(train, name) for name in TRAIN}
-    found |= {name: getattr(options, name) for name in (*METHOD, "optimize_prior") if hasattr(options, name)}
+    found: dict[str, Any] = {name: getattr(train, name) for name in (*TRAIN, "precision")}
+    found |= {name: getattr(options, name) for name in METHOD if hasattr(options, name)}
     return found | {
         "method": config.method.method,
         "network": model.network,

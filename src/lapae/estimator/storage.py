@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from lapae.curvature.likelihoods import Gaussian
 from lapae.errors import ConfigError, RunError
 from lapae.estimator.parameters import check_parameters, configuration, parameters
 from lapae.runs import ABOUT, CONFIG, HISTORY, Run
-from lapae.runs.files import make_folder, new_folder, write_whole
+from lapae.runs.files import make_folder, whole_folder, write_whole
 from lapae.runs.toml import read_config, write_config
 from lapae.storage import load_run, save
+from lapae.train.devices import choose_device
 
 OWN = {"own": True}
 """In place of modules or a likelihood of the user's, which are code and are not saved."""
@@ -34,7 +34,7 @@ def save_estimator(estimator: Any, path: str | Path, *, overwrite: bool = False)
         raise RunError(f"{place} holds something else than an estimator: choose another folder")
     make_folder(place.absolute().parent)
     model = estimator.model_
-    with new_folder(place) as folder:
+    with whole_folder(place, replace=True) as folder:
         run = Run(folder)
         write_whole(run / CONFIG, write_config(model.config).encode())
         write_whole(run / HISTORY, "".join(json.dumps(record) + "\n" for record in model.history).encode())
@@ -47,25 +47,22 @@ def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihoo
     """The estimator of a run folder; of a run of `lapae train` one with the parameters that its configuration has."""
     run = Run.open(path)
     params = _params(run, network, likelihood)
-    given = None if likelihood is None or isinstance(likelihood, str) else likelihood
-    if given is None and not isinstance(params.get("likelihood", ""), str):
-        given = params["likelihood"]
     try:
         estimator = cls(**params)
         estimator.seed_ = 0
         check_parameters(estimator)
-        estimator.seed_ = 0
         configuration(estimator, np.empty(0))
     except (TypeError, ValueError) as error:
         raise RunError(f"{run / ABOUT} is damaged: {error}") from error
-    device = "cuda" if estimator.device != "cpu" and torch.cuda.is_available() else "cpu"
-    model = estimator.model_ = load_run(run.path, network=network, likelihood=given, device=device)
+    device = choose_device("cpu" if estimator.device == "cpu" else "auto")  # a model of a GPU works without one
+    own = None if isinstance(estimator.likelihood, str) else estimator.likelihood
+    model = estimator.model_ = load_run(run.path, network=network, likelihood=own, device=device)
     model.history = run.read_history()
     estimator.seed_ = model.seed
     if model.space.kind == "table":
         estimator.n_features_in_ = model.space.shape[0]
         if model.space.columns is not None:
-            estimator.feature_names_in_ = np.asarray(model.space.feature_names, dtype=object)
+            estimator.feature_names_in_ = np.asarray(model.space.names, dtype=object)
     return estimator._settle()
 
 
@@ -114,6 +111,4 @@ def _plain(params: dict[str, Any]) -> dict[str, Any]:
         out["likelihood"] = name if name in ("bernoulli", "categorical") else OWN
     if not isinstance(out["random_state"], int):
         out["random_state"] = None  # a generator's state is not kept; the seed that came of it is
-    if isinstance(out["uncertain"], list | tuple):
-        out["uncertain"] = list(out["uncertain"])
     return out

@@ -37,13 +37,7 @@ def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
     if deep and reset:
         for name in ("n_features_in_", "feature_names_in_"):
             estimator.__dict__.pop(name, None)
-    x = x if x.dtype.kind == "f" or (deep and x.dtype in (np.uint8, np.bool_)) else x.astype(np.float64)
-    if reset:
-        empty = np.isnan(x).reshape(len(x), -1).all(0)
-        if empty.any():
-            column = int(empty.argmax())
-            raise ValueError(f"X has no value at all in feature {column} (from 0): there is nothing to learn of it")
-    return x
+    return x if x.dtype.kind == "f" or (deep and x.dtype in (np.uint8, np.bool_)) else x.astype(np.float64)
 
 
 def is_mixed(X: Any) -> bool:

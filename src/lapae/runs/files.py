@@ -36,25 +36,17 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder; one that is there and not empty is left alone."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """The same for a folder; one that is there and not empty is left alone, unless it is to be replaced."""
+    if not replace and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} exists and is not an empty folder: choose another")
     with _beside(path, _make_folder) as temporary:
         yield temporary
-        os.rename(temporary, path)  # an empty folder gives way
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that takes the place of what is at `path` when the body ends well: a reader sees the old or the new."""
-    with _beside(path, _make_folder) as temporary:
-        yield temporary
         sync_folder(temporary)
-        if path.exists():
+        if replace and path.exists():
             _exchange(temporary, path)
         else:
-            os.rename(temporary, path)
+            os.rename(temporary, path)  # an empty folder gives way
 
 
 def _exchange(a: Path, b: Path) -> None:
@@ -83,11 +75,13 @@ def check_place(path: Path) -> None:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it, where they are not there yet."""
+def make_folder(path: Path, *, new: bool = False) -> None:
+    """Make a folder and those above it, where they are not there yet; `new`: FileExistsError where it is."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=not new)
     except OSError as error:
+        if new and isinstance(error, FileExistsError):
+            raise
         reason = "a file of that name is there" if isinstance(error, FileExistsError) else error.strerror
         raise RunError(f"cannot make the folder {path}: {reason}") from error
 
@@ -201,6 +195,11 @@ def _hold(descriptor: int, path: Path) -> bool:
 
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return is_at(descriptor, path)
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one that is at `path` now."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lapae.errors import RunError
-from lapae.runs.files import sync_folder, write_whole
+from lapae.runs.files import make_folder, sync_folder, write_whole
 from lapae.runs.numbers import number
 from lapae.runs.run import Run
 from lapae.runs.texts import plain
@@ -29,12 +29,6 @@ class Table:
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Table:
-        """A row for each single value of a result."""
-        flat = {name: value for name, value in values.items() if not isinstance(value, Mapping | list | tuple)}
-        return cls(("", "value"), [(name.replace("_", " "), value) for name, value in flat.items()])
 
     @classmethod
     def by_name(cls, parts: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -94,10 +88,7 @@ def save_result(run: Run, task: str, options: Any, result: Result, seconds: floa
         seconds: how long it took.
     """
     for folder in (TASKS, FIGURES):
-        try:
-            (run / folder).mkdir(exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot make the folder {run / folder}: {error.strerror}") from error
+        make_folder(run / folder)
     earlier = next((record.figures for record in load_results(run) if record.task == task), [])
     names: list[str] = []
     for name, figure in result.figures().items():

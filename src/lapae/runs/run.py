@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from lapae.errors import RunError
-from lapae.runs.files import stamp, sweep, write_whole
+from lapae.runs.files import is_at, make_folder, stamp, sweep, write_whole
 from lapae.runs.texts import check_regular, read_text, sealed, unsealed
 
 if TYPE_CHECKING:
@@ -48,16 +49,15 @@ class Run:
         if path is not None:
             run = cls(path)
             run.check_free()
-            run._make()
+            make_folder(run.path)
             return run
         name = re.sub(r"[^\w.-]+", "_", name).strip("._") or "run"
-        number = 1
+        numbers = itertools.count(1)
         while True:
-            run = cls(Path(root) / f"{name}-{number}")
+            run = cls(Path(root) / f"{name}-{next(numbers)}")
             with contextlib.suppress(FileExistsError):
-                run._make(exist_ok=False)
+                make_folder(run.path, new=True)
                 return run
-            number += 1
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
@@ -68,16 +68,6 @@ class Run:
         if not any((run.path / file).exists() for file in (CONFIG, CHECKPOINT, PREVIOUS, MODEL)):
             raise RunError(f"{run.path} is not a run: it has no {CONFIG} and no {CHECKPOINT}")
         return run
-
-    def _make(self, exist_ok: bool = True) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=exist_ok)
-        except FileExistsError:
-            if self.path.is_dir() or not exist_ok:
-                raise
-            raise RunError(f"{self.path} exists and is not a folder") from None
-        except OSError as error:
-            raise RunError(f"cannot make the run folder {self.path}: {error.strerror}") from error
 
     def check_free(self) -> None:
         """RunError where the folder holds a run already."""
@@ -111,7 +101,7 @@ class Run:
                     raise RunError(f"{self.path} is in use: {holder} is writing it") from error
                 except OSError as error:
                     raise RunError(f"cannot lock {self / _LOCK}: {error.strerror}") from error
-                if not self._is_lock(file.fileno()):
+                if not is_at(file.fileno(), self / _LOCK):
                     continue  # its holder has just removed the file: what is locked here keeps nobody out
                 with contextlib.suppress(OSError):  # a full disk: the lock holds without the note of who holds it
                     file.truncate(0)
@@ -125,13 +115,6 @@ class Run:
                             (self / _LOCK).unlink()
                             self.path.rmdir()
                 return
-
-    def _is_lock(self, descriptor: int) -> bool:
-        """Whether an open file is the lock file that is in the folder now."""
-        try:
-            return os.path.samestat(os.fstat(descriptor), os.stat(self / _LOCK))
-        except FileNotFoundError:
-            return False
 
     @property
     def finished(self) -> bool:

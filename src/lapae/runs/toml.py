@@ -7,17 +7,16 @@ An unknown key or a value of the wrong type is an error that names the file, the
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
 import platform
 import tomllib
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from lapae.config import Config, MethodConfig
-from lapae.config.fields import NAMES
+from lapae.config.fields import misfit
 from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
 from lapae.errors import ConfigError
 from lapae.registry import nearest
@@ -122,42 +121,13 @@ def _section(cls: type, table: Mapping[str, Any], section: str, origin: str) -> 
 
 def _convert(value: Any, kind: Any, where: str) -> Any:
     """`value` as the type `kind` of a field; an integer is taken for a float, a list for a tuple, nothing else."""
-    options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    for option in options:
-        if option is type(None):
-            if value is None:
-                return None
-        elif get_origin(option) is Literal:
-            if value in get_args(option) and isinstance(value, str):
-                return value
-        elif get_origin(option) is tuple:
-            if isinstance(value, list | tuple):
-                return tuple(_convert(item, get_args(option)[0], where) for item in value)
-        elif option is float:
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return _to_float(value, where)
-        elif isinstance(value, option) and not (option is int and isinstance(value, bool)):
-            if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                raise ConfigError(f"{where}: the number is too large")
-            return value
-    raise ConfigError(f"{where}: expected {_name(kind)}, got {_describe(value)}")
-
-
-def _to_float(value: int | float, where: str) -> float:
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise ConfigError(f"{where}: the number is too large") from error
-
-
-def _name(kind: Any) -> str:
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(_name(option) for option in get_args(kind) if option is not type(None))
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(repr(option) for option in get_args(kind))
-    if get_origin(kind) is tuple:
-        return f"a list of {_name(get_args(kind)[0])}"
-    return NAMES[kind]
+    if any(isinstance(item, int) and abs(item) >= 2**63 for item in (value if isinstance(value, list) else [value])):
+        raise ConfigError(f"{where}: the number is too large")
+    if (expected := misfit(value, kind)) is not None:
+        raise ConfigError(f"{where}: expected {expected}, got {_describe(value)}")
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if type(value) is int and float in (kind, *get_args(kind)) else value
 
 
 def _describe(value: Any) -> str:
@@ -170,29 +140,12 @@ def _describe(value: Any) -> str:
 
 def _key(name: str) -> str:
     bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
-    return name if bare else _string(name)
+    return name if bare else _value(name)
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)  # TOML writes inf, -inf and nan as Python does
-    if isinstance(value, Iterable):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    raise TypeError(f"no TOML for {_describe(value)}")
-
-
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
-
-
-def _string(text: str) -> str:
-    return (
-        '"'
-        + "".join(_ESCAPES.get(c) or (f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else c) for c in text)
-        + '"'
-    )
+        return repr(float(value))  # inf and nan too, which JSON has not
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

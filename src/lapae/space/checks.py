@@ -17,8 +17,8 @@ LEAST = 10
 """Values at least to judge a column by: a single broken sensor in a few rows is an outlier, not a mistake."""
 
 
-def check_values(space: Space, x: np.ndarray, where: str, row: int) -> None:
-    """DataError where a value of x (n, *shape) is infinite, or one that no image has."""
+def check_values(space: Space, x: np.ndarray, where: str, row: int = 0) -> None:
+    """DataError where a value of x (n, *shape), whose first datum is number `row`, is infinite or out of range."""
     if x.dtype.kind == "f" and np.isinf(x).any():
         first = row + int(np.isinf(x).reshape(len(x), -1).any(1).argmax())
         raise DataError(f"{where}, row {first} (from 0): an infinite value")
@@ -36,8 +36,12 @@ def check_values(space: Space, x: np.ndarray, where: str, row: int) -> None:
         raise DataError(f"{came}, {expected}: multiply them by {space.most:g}")
 
 
-def check_units(space: Space, x: np.ndarray, where: str) -> None:
-    """DataError where x (n, *shape) as a whole, or half of one column, cannot be in the units of the training data."""
+def check_units(space: Space, x: np.ndarray, where: str = "X") -> None:
+    """DataError where x (n, *shape) as a whole, or half of one column, cannot be in the units of the training data.
+
+    Unusual values are what an outlier detector is for, so that only the absurd is refused: data in other units, not
+    standardised where the training data were, or of another table. NaN are left out.
+    """
     if not x.size or space.kind == "image":
         return
     values = x.reshape(len(x), -1).astype(np.float64)

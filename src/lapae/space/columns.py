@@ -137,8 +137,7 @@ class Spans:
             if column.kind == "category":
                 out[..., i] = np.sqrt(np.square(part).sum(-1)) if deviation else _greatest(part)
             elif not deviation:
-                ends = column.kind == "count" and not whole  # of an interval
-                out[..., i] = np.maximum(out[..., i], 0.0) if ends else _whole(column, out[..., i])
+                out[..., i] = _possible(column, out[..., i], whole)
         return out
 
 
@@ -146,9 +145,9 @@ def _greatest(part: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(part).any(-1), np.nan, np.nan_to_num(part, nan=-np.inf).argmax(-1))
 
 
-def _whole(column: Column, values: np.ndarray) -> np.ndarray:
+def _possible(column: Column, values: np.ndarray, whole: bool) -> np.ndarray:
     if column.kind == "count":
-        return np.maximum(np.rint(values), 0.0)
+        return np.maximum(np.rint(values) if whole else values, 0.0)
     if column.kind == "boolean":
         return np.where(np.isnan(values), np.nan, values >= 0.5)
     return np.rint(values) if column.format == DAY else values

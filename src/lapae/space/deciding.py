@@ -36,7 +36,6 @@ FORMS = (
     "",  # ISO 8601 with fractions or a time zone
 )
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]\d.*)?")
-_INDEX = frozenset(("", "index", "id", "row"))
 _IDENTIFIER = re.compile(r"(.*[^a-z])?id|.*[a-z]I[Dd]", re.DOTALL)
 
 
@@ -94,16 +93,14 @@ def decide(series: Series, name: str, *, first: bool = False, alone: bool = Fals
         first: whether it is the first, where an index may be.
         alone: whether it is the only one: then it is data, whatever it looks like.
     """
-    dtype = str(series.dtype)
-    kind = series.dtype.kind
+    dtype, kind = str(series.dtype), series.dtype.kind
     if kind == "b":
-        return _boolean(series, name, dtype)
-    if kind in "iuf" and dtype != "category":
-        return _number(numbers(series), name, dtype, kind, first, alone)
-    if kind == "m":
-        return _number(numbers(series), name, dtype, "f", first, alone)
+        different = series.nunique(dropna=True)
+        return Column(name, "boolean", dtype=dtype) if different == 2 else _nothing(different)
+    if kind in "iufm":
+        return _number(numbers(series), name, dtype, kind in "iu", first, alone)
     if kind == "M":
-        return _date(days(series), name, dtype, "", first, alone)
+        return _date(days(series), name, dtype, "", first and not alone)
     if dtype != "category" and kind not in "OUST":
         return f"values of type {dtype}"
     words = text(series)
@@ -114,8 +111,7 @@ def decide(series: Series, name: str, *, first: bool = False, alone: bool = Fals
     if dtype != "category":
         if not alone and first and len(values) == len(known) > 1 and not _reads_as_numbers(values):
             return "an index: it names the rows"
-        other = _written(words, known, values, name, dtype, alone)
-        if other is not None:
+        if (other := _written(words, known, values, name, dtype, alone)) is not None:
             return other
     return _category(series, known, values, name, dtype)
 
@@ -123,8 +119,7 @@ def decide(series: Series, name: str, *, first: bool = False, alone: bool = Fals
 def _written(words: Any, known: Any, values: Any, name: str, dtype: str, alone: bool) -> Column | str | None:
     """Numbers, booleans and dates that are written as text."""
     if _reads_as_numbers(values):
-        found = numbers(words)
-        return _number(found, name, "float64", "f" if np.isnan(found).any() else "O", False, alone)
+        return _number(numbers(words), name, "float64", True, False, alone)
     lower = {word.lower() for word in values}
     if lower in ({"true", "false"}, {"yes", "no"}):
         pair = tuple(sorted(values, key=lambda word: WORDS[word.lower()]))
@@ -132,24 +127,19 @@ def _written(words: Any, known: Any, values: Any, name: str, dtype: str, alone: 
     if all(_LIKE_A_DATE.fullmatch(word) for word in values[:100]):
         for form in FORMS:
             if not np.isnan(parse_dates(values, form)).any():
-                return _date(parse_dates(known, form), name, dtype, form, False, alone)
+                return _date(parse_dates(known, form), name, dtype, form, False)
     return None
 
 
-def _boolean(series: Any, name: str, dtype: str) -> Column | str:
-    n = series.nunique(dropna=True)
-    return Column(name, "boolean", dtype=dtype) if n == 2 else _nothing(n)
-
-
-def _number(values: np.ndarray, name: str, dtype: str, kind: str, first: bool, alone: bool) -> Column | str:
+def _number(values: np.ndarray, name: str, dtype: str, integers: bool, first: bool, alone: bool) -> Column | str:
     known = values[~np.isnan(values)]
     different = len(np.unique(known))
     if different < 2 and (different == 0 or len(values) > 1):
         return _nothing(different)
     # whole numbers with holes come as floats
-    whole = (kind in "iuO" or len(known) < len(values)) and bool((known == np.floor(known)).all())
+    whole = (integers or len(known) < len(values)) and bool((known == np.floor(known)).all())
     if whole and not alone and len(values) == different > 1:
-        if first and (name.lower() in _INDEX or name.lower().startswith("unnamed: ")):
+        if first and is_index(name):
             return "an index: it numbers the rows"
         if _IDENTIFIER.fullmatch(name) or _IDENTIFIER.fullmatch(name.lower()):
             return "an identifier: no two are alike"
@@ -157,12 +147,12 @@ def _number(values: np.ndarray, name: str, dtype: str, kind: str, first: bool, a
     return Column(name, "count" if count else "number", dtype=dtype)
 
 
-def _date(values: np.ndarray, name: str, dtype: str, form: str, first: bool, alone: bool) -> Column | str:
+def _date(values: np.ndarray, name: str, dtype: str, form: str, first: bool) -> Column | str:
     known = values[~np.isnan(values)]
     different = len(np.unique(known))
     if different < 2:
         return _nothing(different)
-    if first and not alone and different == len(values):
+    if first and different == len(values):
         return "an index: it names the rows"
     if not form and dtype.startswith("datetime") and bool((known == np.floor(known)).all()):
         form = DAY
@@ -182,6 +172,11 @@ def _category(series: Any, known: Any, values: Any, name: str, dtype: str) -> Co
     if not often and different * ROWS_EACH > n:
         return "an identifier: no two are alike" if different == n else f"free text: {different:,} different values"
     return Column(name, "category", tuple(values if declared else sorted(values)), dtype)
+
+
+def is_index(name: str) -> bool:
+    """Whether a first column of this name numbers the rows, as pandas writes one."""
+    return name.lower() in ("", "index", "id", "row") or name.lower().startswith("unnamed: ")
 
 
 def _reads_as_numbers(values: Any) -> bool:

@@ -6,7 +6,7 @@ pandas is imported where a frame is met. Polars frames go by way of it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,9 +66,14 @@ def numbers(series: Series) -> np.ndarray:
         return series.to_numpy(np.float64, na_value=np.nan)
     found: Any = pd.to_numeric(series.astype(object).where(series.notna(), None), errors="coerce")
     values = found.to_numpy(np.float64, copy=True, na_value=np.nan)
-    if series.dtype.kind not in "iufb":  # Python reads 1_000 as a number, other programs do not
-        values[series.astype(str).str.contains("_", regex=False).to_numpy(bool)] = np.nan
+    # Python reads 1_000 as a number, other programs do not
+    values[series.astype(str).str.contains("_", regex=False).to_numpy(bool)] = np.nan
     return values
+
+
+def position(row: int) -> str:
+    """What messages call a row of a frame."""
+    return f"row {row} (from 0)"
 
 
 def code_frame(
@@ -77,7 +82,7 @@ def code_frame(
     where: str = "X",
     *,
     unknown: dict[str, set[str]] | None = None,
-    rows: Any = None,
+    rows: Callable[[int], str] = position,
 ) -> np.ndarray:
     """The columns of a frame as codes (n, F).
 
@@ -88,24 +93,29 @@ def code_frame(
         unknown: is filled with the categories that are new, which count as missing; a warning where not given.
         rows: from the position of a row to what messages call it.
     """
-    frame = find_columns(frame, columns, where)
+    frame = frame.iloc[:, find_columns(unique_names(frame.columns), columns, where)]
     found: dict[str, set[str]] = {} if unknown is None else unknown
     out = np.empty((len(frame), len(columns)))
+
+    def refuse(bad: np.ndarray, series: Series, column: Column, why: str) -> None:
+        if bad.any():
+            first = int(bad.argmax())
+            raise DataError(f"{where}, {rows(first)}, column {column.name!r}: {str(series.iloc[first])[:40]!r} {why}")
+
     for i, column in enumerate(columns):
-        out[:, i] = _code(frame.iloc[:, i], column, where, found, rows or _position)
+        out[:, i] = _code(frame.iloc[:, i], column, found, refuse)
     if unknown is None:
         warn_unknown(found, where)
     return out
 
 
-def find_columns(frame: Frame, columns: Sequence[Column], where: str = "X") -> Frame:
-    """The columns of a frame that are wanted, in their order: by name, or by place where they had no names."""
+def find_columns(has: list[str], columns: Sequence[Column], where: str) -> list[int]:
+    """The places of the columns that are wanted among those there are: by name, or in order where they had no names."""
     names = [column.name for column in columns]
-    has = unique_names(frame.columns)
     if set(names) <= set(has):
-        return frame.iloc[:, [has.index(name) for name in names]]
-    if len(has) == len(names) and (_unnamed(has) or _unnamed(names)):
-        return frame
+        return [has.index(name) for name in names]
+    if len(has) == len(names) and (unnamed(has) or unnamed(names)):
+        return list(range(len(names)))
     absent = [name for name in names if name not in has]
     raise DataError(
         f"{where}: has no column {', '.join(map(repr, absent[:SHOWN]))}{' …' if len(absent) > SHOWN else ''}; "
@@ -214,23 +224,23 @@ def _words(words: list[Any], column: Column) -> Series:
     return pd.Series(words, dtype=column.dtype if column.dtype.startswith("str") else object)  # pyright: ignore
 
 
-def _code(series: Series, column: Column, where: str, unknown: dict[str, set[str]], rows: Any) -> np.ndarray:
+def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: Callable[..., None]) -> np.ndarray:
     if column.kind in ("number", "count"):
         values = numbers(series)
         bad = np.isnan(values) & series.notna().to_numpy()
         if bad.any():
             bad &= ~text(series).isna().to_numpy()
-        _refuse(bad, series, column, where, rows, "is not a number")
-        _refuse(np.isinf(values), series, column, where, rows, "is not finite")
+        refuse(bad, series, column, "is not a number")
+        refuse(np.isinf(values), series, column, "is not finite")
         return values
     if column.kind == "date" and series.dtype.kind == "M":
         return days(series)
     if column.kind == "boolean" and series.dtype.kind in "biuf":
-        return series.astype("Float64").to_numpy(np.float64, na_value=np.nan)
+        return numbers(series)
     words = text(series)
     if column.kind == "date":
         values = parse_dates(words, column.format if column.dtype[:8] != "datetime" else "")
-        _refuse(np.isnan(values) & words.notna().to_numpy(), series, column, where, rows, "is not a date")
+        refuse(np.isnan(values) & words.notna().to_numpy(), series, column, "is not a date")
         return values
     known = {word: float(i) for i, word in enumerate(column.categories)}
     if column.kind == "boolean":
@@ -242,17 +252,7 @@ def _code(series: Series, column: Column, where: str, unknown: dict[str, set[str
     return values
 
 
-def _refuse(bad: np.ndarray, series: Series, column: Column, where: str, rows: Any, why: str) -> None:
-    if bad.any():
-        first = int(bad.argmax())
-        raise DataError(f"{where}, {rows(first)}, column {column.name!r}: {str(series.iloc[first])[:40]!r} {why}")
-
-
-def _position(row: int) -> str:
-    return f"row {row} (from 0)"
-
-
-def _unnamed(names: Sequence[str]) -> bool:
+def unnamed(names: Sequence[str]) -> bool:
     """Whether the columns have numbers in place of names."""
     return list(names) == [str(i) for i in range(len(names))]
 

@@ -34,9 +34,9 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
 
-def chunks(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, np.ndarray]]:
+def chunks(source: Source) -> Iterator[tuple[int, np.ndarray]]:
     """Read a source in order, a bounded number of bytes at a time: pairs of the first index and the data (n, ...)."""
-    step = max(1, chunk_bytes // max(1, int(np.prod(source.shape[1:])) * source.dtype.itemsize))
+    step = max(1, CHUNK_BYTES // max(1, int(np.prod(source.shape[1:])) * source.dtype.itemsize))
     for start in range(0, len(source), step):
         yield start, np.asarray(source[start : start + step])
 
@@ -50,23 +50,17 @@ def apply(x: T, offset: Number, scale: Number) -> T:
             scaled = (exact - np.asarray(offset, exact.dtype)) / scale
         return np.clip(scaled, -FARTHEST, FARTHEST, out=scaled).astype(np.float32, copy=False)
     x = x if x.is_floating_point() else x.float()
-    shift, unit, wide = _like(x, offset, scale)
-    return ((wide - shift) / unit).to(x.dtype)
+    if np.ndim(offset) == 0 and np.ndim(scale) == 0:
+        return (x - float(offset)) / float(scale)
+    import torch
+
+    shift, unit = (torch.as_tensor(v, dtype=torch.float64, device=x.device) for v in (offset, scale))
+    return ((x.double() - shift) / unit).to(x.dtype)
 
 
 def invert(x: np.ndarray, offset: Number, scale: Number) -> np.ndarray:
     """x · scale + offset, in the precision of x."""
     return (x.astype(np.float64) * scale + offset).astype(x.dtype)
-
-
-def _like(x: torch.Tensor, offset: Number, scale: Number) -> tuple[Any, Any, torch.Tensor]:
-    """Offset, scale and x as operands of one device and precision."""
-    if np.ndim(offset) == 0 and np.ndim(scale) == 0:
-        return offset, scale, x
-    import torch
-
-    shift, unit = (torch.as_tensor(v, dtype=torch.float64, device=x.device) for v in (offset, scale))
-    return shift, unit, x.double()
 
 
 def standardise(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -10,18 +12,15 @@ from lapae.errors import DataError
 
 def starts(n_steps: int, window: int, stride: int) -> np.ndarray:
     """First steps of the windows of a series: every `stride` steps, and one that ends with the series."""
-    if n_steps < window:
-        raise DataError(f"a series of {n_steps:,} steps is shorter than a window of {window}")
-    found = np.arange(0, n_steps - window + 1, stride)
     last = n_steps - window
-    return found if found[-1] == last else np.append(found, last)
+    return np.union1d(np.arange(0, last + 1, stride), last)
 
 
-def cut(x: np.ndarray, window: int, stride: int) -> np.ndarray:
-    """Windows (n, window, C) of a series (T, C), every `stride` steps: a view, nothing is copied."""
+def cut(x: np.ndarray, window: int, where: str | Path = "X") -> np.ndarray:
+    """All windows (n, window, C) of a series (T, C), one for each first step: a view, nothing is copied."""
     if len(x) < window:
-        raise DataError(f"a series of {len(x):,} steps is shorter than a window of {window}")
-    return sliding_window_view(x, window, axis=0)[::stride].swapaxes(1, 2)
+        raise DataError(f"{where}: a series of {len(x):,} steps is shorter than a window of {window}")
+    return sliding_window_view(x, window, axis=0).swapaxes(1, 2)
 
 
 class Fold:
@@ -45,16 +44,3 @@ class Fold:
         assert self.total is not None, "there were no windows"
         with np.errstate(invalid="ignore"):
             return self.total / self.count.reshape(-1, *[1] * (self.total.ndim - 1))
-
-
-def fold(values: np.ndarray, n_steps: int, stride: int) -> np.ndarray:
-    """Values (n, window, …) of all windows of a series as values (T, …) of its steps.
-
-    Args:
-        values: per window and step, in the order of `starts`.
-        n_steps: of the series.
-        stride: between windows.
-    """
-    folded = Fold(n_steps)
-    folded.add(starts(n_steps, values.shape[1], stride), values)
-    return folded.mean()

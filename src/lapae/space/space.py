@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from lapae.errors import DataError
-from lapae.space.checks import check_units, check_values
+from lapae.space.checks import check_values
 from lapae.space.columns import Column, Spans, counted
 from lapae.space.frames import as_frame, code_frame, uncode_frame
 from lapae.space.layout import CHANNELS, Layout, Range, arranged, greatest, layout_of, restored
@@ -30,7 +30,6 @@ from lapae.space.series import cut, starts
 
 Kind: TypeAlias = Literal["table", "image", "series", "array"]
 Fit: TypeAlias = Literal["border", "crop", "stretch"]
-IMAGE_RANGE, STANDARD_RANGE = (0.0, 1.0), (-3.0, 3.0)
 T = TypeVar("T")
 
 
@@ -114,7 +113,7 @@ class Space:
     @property
     def value_range(self) -> tuple[float, float]:
         """Where data lie in the model's space."""
-        return IMAGE_RANGE if self.kind == "image" else STANDARD_RANGE
+        return (0.0, 1.0) if self.kind == "image" else (-3.0, 3.0)
 
     @property
     def most(self) -> float:
@@ -125,6 +124,11 @@ class Space:
     def names(self) -> tuple[str, ...] | None:
         """Of the columns of a table, or of the channels of a series, that have names."""
         return None if self.columns is None else tuple(column.name for column in self.columns)
+
+    @property
+    def numbered(self) -> tuple[Column, ...]:
+        """The columns of a table, or the channels of a series; under their numbers where they have no names."""
+        return self.columns or tuple(Column(str(i)) for i in range(self.shape[-1]))
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
@@ -151,27 +155,26 @@ class Space:
         spans = self._spans
         return spans if spans is not None and any(column.kind != "number" for column in spans.columns) else None
 
-    def code(self, X: Any, where: str = "X", **options: Any) -> np.ndarray:
+    def code(self, X: Any, where: str = "X") -> np.ndarray:
         """What a user hands over as numbers (n, *shape): a frame, an array, a tensor or nested lists.
 
         Columns of a frame are found by name, others are ignored; an array of numbers holds codes already. Images may
         come in another layout than in training, and as bytes for a model of floats. A series (T, C) is cut into
-        windows. `where` begins messages, `options` are those of `code_frame`.
+        windows. `where` begins messages.
         """
         frame = as_frame(X)
         x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else X
         if frame is None and x.dtype.kind in "OUS" and x.ndim == 2:
             frame = as_frame(x.astype(object))
         if frame is not None and self.kind in ("table", "series"):
-            columns = self.columns or tuple(Column(str(i)) for i in range(self.shape[-1]))
-            x = code_frame(frame, columns, where, **options)
+            x = code_frame(frame, self.numbered, where)
         x = np.asarray(x)
         if x.dtype.kind not in "biuf":
             raise DataError(f"{where}: values of type {x.dtype}, expected numbers")
         x = x.view(np.uint8) if x.dtype == np.bool_ else x
         x = x[:, None] if x.ndim == 1 else x
         if self.kind == "series" and x.ndim == 2 and x.shape[1] == self.shape[1]:
-            return self.windows(x)
+            return self.windows(x, where)[0]
         if self.kind == "image" and x.ndim in (3, 4) and x.shape[1:] != self.shape:
             images = arranged(x, layout_of(x.shape[1:]))
             x = self.as_given(images) if images.shape[1:] == self.model_shape else x
@@ -181,17 +184,16 @@ class Space:
             return (x / np.float32(255)).astype(np.float32)
         return x
 
-    def windows(self, x: np.ndarray) -> np.ndarray:
-        """A series (T, C) as windows (n, *shape), those of training apart, the last one at its end."""
-        window, stride = self.shape[0], self.stride or 1
-        return cut(x, window, 1)[starts(len(x), window, stride)]
+    def windows(self, x: np.ndarray, where: str = "X") -> tuple[np.ndarray, np.ndarray]:
+        """A series (T, C) as windows (n, *shape), the last one at its end, and their first steps (n,)."""
+        every = cut(x, self.shape[0], where)
+        first = starts(len(x), self.shape[0], self.stride or 1)
+        return every[first], first
 
-    def to_model(self, x: Source, where: str = "X") -> np.ndarray:
+    def to_model(self, x: Source) -> np.ndarray:
         """Numbers (n, *shape) in the user's units as float32 (n, *model_shape); checked, NaN is missing."""
         x = np.asarray(x)
-        if tuple(x.shape[1:]) != self.shape:
-            raise DataError(f"{where}: data of shape {x.shape[1:]}, the model takes data of shape {self.shape}")
-        self.check(x, where)
+        check_values(self, x, "X")
         return np.ascontiguousarray(self.convert(x))
 
     def convert(self, x: T) -> T:
@@ -223,18 +225,6 @@ class Space:
             like: the frame that they belong to: its index, and polars where it is of polars.
         """
         return x if self._spans is None or x.ndim != 2 else uncode_frame(x, self._spans.columns, like)
-
-    def check(self, x: np.ndarray, where: str = "X", row: int = 0) -> None:
-        """DataError where a value of x (n, *shape), whose first datum is number `row`, is infinite or out of range."""
-        check_values(self, x, where, row)
-
-    def check_units(self, x: np.ndarray, where: str = "X") -> None:
-        """DataError where x (n, *shape) as a whole, or half of one column, cannot be in the units of the training data.
-
-        Unusual values are what an outlier detector is for, so that only the absurd is refused: data in other units, not
-        standardised where the training data were, or of another table. NaN are left out.
-        """
-        check_units(self, x, where)
 
     def units(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Offset and scale of each value of a datum, flat; NaN of columns that have no unit."""
@@ -276,7 +266,7 @@ class Space:
         """Inverse of `to_dict`; a ValueError, TypeError or KeyError where the values are not of that kind."""
         from lapae.space.storing import checked
 
-        return cls(**checked(values))
+        return checked(values)
 
     def __eq__(self, other: object) -> bool:
         return self.to_dict() == other.to_dict() if isinstance(other, Space) else NotImplemented

@@ -7,23 +7,26 @@ from typing import Any, get_args
 
 import numpy as np
 
-from lapae.space.columns import Column, Spans
+from lapae.space.columns import Column
 from lapae.space.layout import Layout
-from lapae.space.space import Fit, Kind
+from lapae.space.space import Fit, Kind, Space
+
+KNOWN = {"kind": get_args(Kind), "layout": get_args(Layout), "fit": (None, *get_args(Fit))}
+AXES = {("image", "plain"): 3, ("image", "gray"): 2, ("image", "last"): 3, ("series", "plain"): 2}
+"""Of a datum; a table or an array may have any number, and is plain."""
 
 
-def checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `Space`; a ValueError, TypeError or KeyError where the values cannot be those of one."""
+def checked(values: Mapping[str, Any]) -> Space:
+    """The space of these fields; a ValueError, TypeError or KeyError where they cannot be those of one."""
     shape, columns, labels, stride = (values[key] for key in ("shape", "columns", "label_names", "stride"))
     shape = tuple(shape)
     if not shape or not all(type(n) is int and n > 0 for n in (*shape, values["n_data"], stride or 1)):
         raise ValueError(f"shape {shape}, n_data {values['n_data']!r}, stride {stride!r}: expected numbers above 0")
-    known = {"kind": get_args(Kind), "layout": get_args(Layout), "fit": (None, *get_args(Fit))}
-    for name, choices in known.items():
+    for name, choices in KNOWN.items():
         if values[name] not in choices:
             raise ValueError(f"{name} {values[name]!r}: expected one of {', '.join(map(str, choices))}")
     kind, layout = values["kind"], values["layout"]
-    if (layout != "plain" or kind in ("image", "series")) and len(shape) not in _AXES[kind, layout]:
+    if (layout != "plain" or kind in ("image", "series")) and len(shape) != AXES.get((kind, layout)):
         raise ValueError(f"{kind} of layout {layout!r} for data of shape {shape}")
     columns = None if columns is None else tuple(map(Column.from_dict, columns))
     if columns is not None and (kind not in ("table", "series") or len(columns) != shape[-1]):
@@ -31,11 +34,7 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     offset, scale = (np.asarray(values[key], dtype=np.float64) for key in ("offset", "scale"))
     if not (np.isfinite(offset).all() and np.isfinite(scale).all() and (scale > 0).all()):
         raise ValueError("offset and scale must be finite, and the scale above 0")
-    whole = _model_shape(kind, layout, shape, columns)
-    if not all(_broadcasts(v.shape, whole) for v in (offset, scale)) or (kind == "image" and scale.ndim):
-        raise ValueError(f"offset and scale of shapes {offset.shape} and {scale.shape} for data of shape {shape}")
-    return {
-        **values,
+    fields = {
         "shape": shape,
         "columns": columns,
         "label_names": None if labels is None else tuple(map(str, labels)),
@@ -45,20 +44,10 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
         "tile": bool(values.get("tile", False)),
         "name": str(values["name"]),
     }
-
-
-_AXES = {
-    **{("image", layout): axes for layout, axes in (("plain", (3,)), ("gray", (2,)), ("last", (3,)))},
-    ("series", "plain"): (2,),
-}
-
-
-def _model_shape(kind: str, layout: str, shape: tuple[int, ...], columns: Any) -> tuple[int, ...]:
-    if kind == "table" and columns is not None:
-        return (Spans(columns).n_features,)
-    if layout == "gray":
-        return (1, *shape)
-    return (shape[-1], *shape[:-1]) if layout == "last" else shape
+    space = Space(**{**values, **fields})
+    if not all(_broadcasts(v.shape, space.model_shape) for v in (offset, scale)) or (kind == "image" and scale.ndim):
+        raise ValueError(f"offset and scale of shapes {offset.shape} and {scale.shape} for data of shape {shape}")
+    return space
 
 
 def _broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:

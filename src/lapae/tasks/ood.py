@@ -152,14 +152,14 @@ def detect(model: Model, data: Data, outside: Mapping[str, Tensor | Batches], op
                 raise ConfigError(f"the set {name!r} is empty: there is nothing to detect")
             return {score: np.concatenate([block[score] for block in blocks]) for score in blocks[0]}
 
-        found = scores(inside, data.name)
+        found = scores(inside, data.space.name)
         found_outside = {name: scores(x, name) for name, x in outside.items()}
     bootstrap = {"n_bootstrap": options.bootstrap, "seed": options.seed}
     detections = {
         name: {score: detection(found[score], other[score], **bootstrap) for score in found}
         for name, other in found_outside.items()
     }
-    return OodResult(detections, found, found_outside, typical, data.name)
+    return OodResult(detections, found, found_outside, typical, data.space.name)
 
 
 def _scores(block: Prediction, typical: float, varying: Tensor | None) -> dict[str, np.ndarray]:

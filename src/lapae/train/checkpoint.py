@@ -22,7 +22,7 @@ from lapae.errors import RunError
 from lapae.methods.adam import Adam, Plateau, set_rate
 from lapae.runs import CHECKPOINT, NEXT, PREVIOUS, Run, read_tensor_file, tensor_file
 from lapae.runs.files import sync_folder, write_whole
-from lapae.train.distributed import copy_from_first, from_first, world_size
+from lapae.train.distributed import copy_from_first, from_first
 
 FORMAT = "lapae checkpoint 1"
 _SCHEDULE = ("best", "num_bad_epochs")
@@ -227,23 +227,18 @@ def load_state(method: nn.Module, state: Tensors, origin: str) -> None:
 
 
 def take_up(run: Run) -> Checkpoint | None:
-    """The checkpoint to continue from, under its own name again if a kill or a full disk came before the renames."""
-    checkpoint = load_checkpoint(run)
-    if checkpoint is not None and checkpoint.path == str(run / NEXT):
-        _put_in_place(run)
-    return checkpoint
+    """The checkpoint to continue from, on all processes as the first one reads it: which that is, it alone decides.
 
-
-def take_up_together(run: Run) -> Checkpoint | None:
-    """The same on all processes, as the first one reads it: which checkpoint that is, it alone decides."""
-    if world_size() == 1:
-        return take_up(run)
+    It is under its own name again if a kill or a full disk came before the renames.
+    """
     read: list[Checkpoint] = []
 
     def load() -> dict[str, Any] | None:
-        checkpoint = take_up(run)
+        checkpoint = load_checkpoint(run)
         if checkpoint is None:
             return None
+        if checkpoint.path == str(run / NEXT):
+            _put_in_place(run)
         read.append(checkpoint)
         shapes = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in checkpoint.tensors.items()}
         return {"metadata": checkpoint.metadata, "path": checkpoint.path, "shapes": shapes}
@@ -252,8 +247,10 @@ def take_up_together(run: Run) -> Checkpoint | None:
     if found is None:
         return None
     shapes = found.pop("shapes")
-    empty = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, (dtype, shape) in shapes.items()}
-    tensors = read[0].tensors if read else empty
+    if read:
+        tensors = read[0].tensors
+    else:
+        tensors = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, (dtype, shape) in shapes.items()}
     for name in shapes:
         copy_from_first(tensors[name])
     return Checkpoint(tensors, **found)

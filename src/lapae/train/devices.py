@@ -17,16 +17,12 @@ def choose_device(name: str) -> str:
 
 def own_device(name: str) -> str:
     """The same for one of the processes that torchrun started: each has a GPU of its own."""
+    import torch
+
     device = choose_device(name)
     if device == "cpu" or launched() == 1:
         return device
-    check_gpus(launched_on_node())
+    if launched_on_node() > torch.cuda.device_count():
+        counts = f"{launched_on_node()} processes, but {torch.cuda.device_count()} GPUs here"
+        raise ConfigError(f"{counts}: one GPU per process")
     return f"cuda:{place('LOCAL_RANK')}"
-
-
-def check_gpus(n_processes: int) -> None:
-    """ConfigError where a machine has more processes than GPUs."""
-    import torch
-
-    if n_processes > torch.cuda.device_count():
-        raise ConfigError(f"{n_processes} processes, but {torch.cuda.device_count()} GPUs here: one GPU per process")

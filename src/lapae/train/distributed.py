@@ -101,26 +101,26 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-class Sum:
-    """A sum over all processes that is under way: one all-reduce of one flat buffer. `wait` puts it in place."""
+def start_sum(tensors: Sequence[Tensor]) -> Wait:
+    """Begin to sum `tensors` over all processes, in place; the function that is returned waits for the sum.
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = list(tensors)
-        alone = len(self.tensors) == 1 and self.tensors[0].is_contiguous()
-        self.flat = self.tensors[0] if alone else torch.cat([tensor.reshape(-1) for tensor in self.tensors])
-        self.work: Any = dist.all_reduce(self.flat, async_op=True)
+    It is one all-reduce of one flat buffer.
+    """
+    if world_size() == 1:
+        return alone(tensors)
+    tensors = list(tensors)
+    in_place = len(tensors) == 1 and tensors[0].is_contiguous()
+    flat = tensors[0] if in_place else torch.cat([tensor.reshape(-1) for tensor in tensors])
+    work: Any = dist.all_reduce(flat, async_op=True)
 
-    def wait(self) -> None:
-        self.work.wait()
-        if self.flat is not self.tensors[0]:
-            parts = self.flat.split([tensor.numel() for tensor in self.tensors])
-            for tensor, part in zip(self.tensors, parts, strict=True):
+    def wait() -> None:
+        work.wait()
+        if not in_place:
+            parts = flat.split([tensor.numel() for tensor in tensors])
+            for tensor, part in zip(tensors, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
 
-
-def start_sum(tensors: Sequence[Tensor]) -> Wait:
-    """Begin to sum `tensors` over all processes, in place; the function that is returned waits for the sum."""
-    return Sum(tensors).wait if world_size() > 1 else alone(tensors)
+    return wait
 
 
 def total(tensor: Tensor) -> Tensor:
@@ -205,16 +205,8 @@ def receive(source: int) -> bytes:
 
 def lost_connection(error: Exception) -> bool:
     """Whether an error says that another process has gone away."""
-    signs = (
-        "Connection closed by peer",
-        "Connection reset",
-        "Broken pipe",
-        "Connection refused",
-        "NCCL",
-        "gloo",
-        "Gloo",
-    )
-    return launched() > 1 and any(sign in str(error) for sign in signs)
+    signs = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "nccl", "gloo")
+    return launched() > 1 and any(sign in str(error).lower() for sign in signs)
 
 
 def _broadcast(data: bytes) -> bytes:

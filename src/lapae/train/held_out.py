@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from lapae.methods import Method
+from lapae.data import Batches
+from lapae.methods import Draws, Method
+from lapae.models.threads import few_threads
 from lapae.train.distributed import stand_in, total
 
 SHRINK = 5.0
 """Data that the noise of all features counts for in that of one."""
+N_DRAWS = 10
+"""Networks drawn for the error under sampled networks."""
 LEAST = 1e-3
 """Noise of a feature, at least, as a share of that of all."""
 
-Data = Callable[[], Iterable[Tensor]]
+
+@torch.no_grad()
+def residuals(method: Method, x: Tensor, draws: Draws | None = None) -> Tensor:
+    """(S, B, *shape) of x (B, *shape) under S networks, or the point estimate alone; NaN where missing."""
+    draws = method.draw_mean() if draws is None else draws
+    output = draws.decode(draws.encode(x[None])).loc
+    return x - method.likelihood.mean(output.flatten(0, 1)).unflatten(0, output.shape[:2])
 
 
 @torch.no_grad()
-def residuals(method: Method, x: Tensor) -> Tensor:
-    """Of x (B, *shape) under the point estimate, NaN where missing."""
-    draws = method.draw_mean()
-    output = draws.decode(draws.encode(x[None])).loc[0]
-    return x - method.likelihood.mean(output)
-
-
-@torch.no_grad()
-def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: bool) -> tuple[float, float]:
+def set_noise(
+    method: Method, data: Iterable[Tensor], device: torch.device, *, per_feature: bool
+) -> tuple[float, float]:
     """Give the noise of `method` its maximum likelihood on held-out data, in closed form: the mean squared residual.
 
     Returns the squared residuals of the data, added up, and the number of their values.
@@ -40,9 +45,9 @@ def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: 
     """
     method.eval()
     sums: Tensor | None = None
-    for part in data():
+    for part in data:
         x = stand_in(part).to(device)
-        square = residuals(method, x).square()
+        square = residuals(method, x)[0].square()
         known = ~square.isnan() & bool(len(part))
         both = torch.stack([torch.where(known, square, 0.0).sum(0), known.to(square.dtype).sum(0)]).double()
         sums = both if sums is None else sums + both
@@ -61,25 +66,43 @@ def set_noise(method: Method, data: Data, device: torch.device, *, per_feature: 
 
 
 @torch.no_grad()
-def errors(method: Method, data: Data, device: torch.device) -> Tensor:
-    """Squared error of each held-out datum of this process under the point estimate, (n,) in 64 bits."""
+def errors(method: Method, data: Iterable[Tensor], device: torch.device, draws: Draws | None = None) -> Tensor:
+    """Squared error (n,) of each held-out datum of this process, in 64 bits: of the point estimate, or over draws."""
     method.eval()
-    parts = [residuals(method, x.to(device)).square().flatten(1).nansum(1).double().cpu() for x in data() if len(x)]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+    parts = [torch.empty(0, dtype=torch.float64)]
+    for x in data:
+        if len(x):
+            parts.append(residuals(method, x.to(device), draws).square().flatten(2).nansum(2).mean(0).double().cpu())
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def evaluate(method: Method, batches: Batches) -> dict[str, float]:
+    """Squared error per datum, summed over its elements, in model space, as the paper reports it.
+
+    "squared_error" is that of the point estimate; "squared_error_sampled", for a stochastic method, the average over
+    `N_DRAWS` sampled networks (the paper's "-log p").
+    """
+    with few_threads(method, batches.batch_size * N_DRAWS):
+        found = {"squared_error": mean(errors(method, batches.epoch(0), batches.device))}
+        if method.stochastic:
+            draws = method.draw(range(N_DRAWS))
+            found["squared_error_sampled"] = mean(errors(method, batches.epoch(0), batches.device, draws))
+    return found
 
 
 def mean(values: Tensor) -> float:
     """Of values (n,) over all processes."""
-    sums = total(torch.stack([values.sum(), torch.tensor(float(len(values)), dtype=values.dtype)]))
-    return float(sums[0] / sums[1].clamp_min(1))
+    whole, n = total(values.new_tensor([values.sum(), len(values)])).tolist()
+    return whole / max(n, 1)
 
 
 @torch.no_grad()
-def variance(data: Data, device: torch.device) -> float:
+def variance(data: Iterable[Tensor], device: torch.device) -> float:
     """Squared error per datum of the best constant, which is the mean of the data; missing values do not count."""
     sums: Tensor | None = None
     n_data = torch.zeros((), dtype=torch.float64)
-    for part in data():
+    for part in data:
         x = stand_in(part).to(device).double()
         known = ~x.isnan() & bool(len(part))
         x = torch.where(known, x, 0.0)
@@ -96,9 +119,8 @@ def variance(data: Data, device: torch.device) -> float:
 def is_better(after: Tensor, before: Tensor) -> bool:
     """Whether errors (n,) have fallen by more than one standard error of the difference, datum by datum."""
     gain = before - after
-    sums = total(torch.stack([gain.sum(), gain.square().sum(), torch.tensor(float(len(gain)), dtype=gain.dtype)]))
-    if sums[2] < 2:  # over all processes: one alone may have none
+    first, second, n = total(gain.new_tensor([gain.sum(), gain.square().sum(), len(gain)])).tolist()
+    if n < 2:  # over all processes: one alone may have none
         return True
-    mean = sums[0] / sums[2]
-    variance = (sums[1] / sums[2] - mean.square()).clamp_min(0)
-    return bool(mean > (variance / sums[2]).sqrt())
+    variance = max(second / n - (first / n) ** 2, 0.0)
+    return first / n > math.sqrt(variance / n)

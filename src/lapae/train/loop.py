@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lapae.config import TrainConfig
+from lapae.data import Batches
 from lapae.errors import DivergedError, ElsewhereError, RunError
 from lapae.methods import Method
 from lapae.methods.adam import Plateau
@@ -32,24 +33,6 @@ from lapae.train.history import append_history, write_history
 from lapae.train.precision import autocast
 from lapae.train.progress import Observer
 from lapae.train.step import LossSum, anneal, make_optimizer, make_step
-
-
-class EpochBatches(Protocol):
-    """What the loop asks of its data (`lapae.data.Batches` is it)."""
-
-    n_data: int
-
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        ...
-
-    def epoch(self, epoch: int = 0) -> Iterator[Tensor]:
-        """Batches (B, *shape) of an epoch, in an order that depends on nothing but the seed and the epoch."""
-        ...
-
-    def sizes(self) -> list[int]:
-        """Data in each of them, over all processes. Asked for where there are several."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -76,8 +59,8 @@ class TrainResult:
 
 def train(
     method: Method,
-    batches: EpochBatches,
-    valid: EpochBatches | None,
+    batches: Batches,
+    valid: Batches | None,
     options: TrainConfig,
     *,
     run: Run | None = None,
@@ -110,8 +93,9 @@ def train(
     rank, world_size = processes.rank(), processes.world_size()
     run, observers = (run, observers) if rank == 0 else (None, ())  # one process writes, and speaks
 
-    held_out = valid if valid is not None and valid.n_data else batches
-    spread, given = variance(lambda: held_out.epoch(0), device), None
+    valid = valid if valid is not None and valid.n_data else None
+    held_out = valid or batches
+    spread, given = variance(held_out.epoch(0), device), None
     stopped, keep = "nothing to train", False
     if any(parameter.requires_grad for parameter in method.parameters()):
         optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=rival is not None)
@@ -119,7 +103,7 @@ def train(
         begun = copy_state(method)
         if rival is not None:
             rival(method)
-        first = errors(method, lambda: held_out.epoch(0), device)
+        first = errors(method, held_out.epoch(0), device)
         method.load_state_dict(begun)
         given = mean(first) if rival is not None else None
         if resume is not None:
@@ -128,7 +112,7 @@ def train(
             if state.n_data != batches.n_data:
                 raise RunError(f"{resume.path} is of {state.n_data} training data, there are {batches.n_data} now")
         else:
-            set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
+            set_noise(method, held_out.epoch(0), device, per_feature=False)
         best = {k: v.to(device) for k, v in resume.best.items()} if resume is not None else copy_state(method)
         generator = torch.Generator(device)
         context = together(generator)
@@ -166,15 +150,14 @@ def train(
                 loss, n_finite = losses.read()
                 record: dict[str, Any] = {"epoch": epoch, "loss": loss}
 
-                square, n_values = set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
+                square, n_values = set_noise(method, held_out.epoch(0), device, per_feature=False)
                 record["error"] = square / max(n_values, 1)
                 if spread > 0:
                     record["explained"] = 1 - square / held_out.n_data / spread
-                if valid is not None and valid.n_data:
+                if valid is not None:
                     seed_all(numbers.seed, "valid", epoch, **noise)
-                    record |= {
-                        f"valid_{k}": v for k, v in validate(method, valid, context, device, numbers.precision).items()
-                    }
+                    found = validate(method, valid, context, device, numbers.precision)
+                    record |= {f"valid_{name}": value for name, value in found.items()}
                 record = from_first(record.copy)  # what is decided by it is decided alike everywhere
                 loss, steering = record["loss"], record.get("valid_loss", record["loss"])
                 if not math.isfinite(loss) or not math.isfinite(steering):
@@ -210,7 +193,7 @@ def train(
                 observer.close()
         stopped = state.stop_reason(numbers.epochs, numbers.patience) or stopped
         method.load_state_dict(best)
-        after = errors(method, lambda: held_out.epoch(0), device)
+        after = errors(method, held_out.epoch(0), device)
         reached = mean(after)
         if reached > max(spread, mean(first)):  # it has diverged to a finite number
             method.load_state_dict(begun)
@@ -225,12 +208,12 @@ def train(
             kept = {name: value for name, value in begun.items() if name in dict(method.named_parameters())}
             method.load_state_dict({**best, **kept})  # with the posterior that training has found
             state.best_epoch, keep = 0, True
-    set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
+    set_noise(method, held_out.epoch(0), device, per_feature=True)
 
     method.eval()
     seed_all(numbers.seed, "finish", rank=rank)
     finish = method.finish(lambda: batches.epoch(0), batches.n_data, together())
-    error = mean(errors(method, lambda: held_out.epoch(0), device))
+    error = mean(errors(method, held_out.epoch(0), device))
     explained, before = (1 - e / spread if spread > 0 and e is not None else None for e in (error, given))
     if explained is not None and explained <= 0 and rank == 0:
         warnings.warn(
@@ -242,7 +225,7 @@ def train(
 
 
 @torch.no_grad()
-def validate(method: Method, valid: EpochBatches, step: Step, device: torch.device, precision: str) -> dict[str, float]:
+def validate(method: Method, valid: Batches, step: Step, device: torch.device, precision: str) -> dict[str, float]:
     """Means over the validation data of what `Method.validate` sums."""
     method.eval()
     sums: dict[str, Tensor] = {}
@@ -250,8 +233,7 @@ def validate(method: Method, valid: EpochBatches, step: Step, device: torch.devi
         with autocast(precision, device):
             batch = method.validate(stand_in(x).to(device), step)
         for name, value in batch.items():
-            value = value.detach().double() * bool(len(x))
-            sums[name] = sums[name] + value if name in sums else value
+            sums[name] = sums.get(name, torch.zeros_like(value)) + value.double() * bool(len(x))
     # One reduction and one read for all of them.
     values = total(torch.stack([*sums.values()])).tolist()
     return {name: value / valid.n_data for name, value in zip(sums, values, strict=True)}

@@ -1,41 +1,33 @@
-"""Who watches training: a progress bar on a terminal, plain lines elsewhere, TensorBoard on request.
-
-All have the same few methods, so that the loop tells each of them the same things.
-"""
+"""Who watches training: a progress bar on a terminal, plain lines elsewhere, TensorBoard on request."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from lapae.errors import ConfigError
 
 Record = dict[str, Any]
 
 
-class Observer(Protocol):
-    """What the loop tells its observers."""
+class Observer:
+    """What the loop tells its observers; each takes what it has a use for."""
 
     def say(self, text: str) -> None:
         """What was understood and chosen, before training; what came of it, after."""
-        ...
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
         """Training goes on after `epoch` epochs, to `epochs` at most, each of `n_batches` steps."""
-        ...
 
     def step(self) -> None:
         """A step was queued."""
-        ...
 
     def epoch(self, record: Record) -> None:
         """An epoch is over."""
-        ...
 
     def close(self) -> None:
         """Training is over, well or not."""
-        ...
 
 
 def describe(record: Record) -> str:
@@ -54,7 +46,7 @@ def _explained(share: float) -> str:
     return f"explained {100 * share:.1f} %" if share > 0 else "explained nothing"
 
 
-class Lines:
+class Lines(Observer):
     """One line per epoch."""
 
     def __init__(self, file: TextIO) -> None:
@@ -67,21 +59,15 @@ class Lines:
         """Remember what the time left depends on."""
         self.first, self.epochs, self.began = epoch, epochs, time.monotonic()
 
-    def step(self) -> None:
-        """Nothing: steps are too many for lines."""
-
     def epoch(self, record: Record) -> None:
         """Print the epoch with the time left until the last one."""
         done = record["epoch"] - self.first
         left = (time.monotonic() - self.began) / max(done, 1) * (self.epochs - record["epoch"])
         times = f"{record['seconds']:.1f} s, at most {left:.0f} s left"
-        print(f"epoch {record['epoch']}/{self.epochs}  {describe(record)}  {times}", file=self.file, flush=True)
-
-    def close(self) -> None:
-        """Nothing to put away."""
+        self.say(f"epoch {record['epoch']}/{self.epochs}  {describe(record)}  {times}")
 
 
-class Bar:
+class Bar(Observer):
     """A rich progress bar over all steps, the last epoch's numbers on held-out data beside it."""
 
     REFRESH = 0.1
@@ -123,7 +109,7 @@ class Bar:
         self.bar.stop()
 
 
-class TensorBoard:
+class TensorBoard(Observer):
     """Every number of an epoch as a TensorBoard scalar."""
 
     def __init__(self, folder: Path) -> None:
@@ -133,15 +119,9 @@ class TensorBoard:
             raise ConfigError("tensorboard is not installed: pip install 'lapae[tensorboard]'") from error
         self.folder, self.writer_class = folder, SummaryWriter
 
-    def say(self, text: str) -> None:
-        """Nothing: scalars alone."""
-
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
         """Open the event file; what came after `epoch` in an earlier one is void."""
         self.writer = self.writer_class(str(self.folder), purge_step=epoch + 1)
-
-    def step(self) -> None:
-        """Nothing: the loss is on the device until the epoch is over."""
 
     def epoch(self, record: Record) -> None:
         for name, value in record.items():

@@ -11,6 +11,7 @@ import numpy as np
 
 from lapae.config import Config
 from lapae.data import Data
+from lapae.data.source import even
 from lapae.errors import ConfigError, RunError
 from lapae.runs import CHECKPOINT, CONFIG, NEXT, PREVIOUS, Run
 from lapae.runs.toml import config_from_dict, config_to_dict, read_config
@@ -63,7 +64,7 @@ def _says(path: Path, config: Config) -> bool:
 def data_digest(x: Source) -> str:
     """SHA-256 of data, of at most a megabyte of them: rows evenly from all."""
     row = max(1, math.prod(x.shape[1:]) * x.dtype.itemsize)
-    index = np.unique(np.linspace(0, len(x) - 1, min(len(x), max(1, SAMPLED_BYTES // row))).round().astype(int))
+    index = even(len(x), max(1, SAMPLED_BYTES // row))
     found = hashlib.sha256(f"{x.dtype.str} {tuple(x.shape)}".encode())
     found.update(np.ascontiguousarray(x[index]).tobytes())
     return found.hexdigest()
