@@ -134,7 +134,7 @@ def test_the_loop_takes_that_step():
     """Two epochs of a batch each against Adam and the rule by hand."""
     method, expected = make(hessian="exact"), make(hessian="exact")
     options = TrainConfig(epochs=2, learning_rate=0.01, device="cpu", batch_size=16)
-    train(method, OneBatch(), None, options)
+    train(method, OneBatch(), None, options)  # pyright: ignore[reportArgumentType]
     adam = torch.optim.Adam(expected.network.parameters(), 0.01)
     for epoch in (1, 2):
         generator = torch.Generator()
