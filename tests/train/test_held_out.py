@@ -26,8 +26,8 @@ def config(method="ae", **options) -> Config:
 def test_variance_is_the_error_of_the_mean():
     x = torch.tensor([[1.0, 2.0], [3.0, math.nan], [5.0, 6.0]])
     parts = [x[:2], x[2:], x[:0]]
-    assert variance(parts, CPU) == pytest.approx((4 + 0 + 4 + 4 + 4) / 3)
-    assert variance([], CPU) == 0
+    assert variance(parts, 3, CPU) == pytest.approx((4 + 0 + 4 + 4 + 4) / 3)
+    assert variance([], 0, CPU) == 0
     assert mean(torch.tensor([1.0, 2.0, 6.0]).double()) == 3
 
 

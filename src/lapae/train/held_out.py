@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -44,16 +44,10 @@ def set_noise(
         per_feature: one number per feature, where `sigma` has room for that, or one for all.
     """
     method.eval()
-    sums: Tensor | None = None
-    for part in data:
-        x = stand_in(part).to(device)
-        square = residuals(method, x)[0].square()
-        known = ~square.isnan() & bool(len(part))
-        both = torch.stack([torch.where(known, square, 0.0).sum(0), known.to(square.dtype).sum(0)]).double()
-        sums = both if sums is None else sums + both
+    sums = _sums(data, device, lambda x: residuals(method, x).square())
     if sums is None:
         return 0.0, 0.0
-    square, count = total(sums)
+    square, count = sums
     found = float(square.sum()), float(count.sum())
     if method.sigma is None:
         return found
@@ -98,22 +92,27 @@ def mean(values: Tensor) -> float:
 
 
 @torch.no_grad()
-def variance(data: Iterable[Tensor], device: torch.device) -> float:
+def variance(data: Iterable[Tensor], n_data: int, device: torch.device) -> float:
     """Squared error per datum of the best constant, which is the mean of the data; missing values do not count."""
-    sums: Tensor | None = None
-    n_data = torch.zeros((), dtype=torch.float64)
-    for part in data:
-        x = stand_in(part).to(device).double()
-        known = ~x.isnan() & bool(len(part))
-        x = torch.where(known, x, 0.0)
-        three = torch.stack([x.sum(0), x.square().sum(0), known.double().sum(0)])
-        sums = three if sums is None else sums + three
-        n_data += len(part)
+    sums = _sums(data, device, lambda x: torch.stack([x.double(), x.double().square()]))
     if sums is None:
         return 0.0
-    first, second, count = total(sums)
-    around = (second - first.square() / count.clamp_min(1)).clamp_min(0)
-    return float(around.sum().cpu() / total(n_data).clamp_min(1))
+    first, second, count = sums
+    return float((second - first.square() / count.clamp_min(1)).clamp_min(0).sum()) / n_data
+
+
+def _sums(data: Iterable[Tensor], device: torch.device, terms: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """Of held-out data x (B, *shape), over all processes: the sums of `terms(x)` (k, B, *shape), and of what is known.
+
+    (k + 1, *shape) in 64 bits; None without data.
+    """
+    sums: Tensor | None = None
+    for part in data:
+        found = terms(stand_in(part).to(device))
+        known = ~found[0].isnan() & bool(len(part))
+        every = torch.stack([*torch.where(known, found, 0.0).sum(1), known.to(found.dtype).sum(0)]).double()
+        sums = every if sums is None else sums + every
+    return None if sums is None else total(sums)
 
 
 def is_better(after: Tensor, before: Tensor) -> bool:

@@ -95,7 +95,7 @@ def train(
 
     valid = valid if valid is not None and valid.n_data else None
     held_out = valid or batches
-    spread, given = variance(held_out.epoch(0), device), None
+    spread, given = variance(held_out.epoch(0), held_out.n_data, device), None
     stopped, keep = "nothing to train", False
     if any(parameter.requires_grad for parameter in method.parameters()):
         optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=rival is not None)
