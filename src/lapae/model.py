@@ -209,7 +209,13 @@ class Model(Hidden):
         return predict(self.method, x, want=want, **self._how | how)
 
     def blocks(self, x: Inputs, want: tuple[Quantity, ...] = BOTH, **how: Any) -> Iterator[Prediction]:
-        """As `predict`, a block of data at a time, for what is reduced right away."""
+        """As `predict`, a block of data at a time, for what is reduced right away.
+
+        Args:
+            x: data (n, *model_shape) in the model's space, or batches of them.
+            want: what to compute.
+            how: in which way, as in `predict`.
+        """
         return predict_blocks(self.method, x, want=want, **self._how | how)
 
     @property
