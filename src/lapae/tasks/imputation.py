@@ -220,4 +220,4 @@ def filled(model: Model, filling: Filling, x: Tensor, options: ImputationOptions
     assert guess is not None
     samples = filling.draw(model.predict(x), x, options.modes, options.seed, held=True)
     var = samples.var(0) if len(samples) > 1 else torch.zeros_like(guess)
-    return Imputation(samples, torch.where(x.isnan(), guess, x), var, torch.zeros_like(var), samples)
+    return Imputation(samples, torch.where(x.isnan(), guess, x), var, samples)
