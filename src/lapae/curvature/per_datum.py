@@ -27,7 +27,7 @@ from lapae.curvature.call import Work, tensor_of
 from lapae.curvature.memory import is_out_of_memory
 from lapae.curvature.rules.base import Leaf, Params
 from lapae.curvature.stateless import functional_call
-from lapae.curvature.watch import Cut, Use, Watch
+from lapae.curvature.watch import Use, Watch, cutting
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,13 @@ def per_datum(task: Work, cut: str | None = None) -> PerDatum:
     values = {name: value.detach() for name, value in task.weights.items()}
     wanted = {name: values[name] for name in task.wanted}
     first = Watch({id(value): name for name, value in wanted.items()}, wanted)
-    with torch.no_grad(), first, Cut(module, cut) as at:  # what is called, and the shapes
+    with torch.no_grad(), first, cutting(module, cut) as codes:  # what is called, and the shapes
         output = tensor_of(functional_call(module, values, (task.x[:1],)))
     if output.ndim == 0 or len(output) != 1:
         raise ValueError(
             f"the module gives {tuple(output.shape)} for one datum: its first axis must be that of the data"
         )
-    if cut is not None and at.code is None:
+    if cut is not None and not codes:
         raise ValueError(f"bottleneck={cut!r} is not called: its output is not the code")
 
     def zeros(like: Tensor) -> Tensor:
@@ -156,15 +156,15 @@ def per_datum(task: Work, cut: str | None = None) -> PerDatum:
 
     probes = [zeros(y) for y in first.outputs]
     copies = {name: value.expand(n_data, *value.shape).requires_grad_() for name, value in wanted.items()}
-    start = zeros(output.new_zeros(()) if at.code is None else at.code)
+    start = zeros(codes[0] if codes else output.new_zeros(()))
 
     def of_datum(x: Tensor, probes: list[Tensor], copies: Params, start: Tensor) -> tuple[Any, ...]:
         watch = Watch({id(copy): name for name, copy in copies.items()}, wanted, probes)
-        with watch, Cut(module, cut, start) as at:
+        with watch, cutting(module, cut, start) as codes:
             output = tensor_of(functional_call(module, {**values, **copies}, (x[None],)))
         if watch.met != first.met:
             raise IrregularError("the module calls other layers for other data")
-        return output[0], output.new_zeros(()) if at.code is None else at.code, watch.inputs
+        return output[0], codes[0] if codes else output.new_zeros(()), watch.inputs
 
     # fused attention can neither be mapped nor differentiated twice
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
@@ -117,39 +117,33 @@ def _convolution(kind: Any, weight: Tensor, given: dict[str, Any], transposed: b
     return kind(*channels, tuple(weight.shape[2:]), bias=given.get("bias") is not None, device="meta", **options)
 
 
-class Cut:
-    """While it is entered, what a module in the network gives is kept, and the rest goes on from it anew.
+@contextmanager
+def cutting(module: nn.Module, name: str | None, start: Tensor | None = None) -> Iterator[list[Tensor]]:
+    """While it is entered, what a module in the network gives is kept in the list, and the rest goes on from it anew.
 
     With `start` the rest sees the code apart from its graph, plus `start`. Without a name nothing is cut.
     """
+    code: list[Tensor] = []
 
-    def __init__(self, module: nn.Module, name: str | None, start: Tensor | None = None) -> None:
-        self.start, self.code = start, None
-        self._hook = None
-        self._at = None if name is None else _submodule(module, name)
-        self._name = name
-
-    def __enter__(self) -> Cut:
-        if self._at is not None:
-            self._hook = self._at.register_forward_hook(self._take)
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-
-    def _take(self, module: nn.Module, args: Any, output: Any) -> Any:
-        if self.code is not None:
-            raise ValueError(f"bottleneck={self._name!r} is called more than once: its output is not the code")
-        self.code = tensor_of(output)
-        if self.start is None:
+    def take(_: nn.Module, args: Any, output: Any) -> Any:
+        if code:
+            raise ValueError(f"bottleneck={name!r} is called more than once: its output is not the code")
+        code.append(tensor_of(output))
+        if start is None:
             return None
-        again = self.code.detach() + self.start
+        again = code[0].detach() + start
         if isinstance(output, Tensor):
             return again
         if isinstance(output, tuple | list):
             return (again, *output[1:])
-        raise ValueError(f"bottleneck={self._name!r} gives a {type(output).__name__}: name a layer that gives a tensor")
+        raise ValueError(f"bottleneck={name!r} gives a {type(output).__name__}: name a layer that gives a tensor")
+
+    hook = None if name is None else _submodule(module, name).register_forward_hook(take)
+    try:
+        yield code
+    finally:
+        if hook is not None:
+            hook.remove()
 
 
 def _submodule(module: nn.Module, name: str) -> nn.Module:

@@ -52,9 +52,6 @@ def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: b
         fields["squared_error"] = error + var.flatten(1).sum(1)
         if likelihood.free_variance:
             fields["log_likelihood"] = likelihood.with_variance(var + noise).log_prob(mean, x)
-            observed = (~x.isnan()).to(var.dtype)
-            spread = 0.5 * (observed * var / noise).flatten(1).sum(1)
-            fields["mean_log_likelihood"] = likelihood.log_prob(mean, x) - spread
         else:
-            fields["log_likelihood"] = fields["mean_log_likelihood"] = likelihood.log_prob(found.output, x)
+            fields["log_likelihood"] = likelihood.log_prob(found.output, x)
     return Prediction(n_draws=1, **{k: v.cpu() for k, v in fields.items()})  # pyright: ignore[reportArgumentType]

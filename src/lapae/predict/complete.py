@@ -18,7 +18,7 @@ from torch import Tensor
 from lapae.methods.base import Draws, Method
 from lapae.predict.mc import draw_seeds, evaluating
 from lapae.predict.prediction import Progress
-from lapae.predict.statistics import Moments, expected
+from lapae.predict.statistics import expected
 
 NOISE = 0.15
 """Deviation of the filling noise as a share of the range of the data: the authors scale normal noise to that range,
@@ -35,8 +35,6 @@ class Imputation:
     """(N, *shape): mean over modes."""
     var: Tensor
     """(N, *shape): variance over modes, unbiased; zero where observed."""
-    within: Tensor
-    """(N, *shape): variance over networks within a mode, a mean over modes; zero for plain iteration."""
     reconstructions: Tensor
     """(M, N, *shape): what the networks say, the observed part too (`samples` has the observed values there)."""
 
@@ -110,7 +108,7 @@ class _Chain:
     def __init__(self, x: Tensor, known: Tensor, start: Tensor) -> None:
         self.x, self.known = x, known
         self.raw = self.state = self._paste(start)
-        self.refined = Moments()
+        self.n, self.total = 0, torch.zeros_like(self.state)
 
     def explore(self, method: Method, draws: Draws) -> None:
         self.raw = _reconstruct(method, draws, self.state)
@@ -119,14 +117,13 @@ class _Chain:
     def refine(self, method: Method, draws: Draws) -> None:
         """One network for all modes, averaged with the others."""
         flat = _reconstruct(method, draws, self.state.flatten(0, 1)[None])
-        self.refined.add(flat.unflatten(1, self.state.shape[:2]))
+        self.total += flat[0].unflatten(0, self.state.shape[:2])
+        self.n += 1
 
-    def finish(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples and reconstructions (M, B, *shape), and the variance within modes (B, *shape)."""
-        raw, within = self.raw, torch.zeros_like(self.raw)
-        if self.refined.n:
-            raw, within = self.refined.mean, self.refined.variance
-        return self._paste(raw), raw, within.mean(0).masked_fill(self.known, 0)
+    def finish(self) -> tuple[Tensor, Tensor]:
+        """Samples and reconstructions (M, B, *shape)."""
+        raw = self.total / self.n if self.n else self.raw
+        return self._paste(raw), raw
 
     def _paste(self, values: Tensor) -> Tensor:
         return torch.where(self.known, self.x, values)
@@ -144,10 +141,10 @@ def noise_like(x: Tensor, value_range: tuple[float, float], seed: int) -> Tensor
 
 
 def _collect(batches: list[_Chain]) -> Imputation:
-    samples, raw, within = zip(*([part.cpu() for part in batch.finish()] for batch in batches), strict=True)
+    samples, raw = zip(*([part.cpu() for part in batch.finish()] for batch in batches), strict=True)
     joined = torch.cat(samples, 1)
     known = torch.cat([batch.known.cpu() for batch in batches])
     var = joined.var(0) if len(joined) > 1 else torch.zeros_like(joined[0])
     # no rounding where observed
     mean, var = torch.where(known, joined[0], joined.mean(0)), var.masked_fill(known, 0)
-    return Imputation(joined, mean, var, torch.cat(within), torch.cat(raw, 1))
+    return Imputation(joined, mean, var, torch.cat(raw, 1))

@@ -57,8 +57,6 @@ class Prediction:
     """Whether `x_noise` was learned by the method."""
     log_likelihood: Tensor = NOT_ASKED
     """(N,), "density": log of the mean over networks of p(x | network)."""
-    mean_log_likelihood: Tensor = NOT_ASKED
-    """(N,), "density": mean over networks of log p(x | network)."""
     squared_error: Tensor = NOT_ASKED
     """(N,), "error": squared error summed over features, a mean over networks (the paper's "-log p")."""
     squared_error_of_mean: Tensor = NOT_ASKED

@@ -21,7 +21,7 @@ FIELDS: dict[Quantity, tuple[str, ...]] = {
     "codes": ("z_mean", "z_var"),
     "covariance": ("z_cov",),
     "outputs": ("x_mean", "x_var", "x_noise"),
-    "density": ("log_likelihood", "mean_log_likelihood"),
+    "density": ("log_likelihood",),
     "error": ("squared_error", "squared_error_of_mean"),
 }
 

@@ -58,7 +58,6 @@ class Statistics:
         self.noise = x.new_zeros(())
         self.learned = False
         self.log_sum = x.new_full((len(x),), -math.inf)
-        self.log_total = x.new_zeros(len(x))
         self.error = x.new_zeros(len(x))
         self.n = 0
 
@@ -75,7 +74,6 @@ class Statistics:
         if "density" in self.want:
             terms = log_prob(self.likelihood, output, self.x)
             self.log_sum = torch.logaddexp(self.log_sum, terms.logsumexp(0))
-            self.log_total += terms.sum(0)
         if {"outputs", "error"} & self.want:
             mean = expected(self.likelihood, output)
             if "error" in self.want:
@@ -99,7 +97,6 @@ class Statistics:
             out |= {"x_mean": self.outputs.mean, "x_var": self.outputs.variance, "x_noise": self.noise / self.n}
         if "density" in self.want:
             out["log_likelihood"] = self.log_sum - math.log(self.n)
-            out["mean_log_likelihood"] = self.log_total / self.n
         if "error" in self.want:
             out["squared_error"] = self.error / self.n
             if "outputs" in self.want:

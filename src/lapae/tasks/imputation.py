@@ -184,4 +184,4 @@ def completed(model: Model, x: Tensor, observed: Tensor, options: ImputationOpti
     guess = model.complete(x, held=True).x_mean
     samples = model.filling.draw(model.predict(x), x, options.modes, options.seed, held=True)
     var = samples.var(0) if len(samples) > 1 else torch.zeros_like(guess)
-    return Imputation(samples, torch.where(x.isnan(), guess, x), var, torch.zeros_like(var), samples)
+    return Imputation(samples, torch.where(x.isnan(), guess, x), var, samples)

@@ -127,21 +127,14 @@ class Upsample(LinearMap):
     def _matrix(self, layer: Any, n_in: int, n_out: int, which: int, like: Tensor) -> Tensor:
         """(n_out, n_in): interpolation along one dimension."""
         eye = torch.eye(n_in, dtype=like.dtype, device=like.device)[None]
-        mode = "bicubic" if layer.mode == "bicubic" else "linear"
-        scale = layer.scale_factor
-        scale = scale[which] if isinstance(scale, tuple) else scale
-        options: dict[str, Any] = {"mode": mode, "align_corners": layer.align_corners}
-        if scale is not None and layer.recompute_scale_factor is not True:
-            options["scale_factor"] = scale
-        else:
-            options["size"] = n_out
-        if mode == "bicubic":  # only defined for images: the second dimension stays as it is
-            if "size" in options:
-                options["size"] = (n_out, n_in)
-            else:
-                options["scale_factor"] = (scale, 1.0)
-            return F.interpolate(eye[None], **options)[0, 0]
-        return F.interpolate(eye, **options)[0].T
+        scale = layer.scale_factor[which] if isinstance(layer.scale_factor, tuple) else layer.scale_factor
+        by_scale = scale is not None and layer.recompute_scale_factor is not True
+        options: dict[str, Any] = {"scale_factor": scale} if by_scale else {"size": n_out}
+        if layer.mode != "bicubic":
+            return F.interpolate(eye, mode="linear", align_corners=layer.align_corners, **options)[0].T
+        # only defined for images: the second dimension stays as it is
+        options = {"scale_factor": (scale, 1.0)} if by_scale else {"size": (n_out, n_in)}
+        return F.interpolate(eye[None], mode="bicubic", align_corners=layer.align_corners, **options)[0, 0]
 
 
 def _copies(x: Tensor, factors: list[int]) -> Tensor:
