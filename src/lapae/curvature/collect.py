@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lapae.curvature.extract import dense_diagonal, input_factor, linear_block, output_rows, rows_diagonal
 from lapae.curvature.forms import Rows
@@ -113,6 +113,23 @@ class Kronecker:
     def block(self) -> Tensor:
         """The (out·in, out·in) matrix that the factors stand for."""
         return self.g if self.a is None else torch.kron(self.g, self.a / self.n)
+
+
+def factored(module: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
+    """Names of the parameters that have Kronecker factors, and of those among them that stand transposed.
+
+    They are the weights of linear layers and of convolutions that are one matrix, without groups. The linear layer in
+    torch's attention is not called: its weight is handed on, and has none.
+    """
+    inside = {m for a in module.modules() if isinstance(a, nn.MultiheadAttention) for m in a.modules()}
+    layers = {
+        f"{name}.weight".removeprefix("."): layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd) and layer not in inside
+        if getattr(layer, "groups", 1) == 1
+    }
+    transposed = nn.modules.conv._ConvTransposeNd
+    return frozenset(layers), frozenset(name for name, layer in layers.items() if isinstance(layer, transposed))
 
 
 class CollectFactors(Collect):

@@ -104,11 +104,10 @@ def _plain(params: dict[str, Any]) -> dict[str, Any]:
     if out["network"] is not None and not isinstance(out["network"], str):
         out["network"] = OWN
     which = out["likelihood"]
-    if isinstance(which, Gaussian) and isinstance(which.sigma, float):
-        out["likelihood"] = {"sigma": which.sigma}
-    elif not isinstance(which, str):
-        name = type(which).name
-        out["likelihood"] = name if name in ("bernoulli", "categorical") else OWN
+    if not isinstance(which, str):
+        sigma = getattr(which, "sigma", None)
+        known = {"gaussian": {"sigma": sigma} if isinstance(sigma, float) else OWN}
+        out["likelihood"] = (known | {name: name for name in ("bernoulli", "categorical")}).get(which.name, OWN)
     if not isinstance(out["random_state"], int):
         out["random_state"] = None  # a generator's state is not kept; the seed that came of it is
     return out

@@ -16,6 +16,7 @@ from lapae.config.fields import check
 from lapae.config.methods import LaplaceOptions
 from lapae.curvature import Call, Forward, call, record
 from lapae.curvature.call import checked
+from lapae.curvature.collect import factored
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.stateless import Stateless
@@ -165,18 +166,14 @@ def make_precision(network: nn.Module, hessian: str, prior_precision: float, tem
     shapes = {name: p.shape for name, p in network.named_parameters()}
     form = HESSIANS.find(hessian).form
     if form == "kron":
-        transposed = frozenset(
-            f"{name}.weight".removeprefix(".")
-            for name, layer in network.named_modules()
-            if isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
-        )
-        inside = {m for a in network.modules() if isinstance(a, nn.MultiheadAttention) for m in a.modules()}
-        matrices = {  # the linear layer in torch's attention is not called: its weight is handed on
-            f"{name}.weight".removeprefix(".")
-            for name, layer in network.named_modules()
-            if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd) and layer not in inside
-            if getattr(layer, "groups", 1) == 1  # else it is several matrices
-        }
+        matrices, transposed = factored(network)
         return KronPrecision(shapes, prior_precision, temperature, transposed, frozenset(shapes) - matrices)
     kind = BlockPrecision if form == "block" else DiagonalPrecision
     return kind(shapes, prior_precision, temperature)
+
+
+def with_posterior(method: Method, what: str) -> Laplace:
+    """The method, which must have a posterior over its weights: ValueError that says `what` needs one."""
+    if isinstance(method, Laplace):
+        return method
+    raise ValueError(f"{what} needs a posterior over weights (online, posthoc), got {type(method).__name__}; use mc")

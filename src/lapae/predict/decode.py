@@ -14,7 +14,7 @@ from torch import Tensor
 from lapae.curvature.call import Call
 from lapae.curvature.forward import record
 from lapae.methods.base import Draws, Method
-from lapae.methods.laplace import Laplace
+from lapae.methods.laplace import with_posterior
 from lapae.predict.closed_form import weight_variances
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.moments import push
@@ -77,13 +77,12 @@ def _sampled(method: Method, batches: Sequence[Tensor], n_samples: int, seed: in
 
 def _one_pass(method: Method, batches: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Mean and variance of each batch by `moments`."""
-    if not isinstance(method, Laplace):
-        raise ValueError(f"one pass needs a posterior over weights (online, posthoc), got {type(method).__name__}")
-    likelihood, variances = method.likelihood, under("decoder", weight_variances(method))
+    laplace, likelihood = with_posterior(method, "one pass"), method.likelihood
+    variances = under("decoder", weight_variances(laplace))
     found = []
     for batch in batches:
-        with method.unfrozen():
-            tape = record(method.network.decoder, batch)
+        with laplace.unfrozen():
+            tape = record(laplace.network.decoder, batch)
         if isinstance(tape, Call):
             raise ValueError("one pass needs layers that all have a rule: draw networks instead")
         var = push(tape.nodes, None, variances)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lapae.curvature.memory import within_memory
 from lapae.methods.base import Method
-from lapae.methods.laplace import Laplace
+from lapae.methods.laplace import with_posterior
 from lapae.predict import mc
 from lapae.predict.closed_form import to_prediction
 from lapae.predict.linearized import linearized
@@ -79,11 +79,7 @@ def predict_blocks(
         how: dict[str, Any] = {"draws_at_once": draws_at_once, "progress": progress}
         yield from mc.predict_blocks(method, x, n_samples=n_samples, seed=seed, want=want, batch_size=batch_size, **how)
         return
-    if not isinstance(method, Laplace):
-        raise ValueError(
-            f"the {predictive} predictive needs a posterior over weights (online, posthoc), "
-            f"got {type(method).__name__}; use mc"
-        )
+    laplace = with_posterior(method, f"the {predictive} predictive")
     check_quantities(want)
     weight = next(method.parameters())
     decodes = bool({"outputs", "density", "error"} & set(want))
@@ -92,7 +88,7 @@ def predict_blocks(
     def closed_form(part: Tensor) -> Prediction:
         part = part.to(weight.device, weight.dtype)
         with mc.evaluating(method, len(part)):
-            found = moments(method, part) if predictive == "moments" else linearized(method, part, outputs=decodes)
+            found = moments(laplace, part) if predictive == "moments" else linearized(laplace, part, outputs=decodes)
             whole = to_prediction(method.likelihood, part, found, delta=predictive == "moments")
         return Prediction(n_draws=1, **{name: getattr(whole, name) for name in wanted})
 
