@@ -143,7 +143,11 @@ def test_a_series_whose_channels_have_names(tmp_path):
     data = Data.of(pd.DataFrame(steps, columns=["heat", "load"]), window=8)
     run, model = trained(data, tmp_path)
     write_report(run, model, data, QUICK)
-    assert "heat, step" in (run / REPORT).read_text("utf-8")
+    page = (run / REPORT).read_text("utf-8")
+    assert "heat, step" in page
+    assert "the range of its data: heat, load" in page
+    assert payload(page)["view"]["channels"] == ["heat", "load"]
+    assert "channel 0" not in page.replace("reconstruction, channel 0", "")
 
 
 @pytest.mark.parametrize(("n_channels", "shown"), [(2, 2), (9, 6)])
@@ -158,14 +162,15 @@ def test_a_window_is_shown_a_strip_a_channel(tmp_path, n_channels, shown):
     run, model = trained(data, tmp_path)
     z = torch.from_numpy(space.convert(x.astype(np.float32)))
     display = choose_display(model, z, encode_mean(model.method, z).numpy())
-    assert (display.kind, display.channels) == ("lines", tuple(range(shown)))
+    channels = [f"channel {c}" for c in range(shown)]
+    assert (display.kind, display.channels) == ("lines", tuple(channels))
     flat = one.reshape(-1)[display.features].reshape(shown, -1)
     np.testing.assert_array_equal(flat, one.T[:shown])
     of = display.ranges[display.features]
     assert of[0].tolist() == of[6].tolist() != of[7].tolist()
     write_report(run, model, data, QUICK)
     page = (run / REPORT).read_text("utf-8")
-    assert payload(page)["view"]["channels"] == list(range(shown))
+    assert payload(page)["view"]["channels"] == channels
     assert f'aria-label="input and reconstruction, channel {shown - 1}"' in page
     assert ("(the first 6 of 9)" in page) == (n_channels == 9)
 

@@ -33,8 +33,8 @@ class Display:
     """(F, 2): low and high of the data, in their units."""
     features: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
     """Those of the F values that bars and lines show."""
-    channels: tuple[int, ...] = ()
-    """Of a window of a time series (T, channels): those shown, one strip each. `features` go strip by strip."""
+    channels: tuple[str, ...] = ()
+    """Names of the channels of a window (T, channels) that are shown, one strip each: `features` go strip by strip."""
     columns: tuple[Column, ...] | None = None
     """(F,): of a table whose columns have names and kinds."""
 
@@ -99,6 +99,11 @@ class Display:
         return [slice(start, start + each) for start in range(0, len(self.features), max(each, 1))]
 
 
+def channel_names(space: Space) -> tuple[str, ...]:
+    """Of all channels of a series, which may have none of their own."""
+    return space.names or tuple(f"channel {c}" for c in range(space.shape[-1]))
+
+
 def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
     """Images as such; columns as bars; windows and long arrays as lines.
 
@@ -112,16 +117,16 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
         return Display("image")
     flat = in_units(model, x)
     n = flat.shape[1]
-    channels: tuple[int, ...] = ()
+    channels: tuple[str, ...] = ()
     names = space.names or tuple(f"{'column' if space.kind == 'table' else 'value'} {i}" for i in range(n))
     known = np.where(np.isnan(flat).all(0), 0.0, flat)  # a feature without any value has no range
     ranges = np.nanpercentile(known, [0.5, 99.5], axis=0).T
     if len(space.shape) == 2 and space.shape[0] > 2:  # a channel's values lie apart, by the number of channels
         steps, stride = space.shape
-        channels = tuple(range(min(stride, MOST_STRIPS)))
+        of = channel_names(space)
+        channels = of[:MOST_STRIPS]
         along = _evenly(steps, MOST_POINTS // len(channels))
-        kind, index = "lines", np.concatenate([along * stride + channel for channel in channels])
-        of = space.names or tuple(f"channel {c}" for c in range(stride))
+        kind, index = "lines", np.concatenate([along * stride + c for c in range(len(channels))])
         names = tuple(f"{of[i % stride]}, step {i // stride}" for i in range(n))
         by_channel = ranges.reshape(steps, stride, 2)  # one range per strip, so that its shape is seen
         widest = np.stack([by_channel[..., 0].min(0), by_channel[..., 1].max(0)], 1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lapae.models.principal import principal_components
 from lapae.runs.numbers import number
-from lapae.view.display import Display
+from lapae.view.display import Display, channel_names
 from lapae.view.judge import RATE, Judge
 from lapae.view.material import WORDS, Material
 from lapae.view.pictures import amounts, data_url, shrink
@@ -90,7 +90,7 @@ def _by_value(judge: Judge, display: Display, x: Tensor, errors: dict[str, Tenso
     truth, ours, pca = (space.to_user(v.double().numpy()) for v in (x, x - errors["ours"], x - errors["pca"]))
     if display.channels:
         truth, ours, pca = (v.reshape(-1, v.shape[-1]) for v in (truth, ours, pca))
-        names = [f"channel {c}" for c in range(truth.shape[1])]
+        names = list(channel_names(space))
     else:
         truth, ours, pca = (v.reshape(len(v), -1) for v in (truth, ours, pca))
         names = list(display.names)

@@ -113,7 +113,7 @@ function asTable(about, map, state, changed) {
 // One strip per channel of a window (T, channels), on a scale of its own; one strip for other arrays.
 function asLines(about, map, state, changed) {
   const { fit, css } = latentMap, chart = $("chart"), size = about.shape.reduce((n, side) => n * side, 1);
-  const shown = about.view.channels.length ? about.view.channels : [0], stride = about.view.channels.length ? about.shape[1] : 1;
+  const names = about.view.channels, shown = names.length ? [...names.keys()] : [0], stride = names.length ? about.shape[1] : 1;
   const steps = size / stride, of = (values, channel) => Array.from({ length: steps }, (_, t) => values[t * stride + channel]);
   let last = null;
 
@@ -145,7 +145,7 @@ function asLines(about, map, state, changed) {
       for (const sample of samples) line(sample, css("--c1"), 1, (i) => given[i] === null || given[i + 1] === null || given[i - 1] === null);
       if (shown.length > 1) {
         context.fillStyle = css("--soft"); context.font = "11px system-ui, sans-serif";
-        context.fillText(`channel ${channel}`, 6, s * tall + 13);
+        context.fillText(names[channel], 6, s * tall + 13);
         context.fillStyle = css("--line"); context.fillRect(0, s * tall, w, 1);
       }
       context.restore();

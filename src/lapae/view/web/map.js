@@ -126,7 +126,7 @@ const latentMap = (() => {
       const strips = Math.max(view.channels.length, 1), each = of.length / strips, height = 170 / strips, top = strips > 1 ? 16 : 5;  // room for a name
       box.innerHTML = `<svg viewBox="0 0 300 170" role="img" aria-label="decoded values">${'<polygon class="band"/><polyline class="line-0"/><text x="2"/>'.repeat(strips)}</svg>`;
       const bands = box.querySelectorAll("polygon"), lines = box.querySelectorAll("polyline");
-      if (strips > 1) box.querySelectorAll("text").forEach((text, s) => { text.setAttribute("y", s * height + 12); text.textContent = `channel ${view.channels[s]}`; });
+      if (strips > 1) box.querySelectorAll("text").forEach((text, s) => { text.setAttribute("y", s * height + 12); text.textContent = view.channels[s]; });
       return (mean, deviation) => {
         const step = 300 / Math.max(each - 1, 1);
         for (let s = 0; s < strips; s++) {
