@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import torch
@@ -10,7 +14,7 @@ import trained
 
 from lapae.cli.run_folder import train_in
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
-from lapae.runs import Run
+from lapae.runs import HISTORY, Run
 
 
 def curve(path: Path) -> Path:
@@ -40,6 +44,24 @@ def train(path: Path, source: Path, epochs: int = 4, every: int | None = None) -
     torch.set_num_threads(1)
     path.mkdir(exist_ok=True)
     train_in(Run(path), config(source, epochs, every), resume=True)
+
+
+def epochs_of(run: Path) -> int:
+    return len((run / HISTORY).read_bytes().splitlines()) if (run / HISTORY).exists() else 0
+
+
+def train_and_die(path: Path, source: Path, epochs: int, every: int, last: int, seconds: float) -> None:
+    """As `train` in a process that kills itself soon after the epoch `last`. Another process, on a busy machine, would
+    come too late."""
+
+    def die() -> None:
+        while epochs_of(path) < last:
+            time.sleep(0.001)
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Thread(target=die, daemon=True).start()
+    train(path, source, epochs, every)
 
 
 def assert_same(path: Path, undisturbed: Path) -> None:

@@ -17,10 +17,10 @@ from waiting import until
 from lapae.cli import main
 from lapae.cli.run_folder import train_in
 from lapae.errors import RunError
-from lapae.runs import CHECKPOINT, CONFIG, HISTORY, MODEL, Run, read_tensor_file
+from lapae.runs import CHECKPOINT, CONFIG, MODEL, Run, read_tensor_file
 from lapae.runs.toml import write_config
 
-from .runs import assert_same, config, curve, train
+from .runs import assert_same, config, curve, epochs_of, train, train_and_die
 
 EPOCHS = 60
 KILLS = 20
@@ -37,10 +37,6 @@ def processes():
     return context
 
 
-def epochs_of(run: Path) -> int:
-    return len((run / HISTORY).read_bytes().splitlines()) if (run / HISTORY).exists() else 0
-
-
 def test_killed_twenty_times_it_ends_at_the_same_weights(processes, tmp_path):
     source, whole = curve(tmp_path / "curve.npy"), tmp_path / "whole"
     child = processes.Process(target=train, args=(whole, source, EPOCHS, EVERY))
@@ -51,12 +47,10 @@ def test_killed_twenty_times_it_ends_at_the_same_weights(processes, tmp_path):
     n_runs = kills = kills_within = 0
     run = tmp_path / "run0"
     while kills < KILLS:
-        child = processes.Process(target=train, args=(run, source, EPOCHS, EVERY))
-        child.start()
         last = chance.randint(epochs_of(run), EPOCHS)  # after the last it is calibrated and saved
-        until(lambda: epochs_of(run) >= last or not child.is_alive(), "it trains", every=0.001)  # noqa: B023
-        child.join(chance.uniform(0, 0.02))  # within an epoch, or while it is written
-        child.kill()
+        how = last, chance.uniform(0, 0.02)  # within an epoch, or while it is written
+        child = processes.Process(target=train_and_die, args=(run, source, EPOCHS, EVERY, *how))
+        child.start()
         child.join()
         kills += child.exitcode == -signal.SIGKILL
         kills_within += child.exitcode == -signal.SIGKILL and (run / CHECKPOINT).exists()

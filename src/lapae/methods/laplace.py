@@ -172,8 +172,11 @@ def make_precision(network: nn.Module, hessian: str, prior_precision: float, tem
     return kind(shapes, prior_precision, temperature)
 
 
-def with_posterior(method: Method, what: str) -> Laplace:
-    """The method, which must have a posterior over its weights: ValueError that says `what` needs one."""
+def with_posterior(method: Method, predictive: str) -> Laplace:
+    """The method, which must have a posterior over its weights for this predictive; else ValueError."""
     if isinstance(method, Laplace):
         return method
-    raise ValueError(f"{what} needs a posterior over weights (online, posthoc), got {type(method).__name__}; use mc")
+    kind = type(method).__name__
+    raise ValueError(
+        f"the {predictive} predictive needs a posterior over weights (online, posthoc), got {kind}; use mc"
+    )

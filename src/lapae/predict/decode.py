@@ -77,7 +77,7 @@ def _sampled(method: Method, batches: Sequence[Tensor], n_samples: int, seed: in
 
 def _one_pass(method: Method, batches: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Mean and variance of each batch by `moments`."""
-    laplace, likelihood = with_posterior(method, "one pass"), method.likelihood
+    laplace, likelihood = with_posterior(method, "moments"), method.likelihood
     variances = under("decoder", weight_variances(laplace))
     found = []
     for batch in batches:

@@ -79,7 +79,7 @@ def predict_blocks(
         how: dict[str, Any] = {"draws_at_once": draws_at_once, "progress": progress}
         yield from mc.predict_blocks(method, x, n_samples=n_samples, seed=seed, want=want, batch_size=batch_size, **how)
         return
-    laplace = with_posterior(method, f"the {predictive} predictive")
+    laplace = with_posterior(method, predictive)
     check_quantities(want)
     weight = next(method.parameters())
     decodes = bool({"outputs", "density", "error"} & set(want))
