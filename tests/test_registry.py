@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,7 +14,7 @@ from lapae.config import ACTIVATIONS, HESSIANS, LIKELIHOODS, METHODS, NETWORKS
 from lapae.curvature import likelihoods
 from lapae.curvature.ggn import DiagonalMethod
 from lapae.errors import ConfigError
-from lapae.registry import Entry, Registry, listing
+from lapae.registry import Entry, Registry, entry_points, listing
 from lapae.tasks import TASKS
 
 
@@ -46,13 +49,45 @@ def test_a_registry_is_a_dictionary():
     assert listing(names.titles()) == "  red  a colour"
 
 
-def test_entry_points_add_names_and_replace_none(monkeypatch):
-    points = [
-        EntryPoint("sqrt", "math:sqrt", "lapae.colours"),  # the thing itself: its docstring is the title
-        EntryPoint("red", "math:tau", "lapae.colours"),
-        EntryPoint("broken", "no_such_module:thing", "lapae.colours"),
-    ]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "lapae.colours" else [])
+COLOURS = """
+[console_scripts]
+red = other:main
+
+[lapae.colours]
+# the thing itself: its docstring is the title
+sqrt = math:sqrt
+red=math:tau
+broken = no_such_module:thing [extra]
+"""
+
+
+def package(folder: Path, name: str, points: str) -> None:
+    """As an installed package looks."""
+    info = folder / f"{name}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.partition('-')[0]}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(points)
+
+
+def test_entry_points_are_those_of_importlib(monkeypatch, tmp_path):
+    package(tmp_path / "a", "paint-1", COLOURS)
+    package(tmp_path / "b", "paint-2", "[lapae.colours]\nold = math:e\n")  # hidden by the one before it on the path
+    package(tmp_path / "b", "brush-1", "[lapae.colours]\nblue = os:path.join\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "none"), str(tmp_path / "a"), str(tmp_path / "b"), *sys.path])
+    expected = {
+        p.name: p.value.removesuffix(" [extra]") for p in importlib.metadata.entry_points(group="lapae.colours")
+    }
+    assert entry_points("lapae.colours") == expected
+    assert expected.keys() == {"sqrt", "red", "broken", "blue"}
+    for group in ("lapae.commands", "lapae.methods", "lapae.networks", "console_scripts"):
+        known = {p.name: p.value.partition("[")[0].strip() for p in importlib.metadata.entry_points(group=group)}
+        assert entry_points(group) == known
+    assert Registry("colour", {}, group="lapae.colours")["blue"].load() is os.path.join
+
+
+def test_entry_points_add_names_and_replace_none(monkeypatch, tmp_path):
+    package(tmp_path, "paint-1", COLOURS)
+    monkeypatch.syspath_prepend(tmp_path)
     names: Registry[Entry] = Registry("colour", {"red": Entry("a colour", "math:pi")}, group="lapae.colours")
     assert list(names) == ["red", "sqrt", "broken"]
     assert names["red"].target == "math:pi"

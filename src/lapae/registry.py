@@ -17,10 +17,13 @@ nothing heavy, or to the thing itself, which then says its `title` (and its `opt
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from lapae.errors import ConfigError
@@ -62,7 +65,7 @@ def _load(target: Any) -> Any:
         return target
     module, _, name = target.partition(":")
     found = import_module(module)
-    return getattr(found, name) if name else found
+    return attrgetter(name)(found) if name else found
 
 
 def as_entry(found: Any) -> Entry:
@@ -71,6 +74,41 @@ def as_entry(found: Any) -> Entry:
         return found
     title = getattr(found, "title", None) or (found.__doc__ or found.__name__).strip().splitlines()[0]
     return Entry(title, found, getattr(found, "options", None))
+
+
+def entry_points(group: str) -> dict[str, str]:
+    """What installed packages add to a group: {name: "module:object"}.
+
+    `importlib.metadata` says the same, and takes 80 ms to do so: twice the rest of `lapae --help`.
+    """
+    found: dict[str, str] = {}
+    packages: set[str] = set()
+    for folder in sys.path:
+        for name in _listed(folder or "."):
+            package = name.partition("-")[0].removesuffix(".egg-info").lower()
+            if not name.endswith((".dist-info", ".egg-info")) or package in packages:
+                continue  # the first of a package on the path is the one that is imported
+            packages.add(package)
+            try:
+                with open(os.path.join(folder, name, "entry_points.txt"), encoding="utf-8") as file:
+                    lines = file.read().splitlines()
+            except (OSError, UnicodeDecodeError):
+                continue
+            section = ""
+            for line in map(str.strip, lines):
+                if line.startswith("["):
+                    section = line.strip("[]")
+                elif section == group and "=" in line and not line.startswith("#"):
+                    key, _, value = line.partition("=")
+                    found[key.strip()] = value.partition("[")[0].strip()  # without the extras that it asks for
+    return found
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:  # an archive, or a folder that is not there
+        return []
 
 
 class Registry(MutableMapping[str, E], Generic[E]):
@@ -95,20 +133,16 @@ class Registry(MutableMapping[str, E], Generic[E]):
         self.kind, self._entries, self._group, self._adapt = kind, dict(own), group, adapt
 
     @cached_property
-    def _points(self) -> dict[str, Any]:
-        if self._group is None:
-            return {}
-        from importlib.metadata import entry_points
-
-        return {point.name: point for point in entry_points(group=self._group)}
+    def _points(self) -> dict[str, str]:
+        return {} if self._group is None else entry_points(self._group)
 
     def __getitem__(self, name: str) -> E:
         if name not in self._entries:
             point = self._points[name]
             try:
-                self._entries[name] = self._adapt(point.load())
+                self._entries[name] = self._adapt(_load(point))
             except Exception as error:
-                raise ConfigError(f"the {self.kind} {name!r} of {point.value} cannot be loaded: {error!r}") from error
+                raise ConfigError(f"the {self.kind} {name!r} of {point} cannot be loaded: {error!r}") from error
         return self._entries[name]
 
     def __setitem__(self, name: str, entry: Any) -> None:
