@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# The peers ask for torchvision but run without it: no warning of that.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-warn-conflicts
 # Every package with its hash, wheels alone: nothing is resolved, built or run while it is installed.
 LOCKED := $(PIP) --no-deps --require-hashes --only-binary :all: -r
 # By version: a CPU build where the index has one, else one for CUDA with packages of its own. The rest is locked.
