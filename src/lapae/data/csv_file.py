@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lapae.data.bounds import check_file
 from lapae.errors import DataError
 from lapae.space.frames import MISSING, Frame
@@ -22,8 +24,6 @@ BUFFER = 2**20
 MOST_LINE = 2**24
 """Bytes of a row: more would be millions of cells."""
 NA = sorted({form for word in MISSING for form in (word, word.upper(), word.capitalize(), word.title())} | {"NaN"})
-LINE = b"\0"
-_QUOTED = re.compile(rb'"[^"]*"')
 _COMMA, _POINT = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
 
 
@@ -127,8 +127,7 @@ class _Watched(io.RawIOBase):
         super().__init__()
         self.of, self.progress = of, progress
         self.file = of.path.open("rb")
-        self.line, self.pending = 0, b""
-        """Lines that are done with, and the row that has begun since."""
+        self.line, self.cells, self.length, self.quoted = 1, 1, 0, False
         if self.file.read(3) != b"\xef\xbb\xbf":
             self.file.seek(0)
         for _ in range(of.first_lines if of.has_header else 0):
@@ -144,35 +143,56 @@ class _Watched(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         n = self.file.readinto(buffer)  # pyright: ignore[reportAttributeAccessIssue]
-        self._look(bytes(buffer[:n]) or b"\n")  # the last row may have no end
+        content = bytes(buffer[:n])
+        if not self._is_even(content):
+            self._look(np.frombuffer(content, np.uint8))
         self.progress(n)
         return n
 
-    def _look(self, content: bytes) -> None:
-        """DataError where a row that `content` completes has too few cells, or one has no end."""
-        text, mark, cells = self.pending + content, self.of.delimiter.encode(), self.of.width
-        endless = f"a row of more than {MOST_LINE:,} bytes"
-        quoted = b'"' in text
-        text = _without_quoted(text) if quoted else text
-        opened = text.find(b'"') if quoted else -1
-        end = text.rfind(b"\n", 0, len(text) if opened < 0 else opened) + 1
-        lines = text.count(b"\n", 0, end)
-        if text.count(mark, 0, end) != lines * (cells - 1):  # else none is short, as pandas refuses long ones
-            line = self.line
-            for row in text[:end].splitlines():
-                line += 1 + row.count(LINE)
-                if row and row.count(mark) + 1 != cells:
-                    wrong = f"{row.count(mark) + 1} cells, expected {cells}" if len(row) <= MOST_LINE else endless
-                    raise DataError(f"{self.of.path}, row {line}: {wrong}")
-        self.line += lines + text.count(LINE, 0, end)
-        self.pending = text[end:]
-        if len(self.pending) > MOST_LINE:
-            raise DataError(f"{self.of.path}, row {self.line + 1}: {endless}")
+    def _is_even(self, content: bytes) -> bool:
+        """Whether whole rows have the right number of cells in all: then none is short, as pandas refuses long ones."""
+        end = content.rfind(b"\n") + 1
+        if not end or self.quoted or b'"' in content:
+            return False
+        n_lines, mark = content.count(b"\n", 0, end), self.of.delimiter.encode()
+        if content.count(mark, 0, end) + self.cells - 1 != n_lines * (self.of.width - 1):
+            return False
+        self.cells, self.length = content.count(mark, end) + 1, len(content) - end
+        self.line += n_lines
+        return True
 
+    def _look(self, part: np.ndarray) -> None:
+        if not len(part):
+            self._row(self.cells, self.length, self.line)  # the last, which may have no end
+            return
+        quotes = np.cumsum(part == ord('"'), dtype=np.int64) + self.quoted
+        outside = quotes % 2 == 0
+        ends = np.flatnonzero((part == ord("\n")) & outside)
+        commas = np.cumsum((part == ord(self.of.delimiter)) & outside)
+        lines = np.cumsum(part == ord("\n"))
+        visible = np.cumsum((part != ord("\n")) & (part != ord("\r")))
+        if len(ends):
+            cells = np.diff(commas[ends], prepend=0) + 1
+            length = np.diff(visible[ends], prepend=0)
+            cells[0] += self.cells - 1
+            length[0] += self.length
+            wrong = np.flatnonzero((cells != self.of.width) & (length > 0) | (length > MOST_LINE))
+            if len(wrong):
+                first = wrong[0]
+                self._row(int(cells[first]), int(length[first]), self.line + int(lines[ends[first]]) - 1)
+            self.cells = int(commas[-1] - commas[ends[-1]]) + 1
+            self.length = int(visible[-1] - visible[ends[-1]])
+        else:
+            self.cells += int(commas[-1])
+            self.length += int(visible[-1])
+        if self.length > MOST_LINE:
+            self._row(self.cells, self.length, self.line + int(lines[-1]))
+        self.line += int(lines[-1])
+        self.quoted = bool(quotes[-1] % 2)
 
-def _without_quoted(text: bytes) -> bytes:
-    """Text with a letter in place of what is quoted, and `LINE` for each line that ends in there."""
-    short = _QUOTED.sub(b"q", text)
-    if short.count(b"\n") == text.count(b"\n"):
-        return short
-    return _QUOTED.sub(lambda quoted: b"q" + LINE * quoted[0].count(b"\n"), text)
+    def _row(self, cells: int, length: int, line: int) -> None:
+        """DataError where a row is not as long as the others."""
+        if length > MOST_LINE:
+            raise DataError(f"{self.of.path}, row {line}: a row of more than {MOST_LINE:,} bytes")
+        if length and cells != self.of.width and not self.quoted:
+            raise DataError(f"{self.of.path}, row {line}: {cells} cells, expected {self.of.width}")
