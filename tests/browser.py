@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe"),
 )
+GONE = ("Inspected target navigated", "Execution context was destroyed", "Cannot find default execution context")
+
+
+class Navigated(RuntimeError):
+    """The page went away while it was asked."""
 
 
 class Browser:
@@ -71,7 +77,8 @@ class Browser:
                 self.events.append(found)
                 continue
             if "error" in found:
-                raise RuntimeError(f"{name}: {found['error']}")
+                gone = found["error"]["message"].startswith(GONE)
+                raise (Navigated if gone else RuntimeError)(f"{name}: {found['error']}")
             return found["result"]
 
     def _read(self) -> dict[str, Any]:
@@ -97,10 +104,10 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def open(self, url: str) -> None:
-        """Go to a page; the one that was there is gone when this returns."""
+        """Go to a page; when this returns it is loaded, its scripts have run, and the one that was there is gone."""
         self.run("window.before = true")
         self.call("Page.navigate", url=url)
-        self.until("!window.before")
+        self.until("!window.before && document.readyState === 'complete'")
 
     def run(self, script: str) -> Any:
         """The value of an expression (or of its promise) in the page."""
@@ -110,13 +117,14 @@ class Browser:
         return found["result"].get("value")
 
     def until(self, script: str, seconds: float = PATIENCE) -> Any:
-        """Wait for an expression to be true."""
+        """Wait for an expression to be true, in this page or in one that takes its place."""
         end = time.monotonic() + seconds
-        while not (found := self.run(script)):
-            if time.monotonic() > end:
-                raise TimeoutError(f"{script} did not come true: {self.problems()}")
+        while time.monotonic() < end:
+            with suppress(Navigated):
+                if found := self.run(script):
+                    return found
             time.sleep(0.02)
-        return found
+        raise TimeoutError(f"{script} did not come true: {self.problems()}")
 
     def choose_file(self, selector: str, path: Path) -> None:
         """Put a file into an input."""

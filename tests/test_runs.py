@@ -134,7 +134,7 @@ import sys, time
 from lapae.runs import Run
 with Run(sys.argv[1]).lock():
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(3600)  # it is killed
 """
 
 

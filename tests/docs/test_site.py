@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import shutil
-import subprocess
 from importlib import import_module
 
 import pytest
+from browser import CHROMIUM, Browser
 from pages import PAGES, ROOT
 
 from lapae import LaplacianAutoencoder
@@ -90,21 +89,13 @@ def test_formulas_are_drawn_without_a_script(pages):
     assert not [name for name, text in pages.items() if 'class="arithmatex"' in text]
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
-def test_search_works_in_pages_that_are_opened_from_disk(site):
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_search_works_in_pages_that_are_opened_from_disk(site, tmp_path):
     assert (site / "search" / "search_index.js").exists()
     page = f"file://{site / 'tutorials' / 'anomalies.html'}?q=posterior"
-    command = [
-        "chromium",
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--virtual-time-budget=20000",
-        "--dump-dom",
-        page,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert re.search(r"\d+ matching documents", done.stdout)
+    with Browser(tmp_path) as browser:
+        browser.open(page)
+        browser.until(r"/\d+ matching documents/.test(document.body.textContent)")
 
 
 def test_every_picture_is_in_the_gallery():

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 from torch.testing import assert_close
+from waiting import PATIENCE
 
 from lapae.cli import main as cli
 from lapae.curvature import ggn_diagonal
@@ -48,7 +49,7 @@ def test_what_meets_a_limit_is_reported_and_the_rest_goes_on():
 @pytest.mark.parametrize("method", ["backpack exact"])
 def test_what_runs_out_of_memory_dies_alone(method):
     pytest.importorskip("backpack", reason="BackPACK is an optional peer")
-    limits = Limits("cpu", 1, seconds=0.01, call_seconds=60, memory_bytes=1 << 20)
+    limits = Limits("cpu", 1, seconds=0.01, call_seconds=PATIENCE, memory_bytes=1 << 20)
     rows = list(run_limited(method, [Case("convolutions", 48)], limits))
     assert [r["failed"] for r in rows] == ["memory"]
 
@@ -80,7 +81,7 @@ def test_the_table_has_a_line_a_method():
 
 def test_a_network_of_others_has_a_column_of_its_own():
     pytest.importorskip("diffusers", reason="diffusers is a test extra")
-    limits = Limits("cpu", 1, seconds=0.01, call_seconds=60, memory_bytes=4 << 30)
+    limits = Limits("cpu", 1, seconds=0.01, call_seconds=PATIENCE, memory_bytes=4 << 30)
     (row,) = run_limited("sketch", [Case("kl")], limits)
     assert row["shared_ratio"] > 0
     assert row["ratio"] > 0

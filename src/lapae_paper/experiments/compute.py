@@ -39,7 +39,7 @@ def run(workspace: Workspace) -> Outcome:
         memory_gb=11.0,
     )
     quick = CurvatureBench(
-        device="cpu", table=False, sizes=(4, 8, 12), seconds=0.02, call_seconds=1.0, peers=False, threads=1
+        device="cpu", table=False, sizes=(4, 8, 12), seconds=0.02, call_seconds=60.0, peers=False, threads=1
     )
     options = workspace.size(full, quick)
     with redirect_stdout(sys.stderr):  # a line a result, as it comes in
