@@ -7,6 +7,7 @@ import pytest
 from narrow import as_a, sure
 
 from lapae.data import DataError, data_sets, fetch, load
+from lapae.data.digits import digits
 
 
 def test_digits():
@@ -16,6 +17,20 @@ def test_digits():
     z = data.space.convert(as_a(np.ndarray, data.train.x))
     assert (z.min(), z.max(), z.dtype) == (0, 1, np.float32)
     assert set(sure(data.train.y)) == set(range(10))
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_digits_are_those_of_scikit_learn(monkeypatch, elsewhere):
+    """Read from the file of the package, or by it where the file is not where it was."""
+    from sklearn.datasets import load_digits
+
+    pixels, classes = load_digits(return_X_y=True)
+    if elsewhere:
+        monkeypatch.setattr("lapae.data.digits.FILE", "nowhere.csv.gz")
+    x, y = digits.__wrapped__()
+    np.testing.assert_array_equal(x.reshape(-1, 64), pixels)
+    np.testing.assert_array_equal(y, classes)
+    assert (x.dtype, y.dtype) == (np.uint8, np.int64)
 
 
 def test_splits_follow_the_seed():

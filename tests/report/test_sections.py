@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 import torch
 from narrow import as_a, sure
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from lapae import LaplacianAutoencoder
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
@@ -28,7 +30,7 @@ from lapae.view.material import Material
 from lapae.view.report.calibration import calibration, verdict
 from lapae.view.report.chart import histogram
 from lapae.view.report.errors import by_pca, reconstruction
-from lapae.view.report.planes import side_of
+from lapae.view.report.planes import Operations, side_of
 from lapae.view.report.unusual import most_unusual, score
 
 NAMES = ("mass", "width", "height", "depth", "age")
@@ -157,6 +159,17 @@ def test_maps_of_costly_networks_are_coarser():
     assert side_of(1e3, 3) == 16
     assert side_of(1e9, 1) == 8
     assert side_of(1e12, 6) == 8
+
+
+def test_operations_are_counted_as_torch_counts_them():
+    convolutions = [nn.Unflatten(1, (16, 1, 1)), nn.ConvTranspose2d(16, 8, 3), nn.Conv2d(8, 8, 2, groups=2)]
+    attention = nn.TransformerEncoderLayer(4, 2, batch_first=True)
+    network = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), *convolutions, nn.Flatten(2), attention).eval()
+    with torch.no_grad(), Operations() as ours:
+        network(torch.ones(2, 3))
+    with torch.no_grad(), FlopCounterMode(display=False) as theirs:
+        network(torch.ones(2, 3))
+    assert ours.total == theirs.get_total_flops() > 0
 
 
 def test_only_some_of_many_columns_are_shown_and_the_page_knows():

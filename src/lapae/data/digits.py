@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
 from lapae.data.source import Records
 
+FILE = "datasets/data/digits.csv.gz"
+"""Where scikit-learn keeps it."""
 N_TEST = 180
 """Images of the test split, always the same ones."""
 
 
 @cache
-def _digits() -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and classes, read from their text file once."""
-    from sklearn.datasets import load_digits  # takes a second to import
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Pixels and classes, read once from scikit-learn's own file: the package itself takes seconds to import."""
+    package = Path(getattr(find_spec("sklearn"), "origin", "")).parent
+    try:
+        with gzip.open(package / FILE) as file:
+            table = np.loadtxt(file, np.int64, delimiter=",")
+    except FileNotFoundError:  # another release may keep it elsewhere
+        from sklearn.datasets import load_digits
 
-    pixels, classes = load_digits(return_X_y=True)
-    return np.asarray(pixels).astype(np.uint8).reshape(-1, 1, 8, 8), np.asarray(classes, dtype=np.int64)
+        table = np.column_stack(load_digits(return_X_y=True)).astype(np.int64)
+    return table[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), table[:, -1]
 
 
 def read_digits() -> Records:
     """Images (1797, 1, 8, 8) uint8 from 0 to 16, classes (1797,)."""
-    x, y = (part.copy() for part in _digits())
+    x, y = (part.copy() for part in digits())
     partition = np.zeros(len(x), int)
     partition[np.random.default_rng(0).permutation(len(x))[:N_TEST]] = 2
     return Records(

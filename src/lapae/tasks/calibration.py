@@ -117,9 +117,13 @@ def coverage(error: np.ndarray, deviation: np.ndarray, levels: Sequence[float] =
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    from scipy.stats import rankdata
+    return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1]) if np.ptp(a) and np.ptp(b) else 0.0
 
-    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]) if np.ptp(a) and np.ptp(b) else 0.0
+
+def _ranks(x: np.ndarray) -> np.ndarray:
+    """From 1; equal values share their mean rank."""
+    _, which, counts = np.unique(x, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[which]
 
 
 @dataclass(frozen=True)
