@@ -276,22 +276,34 @@ def test_many_clients_get_the_same_answers(client):
     assert wrong == []
 
 
-def test_the_longest_idle_makes_room(client):
-    address = ("127.0.0.1", client.server.server_port)
-    held = [socket.create_connection(address, timeout=PATIENCE) for _ in range(MOST_CONNECTIONS)]
-    for connection in held:  # one after the other: the first waits longest
-        connection.sendall(b"GET /api/opening HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert connection.recv(12) == b"HTTP/1.1 200"
-    held[0].sendall(b"GET /")  # a byte now and then does not keep it
-    for _ in range(3):
-        assert client.send("GET", "/")[0] == 200
-    held[-1].sendall(b"GET /shared.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    while b"heat" not in held[-1].recv(2**16):
-        pass
-    while held[0].recv(2**16):  # the rest of its answer, then the end
-        pass
-    for connection in held:
-        connection.close()
+def waits(server: Server, connection: socket.socket) -> bool:
+    """Whether the server knows that it waits for this client."""
+    for theirs, since in [*server.waiting.items()]:
+        with contextlib.suppress(OSError):  # one that is just closed
+            if theirs.getpeername() == connection.getsockname():
+                return since is not None
+    return False
+
+
+def test_the_longest_idle_makes_room(of_images):
+    with served(of_images) as server:
+        address = ("127.0.0.1", server.server_port)
+        held = [socket.create_connection(address, timeout=PATIENCE) for _ in range(MOST_CONNECTIONS)]
+        for connection in held:  # one after the other: the first waits longest
+            connection.sendall(b"GET /api/opening HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        held[0].sendall(b"GET /")  # a byte now and then does not keep it
+        for i in range(3):
+            assert Client(server).send("GET", "/")[0] == 200
+            assert not waits(server, held[0])
+            assert all(waits(server, connection) for connection in held[i + 1 :])
+        held[-1].sendall(b"GET /shared.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while b"heat" not in held[-1].recv(2**16):
+            pass
+        while held[0].recv(2**16):  # the rest of its answer, then the end
+            pass
+        for connection in held:
+            connection.close()
 
 
 def test_where_all_are_being_answered_a_new_one_is_sent_away(of_images, monkeypatch):

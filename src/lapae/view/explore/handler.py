@@ -88,7 +88,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         """Wait for a request, give it its time, answer it."""
-        self.server.waits(self.connection, True)
         self.received.until = time.monotonic() + self.idle
         try:
             self.rfile.peek(1)
