@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from narrow import sure
 from serving import HOSTILE, explorer, rows, served
 from test_uploads import npy, png, square
 from trained import in_splits
+from waiting import PATIENCE
 
 from lapae.data import Split
 from lapae.runs import Run
@@ -295,6 +297,25 @@ def test_rows_in_three_dimensions(row_page, tmp_path):
     page.until(
         "document.getElementById('message').textContent.includes('shape (7,), the model takes data of shape (6,)')"
     )
+
+
+def test_an_answer_about_a_datum_that_was_left_is_not_shown(browser, tmp_path):
+    go_on = threading.Event()
+    with served(explorer(rows(), tmp_path)) as server:
+        look = server.routes.questions["look"]
+        server.routes.questions["look"] = lambda body: look(body if go_on.wait(PATIENCE) else b"")
+        browser.events.clear()
+        browser.open(server.url)
+        browser.until(READY)
+        choose(browser, "#table .feature:nth-child(2) input", "5000")
+        browser.run("document.getElementById('next').click()")
+        browser.until("document.getElementById('note').textContent === 'test 1'")
+        told = text(browser, "p"), text(browser, "words"), text(browser, "code")
+        go_on.set()
+        browser.until("performance.getEntriesByType('resource').some((e) => e.name.endsWith('/look') && e.responseEnd)")
+        browser.run("new Promise((done) => setTimeout(done, 200))")
+        assert (text(browser, "p"), text(browser, "words"), text(browser, "code")) == told
+        assert browser.problems() == []
 
 
 def test_a_window_is_shown_and_hidden_a_channel_at_a_time(browser, tmp_path):

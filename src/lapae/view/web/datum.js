@@ -24,12 +24,14 @@ function startDatum(about, map) {
     setFile(file, found.row, found.n);
     take(found, file.name, [found.n > 1 ? `row ${found.row + 1} of ${found.n}` : "", found.note].filter(Boolean).join("; "));
   });
-  const look = latest((values) => { say(); return ask("look", { values }); }, (found) => {
+  // An answer about a datum that was left meanwhile is not shown.
+  const look = latest((values) => { say(); return ask("look", { values }); }, (found, values, of) => {
+    if (of !== state.first) return;
     state.datum = found;
     showDatum(found);
   });
-  const complete = latest((values, seed) => { say(); return ask("complete", { values, seed }); }, (found) => {
-    if (!anyHidden()) return;
+  const complete = latest((values, seed) => { say(); return ask("complete", { values, seed }); }, (found, values, seed, of) => {
+    if (of !== state.first || !anyHidden()) return;
     state.found = found;
     showCompletions(found);
   });
@@ -52,7 +54,7 @@ function startDatum(about, map) {
     shown.take();
     clearCompletions();
     showDatum(found);
-    if (anyHidden()) complete(state.visible(), state.seed);
+    if (anyHidden()) complete(state.visible(), state.seed, state.first);
   }
 
   function showDatum(found) {
@@ -100,8 +102,8 @@ function startDatum(about, map) {
   // After values were edited or hidden: the datum as it is now, and what may stand in its gaps.
   function changed() {
     const given = state.visible();
-    if (shown.looksAgain) look(given); else shown.draw();
-    if (anyHidden()) complete(given, state.seed);
+    if (shown.looksAgain) look(given, state.first); else shown.draw();
+    if (anyHidden()) complete(given, state.seed, state.first);
     else { clearCompletions(); shown.draw(); }
   }
 
@@ -110,7 +112,7 @@ function startDatum(about, map) {
     changed();
   });
   $("restore").addEventListener("click", () => take(state.first, $("title").textContent, $("note").textContent));
-  $("others").addEventListener("click", () => { state.seed = (state.seed + 1) % 1000; complete(state.visible(), state.seed); });
+  $("others").addEventListener("click", () => { state.seed = (state.seed + 1) % 1000; complete(state.visible(), state.seed, state.first); });
 
   for (const [name, n] of Object.entries(about.splits)) $("split").append(new Option(`${name} (${n})`, name));
   const names = Object.keys(about.splits);
