@@ -27,7 +27,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     except FileNotFoundError:  # another release may keep it elsewhere
         from sklearn.datasets import load_digits
 
-        table = np.column_stack(load_digits(return_X_y=True)).astype(np.int64)
+        pixels, classes = (np.asarray(part, np.int64) for part in load_digits(return_X_y=True))
+        table = np.column_stack([pixels, classes])
     return table[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), table[:, -1]
 
 
