@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from narrow import sure
-from ranks import environment, free_port, on_processes
+from ranks import PortTakenError, at_a_free_port, environment, on_processes
 from trained import weights
 from waiting import PATIENCE, until
 
@@ -140,23 +141,54 @@ def test_a_killed_command_takes_its_processes_with_it(tmp_path):
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the processes of the job end")
 
 
-def test_machines_meet(tmp_path):
-    """Two commands with a process each, as on two machines."""
-    run, port = tmp_path / "run", str(free_port())
+def machines(run: Path, port: int, nodes: tuple[int, ...] = (0, 1)) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of commands with a process each, as on two machines."""
     arguments = ["digits", *QUICK, "--num-nodes", "2", "--epochs", "1", "--json", "--out", str(run)]
-    machines = [
+    commands = [
         subprocess.Popen(
             [sys.executable, *LAPAE, "train", *arguments],
-            env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": str(node)},
+            env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": str(node)},
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
-        for node in (0, 1)
+        for node in nodes
     ]
-    said = [machine.communicate(timeout=PATIENCE)[0] for machine in machines]
-    assert [machine.returncode for machine in machines] == [0, 0]
-    assert json.loads(said[0])["processes"] == 2
-    assert said[1] == ""
+    said = []
+    try:
+        for machine in commands:
+            out, errors = machine.communicate(timeout=PATIENCE)
+            if "EADDRINUSE" in errors and len(nodes) > 1:
+                raise PortTakenError
+            said.append((machine.returncode, out, errors))
+    finally:
+        for machine in commands:
+            machine.kill()
+    return said
+
+
+def test_machines_meet(tmp_path):
+    first, second = at_a_free_port(lambda port: machines(tmp_path / "run", port))
+    assert first[0] == second[0] == 0, first[2] + second[2]
+    assert json.loads(first[1])["processes"] == 2
+    assert second[1] == ""
+
+
+def test_machines_that_cannot_meet_say_where(tmp_path):
+    with socket.create_server(("", 0)) as taken:
+        ((code, _, errors),) = machines(tmp_path / "run", port := taken.getsockname()[1], nodes=(0,))
+    assert code == 2
+    assert f"lapae: the machines of this job cannot meet at 127.0.0.1:{port}: " in errors
+    assert "address already in use" in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_process_keeps_the_meeting_place_where_no_agent_does(tmp_path):
+    arguments = ["train", "digits", *QUICK, "--epochs", "1", "--json", "--out", str(tmp_path / "run")]
+    first, second = at_a_free_port(lambda port: on_processes(command, arguments, port=port))
+    assert json.loads(first[1])["processes"] == 2
+    assert second[:2] == (0, "")
 
 
 def test_machines_need_a_place_to_meet(monkeypatch, capsys):

@@ -74,6 +74,7 @@ def start_processes(arguments: Sequence[str], devices: int, num_nodes: int) -> i
     """
     import tempfile
 
+    from torch.distributed import DistError  # pyright: ignore[reportPrivateImportUsage]
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -95,6 +96,10 @@ def start_processes(arguments: Sequence[str], devices: int, num_nodes: int) -> i
             return 128 - failure.exitcode
         except SignalException as error:
             return 128 + error.sigval
+        except DistError as error:
+            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"the machines of this job cannot meet at {where}: {reason}") from error
     return 0
 
 
