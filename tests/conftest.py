@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # child processes too
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from trained import in_splits
 
 from lapae.data import Data, Split
@@ -20,6 +23,8 @@ torch.set_num_threads(1)
 # A busy machine is no failure, so no example has a deadline; what fails in CI (CI=true) must fail again elsewhere.
 settings.register_profile("lapae", deadline=None, derandomize=os.environ.get("CI", "").lower() in ("true", "1"))
 settings.load_profile("lapae")
+# Otherwise it also tries numbers and words of the modules that happen to be imported, which is chance with workers.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -33,6 +38,20 @@ def pytest_runtest_setup() -> None:
     """Weights that a test draws are the same whichever tests ran before: with several workers their order is chance."""
     torch.manual_seed(0)
     np.random.seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> Generator[None, Any, Any]:
+    """What tests share is the same whichever of them makes it, and that one's own draws are as in the others."""
+    if fixturedef.scope == "function":
+        return (yield)
+    state = torch.get_rng_state(), np.random.get_state()
+    pytest_runtest_setup()
+    try:
+        return (yield)
+    finally:
+        torch.set_rng_state(state[0])
+        np.random.set_state(state[1])
 
 
 @pytest.fixture
