@@ -97,9 +97,11 @@ def start_processes(arguments: Sequence[str], devices: int, num_nodes: int) -> i
         except SignalException as error:
             return 128 + error.sigval
         except DistError as error:
-            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            if num_nodes == 1:
+                raise
+            where = "the machines of this job cannot meet at {MASTER_ADDR}:{MASTER_PORT}".format(**os.environ)
             reason = str(error).partition("\n")[0]
-            raise ConfigError(f"the machines of this job cannot meet at {where}: {reason}") from error
+            raise ConfigError(f"{where}: {reason}") from error
     return 0
 
 
