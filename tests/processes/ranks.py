@@ -38,6 +38,11 @@ def at_a_free_port(meet: Callable[[int], Any]) -> Any:
                 raise
 
 
+def agent_store() -> TCPStore:
+    """A meeting place as torchrun's agent keeps it, at a port that the system chooses."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
 def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     """What torchrun tells a process."""
     ranks = {name: str(rank) for name in ("RANK", "LOCAL_RANK")}
@@ -70,8 +75,7 @@ def on_processes(function: Callable, *arguments: Any, world_size: int = 2, port:
     They meet at a store that is kept here, as torchrun's agent does, or at `port`, where the first of them keeps it.
     They meet once: a second command in the same processes could find the first one's meeting place still open.
     """
-    results = CONTEXT.Queue()
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    results, store = CONTEXT.Queue(), agent_store()
     told = [
         environment(rank, world_size, store.port) | ({"MASTER_PORT": str(port), AGENT: "False"} if port else {})
         for rank in range(world_size)

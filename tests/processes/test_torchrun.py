@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from narrow import sure
-from ranks import PortTakenError, at_a_free_port, environment, on_processes
+from ranks import PortTakenError, agent_store, at_a_free_port, environment, on_processes
 from trained import weights
 from waiting import PATIENCE, until
 
@@ -242,9 +241,7 @@ def test_a_job_that_may_be_started_again_needs_a_place(monkeypatch, capsys):
 
 def test_a_job_that_was_refused_is_refused_again(place, tmp_path, monkeypatch, capsys):
     """torchrun starts it again, as it does a job whose process died: the run in --out is not for that its own."""
-    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )
+    store = agent_store()
     environment = {"USE_AGENT_STORE": "True", "MAX_RESTARTS": "1", "RESTART_COUNT": "0"}
     for name, value in environment.items():
         monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
