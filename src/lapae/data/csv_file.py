@@ -73,6 +73,8 @@ class CsvFile:
         with _reading(self.path), io.BufferedReader(_Watched(self, progress), BUFFER) as file:
             try:
                 read: Any = pd.read_csv
+                # Before 3.1 the last digit of one number in four is wrong by default; since then this is deprecated.
+                inexact = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
                 frames = read(
                     file,
                     sep=self.delimiter,
@@ -85,7 +87,7 @@ class CsvFile:
                     na_values=marks,
                     na_filter=marks != [],
                     skipinitialspace=True,
-                    **({} if pd.__version__ >= "3" else {"float_precision": "round_trip"}),  # exact since then
+                    **({"float_precision": "round_trip"} if inexact else {}),
                     low_memory=False,
                     encoding="utf-8-sig",
                     chunksize=chunk,
