@@ -82,7 +82,7 @@ class Data:
             return Split(take(records.x, index), y, index, groups)
 
         train, valid, calib, held_out = map(part, parts)
-        known = ("most", "columns", "values", "stride", "name", "label_names", "missing", "fit")
+        known = ("most", "columns", "left_out", "values", "stride", "name", "label_names", "missing", "fit")
         about = {field: getattr(records, field) for field in known}
         space = Space.of(train.x, **about, tile=records.groups is not None)
         return cls(space, train, valid, calib, held_out)

@@ -12,7 +12,8 @@ from lapae.data.labels import parse_classes
 from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.space.columns import unique_names
-from lapae.space.deciding import decide_columns, place_of, select, warn_left_out
+from lapae.space.constants import only_value
+from lapae.space.deciding import CONSTANT, decide_columns, place_of, select, warn_left_out
 from lapae.space.frames import Frame, code_frame, position
 
 
@@ -41,7 +42,7 @@ def table_records(
         about: other fields of the records.
     """
     names = unique_names(frame.columns)
-    frame = frame.set_axis(names, axis=1)
+    frame = whole = frame.set_axis(names, axis=1)
     if label_column is not None:
         label = place_of(names, label_column, where)
         about["y"], about["label_names"] = parse_classes(where, frame.iloc[:, label], rows)
@@ -60,5 +61,9 @@ def table_records(
     if missing.any() and not allow_nan:
         row, column = np.argwhere(missing)[0]
         raise DataError(f"{where}, {rows(int(row))}, column {learned[column].name!r}: a value is missing")
-    records = Records(name, x, columns=learned, missing=bool(missing.any()), **about)
+    known = {column.name for column in learned}
+    others = {
+        name: only_value(whole[name]) if left_out.get(name) == CONSTANT else None for name in names if name not in known
+    }
+    records = Records(name, x, columns=learned, left_out=others, missing=bool(missing.any()), **about)
     return in_windows(records, where, window, stride) if series else records

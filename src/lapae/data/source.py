@@ -7,7 +7,8 @@ A source holds N data in storage units: uint8 from 0 to 255, or floats. Arrays a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -98,6 +99,8 @@ class Records:
     """The greatest value that images of this set can have, where that is known."""
     label_names: tuple[str, ...] | None = None
     columns: tuple[Column, ...] | None = None
+    left_out: Mapping[str, str | None] = field(default_factory=dict)
+    """The other columns by name: the only value of those that are constant, else None."""
     values: Range | None = None
     """What the values are like, where that is known."""
     missing: bool = False

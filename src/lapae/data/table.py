@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from lapae.errors import DataError
 from lapae.space import Column, Space
 from lapae.space.checks import check_units
 from lapae.space.columns import unique_names
+from lapae.space.constants import Constants
 from lapae.space.deciding import is_index, place_of
-from lapae.space.frames import MISSING, Frame, Series, code_frame, find_columns, unnamed, warn_unknown
+from lapae.space.frames import MISSING, Frame, Series, code_frame, find_columns, warn_unknown
 
 CSV, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 CHUNK_CELLS = 2**22
@@ -69,6 +71,7 @@ class TableReader(Reader):
             has_header = label_column in self.file.first or self.is_header(self.file.first, self._label_place())
         self.header = unique_names(self.file.first) if parquet or has_header else None
         self.file.has_header = self.header is not None
+        self.known_as = self.names
         self.features = [] if space is None else self._features()
 
     def is_header(self, cells: list[str], label: int | None = None) -> bool:
@@ -102,6 +105,9 @@ class TableReader(Reader):
     def row_name(self, row: int) -> str:
         """What messages call data row `row` (from 0): its line in the file."""
         return f"row {self.file.line_of(row)}"
+
+    def _row_of_block(self, index: int, row: int) -> str:
+        return self.row_name(index * self.block_size + row)
 
     def frame(self, progress: Progress = lambda n: None) -> Frame:
         """All rows, under the names of the columns; of a .csv in the types that its cells read as."""
@@ -154,13 +160,18 @@ class TableReader(Reader):
     def _features(self) -> list[int]:
         """Where the features of a model are."""
         names = [column.name for column in self.columns]
-        if self.header is not None and (set(names) <= set(self.header) or not unnamed(names)):
+        every = {*names, *self.space.left_out}
+        numbered = every == {str(i) for i in range(len(every))}
+        if self.header is not None and (set(names) <= set(self.header) or not numbered):
             return find_columns(self.header, self.columns, str(self.path))
         n, width = len(names), self.file.width
-        indexed = self.header is not None and width == n + 1 and is_index(self.header[0])
-        if width != n + indexed:
-            raise DataError(f"{self.path}: {width} columns, the model takes {n} features")
-        return list(range(indexed, width))
+        indexed = self.header is not None and width in (n + 1, len(every) + 1) and is_index(self.header[0])
+        if width == n + indexed:
+            return list(range(indexed, width))
+        if numbered and width == len(every) + indexed:  # with the columns that are not learned, where they were
+            self.known_as = [str(i - indexed) for i in range(width)]
+            return [indexed + int(name) for name in names]
+        raise DataError(f"{self.path}: {width} columns, the model takes {n} features")
 
     def _read(self, progress: Progress) -> Iterator[Block]:
         """Rows as codes, with the cells that are no features; of a series its windows."""
@@ -179,30 +190,36 @@ class TableReader(Reader):
     def _rows(self, progress: Progress) -> Iterator[Block]:
         """Blocks of rows; of a series all of them, whose windows are shared and not its steps."""
         columns, where = self.columns, str(self.path)
-        carried = [i for i in range(self.file.width) if i not in set(self.features)] if self.header else []
+        others = [i for i in range(self.file.width) if i not in set(self.features)]
+        carried = others if self.header else []
         names = [self.names[i] for i in carried]
         unknown: dict[str, set[str]] = {}
+        constants = Constants(self.space.left_out, where)
         numbers = {i for i, column in zip(self.features, columns, strict=True) if column.kind in ("number", "count")}
         types: Any = {i: "float64" if i in numbers else "str" for i in self.features}
-        types |= dict.fromkeys(carried, "written")
+        types |= dict.fromkeys(others, "written")
         for index, frame in enumerate(self._frames("str" if self.written else types, progress)):
             if not self.is_series and not self._mine(index):
                 continue
             part = frame[self.features]
             part.columns = [column.name for column in columns]
-            start = index * self.block_size
+            row_name = partial(self._row_of_block, index)
             x = code_frame(
                 _with_points(part, columns) if self.written and self.file.decimal == "," else part,
                 columns,
                 where,
                 unknown=unknown,
-                rows=lambda row, start=start: self.row_name(start + row),
+                rows=row_name,
             )
             if index == 0 and not self.any_range and not self.is_series:  # the first block tells
                 check_units(self.space, x, where)
+            constants.look(
+                frame[others].set_axis([self.known_as[i] for i in others], axis=1), row_name, self.file.decimal
+            )
             cells = frame[carried].astype(object).where(frame[carried].notna(), "").astype(str).to_numpy().tolist()
             yield Block(x, names, cells, index, frame if self.written else None)
         warn_unknown(unknown, where)
+        constants.warn()
 
     def _frames(self, types: Any, progress: Progress) -> Iterator[Frame]:
         """Blocks of rows; a cell of a number that is none is an error that names it."""

@@ -26,6 +26,7 @@ from lapae.errors import DataError, did_you_mean
 from lapae.space.columns import DAY, Column, unique_names
 from lapae.space.frames import WORDS, Frame, Series, days, numbers, parse_dates, text
 
+CONSTANT = "constant"
 FEW_NUMBERS = 2
 MOST_CATEGORIES = 50
 ROWS_EACH = 20
@@ -186,4 +187,4 @@ def _reads_as_numbers(values: Any) -> bool:
 
 
 def _nothing(different: int) -> str:
-    return "constant" if different else "without a single value"
+    return CONSTANT if different else "without a single value"

@@ -126,7 +126,7 @@ def find_columns(has: list[str], columns: Sequence[Column], where: str) -> list[
 def warn_unknown(unknown: dict[str, set[str]], where: str) -> None:
     """One warning that names all categories that training has not seen."""
     if any(unknown.values()):
-        told = "; ".join(f"{name!r}: {_few(words)}" for name, words in unknown.items() if words)
+        told = "; ".join(f"{name!r}: {few(words)}" for name, words in unknown.items() if words)
         warnings.warn(f"{where}: values that were not seen in training count as missing ({told})", stacklevel=3)
 
 
@@ -246,9 +246,9 @@ def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: 
     if column.kind == "boolean":
         words, known = words.str.lower(), WORDS | {word.lower(): i for word, i in known.items()}
     values = words.map(known).to_numpy(np.float64, na_value=np.nan)
-    new = set(words[np.isnan(values) & words.notna().to_numpy()])
-    if new:
-        unknown.setdefault(column.name, set()).update(new)
+    new = words[np.isnan(values) & words.notna().to_numpy()]
+    if len(new):
+        remember(unknown.setdefault(column.name, set()), new)
     return values
 
 
@@ -257,6 +257,15 @@ def unnamed(names: Sequence[str]) -> bool:
     return list(names) == [str(i) for i in range(len(names))]
 
 
-def _few(words: Iterable[str]) -> str:
+def remember(seen: set[str], words: Iterable[str]) -> None:
+    """Add words that a message will name: as many as `few` shows and one more, however many rows there are."""
+    for word in sorted(set(words)):
+        if len(seen) > SHOWN:
+            return
+        seen.add(word)
+
+
+def few(words: Iterable[str]) -> str:
+    """The first of some words in alphabetical order, for a message."""
     found = sorted(words)
     return ", ".join(repr(word[:40]) for word in found[:SHOWN]) + (" …" if len(found) > SHOWN else "")

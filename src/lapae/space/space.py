@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -23,6 +23,7 @@ import numpy as np
 from lapae.errors import DataError
 from lapae.space.checks import check_values
 from lapae.space.columns import Column, Spans, counted
+from lapae.space.constants import Constants
 from lapae.space.frames import as_frame, code_frame, uncode_frame
 from lapae.space.layout import CHANNELS, Layout, Range, arranged, greatest, layout_of, restored
 from lapae.space.scaling import Number, Source, apply, invert, standardise
@@ -47,6 +48,8 @@ class Space:
     scale: Number = 1.0
     columns: tuple[Column, ...] | None = None
     """Of a table, or the channels of a series, that have names."""
+    left_out: Mapping[str, str | None] = field(default_factory=dict)
+    """The other columns of the training data by name: the only value of those that were constant, else None."""
     label_names: tuple[str, ...] | None = None
     """Names of the classes, or of the attributes."""
     missing: bool = False
@@ -81,7 +84,7 @@ class Space:
             columns: of a table.
             values: what the values are like, where that is known already.
             stride: x are windows of a series, so many steps apart.
-            about: other fields: `name`, `label_names`, `missing`, `fit`, `tile`.
+            about: other fields: `name`, `left_out`, `label_names`, `missing`, `fit`, `tile`.
         """
         shape, about = tuple(x.shape[1:]), {"n_data": len(x), "stride": stride, **about}
         columns = None if columns is None else tuple(columns)
@@ -168,6 +171,9 @@ class Space:
             frame = as_frame(x.astype(object))
         if frame is not None and self.kind in ("table", "series"):
             x = code_frame(frame, self.numbered, where)
+            constants = Constants(self.left_out, where)
+            constants.look(frame)
+            constants.warn()
         x = np.asarray(x)
         if x.dtype.kind not in "biuf":
             raise DataError(f"{where}: values of type {x.dtype}, expected numbers")
@@ -252,12 +258,13 @@ class Space:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types. Nothing is rounded."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         return values | {
             "shape": list(self.shape),
             "offset": np.asarray(self.offset).tolist(),
             "scale": np.asarray(self.scale).tolist(),
             "columns": None if self.columns is None else [column.to_dict() for column in self.columns],
+            "left_out": dict(self.left_out),
             "label_names": None if self.label_names is None else list(self.label_names),
         }
 

@@ -31,12 +31,16 @@ def checked(values: Mapping[str, Any]) -> Space:
     columns = None if columns is None else tuple(map(Column.from_dict, columns))
     if columns is not None and (kind not in ("table", "series") or len(columns) != shape[-1]):
         raise ValueError(f"{len(columns)} columns for a {kind} of shape {shape}")
+    left_out = dict(values.get("left_out", {}))
+    if not all(isinstance(name, str) and isinstance(value, str | None) for name, value in left_out.items()):
+        raise TypeError(f"columns that are left out must be text, with text or None, got {left_out!r}")
     offset, scale = (np.asarray(values[key], dtype=np.float64) for key in ("offset", "scale"))
     if not (np.isfinite(offset).all() and np.isfinite(scale).all() and (scale > 0).all()):
         raise ValueError("offset and scale must be finite, and the scale above 0")
     fields = {
         "shape": shape,
         "columns": columns,
+        "left_out": left_out,
         "label_names": None if labels is None else tuple(map(str, labels)),
         "offset": offset if offset.ndim else float(offset),
         "scale": scale if scale.ndim else float(scale),
