@@ -145,6 +145,14 @@ def test_an_index_before_a_table_without_names(tmp_path):
     np.testing.assert_array_equal(codes(tmp_path / "new.csv", space), x[:, [0, 2]])
 
 
+def test_an_index_that_had_a_name_where_the_columns_had_numbers(tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    space = learned(pd.DataFrame({"id": range(40), "0": x[:, 0], "1": x[:, 1]}))
+    assert space.left_out == {"id": None}
+    pd.DataFrame({"id": range(40), "u": x[:, 0], "v": x[:, 1]}).to_csv(tmp_path / "new.csv", index=False)
+    np.testing.assert_array_equal(codes(tmp_path / "new.csv", space), x)
+
+
 def test_the_labels_of_a_table_without_names_may_come_along(tmp_path):
     x = np.random.default_rng(0).normal(size=(40, 2))
     (tmp_path / "t.csv").write_text("".join(f"{a},{b},{'pq'[i % 2]}\n" for i, (a, b) in enumerate(x)))

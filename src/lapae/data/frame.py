@@ -62,8 +62,7 @@ def table_records(
         row, column = np.argwhere(missing)[0]
         raise DataError(f"{where}, {rows(int(row))}, column {learned[column].name!r}: a value is missing")
     known = {column.name for column in learned}
-    others = {
-        name: only_value(whole[name]) if left_out.get(name) == CONSTANT else None for name in names if name not in known
-    }
+    others = {other: None for other in names if other not in known}
+    others |= {other: only_value(whole[other]) for other, reason in left_out.items() if reason == CONSTANT}
     records = Records(name, x, columns=learned, left_out=others, missing=bool(missing.any()), **about)
     return in_windows(records, where, window, stride) if series else records

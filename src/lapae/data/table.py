@@ -23,7 +23,7 @@ from lapae.space.checks import check_units
 from lapae.space.columns import unique_names
 from lapae.space.constants import Constants
 from lapae.space.deciding import is_index, place_of
-from lapae.space.frames import MISSING, Frame, Series, code_frame, find_columns, warn_unknown
+from lapae.space.frames import MISSING, Frame, Series, code_frame, find_columns, unnamed, warn_unknown
 
 CSV, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 CHUNK_CELLS = 2**22
@@ -162,7 +162,7 @@ class TableReader(Reader):
         names = [column.name for column in self.columns]
         every = {*names, *self.space.left_out}
         numbered = every == {str(i) for i in range(len(every))}
-        if self.header is not None and (set(names) <= set(self.header) or not numbered):
+        if self.header is not None and (set(names) <= set(self.header) or not (numbered or unnamed(names))):
             return find_columns(self.header, self.columns, str(self.path))
         n, width = len(names), self.file.width
         indexed = self.header is not None and width in (n + 1, len(every) + 1) and is_index(self.header[0])
