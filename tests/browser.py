@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +43,10 @@ class Browser:
 
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder}", f"--window-size={width},{height}", "about:blank"]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, preexec_fn=arrange, pass_fds=(3, 4), **quiet)
+        # A folder of sockets that it leaves behind; their names must be short.
+        self._sockets = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        its = {**os.environ, "TMPDIR": self._sockets.name}
+        self.process = subprocess.Popen(command, preexec_fn=arrange, pass_fds=(3, 4), env=its, **quiet)
         for end in (there, back, *ends):
             os.close(end)
         self._rest = b""
@@ -63,6 +67,7 @@ class Browser:
             self.process.wait(10)
         os.close(self._out)
         os.close(self._in)
+        self._sockets.cleanup()
 
     def call(self, name: str, **params: Any) -> dict[str, Any]:
         """A method of the protocol; events that come before its answer are kept."""

@@ -69,6 +69,15 @@ def command(arguments: list[str]) -> tuple[int, str, str]:
     return code, out.getvalue(), errors.getvalue()
 
 
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch) -> Path:
+    """The temporary folder of the commands: torchrun leaves its own folders behind."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     """Where a run of one process is, and one of two that were never disturbed."""
@@ -130,7 +139,7 @@ def test_processes_of_its_own_end_together(tmp_path):
     assert "Traceback" not in errors
 
 
-def test_a_killed_command_takes_its_processes_with_it(tmp_path):
+def test_a_killed_command_takes_its_processes_with_it(tmp_path, temporary):
     run = tmp_path / "run"
     arguments = ["digits", *QUICK, "--devices", "2", "--epochs", "1000", "--patience", "1000", "--out", str(run)]
     with subprocess.Popen([sys.executable, *LAPAE, "train", *arguments], stderr=subprocess.PIPE) as process:
@@ -138,6 +147,10 @@ def test_a_killed_command_takes_its_processes_with_it(tmp_path):
         workers = [worker(process.pid, rank) for rank in (0, 1)]
         process.kill()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the processes of the job end")
+    assert [path.stat().st_mode & 0o777 for path in temporary.glob(".lapae-job.*.tmp")] == [0o700]
+    again = ["train", "digits", *QUICK, "--devices", "2", "--epochs", "1", "--out", str(tmp_path / "other")]
+    assert subprocess.run([sys.executable, *LAPAE, *again], timeout=PATIENCE).returncode == 0
+    assert not list(temporary.glob(".lapae-job.*"))  # its own neither
 
 
 def machines(run: Path, port: int, nodes: tuple[int, ...] = (0, 1)) -> list[tuple[int, str, str]]:

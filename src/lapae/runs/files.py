@@ -49,6 +49,13 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             os.rename(temporary, path)  # an empty folder gives way
 
 
+@contextmanager
+def passing_folder(name: str) -> Iterator[Path]:
+    """A folder among the system's temporary files, for this user alone, that is removed when the body ends."""
+    with _for_a_time(Path(tempfile.gettempdir(), name), lambda path: _make_folder(path, 0o700)) as folder:
+        yield folder
+
+
 def _exchange(a: Path, b: Path) -> None:
     """Exchange two folders in one step where the system can (Linux), else in two."""
     import ctypes
@@ -157,18 +164,29 @@ def abandon() -> None:
 
 @contextmanager
 def _beside(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
-    """A new file or folder beside `path`, which the body moves there; what is left under its name is removed.
+    """A new file or folder beside `path`, which the body moves there; what is left under its name is removed."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise RunError(f"cannot write {path}: there is no folder {path.parent}")
+    try:
+        with _for_a_time(path, create) as temporary:
+            yield temporary
+            sync_folder(folder)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _for_a_time(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
+    """A new file or folder beside `path` that is removed when the body ends, unless it was moved.
 
     The name is known before anything has it, so that a signal at any moment finds what it must remove.
 
     Args:
-        path: the place.
+        path: the place beside which it is made.
         create: makes it under a name, and gives an open descriptor of it.
     """
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise RunError(f"cannot write {path}: there is no folder {path.parent}")
-    sweep(folder)
+    sweep(path.absolute().parent)
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         _open.add(temporary)
@@ -178,12 +196,9 @@ def _beside(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
                 if not _hold(held, temporary):
                     continue  # a sweep was faster
                 yield temporary
-                sync_folder(folder)
                 return
             finally:
                 os.close(held)
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror or error}") from error
         finally:
             _remove(temporary)
             _open.discard(temporary)
@@ -222,8 +237,8 @@ def _remove_stray(path: Path) -> None:
         os.close(descriptor)
 
 
-def _make_folder(path: Path) -> int:
-    path.mkdir()
+def _make_folder(path: Path, mode: int = 0o777) -> int:
+    path.mkdir(mode)
     return os.open(path, os.O_RDONLY)
 
 

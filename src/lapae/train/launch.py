@@ -72,19 +72,19 @@ def start_processes(arguments: Sequence[str], devices: int, num_nodes: int) -> i
 
     Where a process fails, the others are ended. It has said why, unless it was killed: that is said here.
     """
-    import tempfile
-
     from torch.distributed import DistError  # pyright: ignore[reportPrivateImportUsage]
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    from lapae.runs.files import passing_folder
+
     meeting = ["--standalone"] if num_nodes == 1 else _meeting_place(num_nodes)
     threads = str(max(1, (os.cpu_count() or 1) // devices))
     os.environ |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), _LAUNCHER: str(os.getpid())}
     # torchrun leaves its folder of logs behind, and tells of failures in tracebacks of its own.
-    with tempfile.TemporaryDirectory(prefix="lapae-job-") as logs, _undisturbed():
-        options = [*meeting, "--nproc-per-node", str(devices), "--log-dir", logs, "-m", "lapae"]
+    with passing_folder("lapae-job") as logs, _undisturbed():
+        options = [*meeting, "--nproc-per-node", str(devices), "--log-dir", str(logs), "-m", "lapae"]
         try:
             torchrun.run(torchrun.parse_args([*options, *arguments]))
         except ChildFailedError as error:
