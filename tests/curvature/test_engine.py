@@ -7,7 +7,6 @@ import copy
 import pytest
 import torch
 from cases import CASES, dense, seeded
-from narrow import sure
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -33,6 +32,7 @@ from lapae.curvature.ggn import DiagonalMethod
 from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.curvature.rules.base import _RULES
 from lapae.models import paper_mnist
+from lapae_paper.bench.measure import peak_bytes
 
 METHODS: tuple[DiagonalMethod, ...] = ("approx", "exact", "mixed", "mc", "sketch", "bottleneck")
 BY_NAME = {case.name: case for case in CASES}
@@ -377,14 +377,7 @@ def test_the_memory_budget_bounds_the_memory():
     x = torch.randn(16, 1, 28, 28, generator=seeded(0))
 
     def peak(budget: int) -> int:
-        with torch.profiler.profile(profile_memory=True) as trace:
-            ggn_diagonal(module, x, method="exact", memory_budget=budget)
-        live = highest = 0
-        for event in sure(sure(trace.profiler).kineto_results).events():
-            if event.name() == "[memory]":
-                live += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]  # not in their stubs
-                highest = max(highest, live)
-        return highest
+        return peak_bytes(lambda: ggn_diagonal(module, x, method="exact", memory_budget=budget), torch.device("cpu"))
 
     large, small = peak(1 << 30), peak(1 << 23)
     assert small < 40 << 20

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from lapae.config.methods import EnsembleOptions
@@ -28,10 +27,15 @@ class Ensemble(Method):
         self.members = self.distinct_draws = options.members
         networks = [network() for _ in range(options.members)]
         self.network = networks[0]
-        parameters, buffers = torch.func.stack_module_state(networks)  # pyright: ignore[reportArgumentType]
-        for name, stack in (*parameters.items(), *buffers.items()):
+        states = [dict(member.named_parameters()) | dict(member.named_buffers()) for member in networks]
+        for name, value in states[0].items():
+            # Not torch.stack: where tensors have shapes alone, as on loading, it imports torch's compiler for seconds.
+            stack = value.detach().new_empty((options.members, *value.shape))
+            for i, state in enumerate(states):
+                stack[i] = state[name].detach()
             owner, _, key = name.rpartition(".")
-            setattr(self.network.get_submodule(owner), key, nn.Parameter(stack) if name in parameters else stack)
+            put = nn.Parameter(stack) if isinstance(value, nn.Parameter) else stack
+            setattr(self.network.get_submodule(owner), key, put)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """Sum over members of the mean negative log-likelihood."""
