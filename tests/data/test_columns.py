@@ -247,6 +247,30 @@ def test_codes_round_trip(values):
             pd.testing.assert_series_equal(back[column.name], expected, check_dtype=column.dtype == str(expected.dtype))
 
 
+@pytest.mark.parametrize("cells", [1, 2 * N, 2**18])
+def test_columns_of_numbers_go_in_together_as_they_would_one_by_one(monkeypatch, cells):
+    monkeypatch.setattr("lapae.space.frames.GROUP_CELLS", cells)
+    numbers = np.random.default_rng(0).normal(size=(N, 5)).round(1)
+    frame = pd.DataFrame(numbers, columns=[*"abcde"]).assign(word=["x", "y"] * (N // 2))
+    frame["b"] = [*range(N)]
+    frame["c"] = frame["c"].astype("Float64")
+    frame["d"] = frame["d"].astype(np.float32)
+    frame["e"] = frame["e"].astype(object)
+    frame.loc[3, ["a", "c", "d", "e"]] = None
+    known = [Column(name, "number") for name in "edcba"]
+    known.insert(2, Column("word", "category", ("x", "y")))
+    x = code_frame(frame, known)
+    for i, column in enumerate(known):
+        if column.name == "word":
+            expected = np.tile([0.0, 1.0], N // 2)
+        else:
+            expected = frame[column.name].to_numpy(np.float64, na_value=np.nan)
+        np.testing.assert_array_equal(x[:, i], expected)
+    frame.loc[7, "d"] = np.inf
+    with pytest.raises(DataError, match=r"row 7 \(from 0\), column 'd': 'inf' is not finite"):
+        code_frame(frame, known)
+
+
 def test_polars_frames():
     pl = pytest.importorskip("polars", reason="polars frames need polars")
     frame = mixed().drop(columns="grade")

@@ -68,8 +68,10 @@ class CsvFile:
 
         marks: Any = NA
         if types is not None:  # cells of text are carried as they are written
-            marks = [] if types == "str" else {i: NA for i in range(self.width) if types.get(i) != "written"}
-            types = "str" if types == "str" else {i: "str" if kind == "written" else kind for i, kind in types.items()}
+            written = range(self.width) if types == "str" else {i for i, kind in types.items() if kind == "written"}
+            if written:
+                marks = {i: NA for i in range(self.width) if i not in written} or []
+            types = "str" if types == "str" else types | dict.fromkeys(written, "str")
         with _reading(self.path), io.BufferedReader(_Watched(self, progress), BUFFER) as file:
             try:
                 read: Any = pd.read_csv

@@ -118,7 +118,9 @@ class TableReader(Reader):
             texts[place_of(self.names, self.label_column, str(self.path))] = "str"
         parts = self._parts(texts, progress)
         # cells that read as numbers in one part, and not in another, are text in all of them
-        while mixed := [i for i in range(self.file.width) if i not in texts and _is_mixed([p[i] for p in parts])]:
+        while len(parts) > 1 and (
+            mixed := [i for i in parts[0] if i not in texts and _is_mixed([p[i] for p in parts])]
+        ):
             texts |= dict.fromkeys(mixed, "str")
             parts = self._parts(texts, progress)
         self.check_unchanged()

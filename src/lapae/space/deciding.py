@@ -45,8 +45,8 @@ def decide_columns(frame: Frame) -> tuple[tuple[Column, ...], dict[str, str]]:
     columns: list[Column] = []
     left_out: dict[str, str] = {}
     names = unique_names(frame.columns)
-    for i, name in enumerate(names):
-        found = decide(frame.iloc[:, i], name, first=i == 0, alone=len(names) == 1)
+    for i, (name, (_, series)) in enumerate(zip(names, frame.items(), strict=True)):
+        found = decide(series, name, first=i == 0, alone=len(names) == 1)
         if isinstance(found, Column):
             columns.append(found)
         else:
