@@ -150,9 +150,11 @@ def test_a_killed_command_takes_its_processes_with_it(tmp_path, temporary, monke
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the processes of the job end")
     assert [path.stat().st_mode & 0o777 for path in temporary.glob(".lapae-job.*.tmp")] == [0o700]
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    other = temporary / ".other.0123456789abcdef.tmp"  # all programs share this folder
+    other.touch()
     with passing_folder("lapae-job") as own:  # the next job
-        assert list(temporary.glob(".lapae-job.*")) == [own]
-    assert not list(temporary.glob(".lapae-job.*"))
+        assert {*temporary.glob(".*.tmp")} == {own, other}
+    assert [*temporary.glob(".*.tmp")] == [other]
 
 
 def machines(run: Path, port: int, nodes: tuple[int, ...] = (0, 1)) -> list[tuple[int, str, str]]:

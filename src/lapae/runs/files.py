@@ -52,7 +52,9 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 @contextmanager
 def passing_folder(name: str) -> Iterator[Path]:
     """A folder among the system's temporary files, for this user alone, that is removed when the body ends."""
-    with _for_a_time(Path(tempfile.gettempdir(), name), lambda path: _make_folder(path, 0o700)) as folder:
+    place = Path(tempfile.gettempdir())
+    sweep(place, name)
+    with _for_a_time(place / name, lambda path: _make_folder(path, 0o700)) as folder:
         yield folder
 
 
@@ -148,11 +150,11 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed processes have left in a folder."""
+def sweep(folder: Path, name: str = "") -> None:
+    """Remove what killed processes have left in a folder; `name`: only on the way to that name."""
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
-            if _STRAY.fullmatch(entry.name):
+            if _STRAY.fullmatch(entry.name) and entry.name.startswith(f".{name}"):
                 _remove_stray(Path(entry.path))
 
 
@@ -168,6 +170,7 @@ def _beside(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
     folder = path.absolute().parent
     if not folder.is_dir():
         raise RunError(f"cannot write {path}: there is no folder {path.parent}")
+    sweep(folder)
     try:
         with _for_a_time(path, create) as temporary:
             yield temporary
@@ -186,7 +189,6 @@ def _for_a_time(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
         path: the place beside which it is made.
         create: makes it under a name, and gives an open descriptor of it.
     """
-    sweep(path.absolute().parent)
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         _open.add(temporary)
