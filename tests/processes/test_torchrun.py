@@ -157,6 +157,15 @@ def test_a_killed_command_takes_its_processes_with_it(tmp_path, temporary, monke
     assert [*temporary.glob(".*.tmp")] == [other]
 
 
+def test_an_unusable_temporary_folder_is_told_in_a_line(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    code, _, errors = command(["train", "digits", *QUICK, "--devices", "2", "--out", str(tmp_path / "run")])
+    assert code == 2
+    assert errors == "lapae: cannot make a temporary folder: Not a directory (TMPDIR chooses another)\n"
+    assert not (tmp_path / "run").exists()
+
+
 def machines(run: Path, port: int, nodes: tuple[int, ...] = (0, 1)) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of commands with a process each, as on two machines."""
     arguments = ["digits", *QUICK, "--num-nodes", "2", "--epochs", "1", "--json", "--out", str(run)]

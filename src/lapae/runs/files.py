@@ -13,7 +13,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +52,16 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 @contextmanager
 def passing_folder(name: str) -> Iterator[Path]:
     """A folder among the system's temporary files, for this user alone, that is removed when the body ends."""
-    place = Path(tempfile.gettempdir())
-    sweep(place, name)
-    with _for_a_time(place / name, lambda path: _make_folder(path, 0o700)) as folder:
-        yield folder
+    with ExitStack() as until_the_end:
+        try:
+            place = Path(tempfile.gettempdir())
+            sweep(place, name)
+            made = until_the_end.enter_context(_for_a_time(place / name, lambda path: _make_folder(path, 0o700)))
+        except OSError as error:
+            raise RunError(
+                f"cannot make a temporary folder: {error.strerror or error} (TMPDIR chooses another)"
+            ) from error
+        yield made
 
 
 def _exchange(a: Path, b: Path) -> None:
