@@ -223,7 +223,8 @@ def small_tiny() -> nn.Module:
 
 
 def small_mae() -> nn.Module:
-    from transformers import ViTMAEConfig, ViTMAEForPreTraining
+    from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
+    from transformers.models.vit_mae.modeling_vit_mae import ViTMAEForPreTraining
 
     config = ViTMAEConfig(
         hidden_size=4, num_hidden_layers=1, num_attention_heads=2, intermediate_size=4, image_size=4, patch_size=2,

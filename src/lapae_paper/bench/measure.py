@@ -54,7 +54,8 @@ def peak_bytes(work: Work, device: torch.device) -> int:
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
     # Not torch.profiler, which imports torch's compiler: seconds in every process that measures.
-    with torch.autograd.profiler.profile(profile_memory=True) as trace:
+    trace = torch.autograd.profiler.profile(profile_memory=True)
+    with trace:
         work()
     live = highest = 0
     assert trace.kineto_results is not None
