@@ -166,6 +166,17 @@ def test_an_unusable_temporary_folder_is_told_in_a_line(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("options", [[], ["--batch-size", "0"]])
+def test_a_job_leaves_the_process_as_it_was(options, tmp_path):
+    """What its processes are told of their launcher is not for this one: it would end itself in its next training."""
+    environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
+    arguments = ["train", "digits", *QUICK, "--devices", "2", "--epochs", "1", "--out", str(tmp_path / "run")]
+    code, _, errors = command([*arguments, *options])
+    assert code == (2 if options else 0), errors
+    assert dict(os.environ) == environment
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+
 def machines(run: Path, port: int, nodes: tuple[int, ...] = (0, 1)) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of commands with a process each, as on two machines."""
     arguments = ["digits", *QUICK, "--num-nodes", "2", "--epochs", "1", "--json", "--out", str(run)]

@@ -22,6 +22,7 @@ MISSING = frozenset(("", "nan", "na", "n/a", "null"))
 WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 SHOWN = 5
 GROUP_CELLS = 2**18
+"""Of columns of numbers that are converted together."""
 
 
 def as_frame(X: Any) -> Frame | None:

@@ -81,9 +81,9 @@ def start_processes(arguments: Sequence[str], devices: int, num_nodes: int) -> i
 
     meeting = ["--standalone"] if num_nodes == 1 else _meeting_place(num_nodes)
     threads = str(max(1, (os.cpu_count() or 1) // devices))
-    os.environ |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), _LAUNCHER: str(os.getpid())}
     # torchrun leaves its folder of logs behind, and tells of failures in tracebacks of its own.
     with passing_folder("lapae-job") as logs, _undisturbed():
+        os.environ |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), _LAUNCHER: str(os.getpid())}
         options = [*meeting, "--nproc-per-node", str(devices), "--log-dir", str(logs), "-m", "lapae"]
         try:
             torchrun.run(torchrun.parse_args([*options, *arguments]))
@@ -131,9 +131,10 @@ def _meeting_place(num_nodes: int) -> list[str]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Put back what torchrun's code changes in this process: signal handlers; and keep its log to itself."""
+    """Put back what a job changes in this process, signal handlers and environment; and keep torchrun's log quiet."""
     import logging
 
+    environment = dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     logging.disable(logging.ERROR)
     try:
@@ -142,3 +143,6 @@ def _undisturbed() -> Iterator[None]:
         logging.disable(logging.NOTSET)
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ |= environment
