@@ -103,7 +103,6 @@ def of_p_values(model, new: np.ndarray) -> dict:
 
     p = model.p_value(new)
     found = {f"false alarms {rate}": float((p <= rate).mean()) for rate in RATES}
-    found["flagged 0.05"] = float((model.predict(new) == -1).mean())
     return found | {"uniformity (KS)": float(kstest(p, "uniform").statistic)}
 
 
@@ -125,8 +124,7 @@ def of_holes(model, new: np.ndarray, hidden: np.ndarray) -> dict:
 def of_discoveries(model, new: np.ndarray, anomalies: np.ndarray) -> dict:
     mixed = np.concatenate([new, anomalies])
     normal = np.arange(len(mixed)) < len(new)
-    flagged = model.set_params(contamination="auto").predict(mixed) == -1
-    model.set_params(contamination=0.05)
+    flagged = model.discoveries(mixed, rate=0.1)
     return {
         "false discoveries": float((flagged & normal).sum() / max(flagged.sum(), 1)),
         "discovered": float(flagged[~normal].mean()),

@@ -33,6 +33,14 @@ def test_tensor_file_reads_back(tmp_path):
         assert torch.equal(tensors[name], tensor)
 
 
+def test_equal_content_gives_equal_bytes():
+    again = [tensor_file({**TENSORS}, {"epoch": 3, "name": "ü"}) for _ in range(20)]
+    assert set(again) == {CONTENT}
+    head = CONTENT[8 : 8 + int.from_bytes(CONTENT[:8], "little")]
+    assert len(head) % 8 == 0
+    assert head.startswith(b'{"__metadata__":{"digest":')
+
+
 def test_tied_tensors_are_written_apart(tmp_path):
     shared = torch.arange(3.0)
     write_whole(tmp_path / "x", tensor_file({"a": shared, "b": shared, "c": shared[:2]}, {}))

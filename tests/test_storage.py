@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from narrow import sure
 
 from lapae import LaplacianAutoencoder
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.errors import RunError
 from lapae.fit import fit
 from lapae.model import Model
-from lapae.predict.calibrate import to_file
+from lapae.predict.calibrate import from_file, to_file
 from lapae.runs import Run, tensor_file
 from lapae.runs.files import write_whole
 from lapae.storage import CALIBRATION, MODEL, digest, load_run, read_tensor_file
@@ -64,3 +67,15 @@ def test_the_estimator_of_a_trained_run_has_its_parameters(method, table, tmp_pa
     np.testing.assert_array_equal(again.p_value(table.test.x), model.surprise(table.test.x)[1])
     again.save(tmp_path / "copy")
     assert LaplacianAutoencoder.load(tmp_path / "copy").get_params() == params
+
+
+def test_a_run_whose_p_values_do_not_hold_says_so():
+    """lapae 0.2 predicted calibration rows of few data by the components of other folds, and new rows by all."""
+    rng = np.random.default_rng(0)
+    model = LaplacianAutoencoder(epochs=1, random_state=0).fit(rng.standard_normal((60, 3)))
+    saved = to_file(sure(model.model_.calibration))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_file(saved | {"shift": torch.empty(0, 3)})
+    with pytest.warns(UserWarning, match="Train it again"):
+        from_file(saved | {"shift": torch.ones(19, 3)})

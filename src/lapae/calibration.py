@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,17 +12,16 @@ from torch import Tensor
 from lapae.config import MethodConfig
 from lapae.data import Data, Split
 from lapae.data.source import even
-from lapae.methods.building import restart
 from lapae.model import Model
 from lapae.models.threads import few_threads
-from lapae.predict import Prediction
 from lapae.predict.calibrate import MOST_ROWS
+from lapae.predict.conformal import by_chance
 from lapae.predict.density import MOST_CODES
 from lapae.predict.temperature import ROWS, fit_temperature
 from lapae.space import Source
 
-FEW, FOLDS = 1000, 10
-"""Data up to which principal components that are kept are those of all, and parts that the data are predicted in."""
+RATES, CHECKED, CHANCE = (0.05, 0.2), 200, 1e-3
+"""Rates at which held-out rows are flagged to see whether p-values hold, rows, and chance of a false warning."""
 
 MOST_READ = 2**26
 """Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
@@ -47,21 +45,45 @@ def set_temperature(model: Model, data: Data) -> None:
     model.config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
 
 
-def calibrate(model: Model, data: Data, *, kept: bool = False) -> None:
-    """Fit what makes the numbers of a trained model hold on new data, with data that training has not seen.
-
-    Principal components that were `kept`, as training did not better them, are in the end those of all data where these
-    are few: what they say of each is then taken from components of the others.
-    """
+def calibrate(model: Model, data: Data) -> None:
+    """Fit what makes the numbers of a trained model hold on new data, with data that training has not seen."""
     train, valid, calib = (some(model, split.x) for split in (data.train, data.valid, data.calib))
     most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
     many = some(model, data.train.x, most) if len(data.train.x) > MOST_ROWS else None
-    how: dict[str, Any] = {"learned": bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0}
-    if kept and not model.space.tile and 2 * FOLDS <= len(data.train.x) + len(data.valid.x) + len(data.calib.x) <= FEW:
-        how = {"others": of_others(model, torch.cat([train, valid, calib]))}
-    model.calibrate(train, valid, calib, many, **how)
+    learned = bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0
+    model.calibrate(train, valid, calib, many, learned=learned)
     if data.calib.groups is not None:
         compare_images(model, data.calib)
+    if not len(data.calib.x):
+        warnings.warn(
+            "no rows are held out to calibrate: p-values and intervals are compared with rows that training has used, "
+            "and do not hold for new ones",
+            stacklevel=2,
+        )
+    else:
+        check_rates(model, data)
+
+
+def check_rates(model: Model, data: Data) -> None:
+    """Warn if held-out rows that are compared with the calibration rows are flagged more often than chance allows.
+
+    These are rows of the test split, else of the validation set.
+    """
+    assert model.calibration is not None
+    split, name = (data.test, "test") if len(data.test.x) else (data.valid, "validation")
+    if not len(split.x):
+        return
+    p = model.calibration.compare(model.predict, some(model, split.x, CHECKED))[1]
+    p, n = p[~np.isnan(p)], len(model.calibration.reference)
+    for rate in RATES:
+        flagged = int((p <= rate).sum())
+        if by_chance(flagged, len(p), rate, n) < CHANCE:
+            warnings.warn(
+                f"{flagged} of {len(p)} {name} rows have p <= {rate}, where {rate * len(p):.0f} are expected: p-values "
+                "do not hold for rows like these. The rows may have changed with time, or belong to groups",
+                stacklevel=2,
+            )
+            return
 
 
 def compare_images(model: Model, held: Split) -> None:
@@ -74,24 +96,3 @@ def compare_images(model: Model, held: Split) -> None:
     images = np.full(of.max(initial=-1) + 1, -np.inf)
     np.maximum.at(images, of, np.concatenate([*found, np.empty(0)]))
     model.calibration = replace(model.calibration, images=torch.from_numpy(images))
-
-
-def of_others(model: Model, x: Tensor) -> Callable[[Tensor], Prediction]:
-    """Put the principal components of x (n, *model_shape) into a model, and predict each of x from those of others."""
-    fold = torch.arange(len(x)) % FOLDS
-    means: dict[bytes, Tensor] = {}
-    for k in range(FOLDS):
-        restart(model.method, x[fold != k].float())
-        found = model.predict(x[fold == k], ("outputs",)).x_mean
-        assert found is not None
-        means |= {row.numpy().tobytes(): mean for row, mean in zip(x[fold == k], found, strict=True)}
-    restart(model.method, x.float())
-    with torch.no_grad():
-        for weight in model.method.parameters():  # which are saved in 32 bits
-            weight.copy_(weight.float())
-
-    def predict(rows: Tensor) -> Prediction:
-        """Of some of x; codes are of the components of all, as those of folds have axes of their own."""
-        return replace(model.predict(rows), x_mean=torch.stack([means[row.numpy().tobytes()] for row in rows]))
-
-    return predict

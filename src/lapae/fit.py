@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,11 @@ from lapae.config import Config, DataConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, Split, load
 from lapae.data.source import even
+from lapae.data.splits import check_enough
 from lapae.errors import ConfigError, RunError
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
+from lapae.methods.own import gives_logits
 from lapae.model import Model
 from lapae.models.principal import MOST_VALUES
 from lapae.models.threads import few_threads
@@ -27,7 +31,7 @@ from lapae.predict.calibrate import MOST_ROWS
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
-from lapae.space import Space
+from lapae.space import Space, for_trained
 from lapae.storage import load_run, save
 from lapae.train.checkpoint import take_up
 from lapae.train.choose import choose
@@ -81,12 +85,23 @@ def check_values(data: Data, likelihood: Likelihood) -> None:
     x = data.space.convert(np.asarray(data.train.x[:CHECKED]))
     if not ((x >= least) & (x <= most) | np.isnan(x)).all():
         low, high = np.nanmin(x), np.nanmax(x)
-        scaled = "" if data.kind == "image" else " (all but images are standardised)"
+        as_given = data.kind == "image" or data.space.unit is not None
+        scaled = "" if as_given else " (all but images are standardised)"
         name = type(likelihood).__name__.lower()
         raise ConfigError(
             f"the {name} likelihood takes values from 0 to 1, such as images; these run from {low:.3g} to "
             f"{high:.3g}{scaled}. Take the gaussian one"
         )
+
+
+def as_it_is(data: Data, likelihood: Likelihood, integers: bool | None) -> Data:
+    """Data whose values a trained network gets as they are; integer images divided by 255, which is said."""
+    if integers is None:  # booleans are held as bytes, with a scale of 1
+        integers = data.train.x.dtype.kind in "iu" and bool(np.any(data.space.scale != 1))
+    space = for_trained(data.space, integers=integers, logits=gives_logits(likelihood))
+    if space.unit != 1 and rank() == 0:
+        print(f"the images are whole numbers: the network gets them divided by {space.unit:g}", file=sys.stderr)
+    return replace(data, space=space)
 
 
 def fit(
@@ -98,6 +113,7 @@ def fit(
     network: Modules | torch.nn.Module | None = None,
     likelihood: Likelihood | None = None,
     observers: Sequence[Observer] = (),
+    integers: bool | None = None,
 ) -> Model:
     """Train a model. torch's global generators are left as they were.
 
@@ -109,6 +125,8 @@ def fit(
         network: encoder and decoder, in place of the network that `config` names.
         likelihood: in place of the one that `config` names.
         observers: are told how training goes.
+        integers: whether the user's values are whole numbers by their type; that of `data` by default. A network that
+            is not trained (`epochs = 0`) gets the values as they are, but integer images divided by 255.
     """
     config = config.resolved()
     device = take_place(config.train)
@@ -132,8 +150,11 @@ def fit(
         if from_first(finished):
             return done[0] if done else load_run(run.path, network=network, likelihood=likelihood)
     data = node_first(lambda: load_data(config.data)) if data is None else data
+    check_enough(sum(len(split.x) for split in (data.train, data.valid, data.calib)), data.space.name)
     config = choose(config, data.space, own=network is not None)
     options: Any = config.train
+    if options.epochs == 0 and network is not None and config.method.options.starts_from is None:
+        data = as_it_is(data, likelihood or make_likelihood(config.model, data.space), integers)
     if options.epochs == 0 and network is None and not config.model.linear and not config.method.options.starts_from:
         raise ConfigError("epochs = 0 is for a network that is trained already: this one would stay as it was drawn")
     began = time.monotonic()
@@ -148,7 +169,7 @@ def fit(
         small.enter_context(few_threads(method, options.batch_size))
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
-        digest = data_digest(data.train.x)
+        digest = from_first(lambda: data_digest(data)) if run is not None else ""
         checkpoint = take_up(run) if run is not None and resume else None
         if checkpoint is not None:
             check_same_data(checkpoint, data, digest)
@@ -175,7 +196,7 @@ def fit(
             valid,
             options,
             run=run,
-            about={"config": config_to_dict(config), "space": data.space.to_dict(), "digest": digest},
+            about={"config": config_to_dict(config), "space": data.space.to_dict(), "data": digest},
             device=device,
             resume=checkpoint,
             observers=observers,
@@ -202,7 +223,10 @@ def fit(
         observer.say(outcome(metrics, config.model.latent_dim))
     model = Model(method, config, data.space, metrics, result.history).settle()
     set_temperature(model, data)
-    calibrate(model, data, kept=kept)
+    calibrate(model, data)
+    assert model.calibration is not None
+    if rank() == 0 and (unmet := model.calibration.unmet(model.rule().rate, tiles=model.space.tile)):
+        warnings.warn(unmet, stacklevel=2)
     if run is not None and rank() == 0:
         save(model, run)
     return model
@@ -223,10 +247,21 @@ def learn_on(model: Model, X: Any) -> None:
     if not held.all():
         learn(model.method, x[~held], config.train, turn, by_width=bool(config.model.linear))
     model.metrics["portions"] = turn + 1
-    window = torch.cat([known.rows, x[held]])[-max(len(known.rows), WINDOW) :]
+    # half of the window fits the score, the other half calibrates it
+    before = in_turn(known.more, known.rows)
+    newest = torch.cat([before, x[held]])[-max(len(before), WINDOW) :]
+    newest = newest[len(newest) % 2 :]
+    valid, calib = newest[::2], newest[1::2]
     model.recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
-    set_noise(model.method, [window], next(model.method.parameters()).device, per_feature=True)
-    model.calibrate(model.recent, window, window, learned=True)
+    set_noise(model.method, lambda: [valid], next(model.method.parameters()).device, per_feature=True)
+    model.calibrate(model.recent, valid, calib)
+
+
+def in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Join two halves of a window (n, …) that were taken from it by turns; others one after the other."""
+    if len(first) != len(second):
+        return torch.cat([first, second])
+    return torch.stack([first, second], 1).flatten(0, 1)
 
 
 def start(method: Method, run: str) -> None:

@@ -22,7 +22,7 @@ from lapae.methods import Method
 from lapae.models.threads import few_threads
 from lapae.predict import Prediction, evaluating, predict, predict_blocks
 from lapae.predict.calibrate import Calibration, calibrate
-from lapae.predict.conformal import threshold
+from lapae.predict.conformal import Rule, discoveries
 from lapae.predict.decode import decode
 from lapae.predict.filling import Filling, filling_of
 from lapae.predict.generate import from_codes
@@ -80,7 +80,8 @@ class Model(Hidden):
     def decode(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Data at codes z (n, *code), and their deviation over networks: (n, *shape) each."""
         n_samples = self.config.method.n_samples or 20
-        found = decode(self.method, torch.as_tensor(z), n_samples=n_samples, seed=self.seed)
+        at_mean = self.space.unit is not None
+        found = decode(self.method, torch.as_tensor(z), n_samples=n_samples, seed=self.seed, at_mean=at_mean)
         return self.space.to_user(numpy(found.mean)), self.space.to_user(numpy(found.deviation), deviation=True)
 
     def surprise(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -88,17 +89,33 @@ class Model(Hidden):
 
         Returns:
             The surprise, which is larger for more unusual data, and the conformal p-value: (n,) each. NaN, with a
-            warning, of data without any value.
+            warning, for rows with nothing observed.
         """
         found, p = self._calibrated().compare(self.predict, self.tensor(X))
         empty = np.flatnonzero(np.isnan(found))
         if len(empty):
-            warnings.warn(f"{len(empty)} data without any value, row {empty[0]} first: they get no score", stacklevel=3)
+            where = f"{len(empty)} of {len(p)} rows, the first is row {empty[0]}"
+            warnings.warn(f"nothing observed in {where}: no score and no p-value", stacklevel=3)
         return found, p
 
-    def threshold(self, rate: float) -> float:
-        """The surprise above which new normal data lie at `rate`."""
-        return threshold(numpy(self._calibrated().reference), rate)
+    def rule(self, rate: float | None = None) -> Rule:
+        """How rows are flagged at a false alarm rate, by default that of the configuration."""
+        rate = self.config.train.false_alarm_rate if rate is None else rate
+        return Rule(rate, self._calibrated().reference.double().numpy())
+
+    def discoveries(self, X: Any, rate: float = 0.1) -> np.ndarray:
+        """Choose the rows to call unusual, by Benjamini-Hochberg over the rows of this call.
+
+        Args:
+            X: rows (n, *shape).
+            rate: share of normal rows among those that are chosen, at most, on average.
+
+        Returns:
+            (n,) bool; False for a row with nothing observed.
+        """
+        if not 0 < rate < 1:
+            raise ValueError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.1")
+        return discoveries(self.surprise(X)[1], rate)
 
     def parts(self, X: Any) -> dict[str, np.ndarray]:
         """What the surprise of data X (n, *shape) is made of, and the paper's scores.
@@ -117,8 +134,13 @@ class Model(Hidden):
         return parts | {name: value if value.ndim == 1 else value.sum(1) for name, value in more.items()}
 
     def log_likelihood(self, X: Any) -> np.ndarray:
-        """Of each of the data X (n, *shape) under the predictive: (n,)."""
-        return numpy(self.predict(self.tensor(X), ("density",)).log_likelihood)
+        """Of each of the data X (n, *shape) under the predictive: (n,). Of a trained network, in its own units."""
+        x, space = self.tensor(X), self.space
+        found = numpy(self.predict(x, ("density",)).log_likelihood)
+        if space.unit is None:
+            return found
+        log_scale = np.broadcast_to(np.log(np.asarray(space.scale) / space.unit), space.model_shape).ravel()
+        return found - ~np.isnan(numpy(x).reshape(len(x), -1)) @ log_scale
 
     def interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Where the values of new data of this kind lie, given their code.
@@ -156,14 +178,17 @@ class Model(Hidden):
         Args:
             n: how many.
             seed: of codes, networks and noise.
-            noise: add the noise of the likelihood to what networks make of a code: to all but images, where not given.
+            noise: add noise to what networks make of a code, with the residuals of held-out data. Default: to all but
+                images.
 
         Returns:
             (n, *shape), in the user's units.
         """
         seed = self.seed if seed is None else seed
         noise = self.space.kind != "image" if noise is None else noise
-        made = from_codes(self.method, self._remembers(), n, noise=noise, seed=seed)
+        rows = self._calibrated().rows if noise else None
+        known = None if self.filling is None else torch.cat([self.filling.train, self.filling.valid])
+        made = from_codes(self.method, self._remembers(), n, rows=rows, known=known, seed=seed)
         if self.space.kind == "image":
             made = made.clamp(*self.space.value_range)
         return self.space.to_user(numpy(made))
@@ -221,7 +246,8 @@ class Model(Hidden):
     @property
     def _how(self) -> dict[str, Any]:
         options = self.config.method.options
-        return {"predictive": options.predictive or "mc", "n_samples": options.n_samples or 20, "seed": self.seed}
+        how = {"predictive": options.predictive or "mc", "n_samples": options.n_samples or 20, "seed": self.seed}
+        return how | {"at_mean": self.space.unit is not None}  # a trained network says what it says by itself
 
     def predicting(
         self, *, predictive: str | None = None, n_samples: int | None = None, seed: int | None = None
@@ -266,12 +292,12 @@ class Model(Hidden):
             valid: those that steered it.
             calib: others, which it has not seen.
             many: more of `train`, where there are.
-            how: `others`, `learned` of `lapae.predict.calibrate.calibrate`.
+            how: `learned` of `lapae.predict.calibrate.calibrate`.
         """
         self.memory = remember(self.method, train if many is None else many, valid)
         self.filling = filling_of(self.method, train, valid, self.space)
         how |= {"predict": self.predict, "table": self.space.kind == "table"}
-        how |= {"trained": self.config.train.epochs != 0, "keep": self.filling is None}  # which has rows of its own
+        how |= {"keep": self.filling is None}  # which has rows of its own
         with few_threads(self.method, self.config.train.batch_size or 1):
             self.calibration = calibrate(train=train, valid=valid, rows=calib, **how)
 

@@ -118,7 +118,7 @@ def load_run(
     with torch.random.fork_rng(devices=[]):
         if network is None:
             _check_size(bare, space, likelihood, state, origin)
-        method = build_method(bare, space, network=network, likelihood=likelihood)
+        method = build_method(bare, space, network=network, likelihood=likelihood, loading=True)
     try:
         load_state(method, state, origin)
     except RunError as error:

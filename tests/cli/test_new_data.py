@@ -290,7 +290,7 @@ def test_a_run_of_the_estimator_scores_as_the_estimator_does(tmp_path):
 @pytest.mark.parametrize("kind", ["table", "windows"])
 @pytest.mark.parametrize("predictive", ["mc", "moments"])
 def test_a_value_beyond_all_numbers_is_an_outlier(kind, predictive, tmp_path, capsys):
-    x = np.random.default_rng(0).standard_normal((40, 4) if kind == "table" else (40, 4, 2))
+    x = np.random.default_rng(0).standard_normal((100, 4) if kind == "table" else (100, 4, 2))
     options = {"predictive": predictive, "n_samples": 5, "device": "cpu", "random_state": 0}
     model = LaplacianAutoencoder(epochs=2, **options).fit(x)
     for value in (1e20, 1e200, -1e308):
@@ -413,7 +413,7 @@ def test_an_empty_array_gives_an_empty_table_as_an_empty_csv_does(place, tmp_pat
 def test_training_leaves_out_an_unreadable_image_with_skip_bad(tmp_path, capsys):
     folder = tmp_path / "pictures"
     folder.mkdir()
-    for i in range(8):
+    for i in range(10):
         Image.fromarray(np.full((8, 8), 9 * i, np.uint8)).save(folder / f"{i}.png")
     (folder / "bad.png").write_bytes(b"no image")
     command = ["train", str(folder), "--out", str(tmp_path / "run"), *QUICK]
@@ -542,12 +542,58 @@ def test_what_is_expected_of_an_odd_value_is_what_the_others_say(tmp_path):
     assert float(told["high"]) < 4
 
 
+def test_an_outlier_is_a_row_whose_p_value_is_at_most_the_rate(tmp_path, capsys):
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 1)) * [1.0, 2.0, -1.0] + 0.1 * rng.normal(size=(120, 3))
+    new = np.concatenate([x[:20] + np.linspace(0, 1, 20)[:, None] * [1, -1, 1]] * 2)
+    new[20:, 1] = np.nan
+    frames = {"x.csv": pd.DataFrame(x, columns=[*"abc"]), "new.csv": pd.DataFrame(new, columns=[*"abc"])}
+    frames["new.csv"].loc[40] = np.nan
+    for name, frame in frames.items():
+        frame.assign(id=[f"r{i}" for i in range(len(frame))]).to_csv(tmp_path / name, index=False)
+    run, out, file = str(tmp_path / "run"), str(tmp_path / "s.csv"), str(tmp_path / "new.csv")
+    train = ["train", str(tmp_path / "x.csv"), "--drop", "id", "--false-alarm-rate", "0.1", "--out", run, *QUICK]
+    assert main(train) == 0
+    assert "cannot be met" not in capsys.readouterr().err
+    model = LaplacianAutoencoder.load(run)
+    assert model.false_alarm_rate == 0.1
+    for flags, rate in (([], 0.1), (["--rate", "0.2"], 0.2)):
+        assert main(["score", run, file, "-o", out, "--explain", "--json", "--device", "cpu", *flags]) == 0
+        said = capsys.readouterr()
+        found = pd.read_csv(out, dtype={"outlier": str}, keep_default_na=False, na_values={"p_value": ["nan"]})
+        p = found["p_value"].to_numpy(float)
+        assert found["outlier"].tolist() == [*np.where(p[:-1] <= rate, "1", "0"), ""]
+        np.testing.assert_array_equal(p, model.p_value(frames["new.csv"].to_numpy()))
+        assert json.loads(said.out)["outliers"] == (p <= rate).sum() > 0
+        assert found["feature"].iloc[-1] == "nothing observed"
+        assert set(found["feature"][:-1]) <= {"", "a", "b", "c"}
+        assert "cannot be met" not in said.err
+    file_out = str(tmp_path / "s.npz")
+    assert main(["score", run, file, "-o", file_out, "--device", "cpu", "--false-alarm-rate", "0.01"]) == 0
+    assert capsys.readouterr().err.count("0.01 cannot be met with 24 held-out rows, so nothing is flagged") == 1
+    with np.load(tmp_path / "s.npz") as arrays:
+        assert not arrays["outlier"].any()
+    assert main(["score", run, file, "-o", out, "--rate", "1"]) == 2
+    assert "false_alarm_rate = 1.0: expected a number between 0 and 1" in capsys.readouterr().err
+
+
+def test_too_few_rows_are_refused_with_a_reason(tmp_path, capsys):
+    np.savetxt(tmp_path / "x.csv", np.eye(9)[:, :3], delimiter=",", header="a,b,c", comments="")
+    assert main(["train", str(tmp_path / "x.csv"), "--out", str(tmp_path / "run"), *QUICK]) == 2
+    assert "n_samples=9, expected at least 10 to learn from" in capsys.readouterr().err
+    np.savetxt(tmp_path / "x.csv", np.random.default_rng(0).random((40, 2)), delimiter=",", header="a,b", comments="")
+    assert main(["train", str(tmp_path / "x.csv"), "--out", str(tmp_path / "run"), *QUICK]) == 0
+    assert capsys.readouterr().err.count("0.05 cannot be met with 13 held-out rows") == 1
+
+
 def test_a_look_at_a_table(people, capsys):
     root, _ = people
     assert main(["data", str(root / "people.csv")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "80 rows of 5 columns (1 number, 1 count, 1 category, 1 boolean, 1 date), with missing values"
-    assert lines[1] == "56 to train; 8 to steer training; 16 to calibrate"
+    assert lines[1] == "53 to train; 8 to steer training; 19 to calibrate"
     told = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[3:]}
     assert told["id"].startswith("left out an index")
     assert told["city"] == "category 2.5 % Oslo, Rome"

@@ -237,6 +237,43 @@ def test_data_may_go_through_different_layers(kind):
     assert all(h.isfinite().all() for h in found.values())
 
 
+@pytest.mark.parametrize("kind", [Experts, Switch])
+@pytest.mark.parametrize("n_first", [3, 7])
+def test_kronecker_factors_of_experts(kind, n_first):
+    """Experts stand last, so that their factors are exact. An expert that no sample takes has a block of zeros."""
+    torch.manual_seed(0)
+    module, x = kind().double(), torch.randn(7, 6, dtype=torch.float64)
+    with torch.no_grad():
+        module.gate.weight.zero_()
+        module.gate.weight[0, 0], module.gate.bias[:] = 1.0, 0.0
+        x[:, 0] = torch.tensor([1.0] * n_first + [-1.0] * (7 - n_first))
+    names = [name for name, _ in module.named_parameters()]
+    found, j = ggn_kfac(module, x, n_samples=None), reference.jacobians(module, x)
+    parts = [ggn_kfac(module, part, n_samples=None) for part in (x[:2], x[2:])]
+    assert list(found) == names
+    for name in names:
+        exact = torch.einsum("bdp,bdq->pq", j[name].flatten(2), j[name].flatten(2))
+        assert_close(found[name].block(), exact)
+        assert_close((parts[0][name] + parts[1][name]).block(), exact)
+        assert (found[name].a is None) == name.endswith("bias")
+    assert (found["experts.1.weight"].block().abs().sum() == 0) == (n_first == 7)
+
+
+class Turned(Switch):
+    """Some samples meet a weight as it is, others transposed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = as_a(nn.Linear, self.experts[0]).weight
+        rows = [nn.functional.linear(row, weight) if row[0] > 0 else row @ weight for row in x]
+        return torch.stack(rows)
+
+
+def test_a_weight_that_samples_use_in_different_ways_has_no_factors():
+    x = torch.tensor([[1.0] * 6, [-1.0] * 6])
+    with pytest.raises(ValueError, match=r"'experts.0.weight' is the weight of a linear map for some samples"):
+        ggn_kfac(Turned(), x)
+
+
 @pytest.mark.parametrize("case", CASES[::2], ids=lambda case: case.name)
 def test_networks_that_can_be_walked_say_the_same(case):
     """The two ways have nothing in common but the extraction of a layer's own gradients."""

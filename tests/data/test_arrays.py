@@ -101,7 +101,7 @@ def test_npz_kinds_of_labels(tmp_path, y, names):
     np.savez(tmp_path / "a.npz", x=np.ones((30, 2)), y=y)
     data = load(tmp_path / "a.npz")
     assert data.label_names == names
-    assert sure(data.train.y).shape == ((21, 4) if names is None else (21,))
+    assert sure(data.train.y).shape == ((17, 4) if names is None else (17,))
 
 
 def test_npz_only_array(tmp_path):
@@ -188,6 +188,23 @@ def test_truncated(tmp_path, name, keep):
     path.write_bytes(content[: keep if isinstance(keep, int) else int(keep * len(content))])
     with pytest.raises(DataError, match=name):
         load(path)
+
+
+def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("lapae.data.arrays.LARGE", 10**6)
+    np.savez_compressed(tmp_path / "a.npz", x=np.ones((9, 2)), y=np.zeros((1000, 1000)))
+    monkeypatch.setattr(zipfile.ZipFile, "open", None)
+    with pytest.raises(DataError, match=r"a\.npz/y\.npy: 8,000,128 bytes packed into .* a decompression bomb"):
+        load(tmp_path / "a.npz")
+
+
+def test_what_packs_well_is_no_bomb(tmp_path, monkeypatch):
+    monkeypatch.setattr("lapae.data.arrays.LARGE", 10**5)
+    np.savez_compressed(tmp_path / "a.npz", x=np.repeat(rng.normal(size=(1000, 1)), 40, 1))
+    assert load(tmp_path / "a.npz").shape == (40,)
+    np.savez_compressed(tmp_path / "b.npz", x=np.zeros((1000, 1000)))
+    with pytest.raises(DataError, match="expected at most 100 times as many"):
+        load(tmp_path / "b.npz")
 
 
 def test_damaged_npz(tmp_path):

@@ -7,12 +7,15 @@ import os
 import struct
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
+from lapae.cli.train import absolute
 from lapae.data import Data, DataError, load, open_input
 from lapae.data.bounds import check_memory, free_memory
 from lapae.data.idx import read_idx
+from lapae.data.look import look
 from lapae.space import Space
 
 SPACES = {
@@ -73,6 +76,31 @@ def test_a_folder_of_images_passes_by_pipes_and_loops(tmp_path):
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     (tmp_path / "below").symlink_to(tmp_path)
     assert len(load(tmp_path, validation=0, calibration=0, test=0).train) == 3
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npy", ".npz", ".parquet"])
+@pytest.mark.parametrize("direction", ["from a plain name", "to a plain name", "over both"])
+def test_a_link_and_what_it_leads_to_are_one_file(tmp_path, suffix, direction):
+    """For a look, for training, which keeps the full path, and for a trained model."""
+    x = np.random.default_rng(0).normal(size=(40, 2)).round(3)
+    file, link = tmp_path / f"store{suffix}", tmp_path / "latest"
+    if suffix == ".npy":
+        np.save(file, x)
+    elif suffix == ".npz":
+        np.savez(file, x=x)
+    else:
+        frame = pd.DataFrame(x, columns=["a", "b"])
+        frame.to_csv(file, index=False) if suffix == ".csv" else frame.to_parquet(file)
+    space = load(file).space
+    if direction != "from a plain name":
+        link = tmp_path / f"named{suffix}"
+        link.symlink_to(file.rename(tmp_path / "blob").name)
+    if direction != "to a plain name":
+        (tmp_path / "over").symlink_to(file.name if direction == "from a plain name" else link.name)
+        link = tmp_path / "over"
+    assert sum(look(link).splits.values()) == 40
+    assert len(load(absolute(str(link)), validation=0, calibration=0, test=0).train) == 40
+    assert sum(len(block.x) for block in open_input(link, space).blocks(lambda n: None)) == 40
 
 
 def test_memory_is_asked_for_before_it_is_taken(tmp_path, monkeypatch):

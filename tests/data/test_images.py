@@ -7,6 +7,7 @@ from PIL import Image
 
 from lapae.data import Batches, DataError, load, open_input
 from lapae.data.images import ImageFiles
+from lapae.data.look import look
 from lapae.data.source import Subset
 
 rng = np.random.default_rng(0)
@@ -232,6 +233,18 @@ def test_an_unreadable_image_is_left_out_with_skip_bad(tmp_path, how):
     with pytest.warns(UserWarning, match=r"skipped: .*3\.png"):
         data = load(tmp_path, skip_bad=True)
     assert len(all_of(data)) == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"tile": 8}])
+def test_a_look_refuses_what_training_refuses(tmp_path, options):
+    for i in range(6):
+        save(tmp_path / f"{i}.png")
+    assert sum(look(tmp_path, **options).splits.values()) >= 6
+    bad = tmp_path / "3.png"
+    bad.write_bytes(bad.read_bytes()[:150])
+    with pytest.raises(DataError, match=r"3\.png: .* \(--skip-bad leaves such files out\)"):
+        look(tmp_path, **options)
+    assert "3.png" in look(tmp_path, skip_bad=True, **options).notes[0]
 
 
 def test_a_folder_of_unreadable_images(tmp_path):

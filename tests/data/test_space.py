@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lapae.errors import DataError
-from lapae.space import Column, Space
+from lapae.space import Column, Space, for_trained
 from lapae.space.checks import check_units
 from lapae.space.scaling import standardise
 
@@ -198,6 +198,9 @@ def test_absurd_units():
         {"columns": [{"name": "a", "kind": "number", "categories": [], "dtype": "float64"}]},
         {"columns": [{"name": "a"}, {"name": "b"}]},
         {"more": 1},
+        {"unit": 0.0},
+        {"unit": float("inf")},
+        {"unit": [1.0]},
     ],
 )
 def test_bad_dictionaries(changed):
@@ -205,6 +208,14 @@ def test_bad_dictionaries(changed):
     assert Space.from_dict(good).to_dict() == good
     with pytest.raises((ValueError, TypeError, KeyError)):
         Space.from_dict(good | changed)
+
+
+def test_data_of_a_model_saved_before_there_were_units():
+    space = Space.of(np.arange(10.0).reshape(5, 2))
+    saved = space.to_dict()
+    assert saved.pop("unit") is None
+    assert Space.from_dict(saved) == space
+    assert again(for_trained(space, integers=False, logits=False)).unit == 1
 
 
 def test_equality():

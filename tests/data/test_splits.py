@@ -31,7 +31,9 @@ def test_seeds_differ():
     [
         (100, {}, (70, 10, 20, 0)),
         (100, {"test": 0.1}, (60, 10, 20, 10)),
-        (19, {}, (19, 0, 0, 0)),
+        (9, {}, (9, 0, 0, 0)),
+        (10, {}, (6, 1, 3, 0)),
+        (57, {}, (32, 6, 19, 0)),
         (1000, {}, (700, 100, 200, 0)),
         (1500, {}, (1150, 150, 200, 0)),
         (4000, {}, (3200, 400, 400, 0)),
@@ -50,7 +52,7 @@ def test_sizes(n, arguments, sizes):
 def test_own_partition():
     own = np.array([0] * 50 + [2] * 20)
     train, valid, calib, test = partition(70, own)
-    assert (len(train), len(valid), len(calib)) == (35, 5, 10)
+    assert (len(train), len(valid), len(calib)) == (29, 5, 16)
     assert max(part.max() for part in (train, valid, calib)) < 50
     np.testing.assert_array_equal(test, np.arange(50, 70))
     own[:10] = 1

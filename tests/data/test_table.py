@@ -115,6 +115,43 @@ def test_a_file_and_a_frame_of_the_same_content_are_the_same_data(tmp_path):
             np.testing.assert_array_equal(one.x, other.x)
 
 
+def of_all_types(n: int, width: int) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(n, width)), columns=[f"x{i}" for i in range(width)])
+    frame["count"] = pd.Series(rng.integers(0, 90, n)).astype("Int64").where(rng.random(n) > 0.1)
+    frame["flag"] = pd.Series(rng.random(n) < 0.5).astype(object).where(np.arange(n) != n - 1, None)  # in one part
+    frame["colour"] = rng.choice(["red", "green", "blue"], n)
+    frame["shape"] = pd.Categorical(rng.choice(["round", "square"], n))
+    frame["day"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, n), unit="D")
+    frame["note"] = [f"row {i} of many words" for i in range(n)]
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("n", "width", "group"), [(20_000, 4, None), (200_000, 1, None), (20_000, 4, 3000), (2000, 800, 500)]
+)
+@pytest.mark.filterwarnings("ignore:.*left out")
+def test_parquet_files_of_many_rows(tmp_path, n, width, group):
+    frame = of_all_types(n, width)
+    frame.to_parquet(tmp_path / "t.parquet", row_group_size=group)
+    found = TableReader(tmp_path / "t.parquet").records()
+    assert names(found) == [*frame.columns[:-1]]
+    whole = Data.of(frame, name="t").space
+    assert found.columns == whole.columns
+    np.testing.assert_array_equal(found.x, whole.code(frame))
+
+
+def test_parquet_files_beyond_the_memory_are_refused(tmp_path, monkeypatch):
+    """By what the first rows take, and how many rows there are: neither before nor long after."""
+    of_all_types(20_000, 40).to_parquet(tmp_path / "t.parquet", row_group_size=1000)
+    reader = TableReader(tmp_path / "t.parquet")
+    monkeypatch.setattr("lapae.data.bounds.free_memory", lambda: 2**22)
+    with pytest.raises(DataError, match=r"t\.parquet: 0\.0 GB unpacked, and 0\.0 GB of memory are free"):
+        reader.records()
+    monkeypatch.setattr("lapae.data.bounds.free_memory", lambda: 2**26)
+    assert len(reader.frame()) == 20_000
+
+
 def test_missing_values(write):
     path = write("a,b\n1,\nNaN,2\n3,NA\n4,5\n5,n/a\n6,null\n")
     with pytest.raises(DataError, match=r"t\.csv, row 2, column 'b': a value is missing"):

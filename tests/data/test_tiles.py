@@ -94,9 +94,28 @@ def test_few_images_are_split_tile_by_tile(tmp_path):
     assert len(data.train) + len(data.valid) + len(data.calib) == 9 * 6
 
 
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [
+        (9, "an image of more than 0 tiles cannot be flagged"),  # some tiles are held out
+        (30, "0.05 cannot be met with 10 held-out images, so nothing is flagged: it takes at least 19 held-out images"),
+    ],
+)
+def test_few_images_cannot_be_flagged_and_this_is_said(tmp_path, capsys, n, said):
+    save_all(tmp_path / "few", n, 0)
+    save_all(tmp_path / "bad", 3, 2, fault=True)
+    options = ["--tile", str(TILE), "--network", "mlp", "--hidden", "8", "--epochs", "1", "--device", "cpu"]
+    assert main(["train", str(tmp_path / "few"), *options, "--out", str(tmp_path / "run"), "--no-verbose"]) == 0
+    assert capsys.readouterr().err.count(said) == 1
+    assert set(scored(tmp_path, "bad", tmp_path)["outlier"]) == {"0"}
+    assert capsys.readouterr().err.count(said) == 1
+
+
 def test_p_values_of_images_hold_and_faults_are_found(place, tmp_path):
     good, bad = scored(place, "good", tmp_path), scored(place, "bad", tmp_path)
     assert (bad["outlier"] == "1").all()
+    for found in (good, bad):
+        np.testing.assert_array_equal(found["outlier"] == "1", found["p_value"].astype(float) <= 0.05)
     assert set(bad["row"]) == {"8"}
     assert set(bad["column"]) == {"16"}
     held = sure(Model.load(place / "run").calibration).images.numpy()

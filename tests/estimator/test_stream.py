@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from narrow import diagonal_of
+from narrow import diagonal_of, sure
 
 from lapae import LaplacianAutoencoder
 from lapae.errors import ConfigError
@@ -74,3 +74,25 @@ def test_what_cannot_learn_on_says_so(model):
         LaplacianAutoencoder(method="ae", epochs=1, random_state=0, device="cpu").fit(x).partial_fit(x)
     with pytest.raises(ValueError, match="features"):
         model.partial_fit(x[:, :3])
+
+
+def test_what_calibrates_a_stream_has_no_part_in_its_score():
+    """With a hundred columns a score that is fitted to the rows that calibrate it calls 70 % of new rows unusual."""
+    rng, p = np.random.default_rng(0), []
+    for seed in range(6):
+        model = LaplacianAutoencoder(random_state=seed, epochs=1, device="cpu").fit(rng.standard_normal((300, 100)))
+        for _ in range(2):
+            model.partial_fit(rng.standard_normal((200, 100)))
+        p.append(model.p_value(rng.standard_normal((200, 100))))
+    assert np.mean(np.concatenate(p) <= 0.2) < 0.28
+
+
+def test_the_window_keeps_its_length():
+    rng = np.random.default_rng(0)
+    model = LaplacianAutoencoder(random_state=0, epochs=1, device="cpu").fit(day(rng, n=1000))
+    lengths = []
+    for _ in range(4):
+        model.partial_fit(day(rng, n=80))
+        known = sure(model.model_.calibration)
+        lengths.append((len(known.rows), len(known.more)))
+    assert lengths == [(100, 100)] * 4

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from narrow import sure
 from trained import in_splits
 from waiting import PATIENCE
 
@@ -83,17 +84,30 @@ def served(made: Explorer, host: str = "127.0.0.1", name: str = HOSTILE, **about
         thread.join(5)
 
 
+def cookie_of(server: Server) -> str:
+    """What a browser shows that has opened the page."""
+    return "=".join(sure(server.cookie))
+
+
+def known(server: Server, content: bytes) -> bytes:
+    """The bytes of requests of such a browser."""
+    host = b"Host: localhost\r\n"
+    return content.replace(host, host + f"Cookie: {cookie_of(server)}\r\n".encode())
+
+
 class Client:
     """Requests to a server, each on a connection of its own unless kept."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, known: bool = True) -> None:
+        """`known`: it shows the cookie of one that has opened the page."""
         self.server = server
+        self.known = {"Cookie": cookie_of(server)} if known and server.cookie is not None else {}
 
     def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         """Status and content, parsed where it is JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=PATIENCE)
         try:
-            connection.request(method, path, body, headers or {})
+            connection.request(method, path, body, self.known | (headers or {}))
             response = connection.getresponse()
             content = response.read()
             self.headers = response.headers

@@ -10,6 +10,7 @@ from http.client import HTTPConnection, HTTPException
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from serving import cookie_of, known
 from test_uploads import npy, png, square
 from waiting import PATIENCE
 
@@ -66,7 +67,8 @@ class Line:
             if self.connection is None:
                 self.connection = HTTPConnection("127.0.0.1", self.server.server_port, timeout=PATIENCE)
             try:
-                self.connection.request("POST", path, body, {"Content-Type": kind})
+                headers = {"Content-Type": kind, "Cookie": cookie_of(self.server)}
+                self.connection.request("POST", path, body, headers)
                 response = self.connection.getresponse()
                 found = json.loads(response.read())
             except (OSError, HTTPException):
@@ -144,7 +146,7 @@ pieces |= st.sampled_from([b"Content-Type: application/json\r\n", b"/api/place",
 def _bytes(image_server, parts):
     with socket.create_connection(("127.0.0.1", image_server.server_port), timeout=PATIENCE) as connection:
         try:
-            connection.sendall(b"".join(parts))
+            connection.sendall(known(image_server, b"".join(parts)))
             connection.shutdown(socket.SHUT_WR)
             found = b""
             while part := connection.recv(2**16):

@@ -13,11 +13,13 @@ import threading
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pytest
 from narrow import sure
-from serving import Client, rows, served
+from serving import Client, cookie_of, known, rows, served
 from waiting import PATIENCE, until
 
 from lapae.cli import main
@@ -26,6 +28,8 @@ from lapae.cli.new_data import Device, open_model
 from lapae.errors import ConfigError
 from lapae.view.explore.handler import Handler
 from lapae.view.explore.opening import opening
+from lapae.view.explore.routes import Routes
+from lapae.view.explore.serve import serve
 from lapae.view.explore.server import MOST_CONNECTIONS, Server, is_loopback
 from lapae.view.sizes import Sizes
 
@@ -37,7 +41,7 @@ PLACE = {"axes": [0, 1], "at": [0.1, 0.2], "anchor": None}
 def raw(server: Server, content: bytes, *, close: bool = True) -> bytes:
     """Everything that a server says to some bytes."""
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) as connection:
-        connection.sendall(content)
+        connection.sendall(known(server, content))
         if close:
             connection.shutdown(socket.SHUT_WR)
         found = b""
@@ -252,7 +256,7 @@ def test_a_large_body_is_refused_with_a_message_that_arrives(client):
 def test_many_questions_on_one_connection(client):
     connection = HTTPConnection("127.0.0.1", client.server.server_port, timeout=PATIENCE)
     for _ in range(5):
-        connection.request("POST", "/api/place", json.dumps(PLACE), JSON)
+        connection.request("POST", "/api/place", json.dumps(PLACE), JSON | client.known)
         response = connection.getresponse()
         assert response.status == 200
         json.loads(response.read())
@@ -290,14 +294,14 @@ def test_the_longest_idle_makes_room(of_images):
         address = ("127.0.0.1", server.server_port)
         held = [socket.create_connection(address, timeout=PATIENCE) for _ in range(MOST_CONNECTIONS)]
         for connection in held:  # one after the other: the first waits longest
-            connection.sendall(b"GET /api/opening HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            connection.sendall(known(server, b"GET /api/opening HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             assert connection.recv(12) == b"HTTP/1.1 200"
         held[0].sendall(b"GET /")  # a byte now and then does not keep it
         for i in range(3):
             assert Client(server).send("GET", "/")[0] == 200
             assert not waits(server, held[0])
             assert all(waits(server, connection) for connection in held[i + 1 :])
-        held[-1].sendall(b"GET /shared.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        held[-1].sendall(known(server, b"GET /shared.css HTTP/1.1\r\nHost: localhost\r\n\r\n"))
         while b"heat" not in held[-1].recv(2**16):
             pass
         while held[0].recv(2**16):  # the rest of its answer, then the end
@@ -378,6 +382,62 @@ def test_an_error_of_ours_is_answered_and_does_not_end_the_server(of_images, mon
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+def test_only_who_has_the_address_is_answered(of_images):
+    """Every user of the machine can reach a loopback address."""
+    asked = [("GET", name, None) for name in ("", "explore.js", "shared.css", "report", "api/opening", "nothing")]
+    asked += [
+        ("POST", f"api/{name}", b"{}") for name in ("place", "heat", "item", "find", "look", "complete", "upload")
+    ]
+    with served(of_images) as server, served(of_images) as other:
+        stranger, path = Client(server, known=False), f"/{server.token}/"
+        assert server.url == f"http://127.0.0.1:{server.server_port}{path}"
+        assert len(server.token) >= 22
+        name, value = sure(server.cookie)
+        wrong = ["", f"{name}=", f"{name}={value[:-1]}", f"{name}={value}x", f"{name}={server.token}", cookie_of(other)]
+        wrong += [f"{name}2={value}", value, f"x{name}={value}", f"{name}={value}=", "é=1", ";;", "=" * 9999]
+        for method, question, body in asked:
+            for prefix in ("", server.token[:-1], f"{server.token}x", other.token, value):
+                status, found = stranger.send(method, f"/{prefix}/{question}" if prefix else f"/{question}", body, JSON)
+                assert (status, found) == (403, {"error": "the address lacks its token: open the one in the terminal"})
+                assert "Set-Cookie" not in stranger.headers
+        for cookie in wrong:
+            assert stranger.send("GET", "/api/opening", headers={"Cookie": cookie.encode().decode("latin-1")})[0] == 403
+        assert stranger.send("GET", f"{path}api/opening")[0] == 200
+        assert stranger.send("POST", f"{path}api/place", json.dumps(PLACE), JSON)[0] == 200
+        assert "Set-Cookie" not in stranger.headers
+        assert stranger.send("GET", path)[0] == 200
+        assert stranger.headers["Set-Cookie"] == f"{cookie_of(server)}; HttpOnly; SameSite=Lax; Path=/"
+        for cookie in (cookie_of(server), f"a=b; {cookie_of(server)}", f"{cookie_of(server)};c=d"):
+            assert stranger.send("GET", "/", headers={"Cookie": cookie})[0] == 200
+            assert stranger.send("GET", "/api/opening", headers={"Cookie": cookie, "Host": "evil.example"})[0] == 403
+        foreign = {"Cookie": cookie_of(server), "Origin": "http://evil.example"}
+        assert stranger.send("POST", "/api/place", json.dumps(PLACE), JSON | foreign)[0] == 403
+        assert server.token not in json.dumps(server.routes.opening)
+
+
+def test_the_browser_is_started_without_the_token(of_images, monkeypatch, capsys):
+    """All users can see what programs are started with."""
+    found = {}
+
+    def look(address: str) -> None:
+        page = Path(url2pathname(urlsplit(address).path))
+        found.update(address=address, content=page.read_text(), modes=(page.parent.stat().st_mode & 0o77, page))
+
+    class Now(threading.Thread):
+        start = threading.Thread.run
+
+    server = Server(Routes(of_images, opening(of_images, "digits")), "127.0.0.1", 0)
+    monkeypatch.setattr("lapae.view.explore.serve.webbrowser.open", look)
+    monkeypatch.setattr("lapae.view.explore.serve.threading.Thread", Now)
+    monkeypatch.setattr(server, "serve_forever", lambda: None)
+    serve(server)
+    assert server.url in capsys.readouterr().out
+    assert server.token not in found["address"]
+    assert f"url={server.url}" in found["content"]
+    assert found["modes"][0] == 0
+    assert not found["modes"][1].exists()
+
+
 def test_other_hosts(of_images, client):
     assert is_loopback("localhost")
     assert is_loopback("127.3.2.1")
@@ -385,10 +445,11 @@ def test_other_hosts(of_images, client):
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("example.com")
     with served(of_images, "0.0.0.0") as server:
+        assert server.cookie is None
         there = {"Host": "my-machine:1"}
         path = f"/{server.token}/"
         assert server.url == f"http://127.0.0.1:{server.server_port}{path}"
-        for wrong in ("/", "/api/opening", "//", f"/{sure(server.token)[:-1]}/", f"/{server.token}x/", "/%00/"):
+        for wrong in ("/", "/api/opening", "//", f"/{server.token[:-1]}/", f"/{server.token}x/", "/%00/"):
             assert Client(server).send("GET", wrong, headers=there)[0] == 403
             assert Client(server).send("GET", wrong)[0] == 403
         assert Client(server).send("POST", "/api/place", json.dumps(PLACE), {**JSON, **there})[0] == 403
@@ -414,9 +475,10 @@ def test_the_command_serves_until_ctrl_c(tmp_path, capsys):
     ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        port = int(sure(re.search(r"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends\)", line)).group(1))
+        found = sure(re.search(r"http://127\.0\.0\.1:(\d+)(/[\w-]{22}/) \(Ctrl-C ends\)", line))
+        port = int(found.group(1))
         connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-        connection.request("GET", "/api/opening")
+        connection.request("GET", f"{found.group(2)}api/opening")
         assert json.loads(connection.getresponse().read())["splits"]["train"] == 60
         # a second one at the same port says so in a line
         assert main(["explore", str(run), "--port", str(port), "--no-open", "--n-samples", "2"]) == 2

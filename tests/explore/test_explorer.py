@@ -92,7 +92,11 @@ def test_p_values_in_words():
     assert told["verdict"] == "ordinary"
     assert told["words"] == "Of 500 normal data that training has not seen, 42 % are at least as unusual."
     assert (told["p"], told["score"]) == ("0.42", "1.23")
-    assert in_words(np.nan, np.nan, 500)["p"] is None
+    empty = in_words(np.nan, np.nan, 500)
+    assert empty["p"] is None
+    assert empty["words"] == "Nothing observed."
+    assert [in_words(p, 1.0, 500)["rare"] for p in (0.05, 0.0501, np.nan)] == [True, False, False]
+    assert in_words(0.08, 1.0, 500, rate=0.1) | {"rare": True, "verdict": "unusual"} == in_words(0.08, 1.0, 500, 0.1)
 
 
 def test_a_row_is_found_by_its_number(of_rows):

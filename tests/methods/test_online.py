@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.testing import assert_close
 
+from lapae import LaplacianAutoencoder
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.config.methods import OnlineOptions
 from lapae.curvature import reference
@@ -354,3 +355,65 @@ def test_frozen_weights_are_refused():
     frozen.encoder.requires_grad_(False)
     with pytest.raises(ConfigError, match=r"every weight, but encoder\.0\.weight"):
         Online(lambda: frozen, Gaussian(), OnlineOptions(), N_DATA)
+
+
+def normalised() -> tuple[nn.Sequential, nn.Sequential]:
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+    decoder = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 6))
+    return encoder, decoder
+
+
+@pytest.mark.parametrize("hessian", ["sketch", "approx", "kfac"])
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_batch_normalisation(hessian, evaluates):
+    """Statistics are fixed: those of the data at the start, or those that layers in evaluation mode came with."""
+    pair, x = normalised(), 5 + 3 * batch(200).numpy()
+    with torch.no_grad():
+        for module in pair:
+            module[1].get_buffer("running_mean").fill_(0.25)
+            module.train(not evaluates)
+    model = LaplacianAutoencoder(network=pair, hessian=hessian, epochs=40, random_state=0, device="cpu").fit(x)
+    method = as_a(Online, model.model_.method)
+    found = [layer for layer in method.network.modules() if isinstance(layer, nn.BatchNorm1d)]
+    for layer in found:
+        assert bool((layer.running_mean == 0.25).all()) == evaluates
+    assert model.model_.metrics["explained"] > 0.5
+    method.train()
+    assert not any(layer.training for layer in found)
+
+
+def test_statistics_are_those_of_the_training_data():
+    x = 5 + 3 * batch(64)
+    options = MethodConfig(method="online").options
+    method = Online(lambda: Autoencoder(*normalised()).double(), Gaussian(), options, 64)
+    method.begin(lambda: [x[:32], x[32:], x[:1], x[:0]], Step())
+    first, norm, *_ = as_a(nn.Sequential, method.network.encoder)
+    y = first(x).detach().unflatten(0, (2, 32))
+    assert_close(norm.running_mean, y.mean((0, 1)))
+    assert_close(norm.running_var, y.var(1).mean(0))
+    assert norm.momentum == 0.1
+
+    def of_two(tensors):
+        """As if another process had seen twice as many batches, whose statistics add up to 4."""
+        *sums, count = tensors
+        for part in sums:
+            part.add_(4.0)
+        count.mul_(3)
+        return lambda: None
+
+    expected = (2 * y.mean((0, 1)) + 4) / 6
+    method.begin(lambda: [x[:32], x[32:]], Step(world_size=2, start_sum=of_two))
+    assert_close(norm.running_mean, expected)
+    method.begin(lambda: [x[:1]], Step())
+    assert_close(norm.running_var, torch.ones(8, dtype=torch.float64))
+
+
+def test_layers_in_evaluation_mode_stay_in_it():
+    """Dropout too, which the posterior of one network cannot have."""
+    dropping = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 2)), nn.Linear(2, 6)
+    x = batch(100).numpy()
+    with pytest.raises(ValueError, match=r"dropout is on.*call \.eval\(\) first"):
+        LaplacianAutoencoder(network=dropping, epochs=1, device="cpu").fit(x)
+    dropping[0][1].eval()
+    LaplacianAutoencoder(network=dropping, epochs=1, device="cpu").fit(x)

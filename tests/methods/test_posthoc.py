@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from narrow import diagonal_of, h_of, network_of, sure
+from narrow import as_a, diagonal_of, h_of, network_of, sure
 from torch import Tensor, nn
 from torch.testing import assert_close
 from trained import in_splits
@@ -229,7 +229,10 @@ def test_modules_of_ones_own_trained_before(frozen, table):
     model = fit(config, table, network=(encoder, decoder))
     for old, new in zip(before, network_of(model.method).parameters(), strict=True):
         assert torch.equal(old, new)
-    assert (h_of(model.method) > 0).all()
+    h = as_a(PostHoc, model.method).posterior.split(h_of(model.method))
+    assert all((value > 0).all() for value in h.values())
+    for name, value in h.items():  # what is frozen is certain
+        assert bool(value.isinf().all()) == (frozen and name.startswith("encoder")), name
     assert [p.requires_grad for p in encoder.parameters()] == [not frozen] * 4
     assert not any(p.requires_grad for p in model.method.parameters())  # what is trained stays as it is
 

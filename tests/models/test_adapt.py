@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from lapae import LaplacianAutoencoder
 from lapae.curvature import ggn_diagonal, reference
+from lapae.errors import ConfigError
 from lapae.models import Autoencoder
 from lapae.models.adapt import adapt, code_of
 
@@ -201,3 +202,98 @@ def test_modules_of_another_precision_are_copied_into_this_one(dtype):
     same = LaplacianAutoencoder.from_trained(encoder.float(), decoder.float(), random_state=0).fit(X)
     np.testing.assert_array_equal(model.reconstruct(X[:5]), same.reconstruct(X[:5]))
     np.testing.assert_array_equal(model.p_value(X), same.p_value(X))
+
+
+class Recurrent(nn.Module):
+    """A code from the states of an LSTM, or all that it gives."""
+
+    def __init__(self, code, **options) -> None:
+        super().__init__()
+        self.lstm, self.code = nn.LSTM(2, 3, **options), code
+
+    def forward(self, x: Tensor):
+        return self.code(self.lstm(x))
+
+
+class Skipping(nn.Module):
+    """A decoder that needs more than a code: as two arguments, or as a pair."""
+
+    def __init__(self, pair: bool) -> None:
+        super().__init__()
+        self.layer, self.pair = nn.Linear(2, 8), pair
+
+    def forward(self, z, *skip):
+        z, skip = z if self.pair else (z, skip[0])
+        return self.layer(z) + skip
+
+
+class Skips(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer(x), 2 * x
+
+
+class Centred(nn.Module):
+    """Takes the mean of its batch away."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        return y - 0.1 * y.mean(0)
+
+
+def window() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.Unflatten(1, (4, 2)))
+
+
+BATCHED = nn.BatchNorm1d(3, track_running_stats=False)
+REFUSED = {
+    "lstm": (nn.LSTM(2, 3, batch_first=True), window(), r"what a LSTM gives.*return self\.lstm"),
+    "lstm in a module": (Recurrent(lambda found: found), window(), r"recurrent layer gives.*return self\.lstm"),
+    "time first": (Recurrent(lambda found: found[1][0][-1]), window(), r"for 3 samples.*batch_first=True"),
+    "two arguments": (Skips(), Skipping(False), r"the encoder gives 2 things.*torch\.cat"),
+    "a pair": (Skips(), Skipping(True), r"the encoder gives 2 things.*torch\.cat"),
+    "missing argument": (nn.Linear(8, 2), nn.Bilinear(2, 2, 8), r"the decoder does not take what it is given"),
+    "coupled codes": (Centred(nn.Linear(8, 2)), nn.Linear(2, 8), r"the encoder .* couples the samples"),
+    "coupled outputs": (nn.Linear(8, 2), Centred(nn.Linear(2, 8)), r"the decoder .* couples the samples"),
+    "batch statistics": (nn.Sequential(nn.Linear(8, 3), BATCHED), nn.Linear(3, 8), r"couples .*track_running_stats"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_right_is_refused_with_what_to_write(name):
+    encoder, decoder, message = REFUSED[name]
+    shape = (4, 2) if "lstm" in name or name == "time first" else (8,)
+    X = 1e4 + np.random.default_rng(0).normal(size=(40, *shape))
+    for method, epochs in (("posthoc", 0), ("online", 1)):
+        with pytest.raises(ConfigError, match=message):
+            LaplacianAutoencoder(network=(encoder, decoder), method=method, epochs=epochs, device="cpu").fit(X)
+
+
+def test_what_the_message_says_works():
+    encoder = Recurrent(lambda found: found[1][0][-1], batch_first=True)
+    X = np.random.default_rng(0).normal(size=(60, 4, 2))
+    model = LaplacianAutoencoder(network=(encoder, window()), epochs=1, device="cpu", random_state=0).fit(X)
+    assert model.transform(X).shape == (60, 3)
+
+
+def test_random_codes_are_not_taken_for_coupled_ones():
+    class Sampled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            z = super().forward(x)
+            return z + 0.1 * torch.randn_like(z)
+
+    X = np.random.default_rng(0).normal(size=(60, 4))
+    LaplacianAutoencoder(network=(Sampled(4, 2), nn.Linear(2, 4)), epochs=1, device="cpu", random_state=0).fit(X)
+
+
+def test_data_in_16_bits():
+    X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    model = LaplacianAutoencoder.from_trained(nn.Linear(4, 2), nn.Linear(2, 4), random_state=0).fit(X)
+    assert model.p_value(X).shape == (60,)

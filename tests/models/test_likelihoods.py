@@ -230,3 +230,18 @@ def test_a_learned_variance():
     )
     with pytest.raises(ValueError, match="follows from its mean"):
         Bernoulli().with_variance(variance)
+
+
+@pytest.mark.parametrize("which", [Gaussian(0.4), StudentT(1.5), Bernoulli(), Categorical(), MIXED], ids=repr)
+def test_noise_in_standard_units_makes_the_data_again(which):
+    """It is standard normal where features are not continuous, and NaN where values are missing."""
+    generator = torch.Generator().manual_seed(0)
+    output = torch.randn(4000, MIXED.n_features, generator=generator, dtype=torch.float64)
+    x = which.sample(output, generator)
+    found = which.residual(output, x, generator)
+    assert_close(which.at_residual(output, found), x)
+    if not which.noisy:
+        assert abs(float(found.mean())) < 0.05
+        assert abs(float(found.var()) - 1) < 0.05
+    gone = torch.full_like(x, torch.nan)
+    assert which.residual(output, gone, generator).isnan().all()

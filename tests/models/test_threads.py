@@ -43,7 +43,7 @@ def test_training_and_prediction_of_a_small_network_use_one_thread(table, two_th
 
     class Watching(nn.Linear):
         def forward(self, x):
-            if len(x) > 2:  # not the two data that tell whether the network fits
+            if len(x) > 3:  # not the three samples that tell whether the network fits
                 seen.append(torch.get_num_threads())
             return super().forward(x)
 

@@ -6,7 +6,9 @@ import torch
 
 from lapae import LaplacianAutoencoder
 from lapae.predict.copula import Copula
-from lapae.predict.donors import Donors, fit_donors, weighted_median
+from lapae.predict.donors import Donors, fit_donors
+from lapae.predict.filling import PLACES, _quantiles
+from lapae.predict.weighted import weighted_median
 
 COVARIANCE = np.array([[1.0, 0.8, -0.5], [0.8, 1.0, -0.3], [-0.5, -0.3, 1.0]])
 
@@ -36,14 +38,18 @@ def test_what_is_expected_of_a_missing_score_is_the_conditional_mean():
     found = Copula.of(torch.from_numpy(gaussian()[1]))
     s, center = found.covariance.numpy(), found.center.numpy()
     z = torch.tensor([[0.7, torch.nan, -0.2], [torch.nan, 1.1, torch.nan], [0.1, 0.2, 0.3]], dtype=torch.float64)
-    filled = found.fill(z).numpy()
+    filled = found.fill(z.repeat(20_000, 1), torch.Generator().manual_seed(0)).unflatten(0, (-1, 3)).numpy()
+    gains = found.gains(z).numpy()
+    expected = found.center.numpy() + np.einsum("ni,nij->nj", np.nan_to_num(z.numpy() - center), gains)
+    np.testing.assert_allclose(filled.mean(0), np.where(z.isnan(), expected, z), atol=0.03)
+    filled, spread = expected, filled.var(0)
     seen = [0, 2]
-    expected = center[1] + s[1, seen] @ np.linalg.solve(s[np.ix_(seen, seen)], np.array([0.7, -0.2]) - center[seen])
-    assert filled[0, 1] == pytest.approx(expected)
+    mean = center[1] + s[1, seen] @ np.linalg.solve(s[np.ix_(seen, seen)], np.array([0.7, -0.2]) - center[seen])
+    assert filled[0, 1] == pytest.approx(mean)
     assert filled[1, 0] == pytest.approx(center[0] + s[0, 1] / s[1, 1] * (1.1 - center[1]))
-    np.testing.assert_array_equal(filled[2], z[2])
-    others = found.from_others(torch.tensor([[0.7, 5.0, -0.2]], dtype=torch.float64))
-    assert float(others[0, 1]) == pytest.approx(expected)
+    left = s[1, 1] - s[1, seen] @ np.linalg.solve(s[np.ix_(seen, seen)], s[seen, 1])
+    assert spread[0, 1] == pytest.approx(left, rel=0.05)
+    assert spread[2].max() < 1e-20
 
 
 def test_what_is_missing_together_is_drawn_together():
@@ -58,18 +64,30 @@ def test_what_is_missing_together_is_drawn_together():
 
 def plain(donors: Donors, x: np.ndarray, guess: np.ndarray, j: int) -> tuple[np.ndarray, np.ndarray]:
     """Values and weights of the donors of value j of a row, by a loop over them."""
-    z = donors.copula.fill(donors.copula.marginals.normal(torch.from_numpy(x[None])))
-    line, z = donors.copula.from_others(z)[0].numpy(), z[0].numpy()
+    copula, seen = donors.copula, ~np.isnan(x)
+    z, center, s = (
+        copula.marginals.normal(torch.from_numpy(x[None]))[0].numpy(),
+        copula.center.numpy(),
+        copula.covariance,
+    )
+    slope = np.linalg.solve(s.numpy()[np.ix_(seen, seen)], s.numpy()[seen, j])
     d, values, far = len(x), [], []
+    line = (z - center)[seen] @ slope
+    share = seen.sum() / copula.n_rows
     for r, row in enumerate(donors.rows.numpy()):
         if np.isnan(row[j]):
             continue
-        both = ~np.isnan(x) & ~np.isnan(row)
-        a = np.where(both, donors.metric[j, :d], donors.metric[j, d:])
-        total = (a * (z - donors.scores[r].numpy()) ** 2).sum()
-        total += float(donors.own[j, 0]) * (line[j] - float(donors.linear[r, j])) ** 2
+        a, theirs = np.where(np.isnan(row), donors.metric[j, d:], donors.metric[j, :d]), donors.scores[r].numpy()
+        total = (a * (z - theirs) ** 2)[seen].sum()
+        expected = (theirs - center)[seen] @ slope
+        total += float(donors.own[j, 0]) * (line - expected) ** 2
         far.append(total + float(donors.own[j, 1]) * (guess[j] - float(donors.network[r, j])) ** 2)
-        values.append(row[j])
+        if donors.shift[j] > 0:
+            wider = (np.sqrt((1 + share) / (1 - share)) - 1) * (theirs[j] - center[j] - expected)
+            moved = theirs[j] + float(donors.shift[j]) * (line - expected) + wider
+            values.append(float(copula.values(j, torch.tensor(moved))))
+        else:
+            values.append(row[j])
     weight = np.exp(-np.array(far) + min(far))
     return np.array(values), weight / weight.sum()
 
@@ -98,8 +116,8 @@ def test_weights_are_those_of_a_loop_over_donors(fitted):
 
 def test_each_column_gets_the_donors_that_suit_it(fitted):
     donors, x = fitted
-    assert donors.metric[2].argmax() == 0
-    assert donors.metric[3].argmax() == 1
+    assert donors.metric[2, :4].argmax() == 0
+    assert donors.metric[3, :4].argmax() == 1
     new = curved(600)[400:]
     seen = new.copy()
     seen[:, 2:] = np.nan
@@ -109,9 +127,10 @@ def test_each_column_gets_the_donors_that_suit_it(fitted):
 
 
 def test_weighted_medians():
-    values = torch.tensor([3.0, 1.0, 2.0])
+    values = torch.tensor([[3.0, 1.0, 2.0]])
     weight = torch.tensor([[0.2, 0.2, 0.6], [0.9, 0.05, 0.05], [0.0, 0.6, 0.4]])
     assert weighted_median(values, weight).tolist() == [2, 3, 1]
+    assert weighted_median(values + torch.tensor([[0.0], [1.0], [-5.0]]), weight).tolist() == [2, 4, -4]
 
 
 def test_users_get_values_that_there_are_and_intervals_that_hold(tmp_path):
@@ -131,6 +150,85 @@ def test_users_get_values_that_there_are_and_intervals_that_hold(tmp_path):
     model.save(tmp_path / "run")
     again = LaplacianAutoencoder.load(tmp_path / "run")
     np.testing.assert_allclose(again.impute(seen), filled, rtol=1e-5)
+
+
+def loadings(d: int, rng: np.random.Generator) -> np.ndarray:
+    """A correlation matrix (d, d) of two common causes."""
+    w = rng.normal(size=(d, 2))
+    s = w @ w.T + np.diag(rng.uniform(0.3, 1.0, d))
+    return s / np.sqrt(np.outer(np.diag(s), np.diag(s)))
+
+
+def ratios(n: int, d: int, share: float, seed: int, *, holes: float = 0.0) -> tuple[float, float, float]:
+    """Completions of new rows of a Gaussian table against the exact conditional distribution.
+
+    Returns the ratio of variances, the root mean squared error of the mean in deviations, and the slope of the
+    correlations of values missing together against the exact ones.
+    """
+    rng = np.random.default_rng(seed)
+    s = loadings(d, rng)
+    x = rng.multivariate_normal(np.zeros(d), s, size=n + 200)
+    train, seen = (
+        np.where(rng.random(part.shape) < rate, np.nan, part) for part, rate in ((x[:n], holes), (x[n:], share))
+    )
+    model = LaplacianAutoencoder(epochs=2, random_state=0).fit(train)
+    drawn = model.impute(seen, n_samples=200)
+    variance, error, pairs = [], [], []
+    for i, row in enumerate(seen):
+        gone = np.isnan(row)
+        if not gone.any():
+            continue
+        gain = np.linalg.solve(s[np.ix_(~gone, ~gone)], s[np.ix_(~gone, gone)]).T
+        left = s[np.ix_(gone, gone)] - gain @ s[np.ix_(~gone, gone)]
+        scale = np.sqrt(np.diag(left))
+        ours = (drawn[:, i, gone] - gain @ row[~gone]) / scale
+        variance += ours.var(0, ddof=1).tolist()
+        error += ours.mean(0).tolist()
+        both = np.triu_indices(gone.sum(), 1)
+        pairs += zip((left / np.outer(scale, scale))[both], np.atleast_2d(np.corrcoef(ours.T))[both], strict=True)
+    exact, found = np.array(pairs).T
+    return float(np.mean(variance)), float(np.sqrt(np.mean(np.square(error)))), float(np.polyfit(exact, found, 1)[0])
+
+
+def test_completions_of_a_gaussian_table_scatter_as_the_exact_conditional_distribution():
+    variance, error, slope = ratios(1500, 5, 0.4, seed=0, holes=0.2)
+    assert 0.92 <= variance <= 1.08
+    assert error < 0.2  # 0.07 of it by chance, of 200 draws
+    assert 0.9 <= slope <= 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [300, 1000, 2000, 5000])
+def test_the_variance_of_completions_is_exact_over_tables(n):
+    cases = [(d, share, holes) for d in (5, 10) for share in (0.2, 0.5) for holes in (0.0, 0.3)]
+    found = np.array([ratios(n, *case[:2], seed, holes=case[2]) for seed, case in enumerate(cases)])
+    variance, error, slope = found.mean(0)
+    assert 0.95 <= variance <= 1.05
+    assert error < (0.3 if n < 1000 else 0.2)
+    assert 0.88 <= slope <= 1.05
+
+
+def test_columns_with_spikes_are_filled_with_their_own_values():
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=300)
+    tolls = np.where(rng.random(300) < 0.8, 0.0, np.abs(a) + rng.random(300))
+    rows = torch.from_numpy(np.stack([a, tolls, a + rng.normal(size=300)], 1))
+    donors = fit_donors(rows, lambda part: torch.zeros_like(part), range(3))
+    assert (donors.shift > 0).tolist() == [True, False, True]
+
+
+def test_places_differ_from_even_ones_only_beyond_chance():
+    rng = np.random.default_rng(0)
+    levels = torch.linspace(0, 1, PLACES, dtype=torch.float64)
+    even, narrow = torch.from_numpy(rng.random((200, 4))), torch.from_numpy(rng.beta(0.3, 0.3, (200, 4)))
+    count = torch.full((4,), 200)
+    assert (_quantiles(even, count) - levels).abs().max() < 0.05
+    wide = _quantiles(narrow, count)
+    np.testing.assert_allclose(wide[0], torch.quantile(narrow.flatten(), levels), atol=0.05)
+    few = narrow.clone()
+    few[1:] = torch.nan
+    assert (_quantiles(few, torch.ones(4)) - levels).abs().max() < 0.5
+    assert torch.equal(_quantiles(torch.full((5, 2), torch.nan).double(), torch.zeros(2)), levels.expand(2, -1))
 
 
 def test_a_category_is_drawn_as_a_category():

@@ -77,8 +77,22 @@ def test_the_planted_row_is_first_and_its_column_is_named(made):
     assert float(first["values"][0]["value"]) == pytest.approx(rows().test.x[3, 1], rel=1e-3)
     assert first["values"][0]["outside"]
     low, high = map(float, re.findall(r"[\d.]+", first["values"][0]["expected"]))
-    assert low < rows().test.x[3, 1] - 12 < high  # what was there before: the reconstruction goes after the odd value
+    odd, middle = rows().test.x[3, 1], (low + high) / 2  # the reconstruction goes after the odd value
+    assert abs(middle - (odd - 12)) < abs(middle - odd)  # 12 less was there before
     assert 0.03 < (scores.p[scores.part == "validation"] <= 0.1).mean() < 0.2  # 50 data, compared with 50
+
+
+def test_rows_are_flagged_at_the_rate_of_the_model(made):
+    judge, material, display = made
+    assert judge.rate == 0.05
+    scores = score(judge, material, 0)
+    held = scores.part == "validation"  # of complete rows the line of the chart says the same
+    np.testing.assert_array_equal(scores.surprise[held] > judge.threshold, scores.p[held] <= 0.05)
+    assert most_unusual(judge, material, display, scores, 1)[0]["rare"]  # p = 1 / 51
+    config = judge.model.config
+    other = Judge(replace(judge.model, config=replace(config, train=replace(config.train, false_alarm_rate=0.01))))
+    assert not most_unusual(other, material, display, scores, 1)[0]["rare"]
+    assert (other.rate, other.threshold) == (0.01, math.inf)
 
 
 def test_a_datum_is_not_compared_with_itself(made):

@@ -15,15 +15,18 @@ import numpy as np
 import pytest
 import torch
 from observers import StopAfter
+from PIL import Image
 from trained import CURVE, assert_equal, assert_same, weights
 from waiting import PATIENCE, until
 
 from lapae.cli import main
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.data import Data, load
 from lapae.errors import ConfigError, RunError
 from lapae.fit import fit
 from lapae.methods import METHODS
-from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, NEXT, PREVIOUS, Run, read_tensor_file
+from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, NEXT, PREVIOUS, Run, read_tensor_file, tensor_file
+from lapae.runs.files import write_whole
 from lapae.storage import load_run
 from lapae.train.checkpoint import load_checkpoint
 from lapae.train.resume import check_resumable, data_digest, saved_config
@@ -164,14 +167,48 @@ def test_other_images_of_the_same_number_and_shape(tmp_path, capsys):
     assert main(["train", "--resume", run, "--epochs", "2"]) == 0
 
 
-def test_the_digest_of_data_looks_at_rows_from_all_of_them(monkeypatch):
-    monkeypatch.setattr("lapae.train.resume.SAMPLED_BYTES", 200)
-    x = np.zeros((1000, 5), np.float32)
-    digests = [data_digest(x)]
-    for row in (0, 999):
-        x[row] += 1
-        digests.append(data_digest(x))
-    assert len({*digests, data_digest(x.astype(np.float64)), data_digest(x.reshape(1000, 5, 1))}) == 5
+def test_the_digest_is_that_of_all_values(monkeypatch):
+    monkeypatch.setattr("lapae.space.scaling.CHUNK_BYTES", 1000)
+    x = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
+
+    def digest(x: np.ndarray) -> str:
+        return data_digest(Data.of(x))
+
+    digests = {digest(x), digest(x.astype(np.float64)), digest(x.reshape(300, 5, 1)), digest(x[::-1])}
+    for row in range(0, 300, 13):  # of any split
+        other = x.copy()
+        other[row, 3] = np.nextafter(other[row, 3], np.float32(9))
+        digests.add(digest(other))
+    assert len(digests) == 4 + len(range(0, 300, 13))
+    assert digest(x.copy()) == digest(x)
+
+
+@pytest.mark.parametrize("options", [{}, {"tile": 8}])
+def test_the_digest_of_images_is_that_of_their_files(tmp_path, options, monkeypatch):
+    rng = np.random.default_rng(0)
+    for i in range(8):
+        Image.fromarray(rng.integers(0, 256, (16, 16), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+
+    def digest() -> str:
+        return data_digest(load(tmp_path, **options))
+
+    before = digest()
+    first, last = (tmp_path / f"{i}.png" for i in (0, 7))
+    kept = last.read_bytes()
+    last.write_bytes(first.read_bytes())
+    assert digest() != before
+    last.write_bytes(kept)
+    monkeypatch.setattr("lapae.data.decode.Image.Image.convert", None)  # nothing is decoded
+    assert digest() == before
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed(stopped, whole, table):
+    """It has a digest of some of the data, under another name."""
+    tensors, metadata = read_tensor_file(stopped / CHECKPOINT)
+    metadata["about"]["digest"] = metadata["about"].pop("data")[::-1]
+    write_whole(stopped / CHECKPOINT, tensor_file(tensors, metadata))
+    fit(CURVE, table, run=stopped, resume=True)
+    assert_same(stopped.path, whole.path)
 
 
 @pytest.mark.parametrize("how", ["empty", "truncated", "flipped"])

@@ -12,6 +12,8 @@ import torch
 from lapae import LaplacianAutoencoder
 from lapae.cli import main
 from lapae.config import Config
+from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, POSTERIOR, PREVIOUS
+from lapae.storage import CALIBRATION
 
 
 def table(rng: np.random.Generator) -> np.ndarray:
@@ -45,3 +47,14 @@ def test_the_command_and_the_estimator_train_the_same_weights(make, tmp_path: Pa
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     np.testing.assert_array_equal(trained.surprise(x)[0], fitted.surprise(x)[0])
+
+
+def test_two_equal_trainings_write_equal_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "data.npy", table(np.random.default_rng(0)))
+    command = ["train", str(tmp_path / "data.npy"), "--device", "cpu", "--epochs", "1", "--hidden", "4", "--no-verbose"]
+    for run in ("one", "two"):
+        assert main([*command, "--out", str(tmp_path / run)]) == 0
+    names = {path.name for path in (tmp_path / "one").iterdir()}
+    assert names >= {MODEL, POSTERIOR, CALIBRATION, CONFIG}
+    for name in names - {METRICS, HISTORY, CHECKPOINT, PREVIOUS}:  # which tell the seconds
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name

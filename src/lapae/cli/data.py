@@ -37,6 +37,8 @@ class DataCommand:
     """Steps from one window of a series to the next."""
     tile: int | None = None
     """Side of tiles, of large images."""
+    skip_bad: bool = False
+    """Leave out images of a folder that cannot be read, with a note each."""
     data_dir: Path | None = None
     """Folder of the data sets; $LAPAE_DATA where not given."""
     json: bool = False
@@ -52,8 +54,8 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError(f"{command.name!r}: expected one file after lapae data")
         from lapae.data.look import look
 
-        options = {name: getattr(command, name) for name in ("label_column", "window", "stride", "tile", "data_dir")}
-        found = look(command.action, **options)
+        names = ("label_column", "window", "stride", "tile", "skip_bad", "data_dir")
+        found = look(command.action, **{name: getattr(command, name) for name in names})
         print(json.dumps(asdict(found)) if command.json else told(found))
         return 0
     from lapae.data import data_sets

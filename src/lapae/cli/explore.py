@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 class ExploreCommand(PageCommand):
     """Look at a run in a browser: move in its latent space, look at single data, fill in what is missing.
 
-    A page is served to this machine alone, until Ctrl-C. Nothing is written.
+    A page is served to this machine alone, and to who has its address, until Ctrl-C. Nothing is written.
     """
 
     port: Annotated[int, tyro.conf.arg(metavar="INT")] = 8765
     """Where to listen; 0 is any free port."""
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 for other machines. The page then has a secret in its address: whoever has that
-    sees the data of the run."""
+    """Address to listen at; 0.0.0.0 for other machines. The page has a secret in its address: whoever has that sees the
+    data of the run."""
     open: bool = True
     """Open the page in the browser."""
     sizes: Annotated[Sizes, UNNAMED] = field(default_factory=Sizes)

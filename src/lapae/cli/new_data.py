@@ -167,6 +167,11 @@ def hand_over(blocks: Iterator[Rows]) -> int:
     return 0
 
 
+def verdicts(p: Any, rate: float) -> list[str]:
+    """Cells of the column `outlier` for p-values (n,): 1 if and only if p <= rate, and empty with nothing observed."""
+    return ["" if value != value else str(int(value <= rate)) for value in p.tolist()]
+
+
 def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
     """The suffix of the output, which is one of `suffixes`, not the input itself, and can be written."""
     from lapae.runs.files import check_place

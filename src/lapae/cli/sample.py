@@ -25,7 +25,7 @@ class SampleCommand:
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
     """How many."""
     noise: bool | None = None
-    """Add the noise of single values, which the model has learned: to all but images, where not given."""
+    """Add the residuals of rows that were held out; default: to all but images."""
     options: Annotated[Device, UNNAMED] = field(default_factory=Device)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
+import tyro
+
+from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over, verdicts
 from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("score", "p_value", "log_likelihood")
 REASONS = ("feature", "share", "expected", "low", "high")
+NOTHING = "nothing observed"
 
 
 @dataclass(frozen=True)
@@ -24,19 +27,21 @@ class ScoreCommand(PredictCommand):
     """Score new data: how normal each datum is, its p-value among held-out normal data, and whether it is an outlier.
 
     The output has a row for each datum, in the order of the input, with the columns of a table that are no features
-    (an index, a label) or the name of the image file. The score is higher for more normal data. New normal data are
-    called outliers at the rate that --rate gives. A series (time, channels) has a row for each step: the mean score of
-    the windows that hold it, and how unusual each channel is in it. A model of tiles (lapae train --tile) scores large
-    images: a row for each, with its most unusual tile.
+    (an index, a label) or the name of the image file. The score is higher for more normal data. A row is an outlier if
+    and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is empty. A series
+    (time, channels) has a row for each step: the mean score of the windows that hold it with its p-value, and how
+    unusual each channel is in it. A model of tiles (lapae train --tile) scores large images: a row for each, with its
+    most unusual tile.
     """
 
-    rate: float = 0.05
-    """Rate at which new normal data are called outliers."""
+    false_alarm_rate: Annotated[float | None, tyro.conf.arg(aliases=["--rate"])] = None
+    """Share of new normal data that are called outliers; that of the run by default."""
     maps: Path | None = None
     """Folder to write a picture of each image into, red where it is unusual."""
     explain: bool = False
     """Also write the feature that contributes most to how unusual a datum is, its share, and what was expected there
-    (of a table: what its other values say) with its 90 % interval; nothing where no feature is unusual."""
+    (of a table: what its other values say) with its 90 % interval; nothing where no feature is unusual, and "nothing
+    observed" where all are missing."""
 
 
 def scores(model: Model, x: Any) -> dict[str, Any]:
@@ -89,8 +94,11 @@ def expected_cells(found: dict[str, Any], columns: Sequence[Column]) -> dict[str
 def main(arguments: Sequence[str]) -> int:
     command: ScoreCommand = parse(ScoreCommand, arguments, "lapae score")
     suffix = check_out(command.out, command.input, (".csv", ".npy", ".npz"))
-    if not 0 < command.rate < 1:
-        raise ConfigError(f"rate = {command.rate}: expected a number between 0 and 1")
+    rate = command.false_alarm_rate
+    if rate is not None and not 0 < rate < 1:
+        raise ConfigError(f"false_alarm_rate = {rate}: expected a number between 0 and 1")
+    import warnings
+
     import numpy as np
 
     from lapae.runs.outputs import csv_rows, write_arrays
@@ -106,11 +114,14 @@ def main(arguments: Sequence[str]) -> int:
         model, source, blocks = command.predictions(of, "scoring")
     if rank() > 0:
         return hand_over(blocks)
-    least = -model.threshold(command.rate)
+    rule = model.rule(rate)
+    assert model.calibration is not None
+    if unmet := model.calibration.unmet(rule.rate, tiles=model.space.tile):
+        warnings.warn(unmet, stacklevel=1)
     if source.is_series:
         from lapae.cli.steps import write_steps
 
-        n, n_outliers = write_steps(source, blocks, command.out, model, least)
+        n, n_outliers = write_steps(source, blocks, command.out, model, rule)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
     columns = [*COLUMNS, *(REASONS if command.explain else ())]
     if model.space.tile:
@@ -118,15 +129,11 @@ def main(arguments: Sequence[str]) -> int:
 
         blocks, columns = image_rows(blocks), ["score", "p_value"]
 
-    def marked(found: dict[str, np.ndarray]) -> np.ndarray:
-        assert model.calibration is not None
-        return model.calibration.flagged(-found["score"], found["p_value"], command.rate, images=model.space.tile)
-
     n = n_outliers = 0
     if suffix != ".csv":
         parts = [rows.found for rows in blocks]
         found = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in columns}
-        found["outlier"] = marked(found)
+        found["outlier"] = found["p_value"] <= rule.rate
         n, n_outliers = len(found["score"]), int(found["outlier"].sum())
         write_arrays(command.out, found)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
@@ -134,13 +141,15 @@ def main(arguments: Sequence[str]) -> int:
     first = next(blocks, None)
     with csv_rows(command.out, [*(first.names if first else []), *columns, "outlier"]) as write:
         while first is not None:
-            marks = marked(first.found).astype(int)
+            marks = verdicts(first.found["p_value"], rule.rate)
             cells = {name: list(map(repr, values.tolist())) for name, values in first.found.items() if name in columns}
             if command.explain and names is not None:
                 cells["feature"] = [names[i] if i >= 0 else "" for i in first.found["feature"]]
                 cells |= expected_cells(first.found, model.space.columns or ())
-            rows = zip(first.cells, *(cells[name] for name in columns), marks.tolist(), strict=True)
+            if "feature" in cells:
+                cells["feature"] = [f if m else NOTHING for f, m in zip(cells["feature"], marks, strict=True)]
+            rows = zip(first.cells, *(cells[name] for name in columns), marks, strict=True)
             write([*cell, *values] for cell, *values in rows)
-            n, n_outliers = n + len(marks), n_outliers + int(marks.sum())
+            n, n_outliers = n + len(marks), n_outliers + marks.count("1")
             first = next(blocks, None)
     return finish(source, command.out, n, command.options, outliers=n_outliers)

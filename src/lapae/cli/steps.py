@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lapae.cli.new_data import verdicts
 from lapae.cli.values import Made
 from lapae.data import DataError, Reader
+from lapae.predict.conformal import p_values
 from lapae.runs.outputs import csv_rows, write_arrays
 from lapae.space.series import Fold
 
 if TYPE_CHECKING:
     from lapae.cli.shared import Rows
     from lapae.model import Model
+    from lapae.predict.conformal import Rule
 
 
 def window_scores(model: Model, x: Any) -> dict[str, Any]:
@@ -23,10 +26,11 @@ def window_scores(model: Model, x: Any) -> dict[str, Any]:
     return {"score": -model.surprise(x)[0], "parts": model.explain(x)}
 
 
-def write_steps(source: Reader, blocks: Iterator[Rows], out: Path, model: Model, least: float) -> tuple[int, int]:
-    """A row per step: the mean score of the windows that hold it, and how unusual each channel is in it.
+def write_steps(source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule) -> tuple[int, int]:
+    """A row per step: the mean score of the windows that hold it, its p-value among held-out windows, and how unusual
+    each channel is in it. Windows with nothing observed do not count.
 
-    Returns the number of steps, and of those below `least`.
+    Returns the number of steps, and of those flagged.
     """
     scores, parts = None, None
     for rows in blocks:
@@ -34,23 +38,25 @@ def write_steps(source: Reader, blocks: Iterator[Rows], out: Path, model: Model,
         first = np.array([int(cell) for (cell,) in rows.cells])
         if scores is None or parts is None:
             scores, parts = Fold(len(source.steps.x)), Fold(len(source.steps.x))
-        values = rows.found["parts"]
-        scores.add(first, np.broadcast_to(rows.found["score"][:, None], values.shape[:2]))
+        known = ~np.isnan(rows.found["score"])
+        first, score, values = first[known], rows.found["score"][known], rows.found["parts"][known]
+        scores.add(first, np.broadcast_to(score[:, None], values.shape[:2]))
         parts.add(first, values)
     if scores is None or parts is None or source.steps is None:
         raise DataError(f"{source.path}: there are no steps to score")
     score, part = scores.mean(), parts.mean()
-    outlier = score < least
+    p = p_values(-score, rule.held_out)
+    n_outliers = int((p <= rule.rate).sum())
     if out.suffix.lower() != ".csv":
-        write_arrays(out, {"score": score, "unusual": part, "outlier": outlier})
-        return len(score), int(outlier.sum())
+        write_arrays(out, {"score": score, "p_value": p, "unusual": part, "outlier": p <= rule.rate})
+        return len(score), n_outliers
     names = model.space.names or tuple(map(str, range(part.shape[1])))
-    header = [*source.steps.names, "score", *(f"unusual_{name}" for name in names), "outlier"]
-    columns = np.concatenate([score[:, None], part], 1).tolist()
+    header = [*source.steps.names, "score", "p_value", *(f"unusual_{name}" for name in names), "outlier"]
+    columns = np.concatenate([score[:, None], p[:, None], part], 1).tolist()
     with csv_rows(out, header) as write:
-        rows_of = zip(source.steps.cells, columns, outlier.astype(int).tolist(), strict=True)
+        rows_of = zip(source.steps.cells, columns, verdicts(p, rule.rate), strict=True)
         write([*cells, *map(repr, values), mark] for cells, values, mark in rows_of)
-    return len(score), int(outlier.sum())
+    return len(score), n_outliers
 
 
 def made_steps(source: Reader, blocks: Iterator[Made]) -> Iterator[Made]:

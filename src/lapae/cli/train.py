@@ -171,9 +171,16 @@ def check_flags(arguments: Sequence[str], method: str) -> None:
 
 
 def absolute(source: str) -> str:
-    """A file or folder by its full path, so that the run can be resumed from anywhere; a name stays as it is."""
+    """A file or folder by its full path, so that the run can be resumed from anywhere; a name stays as it is.
+
+    Links are followed, unless the name of the link alone tells the format.
+    """
     from lapae.data import data_sets
+    from lapae.data.opening import format_of
 
     known = {data_set.name for data_set in data_sets()}
     path = Path(source).expanduser()
-    return source if source in known or not path.exists() else str(path.resolve())
+    if source in known or not path.exists():
+        return source
+    end = path.resolve()
+    return str(end if format_of(end) == format_of(path) else path.absolute())

@@ -80,6 +80,10 @@ def write_values(
             raise ConfigError(f"{out}: the input is a folder of images, expected a folder to write")
     else:
         suffix = command.input.suffix.lower()
+        if command.input.is_symlink():
+            from lapae.data.opening import format_of
+
+            suffix = format_of(command.input)
         suffix = ".npz" if suffix in ARRAYS and level is not None else suffix
         check_out(out, command.input, (suffix if suffix in FORMATS else ".png",))
     from lapae.data.arrays import ArrayReader

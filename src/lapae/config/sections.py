@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from lapae.config.fields import Bound, CodeSize, Count, OneOf, Positive, Whole, Widths, check
+from lapae.config.fields import Bound, CodeSize, Count, OneOf, Positive, Probability, Whole, Widths, check
 from lapae.config.methods import MethodConfig
 from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
 
@@ -100,6 +100,8 @@ class TrainConfig:
     falls to 0 over all epochs."""
     patience: Count | None = None
     """Epochs without a better validation loss after which training stops."""
+    false_alarm_rate: Probability = 0.05
+    """Share of new normal data that the trained model flags: those with a p-value of at most this."""
     seed: Whole = 0
     """Of the initial weights, the order of the batches and the noise."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lapae.curvature.call import Work, by_layer
-from lapae.curvature.collect import Kronecker, add, check_whole, outer
+from lapae.curvature.collect import Kronecker, add, check_whole, factored, outer
 from lapae.curvature.extract import input_factor, output_rows, rows_diagonal
 from lapae.curvature.forms import random_rows, root
 from lapae.curvature.likelihoods import Likelihood
@@ -76,7 +76,10 @@ def _add_block(block: Tensor, pulled: Pulled, names: Sequence[str]) -> None:
 
 
 def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: int) -> dict[str, Kronecker]:
-    """Kronecker factors of weights that only ever meet inputs in linear maps and convolutions; else whole blocks."""
+    """Kronecker factors of weights that only ever meet inputs in linear maps and convolutions; else whole blocks.
+
+    Samples may take different branches: the factors of a weight are sums over the samples that use it.
+    """
     inputs: dict[str, tuple[Tensor, int]] = {}
     outputs: Params = {}
     last: PerDatum | None = None
@@ -87,8 +90,11 @@ def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: 
         for name in task.wanted:
             leaves = at.leaves_of_weight(name)
             if not leaves:
-                add(outputs, name, _whole(pulled, name))
+                if at.is_used(name):
+                    check_one_way(name, name not in inputs)
+                    add(outputs, name, _whole(pulled, name))
                 continue
+            check_one_way(name, name in inputs or name not in outputs)
             for leaf in leaves if fresh else ():  # inputs are the same for all rows
                 factor = input_factor(leaf.rule, leaf)
                 assert factor is not None
@@ -99,7 +105,33 @@ def kfac(task: Work, likelihood: Likelihood, sampling: Sampling | None, budget: 
             add(outputs, name, sum(factors, at.output.new_zeros(n_out, n_out)))
 
     _pull_all(task, likelihood, sampling, budget, read)
-    return {name: Kronecker(outputs[name], *inputs.get(name, (None, 1))) for name in task.wanted}
+    unused = _unused(task, [name for name in task.wanted if name not in outputs])
+    used = {name: Kronecker(g, *inputs.get(name, (None, 1))) for name, g in outputs.items()}
+    return {name: used.get(name) or unused[name] for name in task.wanted}
+
+
+def check_one_way(name: str, same: bool) -> None:
+    """ValueError where some samples use a parameter as the weight of a linear map, and others in another way."""
+    if not same:
+        raise ValueError(
+            f"parameter {name!r} is the weight of a linear map for some samples and used in another way for others, so "
+            "that it has no Kronecker factors: freeze it, or take a diagonal method"
+        )
+
+
+def _unused(task: Work, names: Sequence[str]) -> dict[str, Kronecker]:
+    """Zeros, in the form that each parameter has where it is used: no sample has taken its branch."""
+    matrices, transposed = factored(task.module)
+    found = {}
+    for name in names:
+        weight = task.weights[name]
+        n_out = weight.shape[1] if name in transposed else len(weight) if name in matrices else weight.numel()
+        if name not in matrices:
+            check_whole(name, n_out)
+        n_in = weight.numel() // n_out
+        inputs = weight.new_zeros(n_in, n_in) if name in matrices else None
+        found[name] = Kronecker(weight.new_zeros(n_out, n_out), inputs, 0)
+    return found
 
 
 def _whole(pulled: Pulled, name: str) -> Tensor:

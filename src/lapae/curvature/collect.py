@@ -102,17 +102,19 @@ class Kronecker:
     a: Tensor | None = None
     """(in, in): sum over data and positions of x xᵀ."""
     n: int = 1
-    """Data times positions."""
+    """Data times positions; 0 where no sample has used the parameter."""
 
     def __add__(self, other: Kronecker) -> Kronecker:
         """Factors of more data: sums."""
+        if self.n == 0 or other.n == 0:
+            return other if self.n == 0 else self
         if self.a is None or other.a is None:
             return Kronecker(self.g + other.g)
         return Kronecker(self.g + other.g, self.a + other.a, self.n + other.n)
 
     def block(self) -> Tensor:
         """The (out·in, out·in) matrix that the factors stand for."""
-        return self.g if self.a is None else torch.kron(self.g, self.a / self.n)
+        return self.g if self.a is None else torch.kron(self.g, self.a / max(self.n, 1))
 
 
 def factored(module: nn.Module) -> tuple[frozenset[str], frozenset[str]]:

@@ -61,6 +61,10 @@ class PerDatum:
         copies = sum(self.shapes[name].numel() for name in self.copies)
         return 2 * cotangents + copies + 2 * max(shape.numel() for shape in self.shapes.values())
 
+    def is_used(self, name: str) -> bool:
+        """Whether the output depends on a parameter, in any way."""
+        return name in self.copies or any(name in use.names.values() for use in self.uses)
+
     def leaves_of_weight(self, name: str) -> list[Leaf]:
         """The layers at work whose one matrix a parameter is; none where it is used in any other way as well."""
         keys = [(key, use.leaf) for use in self.uses for key, full in use.names.items() if full == name]

@@ -1,4 +1,4 @@
-"""The sketch: one random vector per datum, one ordinary backward pass for the whole batch.
+"""The sketch: one random vector per sample, one ordinary backward pass for the whole batch.
 
 With independent v_b ~ N(0, H_b), H_b the Hessian at output b,
 
@@ -12,12 +12,12 @@ entry is a χ² of one degree of freedom, of relative deviation √2); sums over
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from lapae.curvature.call import Call
-from lapae.curvature.forms import random_rows
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.rules.base import Params
 
@@ -34,36 +34,56 @@ def sketch(
 
     The graph stays for another backward pass (that of a loss on the same output) where `keep_graph`.
     """
-    params = list(run.params.values())
-    output = run.output.detach().to(params[0].dtype)  # mixed precision has it in a lower one
-    total: list[Tensor] = []
+    total: Params = {}
     for i in range(n_samples):
-        v = random_rows(likelihood, output, 1, generator)[0].to(run.output.dtype)
-        with torch.enable_grad():  # the gradient of v · f; handing v to torch as the first gradient imports sympy
-            product = torch.dot(run.output.reshape(-1), v.reshape(-1))
-        gradients = torch.autograd.grad(
-            product, params, retain_graph=keep_graph or i < n_samples - 1, materialize_grads=True
-        )
-        _hold(gradients)
-        with torch.no_grad():
-            squares = _squares(gradients)
-            if total:
-                torch._foreach_add_(total, squares)  # pyright: ignore[reportPrivateImportUsage]
-            else:
-                total = squares
+        like = output_of(run)
+        eps = torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+        found = squared(pull(run, likelihood, eps, keep_graph=keep_graph or i < n_samples - 1))
+        if total:
+            torch._foreach_add_(list(total.values()), list(found.values()))  # pyright: ignore[reportPrivateImportUsage]
+        else:
+            total = found
     if n_samples > 1:
-        torch._foreach_div_(total, float(n_samples))  # pyright: ignore[reportPrivateImportUsage]
-    return dict(zip(run.params, total, strict=True))
+        torch._foreach_div_(list(total.values()), float(n_samples))  # pyright: ignore[reportPrivateImportUsage]
+    return total
 
 
-def _squares(gradients: tuple[Tensor, ...]) -> list[Tensor]:
-    """In place where a gradient has memory of its own: fresh memory costs more than the product."""
-    holders = Counter(g.untyped_storage().data_ptr() for g in gradients)
-    own = [g.is_contiguous() and holders[g.untyped_storage().data_ptr()] == 1 for g in gradients]
-    mine = [g for g, alone in zip(gradients, own, strict=True) if alone]
+def output_of(run: Call) -> Tensor:
+    """The output of a recorded batch in the precision of the weights: mixed precision has it in a lower one."""
+    return run.output.detach().to(next(iter(run.params.values())).dtype)
+
+
+def pull(run: Call, likelihood: Likelihood, eps: Tensor, *, keep_graph: bool = True) -> Params:
+    """The vector Σ_b J_bᵀ v_b over the weights, v_b = S_b ε_b with S_b S_bᵀ = H_b: {parameter name: tensor}.
+
+    It is linear in the samples: where several processes share a batch, their vectors add up to that of the whole batch.
+
+    Args:
+        run: the recorded batch.
+        likelihood: gives the Hessian at the output.
+        eps: standard normal numbers (B, *out), of each sample its own.
+        keep_graph: leave the graph for another backward pass.
+    """
+    v = likelihood.hessian_factor(output_of(run), eps[None])[0].to(run.output.dtype)
+    with torch.enable_grad():  # the gradient of v · f; handing v to torch as the first gradient imports sympy
+        product = torch.dot(run.output.reshape(-1), v.reshape(-1))
+    gradients = torch.autograd.grad(product, list(run.params.values()), retain_graph=keep_graph, materialize_grads=True)
+    _hold(gradients)
+    return dict(zip(run.params, gradients, strict=True))
+
+
+@torch.no_grad()
+def squared(vector: Mapping[str, Tensor]) -> Params:
+    """The squares of a vector over the weights.
+
+    In place where a part of it has memory of its own: fresh memory costs more than the product.
+    """
+    holders = Counter(g.untyped_storage().data_ptr() for g in vector.values())
+    own = {name for name, g in vector.items() if g.is_contiguous() and holders[g.untyped_storage().data_ptr()] == 1}
+    mine = [vector[name] for name in own]
     if mine:
         torch._foreach_mul_(mine, mine)  # pyright: ignore[reportPrivateImportUsage]
-    return [g if alone else g.square() for g, alone in zip(gradients, own, strict=True)]
+    return {name: g if name in own else g.square() for name, g in vector.items()}
 
 
 def _hold(gradients: tuple[Tensor, ...]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from lapae.data.bounds import check_file, check_memory
 from lapae.data.labels import as_classes
-from lapae.data.reader import Block, Progress, Reader
+from lapae.data.reader import Block, Progress, Reader, suffix_of
 from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.space import Range, Space, chunks
@@ -21,9 +21,14 @@ from lapae.space.checks import check_units, check_values
 from lapae.space.layout import widened
 from lapae.space.series import cut
 
+ARRAYS = (".npy", ".npz")
 MAX_AXES = 32
 """NumPy has 64 at most; some are added on the way."""
 AT_ONCE = 2**24
+MOST_PACKED = 100
+"""Bytes that one byte of an archive may unpack to, in arrays of more than `LARGE` bytes: more is a decompression bomb,
+or an array of almost nothing but zeros."""
+LARGE = 2**30
 
 
 class ArrayReader(Reader):
@@ -42,7 +47,7 @@ class ArrayReader(Reader):
         super().__init__(path, space)
         self.options: dict[str, Any] = {"allow_nan": allow_nan, "window": window, "stride": stride}
         self.any_range = any_range
-        self.raw, self.y = (open_npy(path), None) if path.suffix.lower() == ".npy" else open_npz(path)
+        self.raw, self.y = (open_npy(path), None) if suffix_of(path, ARRAYS) == ".npy" else open_npz(path)
         self.size = len(self.raw) if self.raw.ndim else 0
         self.is_series = space is not None and space.kind == "series" and self.raw.ndim < 3
         if space is not None:
@@ -164,6 +169,8 @@ def open_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
                 raise DataError(
                     f"{path}: expected an array named 'x', or only one; it holds {sorted(members) or 'none'}"
                 )
+            for info in (members[key] for key in (name, "y") if key in members):
+                _check_size(path, info)
             x = _read_member(path, archive, members[name])
             return x, _read_member(path, archive, members["y"]) if "y" in members else None
     except (DataError, MemoryError):
@@ -215,10 +222,20 @@ def _npy_header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.
     return shape, fortran, dtype
 
 
+def _check_size(path: Path, info: zipfile.ZipInfo) -> None:
+    """DataError where an array of an archive is too large to be unpacked, by what the archive says of it."""
+    member, advice = path / info.filename, "store it as .npy, which is mapped and not loaded"
+    if info.file_size > LARGE and info.file_size > MOST_PACKED * info.compress_size:
+        raise DataError(
+            f"{member}: {info.file_size:,} bytes packed into {info.compress_size:,}, which looks like a decompression "
+            f"bomb; expected at most {MOST_PACKED} times as many, above {LARGE:,} bytes; {advice}"
+        )
+    check_memory(member, info.file_size, advice)
+
+
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     """One array of an archive. No memory is taken before its header agrees with its place in the archive."""
     member = path / info.filename
-    check_memory(member, info.file_size, "store it as .npy, which is mapped and not loaded")
     try:
         with archive.open(info) as file:
             shape, fortran, dtype = _npy_header(member, file)

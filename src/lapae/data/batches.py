@@ -93,9 +93,8 @@ class Batches:
         """The part of the order that is this rank's share of batch k."""
         start = k * self.batch_size
         size = min(self.batch_size, self.n_data - start)
-        each, more = divmod(size, self.world_size)
-        first = start + self.rank * each + min(self.rank, more)
-        return first, first + each + (self.rank < more)
+        first, last = part_of(size, self.rank, self.world_size)
+        return start + first, start + last
 
     def _stream(self, parts: list[np.ndarray]) -> Iterator[Tensor]:
         """Read a batch while the one before is in use. Errors of the thread are raised here."""
@@ -128,6 +127,13 @@ class Batches:
     def _place(self, batch: Tensor) -> Tensor:
         batch = batch.to(self.device, non_blocking=True)
         return self._space.convert(batch) if batch.dtype == torch.uint8 else batch
+
+
+def part_of(n: int, rank: int, world_size: int) -> tuple[int, int]:
+    """First and last (exclusive) of the n samples of a batch that are those of `rank`, as np.array_split cuts them."""
+    each, more = divmod(n, world_size)
+    first = rank * each + min(rank, more)
+    return first, first + each + (rank < more)
 
 
 def _budget(device: torch.device) -> int:

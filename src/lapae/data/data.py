@@ -9,11 +9,13 @@ import numpy as np
 
 from lapae.data.absurd import without_absurd
 from lapae.data.arrays import examine
+from lapae.data.copies import copied
 from lapae.data.frame import table_records
 from lapae.data.labels import as_classes
 from lapae.data.source import Records, Split, take
-from lapae.data.splits import LEAST_TO_SPLIT, partition
+from lapae.data.splits import LEAST, partition
 from lapae.data.tiles import divide_images
+from lapae.errors import DataError
 from lapae.space import Space
 from lapae.space.frames import as_frame
 
@@ -74,8 +76,8 @@ class Data:
         records = without_absurd(records)
         if records.stride is not None:  # windows that share a step are in the same part
             options["gap"] = -(-records.x.shape[1] // records.stride) - 1
-        whole = records.groups is not None and records.groups.max() + 1 >= LEAST_TO_SPLIT
-        parts = divide_images(records, **options) if whole else partition(len(records.x), records.partition, **options)
+        whole = records.groups is not None and records.groups.max() + 1 >= LEAST
+        parts = divide_images(records, **options) if whole else _divide_rows(records, **options)
 
         def part(index: np.ndarray) -> Split:
             y, groups = (None if of is None else of[index] for of in (records.y, records.groups if whole else None))
@@ -86,3 +88,19 @@ class Data:
         about = {field: getattr(records, field) for field in known}
         space = Space.of(train.x, **about, tile=records.groups is not None)
         return cls(space, train, valid, calib, held_out)
+
+
+def _divide_rows(records: Records, **options: Any) -> tuple[np.ndarray, ...]:
+    """Split rows; copies of a row of a table lie in one part, and one of them alone calibrates."""
+    x = records.x
+    groups = None
+    if isinstance(x, np.ndarray) and x.ndim == 2 and records.partition is None and records.stride is None:
+        groups = copied(x)
+    if groups is None:
+        return partition(len(x), records.partition, **options)
+    first = np.unique(groups, return_index=True)[1]
+    if len(first) < LEAST:
+        raise DataError(f"{records.name}: {len(x)} rows, of which only {len(first)} differ: too few to learn from")
+    train, valid, calib, test = partition(len(first), **options)
+    whole = [np.flatnonzero(np.isin(groups, part))[: options.get("limit")] for part in (train, valid, test)]
+    return whole[0], whole[1], np.sort(first[calib]), whole[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +19,7 @@ from lapae.space import Fit
 # A closed list: Pillow also opens formats that run other programs (EPS).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = frozenset((".bmp", ".gif", ".jpg", ".jpeg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+SKIP = " (--skip-bad leaves such files out)"
 MAX_PIXELS = 2**26
 GRAY_MODES = frozenset(("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N"))
 EXIF_ORIENTATION = 0x0112
@@ -108,6 +109,17 @@ def in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
         return [function(item) for item in items]
     with ThreadPoolExecutor(min(len(items), 8, (os.cpu_count() or 1) + 1)) as pool:
         return list(pool.map(function, items))
+
+
+def file_bytes(paths: Iterable[Path]) -> Iterator[np.ndarray]:
+    """The name of each file, without its folder, and its bytes."""
+    for path in paths:
+        yield np.frombuffer(path.name.encode("utf-8", "surrogateescape"), np.uint8)
+        check_file(path)
+        try:
+            yield np.fromfile(path, np.uint8)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def _turned(image: Image.Image) -> int:

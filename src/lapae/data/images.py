@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lapae.data.decode import SUFFIXES, Header, decode, in_threads, read_header, transparent
+from lapae.data.decode import SKIP, SUFFIXES, Header, decode, file_bytes, in_threads, read_header, transparent
 from lapae.data.progress import progress
 from lapae.data.reader import Block, Progress, Reader
 from lapae.data.source import Lazy, Records
@@ -22,7 +22,6 @@ from lapae.space.tiles import corners, cut_tiles
 DEFAULT_SIZE = 64
 LARGEST_COMMON_SIZE = 128
 CHECK_AT_ONCE = 512
-SKIP = " (--skip-bad leaves such files out)"
 
 
 class ImageReader(Reader):
@@ -153,6 +152,10 @@ class ImageFiles(Lazy):
             return self._read(self.paths[int(chosen)])
         images = in_threads(self._read, [self.paths[i] for i in chosen])
         return np.stack(images) if images else np.empty((0, *self.shape[1:]), self.dtype)
+
+    def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """The files: to decode them takes many times as long."""
+        yield from file_bytes(self.paths if index is None else [self.paths[i] for i in index])
 
     def _read(self, path: Path) -> np.ndarray:
         try:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from lapae.data.catalog import load
+from lapae.data.data import Data
 from lapae.data.opening import reader_of
+from lapae.data.progress import progress
+from lapae.data.source import Lazy
 from lapae.data.table import TableReader
-from lapae.space import Column
+from lapae.space import Column, chunks
 from lapae.space.columns import unique_names
 from lapae.space.deciding import decide_columns, place_of
 from lapae.space.frames import Frame, code_frame
@@ -42,12 +45,23 @@ def look(source: str | Path, **options: Any) -> Look:
     splits = {name: len(getattr(data, name)) for name in ("train", "valid", "calib", "test")}
     summary = data.space.describe(sum(splits.values()))
     path = Path(source).expanduser()
+    if isinstance(data.train.x, Lazy) and path.is_dir():
+        read_all(data, path.name)
     if data.kind not in ("table", "series") or reader_of(path) is not TableReader:
         return Look(summary, splits, notes=tuple(str(warning.message) for warning in told))
     frame = TableReader(path, label_column=options.get("label_column")).frame()
     columns = tuple(columns_of(frame, label=options.get("label_column"), chosen=data.space.names or ()))
     notes = tuple(str(warning.message) for warning in told if "left out" not in str(warning.message))
     return Look(summary, splits, columns, notes)
+
+
+def read_all(data: Data, name: str) -> None:
+    """Decode all images of a folder: a damaged one is an error in training, and no less here."""
+    splits = [data.train, data.valid, data.calib, data.test]
+    with progress(f"reading {name}", sum(map(len, splits))) as advance:
+        for split in splits:
+            for _, part in chunks(split.x):
+                advance(len(part))
 
 
 def columns_of(frame: Frame, *, label: str | int | None = None, chosen: tuple[str, ...] = ()) -> list[dict[str, Any]]:

@@ -6,15 +6,14 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from lapae.data.arrays import ArrayReader
+from lapae.data.arrays import ARRAYS, ArrayReader
 from lapae.data.decode import SUFFIXES as IMAGES
 from lapae.data.images import ImageReader
-from lapae.data.reader import Reader
+from lapae.data.reader import Reader, suffix_of
 from lapae.data.table import CSV, PARQUET, TableReader
 from lapae.errors import DataError
 from lapae.space import Space
 
-ARRAYS = (".npy", ".npz")
 SUFFIXES = (*CSV, *PARQUET, *ARRAYS)
 
 
@@ -35,9 +34,14 @@ def options_of(reader: type[Reader]) -> set[str]:
     return set(signature(reader).parameters) - {"path", "space"}
 
 
+def format_of(path: Path) -> str:
+    """The suffix that tells how a file is read; "" for none, and for folders."""
+    return "" if path.is_dir() else suffix_of(path, (*IMAGES, *SUFFIXES))
+
+
 def reader_of(path: Path) -> type[Any] | None:
-    """The reader of a file by its name, or of a folder."""
-    suffix = path.suffix.lower()
+    """The reader of a file by its name, or that of what it links to, or of a folder."""
+    suffix = format_of(path)
     if path.is_dir() or suffix in IMAGES:
         return ImageReader
     if suffix in ARRAYS:

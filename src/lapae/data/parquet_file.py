@@ -36,13 +36,16 @@ class ParquetFile:
         check_memory(path, largest, "write it with smaller row groups")
 
     def frames(self, chunk: int, progress: Callable[[int], None], types: Any = None) -> Iterator[Frame]:
-        """Rows in order, `chunk` at a time, under column numbers from 0; `types` are those of the file."""
+        """Rows in order, `chunk` at a time, under column numbers from 0; `types` are those of the file.
+
+        `progress` is called with the number of rows that were read.
+        """
         try:
             for batch in self.file.iter_batches(chunk):
                 frame = batch.to_pandas()
                 frame.columns = range(len(frame.columns))
+                progress(len(frame))  # before it is handed over: whoever has it knows how much has been read
                 yield frame.reset_index(drop=True)
-                progress(len(frame))
         except DataError:
             raise
         except Exception as error:

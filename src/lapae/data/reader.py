@@ -7,7 +7,7 @@ and what was expected. Memory does not grow with the data: blocks are read as th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from lapae.space.checks import check_units, check_values
 
 BLOCK_ELEMENTS = 2**21
 BLOCK_ROWS = 8192
+MOST_LINKS = 40
 Progress = Callable[[int], None]
 
 
@@ -40,6 +41,18 @@ class Block:
     """Place among the blocks of the input."""
     written: Any = None
     """The rows of a table as they were written, where they were asked for."""
+
+
+def suffix_of(path: Path, known: Collection[str]) -> str:
+    """The suffix that tells the format of a file: its own, or where it is a link that of what it leads to; "" for none.
+
+    Stores of data keep files under names without a suffix, with links that have one; others link from a plain name.
+    """
+    for _ in range(MOST_LINKS):
+        if path.suffix.lower() in known or not path.is_symlink():
+            break
+        path = path.parent / path.readlink()
+    return path.suffix.lower() if path.suffix.lower() in known else ""
 
 
 class Reader(ABC):

@@ -7,13 +7,15 @@ A source holds N data in storage units: uint8 from 0 to 255, or floats. Arrays a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from lapae.space import Column, Fit, Range
+
+PART_BYTES = 2**25
 
 
 class Lazy(ABC):
@@ -25,6 +27,10 @@ class Lazy(ABC):
     @abstractmethod
     def __getitem__(self, index: Any) -> np.ndarray:
         """The data at an integer, a slice or an array of integers, in storage units."""
+
+    def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """What the data at `index` (all by default) are read from, to tell whether they are the same: the data here."""
+        yield from (self[part] for part in in_parts(self, index))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -49,6 +55,21 @@ class Subset(Lazy):
     def __getitem__(self, index: Any) -> np.ndarray:
         """Read through to the source."""
         return np.asarray(self.source[self.index[index]])
+
+    def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Those of the source."""
+        chosen = self.index if index is None else self.index[index]
+        if isinstance(self.source, Lazy):
+            yield from self.source.stored(chosen)
+        else:
+            yield from (np.asarray(self.source[part]) for part in in_parts(self.source, chosen))
+
+
+def in_parts(source: Source, index: np.ndarray | None) -> Iterator[np.ndarray]:
+    """An index (all by default) in parts, of a bounded number of bytes each."""
+    size = max(1, PART_BYTES // max(1, int(np.prod(source.shape[1:])) * source.dtype.itemsize))
+    chosen = np.arange(len(source)) if index is None else index
+    return (chosen[i : i + size] for i in range(0, len(chosen), size))
 
 
 def even(n: int, most: int) -> np.ndarray:

@@ -9,10 +9,12 @@ from lapae.errors import DataError
 DEFAULT_SHARE = 0.1
 MOST_HELD_OUT = 5000
 """Validation data are a tenth by default, and never more than this: 5,000 of MNIST's 60,000."""
-LEAST_TO_SPLIT = 20
-"""Of fewer data nothing is held out unless asked for: a validation set of one datum steers nothing."""
+LEAST = 10
+"""Fewer rows cannot be learned from: there is nothing left to calibrate with."""
 CALIBRATION_SHARE, CALIBRATION_DATA = 0.2, 200
-"""A fifth calibrates up to this many data, from there on at least so many and a tenth."""
+"""A fifth calibrates up to this many rows, from there on at least so many and a tenth."""
+FLAGGING = 19
+"""Calibration rows that it takes for a p-value of 0.05: as many calibrate, if these are a third of all rows or less."""
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -83,6 +85,15 @@ def partition(
     return train, valid, calib, held_out
 
 
+def check_enough(n: int, name: str = "X") -> None:
+    """DataError where n data are too few to learn from."""
+    if n < LEAST:
+        raise DataError(
+            f"{name}: n_samples={n}, expected at least {LEAST} to learn from: p-values and intervals are found by "
+            "comparison with other rows, and with so few they would mean nothing"
+        )
+
+
 def _in_time(n: int, sizes: tuple[int, int, int], gap: int) -> Parts:
     """Blocks of n data: the parts of `sizes` at the end, each with a gap before it, and what is left before them."""
     stop, parts = n, []
@@ -93,12 +104,12 @@ def _in_time(n: int, sizes: tuple[int, int, int], gap: int) -> Parts:
 
 
 def _default(n: int) -> int:
-    return 0 if n < LEAST_TO_SPLIT else min(round(DEFAULT_SHARE * n), MOST_HELD_OUT)
+    return 0 if n < LEAST else min(round(DEFAULT_SHARE * n), MOST_HELD_OUT)
 
 
 def _default_calibration(n: int) -> int:
-    few = min(round(CALIBRATION_SHARE * n), CALIBRATION_DATA)
-    return 0 if n < LEAST_TO_SPLIT else max(few, _default(n))
+    few = max(min(round(CALIBRATION_SHARE * n), CALIBRATION_DATA), min(FLAGGING, n // 3))
+    return 0 if n < LEAST else max(few, _default(n))
 
 
 def _count(share: float | int, n: int, what: str) -> int:

@@ -15,7 +15,7 @@ from lapae.data.bounds import check_memory
 from lapae.data.csv_file import CsvFile
 from lapae.data.frame import table_records
 from lapae.data.parquet_file import ParquetFile
-from lapae.data.reader import Block, Progress, Reader
+from lapae.data.reader import Block, Progress, Reader, suffix_of
 from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.space import Column, Space
@@ -58,7 +58,7 @@ class TableReader(Reader):
         super().__init__(path, space)
         self.options = {"columns": columns, "drop": drop, "allow_nan": allow_nan, "window": window, "stride": stride}
         self.label_column, self.any_range, self.written = label_column, any_range, written
-        parquet = path.suffix.lower() in PARQUET
+        parquet = suffix_of(path, (*CSV, *PARQUET)) in PARQUET
         self.file = ParquetFile(path) if parquet else CsvFile(path)
         self.size = self.file.size
         if space is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lapae.data.decode import Header, decode, in_threads
+from lapae.data.decode import SKIP, Header, decode, file_bytes, in_threads
 from lapae.data.source import Lazy, Records, even
 from lapae.data.splits import Parts, partition
 from lapae.errors import DataError
@@ -42,10 +42,19 @@ class Tiles(Lazy):
             out[which == i] = found
         return out
 
+    def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """The files, and which tiles of them: to decode them takes many times as long."""
+        chosen = np.arange(len(self)) if index is None else index
+        yield chosen
+        yield from file_bytes([self.paths[i] for i in np.unique(self.image[chosen])])
+
     def _of(self, wanted: tuple[int, np.ndarray]) -> np.ndarray:
         """Tiles of an image, by their numbers among all."""
         image, tiles = wanted
-        pixels = decode(self.paths[image], self.sizes[image], gray=self.gray)
+        try:
+            pixels = decode(self.paths[image], self.sizes[image], gray=self.gray)
+        except DataError as error:
+            raise DataError(f"{error}{SKIP}") from error
         return cut_tiles(pixels, self.tile, self.corners[tiles])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,13 @@ from sklearn.utils import check_random_state
 from lapae.estimator.keeping import Keeping
 from lapae.estimator.making import Making
 from lapae.estimator.parameters import Parameters, check_parameters, configuration
-from lapae.estimator.validated import validated
-from lapae.predict.conformal import discoveries
+from lapae.estimator.validated import holds_integers, validated
+from lapae.predict.calibrate import MOST_ROWS
 from lapae.space import Column
 
 if TYPE_CHECKING:
+    from lapae.predict.conformal import Rule
     from lapae.predict.drift import DriftAlarm
-
-FALSE_DISCOVERIES = 0.1
-"""Share of the flagged data that may be normal, with contamination="auto"."""
 
 
 class LaplacianAutoencoder(
@@ -51,12 +50,11 @@ class LaplacianAutoencoder(
         prior_precision: of the Gaussian prior over weights.
         predictive: moments (one pass), mc (sampled networks) or linearized.
         n_samples: networks drawn for a prediction by mc.
-        epochs: passes over the data at most; 0 fits a posterior to a trained network.
+        epochs: passes over the data at most; 0 fits a posterior to a trained network, which gets X as it is.
         batch_size: data per step.
         learning_rate: of Adam, at the start.
         validation_fraction: share of X held out to steer training; more is held out to calibrate.
-        contamination: rate at which `predict` flags new normal data, or "auto": then at most a tenth of what is flagged
-            in a call is expected to be normal (Benjamini-Hochberg).
+        false_alarm_rate: share of new normal rows that `predict` flags: those with a p-value of at most this.
         uncertain: weights that the posterior is over: "all", "encoder", "decoder", or patterns of parameter names.
         temperature: widens (above 1) or narrows the posterior; what predicts held-out data best, where None.
         optimize_prior: prior precision of the post-hoc posterior by marginal likelihood: "scalar", "layer" or "none".
@@ -67,7 +65,8 @@ class LaplacianAutoencoder(
 
     Attributes:
         model_: the trained `lapae.model.Model`.
-        offset_: the threshold: `decision_function` is `score_samples` minus it.
+        offset_: the threshold: `decision_function` is `score_samples` minus it; minus infinity where the rows held out
+            are too few for `false_alarm_rate`.
         reference_: -`score_samples` of the held-out data that new ones are compared with.
         history_: one record per epoch.
         n_features_in_: number of features, of a table.
@@ -86,11 +85,13 @@ class LaplacianAutoencoder(
         """
         from lapae.curvature.likelihoods import likelihood
         from lapae.data import Data
+        from lapae.data.splits import check_enough
         from lapae.fit import fit
         from lapae.train.progress import make_progress
 
         check_parameters(self)
         x = validated(self, X, reset=True)
+        check_enough(len(x))
         seed = self.random_state
         self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
         data = Data.of(x, validation=self.validation_fraction)
@@ -103,13 +104,15 @@ class LaplacianAutoencoder(
             network=None if isinstance(self.network, str) else self.network,
             likelihood=None if isinstance(self.likelihood, str) else likelihood(self.likelihood),
             observers=[make_progress(sys.stderr)] if self.verbose else [],
+            integers=holds_integers(X),
         )
         return self._settle()
 
     def set_params(self, **params: Any) -> LaplacianAutoencoder:
-        """As in scikit-learn. `contamination`, `predictive` and `n_samples` also take effect on a fitted estimator."""
+        """As in scikit-learn. `false_alarm_rate`, `predictive` and `n_samples` take effect on a fitted one too."""
         super().set_params(**params)
         if "model_" in self.__dict__:
+            self._share_rate()  # with the report and the explorer
             self.model_.predicting(predictive=params.get("predictive"), n_samples=params.get("n_samples"))
         return self
 
@@ -185,7 +188,7 @@ class LaplacianAutoencoder(
         return (x, x_std) if return_std else x
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """How normal each datum is, (n,): minus its surprise, higher is more normal. NaN for data without any value.
+        """How normal each datum is, (n,): minus its surprise, higher is more normal. NaN with nothing observed.
 
         `score_parts` has what it is made of, and the log-likelihood.
         """
@@ -208,24 +211,38 @@ class LaplacianAutoencoder(
         return float(np.mean(self._fitted().log_likelihood(self._validated(X))))
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """`score_samples` minus the threshold: negative is out of distribution."""
-        return self.score_samples(X) - self.offset_
+        """How far each row is from being flagged, (n,): below 0 if and only if `p_value(X) <= false_alarm_rate`.
+
+        It is `score_samples` minus `offset_`. For rows with missing values, which have a comparison of their own, the
+        p-value decides where the two disagree. NaN for rows with nothing observed. Where `offset_` is minus infinity
+        it is above 0 for all rows, in the same order as `score_samples`.
+        """
+        return self._rule().decision(*self._fitted().surprise(self._validated(X)))
 
     @property
     def offset_(self) -> float:
-        """The threshold on `score_samples`, at the rate `contamination`."""
-        rate = FALSE_DISCOVERIES if self.contamination == "auto" else self.contamination
-        return -self._fitted().threshold(float(rate))
+        """The threshold on `score_samples`: rows below it are flagged, at the rate `false_alarm_rate`."""
+        return -self._fitted().rule(self.false_alarm_rate).threshold
 
     def p_value(self, X: Any) -> np.ndarray:
         """Share (n,) of held-out normal data at least as unusual: uniform on new normal data, small is unusual."""
         return self._fitted().surprise(self._validated(X))[1]
 
     def predict(self, X: Any) -> np.ndarray:
-        """-1 for data out of distribution, else 1: new normal data are flagged at the rate `contamination`."""
-        surprise, p = self._fitted().surprise(self._validated(X))
-        flagged = discoveries(p, FALSE_DISCOVERIES) if self.contamination == "auto" else -surprise < self.offset_
-        return np.where(flagged, -1, 1)
+        """-1 for unusual rows, with `p_value(X) <= false_alarm_rate` or nothing observed, else 1: (n,)."""
+        return np.where(self._fitted().surprise(self._validated(X))[1] > self._rule().rate, 1, -1)
+
+    def discoveries(self, X: Any, rate: float = 0.1) -> np.ndarray:
+        """Rows to call unusual so that at most `rate` of them are normal, on average (Benjamini-Hochberg).
+
+        Args:
+            X: n rows, which are judged together: the more of them are unusual, the more are found.
+            rate: share of false discoveries.
+
+        Returns:
+            (n,) bool; False for rows with nothing observed.
+        """
+        return self._fitted().discoveries(self._validated(X), rate)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Where the values of new data of this kind lie, given their code (split conformal prediction).
@@ -253,6 +270,18 @@ class LaplacianAutoencoder(
         """Minus `score_samples` (n,) of the held-out data that new ones are compared with."""
         calibration = self._fitted().calibration
         return np.empty(0) if calibration is None else calibration.reference.cpu().numpy()
+
+    def _rule(self) -> Rule:
+        """How rows are flagged; warns where none can be."""
+        rule = self._fitted().rule(self.false_alarm_rate)
+        if message := rule.unmet(most=MOST_ROWS):
+            warnings.warn(message, stacklevel=3)
+        return rule
+
+    def _share_rate(self) -> None:
+        """Let the model have the false alarm rate of the estimator."""
+        config, rate = self.model_.config, self.model_.rule(self.false_alarm_rate).rate
+        self.model_.config = replace(config, train=replace(config.train, false_alarm_rate=rate))
 
     def _settle(self) -> LaplacianAutoencoder:
         """What scikit-learn expects of a fitted estimator, from the model."""

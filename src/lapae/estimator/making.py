@@ -62,7 +62,7 @@ class Making(Fitted):
         Args:
             n_samples: how many.
             random_state: seed or generator; the one of `fit` where None.
-            noise: add the noise of single values, which was learned; to all but images, where None.
+            noise: add the residuals of rows that were held out; to all but images by default.
 
         Returns:
             (n_samples, ...), a frame where X of `fit` was a frame with categories, booleans or dates.

@@ -15,7 +15,7 @@ METHOD = (
     *("hessian", "update", "forgetting", "prior_precision", "predictive", "n_samples", "uncertain", "temperature"),
     "optimize_prior",
 )
-TRAIN = ("epochs", "batch_size", "learning_rate", "device")
+TRAIN = ("epochs", "batch_size", "learning_rate", "false_alarm_rate", "device")
 """Parameters that are options of the method, and of training, under the same name."""
 
 
@@ -41,7 +41,7 @@ class Parameters(BaseEstimator):
         batch_size: int | None = None,
         learning_rate: float | None = None,
         validation_fraction: float | None = None,
-        contamination: Any = 0.05,
+        false_alarm_rate: float = 0.05,
         uncertain: Any = "all",
         temperature: float | None = None,
         optimize_prior: str = "scalar",
@@ -64,7 +64,7 @@ class Parameters(BaseEstimator):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.validation_fraction = validation_fraction
-        self.contamination = contamination
+        self.false_alarm_rate = false_alarm_rate
         self.uncertain = uncertain
         self.temperature = temperature
         self.optimize_prior = optimize_prior
@@ -77,8 +77,11 @@ class Parameters(BaseEstimator):
     def from_trained(cls, encoder: Any, decoder: Any = None, **parameters: Any) -> Self:
         """An estimator around a trained network: `fit` trains nothing, and fits a posterior and the calibration.
 
+        The network gets X as it is, whatever its units: floats unchanged, integer images divided by 255. `reconstruct`
+        gives what the network gives. Weights with `requires_grad=False` are taken as known.
+
         Args:
-            encoder: a module that is called on data; it is not changed. Or a model with `encode` and `decode`.
+            encoder: a module that is called on data; it is only read. Or a model with `encode` and `decode`.
             decoder: a module that is called on codes, likewise.
             parameters: further arguments of the constructor.
         """
@@ -129,9 +132,6 @@ def parameters(config: Config) -> dict[str, Any]:
 
 def check_parameters(given: Parameters) -> None:
     """ValueError where a parameter that is no option of a run is not valid."""
-    rate = given.contamination
-    if rate != "auto" and not (isinstance(rate, Real) and not isinstance(rate, bool) and 0 < float(rate) <= 0.5):
-        raise ValueError(f"contamination={rate!r}: expected a number above 0 and at most 0.5, or 'auto'")
     held_out = given.validation_fraction
     if held_out is not None and not (isinstance(held_out, Real) and 0 <= float(held_out) < 1):
         raise ValueError(f"validation_fraction={held_out!r}: expected a number from 0 to below 1")

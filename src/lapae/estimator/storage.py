@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ def load_estimator(cls: Any, path: str | Path, *, network: Any = None, likelihoo
     model = estimator.model_ = load_run(run.path, network=network, likelihood=own, device=device)
     model.history = run.read_history()
     estimator.seed_ = model.seed
+    if model.calibration is not None:
+        estimator._share_rate()
     if model.space.kind == "table":
         estimator.n_features_in_ = model.space.shape[0]
         if model.space.columns is not None:
@@ -74,7 +77,7 @@ def _params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
         about = run.read_json(ABOUT)
         if not isinstance(about.get("params"), dict):
             raise RunError(f"{run / ABOUT} is damaged: it has no parameters of an estimator")
-        params = dict(about["params"])
+        params = _renamed(about["params"], run)
     for name, given in (("network", network), ("likelihood", likelihood)):
         if given is not None:
             params[name] = given
@@ -87,6 +90,18 @@ def _params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
                 raise RunError(f"{run / ABOUT} is damaged: {error}") from error
         elif not isinstance(params.get(name, ""), str | None):
             raise RunError(f"{run / ABOUT} is damaged: {name} = {params[name]!r}")
+    return params
+
+
+def _renamed(saved: dict[str, Any], run: Run) -> dict[str, Any]:
+    """Parameters as they are called today: false_alarm_rate was contamination."""
+    params = dict(saved)
+    if "contamination" in params:
+        rate = params.pop("contamination")
+        params |= {} if rate == "auto" else {"false_alarm_rate": rate}
+        if rate == "auto":
+            said = "contamination='auto' is now a method, discoveries(X): predict flags p-values of at most 0.05"
+            warnings.warn(f"{run.path}: {said}", stacklevel=5)
     return params
 
 

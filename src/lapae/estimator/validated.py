@@ -10,9 +10,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 if TYPE_CHECKING:
     from lapae.model import Model
 
-MINIMUM = 2
-"""Fewer data cannot be learned from."""
-
 
 def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
     """X as the library takes it; `reset` is for `fit`, which notes the number and the names of the features."""
@@ -22,7 +19,8 @@ def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
             estimator.feature_names_in_ = np.asarray([str(name) for name in X.columns], dtype=object)
         return X
     if hasattr(X, "detach"):
-        X = X.detach().cpu().numpy()
+        X = X.detach().cpu()
+        X = (X.float() if str(X.dtype) == "torch.bfloat16" else X).numpy()  # numpy has no such type
     deep = isinstance(X, np.ndarray) and X.ndim > 2
     x: Any = validate_data(
         estimator,
@@ -31,13 +29,17 @@ def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
         ensure_all_finite="allow-nan",
         ensure_2d=not deep,
         allow_nd=deep,
-        ensure_min_samples=MINIMUM if reset else 1,
         dtype=None if deep else "numeric",
     )
     if deep and reset:
         for name in ("n_features_in_", "feature_names_in_"):
             estimator.__dict__.pop(name, None)
     return x if x.dtype.kind == "f" or (deep and x.dtype in (np.uint8, np.bool_)) else x.astype(np.float64)
+
+
+def holds_integers(X: Any) -> bool:
+    """Whether an array or a tensor holds whole numbers by its type; booleans are none."""
+    return str(getattr(X, "dtype", "")).removeprefix("torch.").startswith(("int", "uint"))
 
 
 def is_mixed(X: Any) -> bool:

@@ -33,7 +33,7 @@ Shapes: S draws, B data, K latent dimensions; x is (B, *shape), codes (S, B, K),
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +101,9 @@ class Method(nn.Module):
     """Whether its step can be replayed as a CUDA graph: the same operations every time, on state that is kept in place,
     without waiting for the device."""
 
+    still: tuple[nn.Module, ...] = ()
+    """Modules that a user handed over in evaluation mode: they stay in it, in training too."""
+
     sigma: Tensor | None
     """Scale of the noise where it is learned: of the model's shape, or of ones where all features share it."""
 
@@ -117,6 +120,16 @@ class Method(nn.Module):
     def learn_noise(self, shape: tuple[int, ...]) -> None:
         """From now on the scale of the noise is a state of the method, `sigma` (*shape), which training sets."""
         self.sigma = torch.ones(shape)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all modules but those that stay in evaluation mode."""
+        super().train(mode)
+        for module in self.still:
+            module.training = False
+        return self
+
+    def begin(self, batches: BatchFactory, step: Step) -> None:
+        """Called once, before the first epoch: a look at the training data (this process's part of them)."""
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """Training loss of a batch: a scalar, the mean over data (so that DDP averages it)."""
@@ -190,4 +203,6 @@ def build(config: MethodConfig, network: NetworkFactory, likelihood: Likelihood,
         n_data: number of training data, which the curvature of a batch is scaled to.
     """
     check(config.options)
-    return METHODS.find(config.method).load()(network, likelihood, config.options, n_data)
+    method = METHODS.find(config.method).load()(network, likelihood, config.options, n_data)
+    method.still = tuple(module for module in method.modules() if not module.training)
+    return method

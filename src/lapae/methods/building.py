@@ -1,4 +1,7 @@
-"""From a configuration to a fresh method: its network, by name or of the user's own modules, and its likelihood."""
+"""From a configuration to a fresh method: its network, by name or of the user's own modules, and its likelihood.
+
+A user's modules are copied, and the copies looked at (`lapae.methods.own`): what a user hands over is only read.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lapae.config import ACTIVATIONS, LIKELIHOODS, Config, ModelConfig
 from lapae.curvature.likelihoods import Likelihood, Mixed
+from lapae.curvature.likelihoods.continuous import Location
 from lapae.errors import ConfigError
 from lapae.methods.base import Method, build
+from lapae.methods.own import own_modules
 from lapae.methods.seeds import seed_all
 from lapae.models import Autoencoder
 from lapae.models import build as build_network
-from lapae.models.adapt import adapt
 from lapae.models.missing import FillMissing, Observe, filling
 from lapae.models.principal import start_at_principal_components
 
@@ -36,6 +41,7 @@ def build_method(
     network: Modules | nn.Module | None = None,
     likelihood: Likelihood | None = None,
     start: Tensor | None = None,
+    loading: bool = False,
 ) -> Method:
     """A fresh method, its initial weights given by the seed (it seeds torch's global generator).
 
@@ -44,16 +50,19 @@ def build_method(
         space: what the training data are.
         network, likelihood: in place of those that the configuration names.
         start: data (n, *model_shape) whose principal components the linear path of a network starts from.
+        loading: whether weights will be read from a file: then it does not matter which of them the user has frozen.
     """
     seed_all(config.train.seed, "init")
+    learned = likelihood is None and config.model.sigma is None
+    likelihood = likelihood or make_likelihood(config.model, space)
     if network is not None:
-        network = adapt(network, space.model_shape)
-        _check_fits(network, space.model_shape)
+        network = own_modules(network, space, likelihood, loading=loading)
     factory = _Copies(network) if network is not None else Named(config.model, space.model_shape)
     if start is not None and config.model.linear:
         factory = _started(factory, start)
-    learned = likelihood is None and config.model.sigma is None
-    likelihood = likelihood or make_likelihood(config.model, space)
+    if space.unit is not None and isinstance(likelihood, Location) and not learned:  # given in the network's units
+        sigma = np.asarray(likelihood.sigma, np.float64) * space.unit / space.scale
+        likelihood = likelihood.with_noise(torch.as_tensor(sigma))
     # later data of our networks may have holes where these have none
     if config.data.allow_nan or space.missing or (config.model.linear is not None and likelihood.takes_missing):
         head = partial(Observe, config.model.hide) if config.model.hide else FillMissing
@@ -66,23 +75,6 @@ def build_method(
         by_feature = space.kind in ("table", "series")
         method.learn_noise(space.model_shape if by_feature else (1,) * len(space.model_shape))
     return method
-
-
-def _check_fits(network: Modules, shape: Shape) -> None:
-    """ConfigError where a user's modules do not take data of `shape`, or do not give such data back."""
-    bare = build_network(copy.deepcopy(network), (), 0).eval()
-    weight = next(bare.parameters(), torch.zeros(()))
-    x = torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device)
-    at, came = "encoder", tuple(x.shape)
-    try:
-        with torch.no_grad():
-            z = bare.encode(x)
-            at, came = "decoder", tuple(z.shape)
-            out = tuple(bare.decode(z).shape)
-    except RuntimeError as error:  # torch's words for shapes that do not fit
-        raise ConfigError(f"the {at} does not take what it is given, of shape {came} (2 data): {error}") from error
-    if out != tuple(x.shape):
-        raise ConfigError(f"the decoder gives {out} for 2 data, expected data of the shape that came, {tuple(x.shape)}")
 
 
 def _started(factory: Callable[[], Autoencoder], x: Tensor) -> Callable[[], Autoencoder]:

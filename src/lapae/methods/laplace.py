@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,11 @@ from lapae.curvature.call import checked
 from lapae.curvature.collect import factored
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.sketch import output_of, pull, squared
 from lapae.curvature.stateless import Stateless
 from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method, Point
+from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws
 from lapae.models import Autoencoder
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
@@ -45,9 +47,16 @@ class Laplace(Method):
         self.scales = prior_scales(network, options.prior_scale or "flat")
         self.posterior.set_prior([options.prior_precision * scale for scale in self.scales])
         self._called: Stateless | None = None
-        self.known = known_weights(options.uncertain, list(self.posterior.shapes))
+        frozen = frozenset(name for name, p in network.named_parameters() if not p.requires_grad)
+        if frozen and len(frozen) == len(self.posterior.shapes):
+            raise ConfigError(
+                "all weights of the network have requires_grad=False, and there is no posterior over weights that are "
+                "frozen: call requires_grad_(True) on the modules that are to be uncertain"
+            )
+        self.known = known_weights(options.uncertain, list(self.posterior.shapes)) | frozen
         if self.known and self.form != "diagonal":
-            raise ConfigError(f"uncertain={options.uncertain!r} needs a diagonal hessian, got {self.hessian!r}")
+            which = "a frozen weight (requires_grad=False)" if frozen else f"uncertain={options.uncertain!r}"
+            raise ConfigError(f"{which} needs a diagonal hessian, such as sketch; got {self.hessian!r}")
 
     @property
     def temperature(self) -> float:
@@ -58,7 +67,7 @@ class Laplace(Method):
     def temperature(self, value: float) -> None:
         self.posterior.temperature = value
 
-    def train(self, mode: bool = True) -> Laplace:
+    def train(self, mode: bool = True) -> Self:
         """Lets go of what was looked up in the network, which a mode may change."""
         self._called = None
         return super().train(mode)
@@ -68,17 +77,29 @@ class Laplace(Method):
         if isinstance(self.posterior, DiagonalPrecision):
             self.posterior.pin(self.known)
 
+    def sketch(self, tape: Call, step: Step) -> dict[str, Tensor]:
+        """The random vector over the weights whose squares are the sketch of a recorded batch.
+
+        Where several processes share the batch, their vectors are to be added up before they are squared: the squares
+        have terms between two samples, which vanish in the mean only.
+        """
+        return pull(tape, self._observed(tape), step.normal(output_of(tape)))
+
+    def squares(self, vector: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The sketch itself; weights that are known are left out of it, and what is infinite stays so."""
+        prior, shapes = self.posterior.prior, self.posterior.shapes
+        return squared(vector) | {name: prior.new_zeros(shapes[name]) for name in self.known}
+
+    def _observed(self, tape: Forward | Call) -> Likelihood:
+        return self.likelihood.observed(~tape.x.isnan()) if self.likelihood.missing else self.likelihood
+
     def curvature(self, tape: Forward | Call, generator: torch.Generator | None = None) -> Any:
-        """The GGN of a recorded batch, summed over it, in the form that `posterior` takes."""
-        if self.hessian == "sketch":  # parts of the batch would take as much memory as all of it: the graph is one
-            return self._curvature(tape, generator, 1.0)
+        """The GGN of a recorded batch, summed over it, in the form that `posterior` takes; by a `sketch`, see there."""
         return summed(lambda part, share: self._curvature(part, generator, share), tape, f"hessian {self.hessian}")
 
     def _curvature(self, tape: Any, generator: torch.Generator | None, share: float) -> Any:
         """That of some data, in a share of the memory budget."""
-        likelihood, budget = self.likelihood, int(MEMORY_BUDGET * share)
-        if likelihood.missing:
-            likelihood = likelihood.observed(~tape.x.isnan())
+        likelihood, budget = self._observed(tape), int(MEMORY_BUDGET * share)
         if self.form == "kron":
             return curvature.kfac(tape, likelihood, n_samples=1, generator=generator, memory_budget=budget)
         if self.form == "block":
@@ -93,8 +114,6 @@ class Laplace(Method):
         )
         if self.hessian in ("exact", "mixed", "bottleneck"):  # quadratic forms, which may round to below zero
             h = {name: value.clamp_min(0) for name, value in h.items()}
-        if self.hessian == "sketch":  # known weights are left out of it, and what is infinite stays so
-            h |= {name: self.posterior.prior.new_zeros(self.posterior.shapes[name]) for name in self.known}
         return h
 
     def run(self, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Forward | Call:
@@ -116,7 +135,7 @@ class Laplace(Method):
 
     @contextmanager
     def unfrozen(self) -> Iterator[None]:
-        """All weights require a gradient: the posterior is over frozen ones too."""
+        """All weights require a gradient: those of a trained method do not, and have a posterior."""
         trains = [p.requires_grad for p in self.network.parameters()]
         self.network.requires_grad_(True)
         try:

@@ -6,14 +6,15 @@ curvature there, scaled from the batch to the whole data, into the precision:
     H_{t+1} = (1 - α) H_t + (N / B) Σ_b J_bᵀ H_out J_b
 
 (or another of the updates in `lapae.posterior.update`). One forward pass serves the gradient and the curvature. Where
-several processes train, the sum over b goes over all of them, by one all-reduce while the backward pass runs.
+several processes train, the sum over b goes over all of them, by one all-reduce while the backward pass runs; of a
+sketch, that of its vectors before they are squared, so that the precision is that of one process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -21,9 +22,10 @@ from torch import Tensor
 from lapae.config.methods import OnlineOptions
 from lapae.curvature import Call, Forward
 from lapae.curvature.likelihoods import Likelihood
+from lapae.curvature.rules.base import NORMS
 from lapae.curvature.stateless import functional_call
 from lapae.errors import ConfigError
-from lapae.methods.base import NetworkFactory
+from lapae.methods.base import BatchFactory, NetworkFactory
 from lapae.methods.laplace import Laplace
 from lapae.methods.step import Step, Wait
 from lapae.posterior import update_rule
@@ -40,7 +42,10 @@ class Online(Laplace):
         super().__init__(network(), likelihood, options)
         frozen = [name for name, p in self.network.named_parameters() if not p.requires_grad]
         if frozen:
-            raise ConfigError(f"the online posterior learns every weight, but {', '.join(frozen[:3])} … do not train")
+            raise ConfigError(
+                f"the online posterior learns every weight, but {', '.join(frozen[:3])} … have requires_grad=False: "
+                "take method='posthoc', which leaves them as they are and certain"
+            )
         self.own_samples = options.samples_per_step == "ranks"
         self.samples_per_step = 1 if options.samples_per_step == "ranks" else options.samples_per_step
         initial = {"prior": options.prior_precision, "data": float(n_data)}
@@ -55,15 +60,51 @@ class Online(Laplace):
         self.capturable = self.hessian_every == 1 and self.form == "diagonal"
         if self.hessian_every > 1:  # part of the state: an epoch may have fewer steps than that
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        norms = [layer for layer in self.network.modules() if isinstance(layer, NORMS)]
+        self._norms = tuple(norms)
+        self._unknown = tuple(layer for layer in norms if layer.training and layer.track_running_stats)
         self._steps: int | None = 0
         self._tapes: Sequence[Forward | Call] = []
         self._wait: Wait | None = None
 
-    def train(self, mode: bool = True) -> Online:
-        """Lets go of the last forward pass."""
+    def train(self, mode: bool = True) -> Self:
+        """Lets go of the last forward pass. Batch normalisation has fixed statistics: those of a batch would couple its
+        samples, and there is no curvature then."""
         self._tapes = []
         super().train(mode)
+        for layer in self._norms:
+            layer.training = False
         return self
+
+    @torch.no_grad()
+    def begin(self, batches: BatchFactory, step: Step) -> None:
+        """Take the statistics of batch normalisation from one pass over the training data, with the initial weights.
+
+        Layers that a user handed over in evaluation mode keep their own.
+        """
+        if not self._unknown:
+            return
+        momenta = [layer.momentum for layer in self._unknown]
+        for layer in self._unknown:
+            layer.reset_running_stats()
+            layer.momentum, layer.training = None, True  # the mean over all batches
+        n_batches = 0
+        for x in batches():
+            if len(x) > 1:  # a variance takes two
+                self.network(x.to(next(self.parameters()).device))
+                n_batches += 1
+        for layer, momentum in zip(self._unknown, momenta, strict=True):
+            layer.momentum, layer.training = momentum, False
+        sums = [layer.get_buffer(name) for layer in self._unknown for name in ("running_mean", "running_var")]
+        for total in sums:
+            total.mul_(n_batches)
+        count = self.posterior.prior.new_tensor([float(n_batches)])
+        step.sum([*sums, count])
+        for total in sums:
+            total.div_(count[0])
+        if not float(count):  # no batch of two: as a new layer
+            for layer in self._unknown:
+                layer.reset_running_stats()
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
@@ -92,6 +133,9 @@ class Online(Laplace):
         """Let the curvature of the step into the precision."""
         if not self._refreshes():
             return
+        if self.hessian == "sketch":
+            self._sketch(step)
+            return
         keep = self.rule.keep / step.world_size  # every process holds H_t: what they sum is keep H_t and the curvature
         for tape in self._tapes:
             gain = self.rule.gain * self.n_data * step.share / (len(tape.output) * len(self._tapes))
@@ -99,6 +143,25 @@ class Online(Laplace):
             keep = 1.0
         if step.world_size > 1:
             self._wait = step.start_sum(self.posterior.curvature_buffers())
+
+    def _sketch(self, step: Step) -> None:
+        """As `after_forward`; where several processes train, the update waits for the sum of their vectors."""
+        vectors = [self.sketch(tape, step) for tape in self._tapes]  # pyright: ignore[reportArgumentType]
+        gain = self.rule.gain * self.n_data / ((step.n_batch or len(self._tapes[0].output)) * len(vectors))
+        wait = step.start_sum([part for vector in vectors for part in vector.values()])
+
+        @torch.no_grad()
+        def update() -> None:
+            wait()
+            keep = self.rule.keep
+            for vector in vectors:
+                self.posterior.update(keep, gain, self.squares(vector))
+                keep = 1.0
+
+        if step.world_size > 1:
+            self._wait = update
+        else:
+            update()
 
     def after_backward(self, step: Step) -> None:
         """The precision is that of all processes from here on."""

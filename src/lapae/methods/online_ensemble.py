@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lapae.config.methods import OnlineEnsembleOptions, OnlineOptions
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.base import Draws, Method, NetworkFactory
+from lapae.methods.base import BatchFactory, Draws, Method, NetworkFactory
 from lapae.methods.online import Online
 from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws
@@ -54,6 +54,10 @@ class OnlineEnsemble(Method):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """Sum over members of the mean negative log-likelihood at sampled weights."""
         return torch.stack([member(x, step) for member in self._online]).sum()
+
+    def begin(self, batches: BatchFactory, step: Step) -> None:
+        for member in self._online:
+            member.begin(batches, step)
 
     def after_forward(self, step: Step) -> None:
         for member in self._online:

@@ -51,16 +51,16 @@ class PostHoc(Laplace):
         self.posterior.reset(0.0)
         log_likelihood = 0.0
         for x in batches():
-            if not len(x):  # this process's part of a short batch
-                continue
-            tape = self.run_at_mean(x)
-            log_likelihood += float(self.likelihood.log_prob(tape.output, x).sum())
-            self.posterior.update(1.0, 1.0, self.curvature(tape))
+            if self.hessian == "sketch":
+                log_likelihood += self._add_sketch(x, step)
+            elif len(x):  # else this process has no part of a short batch
+                tape = self.run_at_mean(x)
+                log_likelihood += float(self.likelihood.log_prob(tape.output, x).sum())
+                self.posterior.update(1.0, 1.0, self.curvature(tape))
         if step.world_size > 1:
-            sums = self.posterior.prior.new_tensor([log_likelihood], dtype=torch.float64)
-            step.sum(self.posterior.curvature_buffers())
-            step.sum([sums])
-            log_likelihood = float(sums)
+            log_likelihood = self._sum(log_likelihood, step)
+            if self.hessian != "sketch":
+                step.sum(self.posterior.curvature_buffers())
         mean = dict(self.network.named_parameters())
         if self.optimize_prior != "none":
             maximise(mean, self.posterior, self.optimize_prior)
@@ -69,3 +69,20 @@ class PostHoc(Laplace):
             report["log_marginal_likelihood"] = log_marginal_likelihood(log_likelihood, mean, self.posterior)
         self.pin()  # after the prior precision, which the evidence of all weights chooses
         return report
+
+    def _add_sketch(self, x: Tensor, step: Step) -> float:
+        """Add the sketch of a batch, which processes share, to the precision; the log-likelihood of this one's part."""
+        n = len(x)
+        if step.world_size > 1:
+            step, x = step.of(int(self._sum(n, step))), x if n else x.new_zeros(1, *x.shape[1:])
+        tape = self.run_at_mean(x)
+        vector = self.sketch(tape, step)  # pyright: ignore[reportArgumentType]
+        step.sum(list(vector.values()))
+        self.posterior.update(1.0, 1.0, self.squares(vector))
+        return float(self.likelihood.log_prob(tape.output, x).sum()) if n else 0.0
+
+    def _sum(self, value: float, step: Step) -> float:
+        """A number, added up over all processes."""
+        sums = self.posterior.prior.new_tensor([value], dtype=torch.float64)
+        step.sum([sums])
+        return float(sums)

@@ -17,11 +17,13 @@ def seed_all(
     *what: str | int,
     generator: torch.Generator | None = None,
     own: torch.Generator | None = None,
+    common: torch.Generator | None = None,
     rank: int = 0,
 ) -> None:
     """Seed torch's global generators (dropout, initial weights) and `generator` (what a method draws) for a purpose.
 
-    Those of the process `rank` differ from those of others, and so does `own`; `generator` is the same on all.
+    Those of the process `rank` differ from those of others, and so does `own`; `generator` is the same on all, and so
+    is `common`, which draws what the global generator of a process that trains alone does.
     """
     everywhere = derive_seed(seed, "global", *what, *((f"rank {rank}",) if rank else ()))
     if torch.cuda.is_initialized():
@@ -32,3 +34,5 @@ def seed_all(
         generator.manual_seed(derive_seed(seed, "method", *what))
     if own is not None:
         own.manual_seed(derive_seed(seed, "own", *what, rank))
+    if common is not None:
+        common.manual_seed(derive_seed(seed, "global", *what))

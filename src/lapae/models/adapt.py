@@ -26,21 +26,34 @@ from torch import Tensor, nn
 
 from lapae.curvature.call import tensor_of
 from lapae.curvature.per_datum import leaves_of
+from lapae.errors import ConfigError
 
 Shape = tuple[int, ...]
 Modules = tuple[nn.Module, nn.Module]
 VERBS = (("encode_forward", "decode_forward"), ("encode", "decode"), ("encoder", "decoder"))
 """What models call their two halves: methods or modules. The first pair that a model has is taken."""
+RECURRENT = (
+    "the encoder gives what a {} gives, the outputs of all steps and its states: write a module that returns the code, "
+    "such as the last state, `def forward(self, x): return self.lstm(x)[1][0][-1]` with nn.LSTM(..., batch_first=True)"
+)
+SEVERAL = (
+    "the encoder gives {} things, and the decoder does not take the first of them alone. The code must be all that the "
+    "decoder gets: have the encoder return one tensor, such as torch.cat([z, skip.flatten(1)], 1), and the decoder "
+    "take it apart again"
+)
 
 
 def adapt(network: Modules | nn.Module, shape: Shape) -> Modules:
     """An encoder (B, *shape) -> (B, K) and a decoder back, of two modules or of a model that has both verbs.
 
-    They are called once, on zeros. What cannot be called so is left as it is.
+    They are called once, on zeros. What cannot be called so is left as it is. A ConfigError says what to write in place
+    of a recurrent layer, and of an encoder that hands the decoder more than a code.
     """
     if isinstance(network, nn.Module):
         network = halves(network, shape)
     encoder, decoder = network
+    if isinstance(encoder, nn.RNNBase):
+        raise ConfigError(RECURRENT.format(type(encoder).__name__))
     with in_eval_mode(encoder, decoder), torch.no_grad():
         x = _zeros(encoder, shape)
         try:
@@ -48,11 +61,15 @@ def adapt(network: Modules | nn.Module, shape: Shape) -> Modules:
             code = code_of(given)
         except (RuntimeError, TypeError, ValueError):
             return network
+        if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[1], tuple | list):
+            raise ConfigError(RECURRENT.format("recurrent layer"))
         half = code.ndim > 1 and code.shape[1] % 2 == 0 and not _takes(decoder, code)
         half = half and _takes(decoder, code.chunk(2, 1)[0])
         if half:
             code = code.chunk(2, 1)[0]
         if not _takes(decoder, code):
+            if isinstance(given, tuple | list) and len(given) > 1:
+                raise ConfigError(SEVERAL.format(len(given)))
             return network
         plain = isinstance(decoder(code), Tensor)
     if half or not isinstance(given, Tensor):
@@ -181,14 +198,15 @@ def with_layer(
 def _takes(decoder: nn.Module, code: Tensor) -> bool:
     try:
         decoder(code)
-    except (RuntimeError, ValueError):  # torch's, and einops', words for shapes that do not fit
+    except (RuntimeError, ValueError, TypeError, IndexError):  # shapes that do not fit, arguments that are missing
         return False
     return True
 
 
 def _zeros(module: nn.Module, shape: Shape) -> Tensor:
     weight = next(module.parameters(), torch.zeros(()))
-    return torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device)
+    # three samples: two would pass for a pair (z, skip)
+    return torch.zeros(3, *shape, dtype=weight.dtype, device=weight.device)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ training: the network learns to say what they are from the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,6 +31,11 @@ class FillMissing(nn.Module):
         return torch.where(x.isnan(), torch.zeros((), dtype=x.dtype, device=x.device), x)
 
 
+def uniform(like: Tensor) -> Tensor:
+    """Numbers from 0 to 1 from torch's global generator."""
+    return torch.rand(like.shape, dtype=like.dtype, device=like.device)
+
+
 class Observe(nn.Module):
     """Zero in place of NaN, and beside it what is missing: the head of a masked autoencoder of tables.
 
@@ -40,18 +46,32 @@ class Observe(nn.Module):
     def __init__(self, hide: float = 0.0) -> None:
         super().__init__()
         self.hide = hide
+        self.uniform: Callable[[Tensor], Tensor] = uniform
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, D) -> (B, 2 D)."""
         missing = x.isnan()
         if self.training and self.hide > 0:
-            rate = self.hide * torch.rand(len(x), 1, dtype=x.dtype, device=x.device)
-            rate = rate * (torch.rand(len(x), 1, dtype=x.dtype, device=x.device) < 0.5)
-            missing = missing | (torch.rand(x.shape, dtype=x.dtype, device=x.device) < rate)
+            rate = self.hide * self.uniform(x[:, :1])
+            rate = rate * (self.uniform(x[:, :1]) < 0.5)
+            missing = missing | (self.uniform(x) < rate)
         return torch.cat([torch.where(missing, 0.0, x), missing.to(x.dtype)], 1)
 
     def extra_repr(self) -> str:
         return f"hide={self.hide:g}"
+
+
+@contextmanager
+def drawing(heads: Sequence[Observe], uniform: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Draw by `uniform`, from x (B, F) to numbers of its shape, which values these layers hide."""
+    before = [head.uniform for head in heads]
+    for head in heads:
+        head.uniform = uniform
+    try:
+        yield
+    finally:
+        for head, own in zip(heads, before, strict=True):
+            head.uniform = own
 
 
 register(Observe)(Rule)

@@ -1,15 +1,22 @@
-"""What makes the numbers of a trained model hold on new data, from data that training has not seen.
+"""What makes the numbers of a trained model hold on new rows, from rows that took no part in what they calibrate.
 
-The data that steered training (`valid`) fit the models of deviation and surprise; other held-out data (`rows`)
-calibrate them by comparison: a new datum is as unusual as the share of these that are at least as surprising, and an
-interval is as wide as it takes to hold theirs. A datum with missing values is compared with the same data lacking the
-same values, so that missing values neither help nor hurt.
+The validation set fits the models of deviation and surprise; the calibration rows have no part in either, so that they
+are to the model what new rows are (split conformal prediction): a new row is as unusual as the share of them that are
+at least as surprising, and an interval is as wide as it takes to hold theirs. All rows of a table are neighbours to new
+ones. Each calibration row is compared with the others, as a new one is with all: it lacks one neighbour, which makes
+it a little more unusual, and p-values of new rows a little larger.
+
+A row with missing values is compared with calibration rows that lack the same values: those whose own missing values
+are among them (conformal prediction with missing data augmentation, exact, of Zaffran et al. 2023). Where these are too
+few, those that lack little else are compared with it one by one, as both lack what either lacks (nested, ibid.). So
+missing values neither help nor hurt, provided that what is missing does not depend on the values.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.predict.conformal import LEVELS, Radius, p_values, threshold
-from lapae.predict.holes import evenly, hide, patterns, several
+from lapae.predict.conformal import LEVELS, Radius, Rule, p_values
+from lapae.predict.holes import copies, distinct, evenly, hide, several
 from lapae.predict.neighbours import places
 from lapae.predict.prediction import Prediction, join, tensors, under
 from lapae.predict.spread import Spread, fit_spread
@@ -33,8 +40,12 @@ COPIES = 2000
 """Data to hide values of in a table; fewer are hidden several times over."""
 ITERATED = 32
 """Data of other kinds to hide values of: to fill these in takes many passes, and each has many values."""
-COMPARED = 128
-"""The same, to compare with."""
+ALIKE = 99
+"""Calibration rows that lack nothing but what a new row lacks, from which on they alone are compared with it."""
+COMPARED = 200
+"""Calibration rows that a row with missing values is compared with, at most: each is predicted anew for it."""
+DECIMALS = 6
+"""Of a surprise, which sums in another order change beyond: rows that are equal have equal surprise."""
 SCARCE = 20
 """Data that steered training, at least, for deviations that may fall with what the model calls ignorance."""
 FEW = 500
@@ -46,7 +57,7 @@ MOST_COLUMNS = 64
 """Columns that `explain` hides one by one; of more, the parts of the surprise alone speak."""
 SHARED = 4096
 """Features above which intervals share one radius."""
-SAVED = ("rows", "more", "reference", "own", "known", "seen", "shift", "images")
+SAVED = ("rows", "more", "reference", "own", "known", "seen", "images")
 """Tensors of a calibration to save, besides those of its parts."""
 
 
@@ -65,58 +76,76 @@ class Calibration:
     reference: Tensor
     """(n,): the surprise of `rows`."""
     own: Tensor
-    """(n,): where `rows` are in the banks of the surprise: each is compared with the others."""
+    """(n,): where `rows` are in the banks of the surprise, below 0 for those that are not."""
     known: Tensor
     seen: Tensor
     """Some training data, and some to hide values of, for `with_hidden`."""
     scarce: bool
     """Whether these are too few for deviations that fall with what the model calls ignorance."""
-    shift: Tensor
-    """What to add to predictions of `rows` and `more` where the model has seen them; empty where it has not."""
     images: Tensor
     """(k,): the greatest surprise among all tiles of held-out images, of a model of tiles; empty else."""
     hidden: Spread | None = None
     """Of values that are missing: learned when the first are to be filled in."""
     few: Mapping[int, Radius] = field(default_factory=dict)
-    """Of the intervals of rows of a table that lack so many values: learned when the first are asked for."""
-
-    def unseen(self, predict: Predict, x: Tensor) -> Prediction:
-        """Predictions of x, the first of `rows` and `more`, maybe with holes, as of data that were not seen."""
-        found = predict(x)
-        if not len(self.shift) or found.x_mean is None:
-            return found
-        return replace(found, x_mean=found.x_mean + self.shift[: len(x)])
+    """Radii of the intervals of missing values of a table, by how many its row lacks, as a power of two: learned when
+    the first are asked for."""
 
     def with_hidden(self, complete: Predict) -> Calibration:
         """With the deviation of values that are missing, which `complete` fills in."""
         table, least = self.surprise.bank is not None, 0.0 if self.scarce else -math.inf
         return replace(self, hidden=fit_hidden(complete, self.known, self.seen, table=table, least=least))
 
-    def compare(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Surprise (B,), made comparable where values are missing, and conformal p-value (B,) of x (B, *features).
+    def rank(self, predict: Predict, x: Tensor, own: Tensor | None = None) -> Tensor:
+        """Return the surprise (B,) of x (B, *features) as it is ranked, in 64 bits; `own` as in `Bank.measure`."""
+        return ranked(self.surprise(predict(x), x, own))
 
-        Both are NaN where nothing is observed.
+    def compare(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Compare rows x (B, *features) with the calibration rows.
+
+        Returns:
+            The surprise, made comparable where values are missing, and the conformal p-value: (B,) each, NaN where
+            nothing is observed. Those of a row do not depend on the others of the call.
         """
-        surprise = self.surprise(predict(x), x).double().numpy().copy()
         full = self.reference.double().numpy()
-        missing = x.isnan().flatten(1).numpy()
-        p = p_values(surprise, full)
-        if not missing.any():
-            return surprise, p
-        middle, width = full.mean(), full.std() + 1e-12
-        for members, masks in patterns(missing):
-            if not masks.any() or masks.all():
+        missing, own = x.isnan().flatten(1), self.rows.isnan().flatten(1)
+        surprise, p = np.full((2, len(x)), np.nan)
+        for members, mask in distinct(missing):
+            if mask.all():
                 continue
-            same = self.rows.clone()
-            turns = np.resize(np.arange(len(masks)), len(same))
-            same.flatten(1)[torch.from_numpy(masks[turns])] = torch.nan
-            theirs = self.surprise(self.unseen(predict, same), same, self.own).double().numpy()
-            p[members] = p_values(surprise[members], theirs)
-            shift = (surprise[members] - np.nanmean(theirs)) / (np.nanstd(theirs) + 1e-12)
-            surprise[members] = middle + width * shift
-        empty = missing.all(1)
-        surprise[empty] = p[empty] = np.nan
+            more = (own & ~mask).sum(1)  # values that each calibration row lacks besides
+            if not mask.any() and not more.any():
+                surprise[members] = self.rank(predict, x[members]).numpy()
+                p[members] = p_values(surprise[members], full)
+                continue
+            if int((more == 0).sum()) >= min(ALIKE, len(own) / 2):
+                chosen = evenly((more == 0).nonzero()[:, 0], COMPARED)
+                theirs = self.rank(predict, hidden_too(self.rows[chosen], mask), self.own[chosen]).numpy()
+                ours = self.rank(predict, x[members]).numpy()
+                p[members] = p_values(ours, theirs)
+            else:
+                nearest = more.argsort(stable=True)[: max(1, min(ALIKE, len(own) // 2))]
+                ours, theirs, p[members] = self._nested(predict, x[members], nearest, mask)
+            surprise[members] = full.mean() + (full.std() + 1e-12) * (ours - theirs.mean()) / (theirs.std() + 1e-12)
         return surprise, p
+
+    def _nested(
+        self, predict: Predict, x: Tensor, chosen: Tensor, mask: Tensor
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Compare x (m, *features), which lack `mask` (F,), with `chosen` (n,) calibration rows, as both lack what
+        either lacks.
+
+        Returns:
+            The surprise of x (m,), a mean over what they may lack, that of the calibration rows (n,), and p (m,).
+        """
+        either = self.rows[chosen].isnan().flatten(1) | mask
+        chosen, either = chosen[~either.all(1)], either[~either.all(1)]  # something must be left to compare
+        if not len(chosen):
+            return np.zeros(len(x)), np.zeros(1), np.ones(len(x))
+        rows = self.rows[chosen]
+        theirs = self.rank(predict, hidden_too(rows, either), self.own[chosen])
+        ours = torch.stack([self.rank(predict, hidden_too(row.expand_as(rows), either)) for row in x])
+        p = (1.0 + (theirs >= ours).sum(1)) / (len(rows) + 1.0)
+        return ours.mean(1).numpy(), theirs.numpy(), p.numpy()
 
     def explain(self, predict: Predict, x: Tensor, hides: bool, columns: Sequence[Column] | None = None) -> Tensor:
         """Contribution (B, *features) of each value to the surprise of x, at least 0.
@@ -144,21 +173,31 @@ class Calibration:
         shared = parts.nan_to_num().sum(1, keepdim=True) * falls / total.clamp_min(1e-12)
         return torch.where(total > 0, (parts + shared) / 2, parts)
 
-    def hidden_radius(self, complete: Predict, missing: Tensor) -> Radius:
-        """The radius of intervals for values missing as in `missing` (B, *features): the held-out data are given such
-        holes, and `complete` fills them in."""
-        masks = missing[missing.flatten(1).any(1)]
-        rows = several(torch.cat([self.rows, self.more]), COPIES if self.surprise.bank is not None else COMPARED)
-        mask = masks[torch.from_numpy(np.resize(np.random.default_rng(0).permutation(len(masks)), len(rows)))]
+    def held(self, n: int) -> tuple[Tensor, Tensor]:
+        """Return n held-out rows (n, *features) to hide values of, and which row each is; few come several times."""
+        rows = torch.cat([self.rows, self.more])
+        chosen = copies(len(rows), n)
+        return rows[chosen], chosen
+
+    def hidden_radius(self, complete: Predict, mask: Tensor, *, shared: bool = False) -> Radius:
+        """Fit the radius of intervals for missing values.
+
+        Args:
+            complete: fills in what is missing.
+            mask: (n, *features), what to hide of each of the rows `held(n)`.
+            shared: one radius for all features.
+        """
+        rows, chosen = self.held(len(mask))
         seen = torch.where(mask, torch.nan, rows)
         assert self.hidden is not None
-        return radius_of(complete(seen), seen, torch.where(mask, rows, torch.nan), self.hidden)
+        truth = torch.where(mask, rows, torch.nan)
+        return radius_of(complete(seen), seen, truth, self.hidden, rows=chosen.numpy(), shared=shared)
 
     def anew(self, predict: Predict) -> Calibration:
         """The same for another way to predict: the held-out data are predicted in that way too."""
         every = torch.cat([self.rows, self.more])
-        radius = radius_of(self.unseen(predict, every), every, every, self.spread)
-        reference = self.surprise(self.unseen(predict, self.rows), self.rows, self.own)
+        radius = radius_of(predict(every), every, every, self.spread)
+        reference = self.rank(predict, self.rows, self.own)
         return replace(self, radius=radius, reference=reference, images=self.images[:0], few={})
 
     def of_image(self, surprise: np.ndarray, p: np.ndarray) -> tuple[float, float]:
@@ -169,10 +208,13 @@ class Calibration:
             return most, float(p_values(np.array([most]), self.images.double().numpy())[0])
         return most, min(1.0, float(p.min()) * len(p))
 
-    def flagged(self, surprise: np.ndarray, p: np.ndarray, rate: float, *, images: bool = False) -> np.ndarray:
-        """Which data, or whole images of a model of tiles, are flagged so that new normal ones are at `rate`."""
-        held = self.images if images else self.reference
-        return surprise > threshold(held.double().numpy(), rate) if len(held) else p <= rate
+    def unmet(self, rate: float, *, tiles: bool = False) -> str:
+        """Why a false alarm rate cannot be met (`Rule.unmet`), for whole images of a model of `tiles`."""
+        rows, images = (Rule(rate, held.double().numpy()) for held in (self.reference, self.images))
+        if not tiles or images.n:
+            return images.unmet("images") if tiles else rows.unmet("rows", MOST_ROWS)
+        few = f"no whole images to compare with, {rows.n} held-out tiles: at a false alarm rate of {rate:g} an image"
+        return f"{few} of more than {rows.rank} tiles cannot be flagged. Train on more images, with this predictive"
 
 
 def calibrate(
@@ -183,9 +225,7 @@ def calibrate(
     *,
     table: bool,
     learned: bool = False,
-    trained: bool = True,
     keep: bool = True,
-    others: Predict | None = None,
 ) -> Calibration:
     """Fit deviations and surprise, and take the held-out data in to compare with.
 
@@ -196,11 +236,8 @@ def calibrate(
         rows: other such data to compare with; those of `valid` serve where there are none.
         table: whether the data are a table.
         learned: whether the model was fitted to `valid` after all: then these make no intervals.
-        trained: whether the network has learned data of this kind, or others only.
         keep: whether data are kept for `Calibration.with_hidden`.
-        others: predicts each of these data by a model of the others, where the trained one has seen them.
     """
-    model, predict = predict, others or predict
     steered = len(rows) > 0 and len(valid) > 0 and not learned
     valid = valid if len(valid) else train
     rows = valid if rows is valid or not len(rows) else rows[:MOST_ROWS]
@@ -212,15 +249,22 @@ def calibrate(
     seen, of_seen = (both, joined) if few else (valid, found)
     scarce = len(valid) < SCARCE
     spread = fit_spread(known, train, of_seen, seen, seen, least=0.0 if scarce else -math.inf)
-    surprise, own = _surprise(train, valid, rows, (known, found, of_rows), spread, table=table, trained=trained)
+    own = torch.full((len(rows),), -1)
+    if table:
+        parts = [train, valid] if rows is valid else [train, valid, rows]
+        where = places(sum(map(len, parts))).split([len(part) for part in parts])
+        every, of_every = torch.cat(parts), join([known, found, of_rows][: len(parts)])
+        how: dict[str, Any] = {"table": True, "n_seen": len(both), "own": where[1]}
+        surprise = fit_surprise(every, of_every, found, valid, spread, **how)
+        own = where[-1]
+    else:
+        surprise = fit_surprise(train, known, found, valid, spread, table=False)
     more = valid[: len(valid) if few and steered else 0]
     every = torch.cat([rows, more])
     found = join([of_rows, found]) if len(more) else of_rows
     radius = radius_of(found, every, every, spread)
-    shift = every[:0]
-    if others is not None:
-        shift = found.x_mean - model(every).x_mean
-    reference, n = surprise(of_rows, rows, own), (COPIES if table else ITERATED) if keep else 0
+    reference = ranked(surprise(of_rows, rows, own))
+    n = (COPIES if table else ITERATED) if keep else 0
     return Calibration(
         spread,
         surprise,
@@ -232,40 +276,41 @@ def calibrate(
         known=evenly(train, n),
         seen=evenly(seen, n),
         scarce=scarce,
-        shift=shift,
         images=reference[:0],
     )
 
 
-def _surprise(
-    train: Tensor,
-    valid: Tensor,
-    rows: Tensor,
-    found: tuple[Prediction, Prediction, Prediction],
+def radius_of(
+    found: Prediction,
+    seen: Tensor,
+    truth: Tensor,
     spread: Spread,
     *,
-    table: bool,
-    trained: bool,
-) -> tuple[Surprise, Tensor]:
-    """The surprise, and where `rows` are in its banks. `found`: predictions of the three.
+    rows: np.ndarray | None = None,
+    shared: bool = False,
+) -> Radius:
+    """Fit the radius of intervals.
 
-    All rows of a table are neighbours to new ones. Those to compare with are each compared with the others, as a new
-    one is compared with all: they lack one neighbour of thousands.
+    Args:
+        found: predictions of `seen`.
+        seen: held-out rows (n, *features) as the network saw them.
+        truth: their values, NaN where they do not count.
+        spread: the deviation of values.
+        rows: (n,) which row each of `seen` was made from, as in `Radius.of`.
+        shared: one radius for all features, as it always is for very many.
     """
-    if not table:
-        nowhere = torch.full((len(rows),), -1)
-        return fit_surprise(train, found[0], found[1], valid, spread, table=False, trained=trained), nowhere
-    parts = [train, valid] if rows is valid else [train, valid, rows]
-    where = places(sum(map(len, parts))).split([len(part) for part in parts])
-    of_bank = join(list(found[: len(parts)]))
-    how = {"table": True, "trained": trained, "n_seen": len(train) + len(valid), "own": where[1]}
-    return fit_surprise(torch.cat(parts), of_bank, found[1], valid, spread, **how), where[-1]
-
-
-def radius_of(found: Prediction, seen: Tensor, truth: Tensor, spread: Spread) -> Radius:
-    """From held-out data as the network saw them, and their values, NaN where they do not count."""
     ratio = (truth - found.x_mean).abs() / spread.deviation(found, seen)
-    return Radius.of(ratio.numpy(), shared=ratio[0].numel() > SHARED)
+    return Radius.of(ratio.numpy(), rows=rows, shared=shared or ratio[0].numel() > SHARED)
+
+
+def ranked(surprise: Tensor) -> Tensor:
+    """Return a surprise (B,) as it is ranked: rounded, so that rows that are equal tie."""
+    return surprise.double().round(decimals=DECIMALS)
+
+
+def hidden_too(rows: Tensor, mask: Tensor) -> Tensor:
+    """Return `rows` (n, *features) without the values in `mask` (F,) or (n, F)."""
+    return rows.flatten(1).masked_fill(mask, torch.nan).reshape(rows.shape)
 
 
 def fit_hidden(complete: Predict, train: Tensor, valid: Tensor, *, table: bool, least: float = -math.inf) -> Spread:
@@ -291,6 +336,12 @@ def from_file(saved: dict[str, Tensor]) -> Calibration:
     spread = Spread(**under("spread", saved))
     radius = Radius(LEVELS, saved["radius"].numpy())
     saved = {"images": saved["reference"][:0], **saved, "own": saved["own"].long()}
+    if "shift" in saved and saved["shift"].numel():
+        warnings.warn(
+            "this run was calibrated by lapae 0.2 on rows that its principal components had seen: its p-values may not "
+            "hold for new rows. Train it again",
+            stacklevel=2,
+        )
     held: dict[str, Any] = {name: saved[name] for name in SAVED}
     surprise = from_tensors(spread, under("surprise", saved))
     return Calibration(spread, surprise, radius, scarce=bool(saved["scarce"]), **held)

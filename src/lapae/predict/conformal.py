@@ -1,18 +1,20 @@
-"""Split conformal prediction: p-values, thresholds and intervals that hold on new data of the same kind.
+"""Split conformal prediction: p-values, verdicts and intervals that hold on new data of the same kind.
 
 With surprises s_1 … s_n of held-out normal data, the p-value of a new surprise s is
 
     p = (1 + #{s_i >= s}) / (n + 1)
 
-which is uniform if the new datum and the held-out ones are exchangeable. An interval is mean ± q · deviation with q the
-(n + 1) · level-th smallest held-out |residual| / deviation, between two of them interpolated; it holds the value with
-probability `level`. Both hold on average over data, not for each datum (Vovk et al. 2005; Lei et al. 2018).
+which is uniform if the new datum and the held-out ones are exchangeable. A row is flagged at a false alarm rate if and
+only if p is at most this rate (`Rule`). An interval is mean ± q · deviation with q the (n + 1) · level-th smallest
+held-out |residual| / deviation, between two of them interpolated; it holds the value with probability `level`. Both
+hold on average over data, not for each datum (Vovk et al. 2005; Lei et al. 2018).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from statistics import NormalDist
 
 import numpy as np
@@ -21,6 +23,7 @@ LEVELS = np.concatenate([np.arange(0.01, 0.99, 0.01), [0.99, 0.995, 0.999, 0.999
 """Levels at which the radius of intervals is kept; between them it is interpolated."""
 ENOUGH = 20
 """Held-out values of one feature, at least, for quantiles of its own; below, those of all features together serve."""
+TINY = float(np.finfo(float).tiny)
 
 
 def p_values(surprise: np.ndarray, held_out: np.ndarray) -> np.ndarray:
@@ -30,19 +33,86 @@ def p_values(surprise: np.ndarray, held_out: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(surprise), np.nan, (1.0 + at_least) / (len(known) + 1.0))
 
 
-def threshold(held_out: np.ndarray, rate: float) -> float:
-    """The surprise above which a datum is flagged, so that new normal data are flagged at `rate`.
+@dataclass(frozen=True)
+class Rule:
+    """Flags a row if and only if its p-value is at most `rate`: at most this share of new normal rows, on average.
 
-    Between two held-out surprises it is interpolated, so that the rate is met on average for any number of data. With
-    too few held-out data for so small a rate it lies above all of them.
+    Of a row that is compared with `held_out` this is so if and only if its anomaly score is above the k-th largest of
+    these, with k = floor(rate · (n + 1)).
     """
-    known = np.sort(held_out[~np.isnan(held_out)])
-    if not len(known):
-        return math.inf
-    place = (1 - rate) * (len(known) + 1) - 1  # of n + 1 gaps between n surprises, the share `rate` lies above
-    if place >= len(known) - 1:
-        return float(np.nextafter(known[-1], math.inf))
-    return float(np.quantile(known, 1 - rate, method="weibull"))
+
+    rate: float
+    held_out: np.ndarray
+    """(n,): anomaly scores of held-out rows; NaN are left aside, as in `p_values`."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, bool) or not isinstance(self.rate, Real) or not 0 < self.rate < 1:
+            raise ValueError(f"false_alarm_rate = {self.rate!r}: expected a number between 0 and 1, such as 0.05")
+
+    @property
+    def n(self) -> int:
+        """Number of held-out rows that count."""
+        return int((~np.isnan(self.held_out)).sum())
+
+    @property
+    def rank(self) -> int:
+        """The k above: found by the very division that makes a p-value, as 0.29 · 100 is less than 29 in a computer."""
+        return int((np.arange(1.0, self.n + 1.0) / (self.n + 1.0) <= self.rate).sum())
+
+    @property
+    def threshold(self) -> float:
+        """The anomaly score above which rows are flagged; infinite where the rate is too small for any."""
+        return float(np.sort(self.held_out[~np.isnan(self.held_out)])[-self.rank]) if self.rank else math.inf
+
+    def decision(self, surprise: np.ndarray, p: np.ndarray) -> np.ndarray:
+        """How far rows are from being flagged, (m,): below 0 if and only if p <= rate, and NaN where p is NaN.
+
+        The threshold minus the anomaly score. A row with missing values has held-out scores of its own: where these and
+        the threshold disagree, its p-value decides and the row is put at 0 or just below. Where nothing can be flagged
+        there is no threshold: what is beyond all held-out scores then falls towards 0 and stays above it.
+        """
+        gap = self.threshold - surprise
+        if not self.rank:
+            gap = np.nanmax(self.held_out, initial=-math.inf) - surprise if self.n else -surprise
+            gap = np.where(gap < 0, 1 / (1 - np.minimum(gap, 0)), 1 + gap)
+        return np.where(p <= self.rate, np.minimum(gap, -TINY), np.maximum(gap, 0.0))
+
+    def unmet(self, what: str = "rows", most: float = math.inf) -> str:
+        """Why nothing can be flagged, and what to do; empty where something can be.
+
+        Args:
+            what: is held out.
+            most: number of these that are kept.
+        """
+        if self.rank:
+            return ""
+        least = math.floor(1 / self.rate) - 1
+        least += 1 / (least + 1) > self.rate
+        possible = math.ceil(1e4 / (self.n + 1)) / 1e4
+        more = f"train on more {what}" if least <= most else f"no more than {most:,} are kept"
+        return (
+            f"a false alarm rate of {self.rate:g} cannot be met with {self.n} held-out {what}, so nothing is flagged: "
+            f"it takes at least {least:,} held-out {what} ({more}), or a rate of at least {possible:g}"
+        )
+
+
+def by_chance(flagged: int, n_new: int, rate: float, n: int) -> float:
+    """Return the probability that as many or more of `n_new` rows have p <= `rate` among n calibration rows like them.
+
+    Their number is beta-binomial: the share of all rows that lie beyond the k-th largest of n is Beta(k, n + 1 - k).
+    """
+    k = Rule(rate, np.arange(n, dtype=float)).rank
+    if not flagged or not k:
+        return float(not flagged)
+
+    def log_beta(a: float, b: float) -> float:
+        return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+    terms = (
+        -math.log(n_new + 1) - log_beta(j + 1, n_new - j + 1) + log_beta(j + k, n_new - j + n + 1 - k)
+        for j in range(flagged, n_new + 1)
+    )
+    return sum(math.exp(term - log_beta(k, n + 1 - k)) for term in terms)
 
 
 def discoveries(p: np.ndarray, rate: float) -> np.ndarray:
@@ -67,22 +137,32 @@ class Radius:
     """(L, *features), or (L, 1, …, 1) where all features share it."""
 
     @classmethod
-    def of(cls, ratio: np.ndarray, *, shared: bool = False) -> Radius:
-        """From held-out |residual| / deviation (n, *features), NaN where there is no value.
+    def of(cls, ratio: np.ndarray, *, rows: np.ndarray | None = None, shared: bool = False) -> Radius:
+        """Take the quantiles of held-out |residual| / deviation.
 
         Args:
-            ratio: one row per held-out datum.
+            ratio: (n, *features), NaN where there is no value.
+            rows: (n,) the held-out row that each was made from, from 0 on: one row with several values of a feature
+                hidden in turn counts once. Default: rows of their own.
             shared: one radius for all features; else one per feature, where there are enough values.
         """
         n, features = len(ratio), ratio.shape[1:]
-        flat = np.sort(ratio.reshape(n, math.prod(features)), axis=0)  # NaN sort to the end
+        flat = ratio.reshape(n, math.prod(features))
+        there = ~np.isnan(flat)
+        if rows is not None and len(rows):
+            each = np.zeros((rows.max() + 1, there.shape[1]), bool)
+            np.logical_or.at(each, rows, there)
+            there = each
+        flat = np.sort(flat, axis=0)  # NaN sort to the end
         pooled = np.sort(flat[~np.isnan(flat)])[:, None]
-        together = _widened(_quantiles(pooled, LEVELS))
+        # values of one row go together: pooled over features, rows count, unless one value of each is asked for
+        n_pooled = pooled.size if rows is None else int(there.any(1).sum())
+        together = _widened(_quantiles(pooled, LEVELS, np.array([n_pooled])))
+        counts = there.sum(0)
         if shared or n < ENOUGH:
             return cls(LEVELS, together.reshape(-1, *(1 for _ in features)))
-        table = _widened(_quantiles(flat, LEVELS))
-        few = (~np.isnan(flat)).sum(0) < ENOUGH
-        return cls(LEVELS, np.where(few, together, table).reshape(-1, *features))
+        table = _widened(_quantiles(flat, LEVELS, counts))
+        return cls(LEVELS, np.where(counts < ENOUGH, together, table).reshape(-1, *features))
 
     def at(self, level: float) -> np.ndarray:
         """The radius (*features) at `level`."""
@@ -99,13 +179,15 @@ class Radius:
         return below + part * np.where(np.isinf(over), np.inf, over - np.where(np.isinf(below), 0.0, below))
 
 
-def _quantiles(ordered: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Conformal quantiles of each column of `ordered` (n, F), increasing with NaN at the end: (L, F).
+def _quantiles(ordered: np.ndarray, levels: np.ndarray, independent: np.ndarray) -> np.ndarray:
+    """Return conformal quantiles (L, F) of each column of `ordered` (n, F), increasing with NaN at the end.
 
-    Infinite where a column has too few values for the level.
+    A column's values come from `independent` (F,) rows m: each weighs 1 / m of them, and so does the new one, which is
+    infinite. So is a quantile for whose level there are too few rows.
     """
     counts = (~np.isnan(ordered)).sum(0)
-    place = levels[:, None] * (counts[None] + 1) - 1  # of n + 1 gaps between n values, the share `level` lies below
+    # of m + 1 gaps between m values, the share `level` lies below
+    place = levels[:, None] * (1 + 1 / np.maximum(independent, 1)) * counts[None] - 1
     if not len(ordered):
         return np.full(place.shape, np.inf)
     low = np.clip(np.floor(place + 1e-9).astype(int), 0, len(ordered) - 1)

@@ -40,7 +40,15 @@ class Decoded:
         return self.deviation.flatten(1).sum(1)
 
 
-def decode(method: Method, z: Tensor, *, n_samples: int | None = 50, seed: int = 0, batch_size: int = 64) -> Decoded:
+def decode(
+    method: Method,
+    z: Tensor,
+    *,
+    n_samples: int | None = 50,
+    seed: int = 0,
+    batch_size: int = 64,
+    at_mean: bool = False,
+) -> Decoded:
     """What the decoders say at codes z (G, K).
 
     Members of an ensemble have a latent space each, so that a code means something to one of them alone: codes are then
@@ -52,12 +60,16 @@ def decode(method: Method, z: Tensor, *, n_samples: int | None = 50, seed: int =
         n_samples: networks to draw; None for one pass that carries a variance (`moments`), of a method that has it.
         seed: of the draws.
         batch_size: codes decoded at a time.
+        at_mean: means are those of the network at the mean weights, and not over draws.
     """
     weight = next(method.parameters())
     batches = z.to(weight.device, weight.dtype).split(batch_size)
     with evaluating(method, GROUP * min(batch_size, len(z))):
         found = _one_pass(method, batches) if n_samples is None else _sampled(method, batches, n_samples, seed)
-    mean, variance = zip(*found, strict=True)
+        mean, variance = zip(*found, strict=True)
+        if at_mean:
+            center = method.draw_mean()
+            mean = [expected(method.likelihood, center.decode(batch[None]))[0] for batch in batches]
     return Decoded(torch.cat(mean).cpu(), torch.cat(variance).sqrt().cpu())
 
 

@@ -1,19 +1,32 @@
 """What is unusual about an image, a series or an array, whose values are all of one kind.
 
-| part     | question                                                               |
-|----------|------------------------------------------------------------------------|
-| error    | how badly is it reproduced, in units of the noise?                     |
-| texture  | is what is left over fine grain, or structure the model does not know? |
-| detail   | does it have the detail that data with its code have?                  |
-| distance | is its code near those of training data? (where nothing was trained)   |
+| part     | question                                                               | unusual if        |
+|----------|------------------------------------------------------------------------|-------------------|
+| error    | how badly is it reproduced, in units of the noise?                     | large             |
+| texture  | is what is left over fine grain, or structure the model does not know? | large or small    |
+| detail   | does it have the detail that data with its code have?                  | large or small    |
+| distance | is its code near those of training data?                               | large             |
 
 The first three are logarithms of energies, less their mean over the training data with the nearest codes. The detail of
-a series is the mean over its channels, each on its own: one sensor that is stuck has none. A network that was trained
-on other data may reproduce anything: then it is the code that tells these data from others.
+a series is the mean over its channels, each on its own: one sensor that is stuck has none.
+
+Each question is answered by a p-value, as if the parts of held-out data were normally distributed, and the surprise is
+the sum of -log p (Fisher's combination):
+
+    surprise = |t|² / 2 + tail(max(e, e')) + tail(d),    tail(t) = -log P(normal > t)
+
+with t texture and detail, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error in units of its
+deviation, e' that of the error given texture and detail, and d the distance in units of its deviation. Those of a large
+error or distance are one-sided.
+
+A small error is not unusual by itself: training data have one, as have simple images. A blank, faint or blurred image
+has a small error *and* no detail, and it is the missing detail that tells. An error that is large for an image of its
+detail is unusual even if other images have a larger one.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +39,8 @@ from lapae.predict.whitening import TINY
 PARTS = ("error", "texture", "detail", "distance")
 CLOSE = 5
 """Training data with the nearest codes that the distance of a datum is measured to."""
+COPY = 1e-10
+"""Squared distance of codes that counts as none."""
 FLOOR = 1e-3
 """Share of the median energy of training data that is added to energies: the log of nothing is far out but finite."""
 
@@ -68,7 +83,8 @@ class Field:
         values = values - self.levels[near].mean(1)
         if n < len(PARTS):
             return values, shares
-        distance = square[:, :CLOSE].log().mean(1)
+        copies = square[:, :CLOSE].isinf()  # where there are too few others
+        distance = torch.where(copies, COPY, square[:, :CLOSE]).log().mean(1)
         return torch.cat([values, distance[:, None]], 1), shares[:, [0, 1, 2, 0]]
 
     def energies(self, gap: Tensor, x: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
@@ -90,6 +106,51 @@ class Field:
             return shared(fine.flatten(1))
         within = (fine + TINY) / (fine + TINY).sum(1, keepdim=True)
         return (within * shared((detail - self.usual).square())[:, None]).flatten(1)
+
+
+def standardising(values: Tensor) -> Tensor:
+    """Matrix (7, 4) that takes parts of held-out data (n, 4), less their mean, to unit variance.
+
+    Rows: texture, detail given the texture, error given both; then each part by itself.
+    """
+    gap = values - values.mean(0)
+    covariance = gap.T @ gap / max(len(gap) - 1, 1)
+    scale = covariance.diagonal().clamp_min(1e-8)
+    order = [1, 2, 0]
+    inner = covariance[order][:, order] + torch.diag(1e-4 * scale[order])
+    given = values.new_zeros(len(order), len(PARTS))
+    given[:, order] = torch.linalg.inv(torch.linalg.cholesky(inner))
+    return torch.cat([given, torch.diag(scale.rsqrt())])
+
+
+def contributions(gap: Tensor, whiten: Tensor) -> Tensor:
+    """What each part adds to the surprise, (B, P), at least 0.
+
+    Args:
+        gap: parts (B, P) less their mean.
+        whiten: made by `standardising`. Models that were saved before there was one have a triangular (P, P) in its
+            place: their surprise was |whiten gap|², and the square of an excess of error once more.
+    """
+    t = gap @ whiten.T
+    if len(whiten) == gap.shape[1]:
+        weight = pulls(gap, whiten)
+        return torch.cat([weight[:, :1] + t[:, :1].clamp_min(0).square(), weight[:, 1:]], 1)
+    error, distance = tail(t[:, 2:4].amax(1, keepdim=True)), tail(t[:, 6:])
+    return torch.cat([error, pulls(gap[:, 1:3], whiten[:2, 1:3]) / 2, distance], 1)
+
+
+def pulls(gap: Tensor, whiten: Tensor) -> Tensor:
+    """|whiten gap|² shared out among parts (B, P) as each of them pulls: (B, P), at least 0."""
+    t = gap @ whiten.T
+    weight = (gap * (t @ whiten)).clamp_min(0)
+    return weight * (t.square().sum(1) / weight.sum(1).clamp_min(TINY))[:, None]
+
+
+def tail(t: Tensor) -> Tensor:
+    """-log P(normal > t), within 0.06, by operations that every runtime has (Pollak's bound, 1956)."""
+    size = t.abs()
+    log = math.log(2 / math.sqrt(2 * math.pi)) - size.square() / 2 - (size + (size.square() + 8 / math.pi).sqrt()).log()
+    return torch.where(t > 0, -log, -torch.log1p(-log.exp()))
 
 
 def by_channel(x: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """The holes of a table: best guess, spread and completions from donors, learned when they are first asked for.
 
-The donors' distributions are too narrow, as they were fitted to the training rows. Held-out rows say where values that
-were hidden from them lie in their distributions; completions are taken at such places (Kuleshov et al. 2018), so that
-they scatter as values do. Values of a row that are missing together are drawn together, as the copula has it.
+The donors' distributions may be too narrow, as they were fitted to the training rows. Held-out rows say where values
+that were hidden from them lie in their distributions. Completions are taken at such places (Kuleshov et al. 2018), so
+far as these differ from even ones by more than chance, so that they scatter as values do. Values of a row that are
+missing together are drawn together, as the copula has it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from lapae.predict.prediction import Prediction
 from lapae.predict.spread import fit_spread
 from lapae.space import Space
 
-ENOUGH = 50
-"""Held-out values of a column, at least, for places of its own; below, those of all columns serve."""
+CHANCE = 2.0
+"""Places are not even so far as they differ from even ones by more than so many times what chance would have it."""
 PLACES = 201
 
 
@@ -72,8 +73,10 @@ class Filling:
         self.held = fit_donors(self.train, guess, self.groups.tolist())
         self.all = self.held.with_more(torch.cat([self.valid, calibration.rows]), guess)
         generator = torch.Generator().manual_seed(0)
-        seen, truth = hide(several(calibration.rows, COPIES), generator)
-        self.places = _quantiles(self.held.places(seen, guess(seen), truth))
+        rows = torch.cat([self.valid, calibration.rows])
+        seen, truth = hide(several(rows, COPIES), generator)
+        known = (~rows.isnan()).sum(0)
+        self.places = _quantiles(self.held.places(seen, guess(seen), truth), known)
         (given, theirs), (seen, truth) = (hide(several(part, COPIES), generator) for part in (self.train, self.valid))
         found = self.complete(predict(seen), seen, held=True)
         return replace(calibration, hidden=fit_spread(predict(given), theirs, found, seen, truth))
@@ -144,13 +147,23 @@ def put_back(space: Space, made: Tensor, coded: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(coded), filled, coded)
 
 
-def _quantiles(places: Tensor) -> Tensor:
-    """Of places (n, D), NaN where there are none: (D, `PLACES`); uniform where there are too few in all."""
+def _quantiles(places: Tensor, count: Tensor) -> Tensor:
+    """Quantiles (D, `PLACES`) of places (n, D), NaN where there are none, from so many rows `count` (D,) that have a
+    value: even ones, but for what tells those of all features from them, and those of a feature from those of all."""
     levels = torch.linspace(0, 1, PLACES, dtype=places.dtype)
-    known = ~places.isnan()
-    pooled = places[known]
-    if len(pooled) < ENOUGH:
+    pooled = places[~places.isnan()]
+    if not len(pooled):
         return levels.expand(places.shape[1], -1).contiguous()
-    together = torch.quantile(evenly(pooled, 100_000), levels)
+    together = _beyond_chance(levels, torch.quantile(evenly(pooled, 100_000), levels), count.max())
     own = torch.nanquantile(places, levels, dim=0).T
-    return torch.where((known.sum(0) >= ENOUGH)[:, None], own, together).contiguous()
+    return _beyond_chance(together, torch.where(own.isnan(), together, own), count).contiguous()
+
+
+def _beyond_chance(expected: Tensor, found: Tensor, count: Tensor) -> Tensor:
+    """Quantiles `found` (…, Q) of so many places `count` (…), shrunk to `expected` ones (…, Q) as James and Stein do.
+
+    The mean squared error of the quantiles of even places is 1 / (6 count).
+    """
+    square = (found - expected).square().mean(-1)
+    share = (1 - CHANCE / (6 * count.clamp_min(1) * square).clamp_min(1e-12)).clamp_min(0)
+    return expected + share[..., None] * (found - expected)

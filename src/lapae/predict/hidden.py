@@ -6,6 +6,7 @@ model's space; NaN is missing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,11 @@ from torch import Tensor
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import RunError
 from lapae.methods import Method
-from lapae.predict.calibrate import COPIES, Calibration
+from lapae.predict.calibrate import COPIES, ITERATED, Calibration
 from lapae.predict.conformal import Radius
 from lapae.predict.fill import complete, completions
 from lapae.predict.filling import Filling, put_back
+from lapae.predict.holes import distinct
 from lapae.predict.memory import Memory, draw_completions
 from lapae.predict.prediction import Prediction, numpy
 from lapae.space import Space
@@ -114,12 +116,7 @@ class Hidden:
             i, j = rows[start : start + size], columns[start : start + size]
             whole, without, at = coded[i].astype(float), np.where(first[i], np.nan, coded[i]), np.arange(len(i))
             without[at, j] = np.nan
-            holes, own = np.isnan(without).sum(1), np.isnan(whole).sum(1) - np.isnan(whole[at, j])
-            kinds = np.where(own > 0, 0, holes)  # those with holes of their own, then one or two hidden values
-            for n in np.unique(kinds):
-                these = np.flatnonzero(kinds == n)
-                found = self._filled(without[these], level, self._radius(int(n)) if n else None, whole[these])
-                out[:, i[these], j[these]] = np.stack(found)[:, np.arange(len(these)), j[these]]
+            out[:, i, j] = np.stack(self._filled(without, level, whole))[:, at, j]
         return out[0], out[1], out[2]
 
     @property
@@ -167,19 +164,19 @@ class Hidden:
         return complete(self.method, self.predict, x, memory=memory, seed=self.seed, value_range=self.space.value_range)
 
     def _filled(
-        self, coded: np.ndarray, level: float, radius: Radius | None = None, whole: np.ndarray | None = None
+        self, coded: np.ndarray, level: float, whole: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Best guess, low and high (n, *shape) of what is missing in `coded` (n, *shape).
+        """Return the best guess, low and high (n, *shape) of what is missing in `coded` (n, *shape).
 
-        The radius is that of held-out data which lack the same values where not given; `whole` are the data before
-        values were hidden, if some were.
+        `whole` are the rows before values were hidden, if some were.
         """
         x = self.tensor(coded)
         calibration = self._for_holes()
         found = self.complete(x, whole=None if whole is None else self.tensor(whole))
         assert calibration.hidden is not None
-        radius = radius or calibration.hidden_radius(self._held_out, x.isnan())
-        reach = numpy(calibration.hidden.deviation(found, x)) * radius.at(level) + 1e-6  # values went in as 32 bits
+        reach = numpy(calibration.hidden.deviation(found, x))
+        for members, radius in self._radii(x):
+            reach[members] = reach[members] * radius.at(level) + 1e-6  # values went in as 32 bits
         ends = self._around(numpy(found.x_mean), reach, clip=self.space.kind == "image")
         low, high = (np.where(np.isnan(coded), end, coded) for end in ends)
         return put_back(self.space, torch.where(x.isnan(), found.x_mean, x), coded), low, high
@@ -187,19 +184,43 @@ class Hidden:
     def _held_out(self, x: Tensor) -> Prediction:
         return self.complete(x, held=True)
 
-    def _radius(self, n: int) -> Radius:
-        """The radius of intervals of n hidden values of a row, 1 or 2, the same whatever is asked about."""
+    def _radii(self, x: Tensor) -> Iterator[tuple[np.ndarray, Radius]]:
+        """Yield the radii of intervals for missing values of x (n, *model_shape), each with the rows (m,) it is for.
+
+        That of a table's row depends on how many columns it lacks; that of others on which values. Neither depends on
+        the other rows.
+        """
+        missing = x.isnan().flatten(1)
+        if self.space.kind != "table":
+            for members, mask in distinct(missing):
+                if mask.any():
+                    hidden = mask.reshape(x.shape[1:]).expand(ITERATED, *x.shape[1:])
+                    yield members, self._for_holes().hidden_radius(self._held_out, hidden, shared=True)
+            return
+        lacking = missing[:, np.cumsum([0, *self._widths[:-1]])].sum(1).numpy()
+        sizes = np.ceil(np.log2(np.maximum(lacking, 1))).astype(int)
+        for size in np.unique(sizes[lacking > 0]).tolist():
+            yield np.flatnonzero((sizes == size) & (lacking > 0)), self._radius(size)
+
+    def _radius(self, size: int) -> Radius:
+        """Return the radius of intervals for rows of a table that lack 2^size columns, or more than half as many."""
         found = self._for_holes()
-        if n not in found.few:
-            size, rng = self.space.shape[0], np.random.default_rng(0)
-            codes = np.zeros((COPIES, size))
-            columns = np.resize(rng.permutation(size), COPIES)
-            for step in range(n):  # another column, each time
-                codes[np.arange(COPIES), (columns + step * rng.integers(1, max(size, 2), COPIES)) % size] = np.nan
-            hidden = torch.from_numpy(self.space.convert(codes)).isnan()
-            found = replace(found, few={**found.few, n: found.hidden_radius(self._held_out, hidden)})
+        if size not in found.few:
+            rng, widths = np.random.default_rng(size), np.array(self._widths)
+            own = found.held(COPIES)[0].isnan()[:, np.cumsum([0, *widths[:-1]])].numpy()
+            lacking = rng.integers(2**size // 2 + 1, min(2**size, len(widths)) + 1, COPIES)
+            order = np.where(own, 2.0, rng.random(own.shape)).argsort(1).argsort(1)
+            hidden = (order < np.maximum(1, lacking - own.sum(1))[:, None]) & ~own
+            mask = torch.from_numpy(np.repeat(hidden, widths, axis=1))
+            found = replace(found, few={**found.few, size: found.hidden_radius(self._held_out, mask)})
             self.calibration = found
-        return found.few[n]
+        return found.few[size]
+
+    @property
+    def _widths(self) -> list[int]:
+        """Features of each column of a table."""
+        columns = self.space.columns
+        return [1] * self.space.model_shape[0] if columns is None else [column.width for column in columns]
 
     def _for_holes(self) -> Calibration:
         """The calibration, which knows how far values that are filled in are off from now on."""

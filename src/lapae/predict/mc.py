@@ -56,12 +56,14 @@ def predict_blocks(
     draws_at_once: int | None = None,
     block_elements: int = 2**26,
     progress: Progress | None = None,
+    at_mean: bool = False,
 ) -> Iterator[Prediction]:
     """Statistics over `n_samples` networks, for a block of at most `block_elements` input elements at a time.
 
     `want` names what to compute. The draws are those of `draw_seeds(seed, n_samples)`, and the result does not depend
     on `draws_at_once` but for rounding (nor on `batch_size`, for methods that draw weights). `progress` is called with
-    the number of (network, datum) pairs done.
+    the number of (network, datum) pairs done. With `at_mean`, mean codes and reconstructions are those of the network
+    at the mean weights, and not the means over draws.
     """
     check_quantities(want)
     seeds = draw_seeds(seed, n_distinct(method, n_samples))
@@ -70,7 +72,7 @@ def predict_blocks(
         largest = max(map(len, block))
         planned = largest * min(draws_at_once or _draws_at_once(method, block[0]), len(seeds))
         found, pairs = within_memory(
-            lambda pairs, block=block: _block(method, block, seeds, wanted, pairs, progress),
+            lambda pairs, block=block: _block(method, block, seeds, wanted, pairs, progress, at_mean),
             min(planned, most or planned),
             "a prediction (networks times data)",
             "device cpu, or a machine with more memory",
@@ -86,13 +88,14 @@ def _block(
     want: frozenset[str],
     pairs: int,
     progress: Progress | None = None,
+    at_mean: bool = False,
 ) -> Prediction:
     """One block with at most `pairs` (network, datum) pairs at once: fewer networks first, then fewer data."""
     weight = next(method.parameters())
     largest = max(map(len, block))
     if pairs < largest:  # each on its own: neither do the statistics of the others fill the memory
         parts = [part for batch in block for part in batch.split(pairs)]
-        return join([_block(method, [part], seeds, want, len(part), progress) for part in parts])
+        return join([_block(method, [part], seeds, want, len(part), progress, at_mean) for part in parts])
     statistics = [Statistics(method.likelihood, x.to(weight.device, weight.dtype), want) for x in block]
     chunk = pairs // largest
     done = 0
@@ -106,7 +109,8 @@ def _block(
                     done += len(part) * len(batch.x)
                     if progress:
                         progress(len(part) * len(batch.x))
-            return join([batch.finish() for batch in statistics])
+            center = method.draw_mean() if at_mean else None
+            return join([batch.finish(center) for batch in statistics])
     except (MemoryError, RuntimeError):
         if progress:
             progress(-done)  # it is done again

@@ -73,8 +73,10 @@ class Bank:
         rows, n = self.rows, len(self.rows)
         n_groups = max(1, n // GROUP)
         size = -(-n // n_groups)
-        length = x.square().sum(1, keepdim=True)
-        square = torch.addmm(rows.square().sum(1), x, rows.T, alpha=-2)  # less |x|², which is the same for all
+        # |x|² + |r|² - 2 x·r, rounded, so that neighbours at one distance are told apart in the same way in every batch
+        left = torch.cat([-2 * x, x.square().sum(1, keepdim=True), torch.ones_like(x[:, :1])], 1)
+        right = torch.cat([rows, torch.ones_like(rows[:, :1]), rows.square().sum(1, keepdim=True)], 1)
+        square = (left @ right.T).float().clamp_min(TINY)
         if own is not None:
             within = own >= 0
             square[within, own[within]] = torch.inf
@@ -97,10 +99,9 @@ class Bank:
         others = square.gather(2, group[:, None].expand(-1, size, -1))[:, :, 0]
         others = others.masked_fill(torch.arange(size, device=x.device) == member[:, :1], torch.inf)
         least = torch.where(same, least.scatter(1, group, others.amin(1, keepdim=True)), least)
-        away = (nearest + length).clamp_min(TINY).sqrt().mean(1)
+        away = nearest.to(x).sqrt().mean(1)
         near = away.log()
-        distance = (least + length).clamp_min(TINY)
-        bulk = 0.5 * torch.where(distance.isinf(), TINY, distance).log().mean(1)
+        bulk = 0.5 * torch.where(least.isinf(), TINY, least.to(x)).log().mean(1)
         gap = (x[:, None] - rows[index]).square().mean(1)
         grain = GRAIN * self.own.exp().mean()
         return Near(near, bulk, (away + grain).log() - (self.own[index].exp() + grain).log().mean(1), gap)

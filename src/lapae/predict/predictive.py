@@ -37,6 +37,7 @@ def predict(
     batch_size: int = 512,
     draws_at_once: int | None = None,
     progress: Progress | None = None,
+    at_mean: bool = False,
 ) -> Prediction:
     """Mean and variance of codes and reconstructions, densities and errors for all of x.
 
@@ -51,9 +52,11 @@ def predict(
         batch_size: data at a time.
         draws_at_once: networks at a time; as many as fit where not given.
         progress: called with the number of (network, datum) pairs done.
+        at_mean: have "mc" give what the network at the mean weights says, as the closed forms do, and no means over
+            draws.
     """
     options: dict[str, Any] = {"n_samples": n_samples, "seed": seed, "want": want, "batch_size": batch_size}
-    options |= {"draws_at_once": draws_at_once, "progress": progress}
+    options |= {"draws_at_once": draws_at_once, "progress": progress, "at_mean": at_mean}
     parts = list(predict_blocks(method, x, predictive=predictive, **options))
     if not parts:
         raise ValueError("expected at least one datum to predict for, got none")
@@ -71,12 +74,13 @@ def predict_blocks(
     batch_size: int = 512,
     draws_at_once: int | None = None,
     progress: Progress | None = None,
+    at_mean: bool = False,
 ) -> Iterator[Prediction]:
     """As `predict`, a block of data at a time, for what is reduced or written right away."""
     if predictive not in PREDICTIVES:
         raise ValueError(f"unknown predictive {predictive!r}: expected one of {', '.join(PREDICTIVES)}")
     if predictive == "mc":
-        how: dict[str, Any] = {"draws_at_once": draws_at_once, "progress": progress}
+        how: dict[str, Any] = {"draws_at_once": draws_at_once, "progress": progress, "at_mean": at_mean}
         yield from mc.predict_blocks(method, x, n_samples=n_samples, seed=seed, want=want, batch_size=batch_size, **how)
         return
     laplace = with_posterior(method, predictive)

@@ -13,9 +13,7 @@ Each part is a logarithm, and is counted in its deviations from its mean on data
 Of tables the surprise is the sum of the parts that are above their mean, Σ max(t, 0): a part that finds a datum
 ordinary does not speak for it.
 
-Of images, series and arrays (`lapae.predict.field`) the surprise is the squared length of the vector of their parts,
-decorrelated, and an excess of error counts twice. Unusually little is unusual too: normal data fill a thin shell, so
-that a blank image, easy to reconstruct, is as far from them as a noisy one.
+The surprise of images, series and arrays is described in `lapae.predict.field`.
 """
 
 from __future__ import annotations
@@ -27,17 +25,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lapae.predict.field import PARTS, Field, shared
+from lapae.predict.field import PARTS, Field, contributions, shared, standardising
 from lapae.predict.marginals import Marginals
 from lapae.predict.neighbours import Bank
 from lapae.predict.prediction import Prediction, tensors, under
 from lapae.predict.spread import Spread
-from lapae.predict.whitening import TINY, whitening
+from lapae.predict.whitening import whitening
 
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
 WEIGHTS = (1.0, 1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 1.0)
 """Of the parts of a table: three answer one question."""
 
+
+RESOLVED = 2e-6
+"""Residual of a value, in standard deviations of its column, that single precision does not tell from 0."""
+EXACT = 1e-4
+"""Squared residual, in units of normal ones, below which a row counts as reconstructed exactly."""
 
 HELD: dict[str, Any] = {"bank": Bank, "ranks": Bank, "view": Bank, "marginals": Marginals, "field": Field}
 """What a surprise may hold, by name."""
@@ -63,7 +66,7 @@ class Surprise:
     mean: Tensor
     """(P,): of the parts."""
     whiten: Tensor
-    """(P, P): takes parts less their mean to unit variance; decorrelated for a two-sided surprise."""
+    """Takes parts less their mean to unit variance: (P, P), diagonal, for a table; else see `field.standardising`."""
     bank: Bank | None = None
     ranks: Bank | None = None
     view: Bank | None = None
@@ -77,19 +80,18 @@ class Surprise:
         return TABLE if self.field is None else PARTS[: len(self.mean)]
 
     def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None) -> Parts:
-        """Of data x (B, *features), NaN where missing: such values count as the model expects them.
+        """Measure rows x (B, *features); missing values count as the model expects them.
 
-        `own` (B,): where data that are in the banks themselves are, see `Bank.measure`.
+        `own` (B,): where rows that are in the banks themselves are, see `Bank.measure`.
         """
         if self.field is not None:
             return Parts(*self.field.parts(found, x, self.spread, len(self.mean)))
         flat, mean = x.flatten(1), found.x_mean.flatten(1)
         missing = flat.isnan()
-        gap = torch.where(missing, 0.0, flat - mean)
         n_seen = (~missing).sum(1).clamp_min(1)
-        scaled = gap / self.spread.noise.flatten()
+        scaled = residuals(found, x, self.spread)
         projected = scaled @ self.directions.T
-        residual = (projected.square().sum(1) / n_seen + TINY).log()
+        residual = (projected.square().sum(1) / n_seen + EXACT).log()
         of_residual = shared(scaled * (projected @ self.directions))
         assert self.bank is not None and self.ranks is not None  # noqa: PT018
         assert self.view is not None and self.marginals is not None  # noqa: PT018
@@ -110,9 +112,9 @@ class Surprise:
     def __call__(self, found: Prediction, x: Tensor, own: Tensor | None = None) -> Tensor:
         """The surprise (B,) of x; `own` as in `parts`."""
         values = self.parts(found, x, own).values
-        t = self.standardised(values)
         if self.field is not None:
-            return t.square().sum(1) + excess(t).square()
+            return contributions(values - self.mean, self.whiten).sum(1)
+        t = self.standardised(values)
         weight = t.new_tensor(WEIGHTS)
         return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term tells apart what is normal in all parts
 
@@ -121,10 +123,7 @@ class Surprise:
         parts = self.parts(found, x)
         t = self.standardised(parts.values)
         if self.field is not None:
-            # dᵀ C⁻¹ d shared out among the parts, as each pulls
-            weight = ((parts.values - self.mean) * (t @ self.whiten)).clamp_min(0)
-            weight = weight * (t.square().sum(1) / weight.sum(1).clamp_min(TINY))[:, None]
-            weight[:, 0] += excess(t).square()
+            weight = contributions(parts.values - self.mean, self.whiten)
         else:
             weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)
         return torch.einsum("bp,bpd->bd", weight, parts.shares).reshape(x.shape)
@@ -132,7 +131,7 @@ class Surprise:
     def named(self, found: Prediction, x: Tensor) -> dict[str, Tensor]:
         """The parts by name, (B,) each, in units of their deviation from normal data."""
         values = self.parts(found, x).values
-        deviation = self.whiten.inverse().square().sum(1).sqrt()
+        deviation = self.whiten[-len(self.mean) :].inverse().square().sum(1).sqrt()
         return dict(zip(self.names, ((values - self.mean) / deviation).unbind(1), strict=True))
 
 
@@ -144,7 +143,6 @@ def fit_surprise(
     spread: Spread,
     *,
     table: bool,
-    trained: bool,
     n_seen: int | None = None,
     own: Tensor | None = None,
 ) -> Surprise:
@@ -157,17 +155,16 @@ def fit_surprise(
         valid: held-out data (n, *features).
         spread: the noise of features, and the neighbours of codes.
         table: whether features are of different kinds, and unusual in one direction alone.
-        trained: whether the network has learned such data.
-        n_seen: of `rows`, so many at the start may say how usual single values are; the others are to be judged so.
+        n_seen: how many of `rows`, from the first on, may say how usual single values are; default all.
         own: where `valid` are among `rows`, as in `Bank.measure`.
     """
-    scaled = ((valid - found.x_mean).nan_to_num() / spread.noise).flatten(1)
+    scaled = residuals(found, valid, spread)
     directions = whitening(scaled) if table else scaled[:0]
-    n_parts = len(TABLE) if table else len(PARTS) - trained
+    n_parts = len(TABLE if table else PARTS)
     held: dict[str, Any] = {}
     if table:
         full = torch.where(rows.isnan(), known.x_mean, rows)
-        of_rows = ((rows - known.x_mean).nan_to_num() / spread.noise).flatten(1)
+        of_rows = residuals(known, rows, spread)
         marginals = Marginals.of(full[:n_seen])
         banks = {"bank": full, "ranks": marginals.normal(full), "view": model_view(known, of_rows, spread)}
         held = {"marginals": marginals, **{name: Bank.of(values) for name, values in banks.items()}}
@@ -177,23 +174,14 @@ def fit_surprise(
     start = Surprise(spread, directions, scaled.new_zeros(n_parts), eye, **held)
     values = start.parts(found, valid, own).values
     mean = values.mean(0)
-    if table:
-        whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal())
-    else:
-        gap = values - mean
-        covariance = gap.T @ gap / max(len(gap) - 1, 1)
-        scale = covariance.diagonal().clamp_min(1e-8)
-        covariance = covariance + torch.diag(1e-4 * scale)
-        whiten = torch.linalg.inv(torch.linalg.cholesky(covariance))
+    whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal()) if table else standardising(values)
     return Surprise(spread, directions, mean, whiten, **held)
 
 
-def excess(t: Tensor) -> Tensor:
-    """How far the error is above its mean, in deviations: (B,), at least 0, of parts (B, P) in units of theirs.
-
-    The whitening is triangular, so that the first of them is the error alone.
-    """
-    return t[:, 0].clamp_min(0)
+def residuals(found: Prediction, x: Tensor, spread: Spread) -> Tensor:
+    """Return residuals (B, D) in units of the noise, 0 where x is missing or reconstructed as well as it is known."""
+    gap = (x - found.x_mean).nan_to_num()
+    return (torch.where(gap.abs() <= RESOLVED, 0.0, gap) / spread.noise).flatten(1)
 
 
 def model_view(found: Prediction, scaled: Tensor, spread: Spread) -> Tensor:

@@ -177,13 +177,23 @@ def _record(line: str) -> dict[str, Any] | None:
 
 
 def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
-    """The bytes of a safetensors file with JSON metadata and a digest of both."""
+    """The bytes of a safetensors file with JSON metadata and a digest of both: equal content gives equal bytes."""
     from safetensors.torch import save
 
     # Copies on the CPU: contiguous, and no two share memory, which safetensors refuses.
     held = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(metadata, allow_nan=False)
-    return save(held, {"lapae": text, "digest": digest(held, text)})
+    return _in_order(save(held, {"lapae": text, "digest": digest(held, text)}))
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with its metadata in the order of their names: safetensors writes them in any order."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    return b"".join([len(text).to_bytes(8, "little"), text, memoryview(content)[end:]])
 
 
 def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

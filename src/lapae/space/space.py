@@ -64,6 +64,8 @@ class Space:
     """Steps between the windows of a series."""
     tile: bool = False
     """Whether images are tiles of larger ones."""
+    unit: float | None = None
+    """A network trained elsewhere gets the user's values divided by this; None: it gets what the model sees."""
 
     @classmethod
     def of(

@@ -34,6 +34,9 @@ def checked(values: Mapping[str, Any]) -> Space:
     left_out = dict(values.get("left_out", {}))
     if not all(isinstance(name, str) and isinstance(value, str | None) for name, value in left_out.items()):
         raise TypeError(f"columns that are left out must be text, with text or None, got {left_out!r}")
+    unit = values.get("unit")
+    if unit is not None and not 0 < float(unit) < np.inf:
+        raise ValueError(f"unit {unit!r}: expected a number above 0, or none")
     offset, scale = (np.asarray(values[key], dtype=np.float64) for key in ("offset", "scale"))
     if not (np.isfinite(offset).all() and np.isfinite(scale).all() and (scale > 0).all()):
         raise ValueError("offset and scale must be finite, and the scale above 0")
@@ -47,6 +50,7 @@ def checked(values: Mapping[str, Any]) -> Space:
         "missing": bool(values["missing"]),
         "tile": bool(values.get("tile", False)),
         "name": str(values["name"]),
+        "unit": None if unit is None else float(unit),
     }
     space = Space(**{**values, **fields})
     if not all(_broadcasts(v.shape, space.model_shape) for v in (offset, scale)) or (kind == "image" and scale.ndim):

@@ -133,9 +133,11 @@ def total(tensor: Tensor) -> Tensor:
 
 
 def together(generator: torch.Generator | None = None) -> Step:
-    """A step of all processes of this job; `own` is to be seeded."""
-    own = None if generator is None or world_size() == 1 else torch.Generator(generator.device)
-    return Step(generator, own, world_size=world_size(), start_sum=start_sum)
+    """A step of all processes of this job; `own` and `common` are to be seeded."""
+    own = common = None
+    if generator is not None and world_size() > 1:
+        own, common = torch.Generator(generator.device), torch.Generator(generator.device)
+    return Step(generator, own, common, rank=rank(), world_size=world_size(), start_sum=start_sum)
 
 
 def stand_in(x: Tensor) -> Tensor:

@@ -18,7 +18,9 @@ SHRINK = 5.0
 N_DRAWS = 10
 """Networks drawn for the error under sampled networks."""
 LEAST = 1e-3
-"""Noise of a feature, at least, as a share of that of all."""
+"""Scale of the noise, at least, as a share of the root mean square residual of all features."""
+ROUNDS, CLOSE = 50, 1e-3
+"""Rounds of expectation maximisation at most, and the relative change of the scale that ends them."""
 
 
 @torch.no_grad()
@@ -31,31 +33,58 @@ def residuals(method: Method, x: Tensor, draws: Draws | None = None) -> Tensor:
 
 @torch.no_grad()
 def set_noise(
-    method: Method, data: Iterable[Tensor], device: torch.device, *, per_feature: bool
+    method: Method, data: Callable[[], Iterable[Tensor]], device: torch.device, *, per_feature: bool
 ) -> tuple[float, float]:
-    """Give the noise of `method` its maximum likelihood on held-out data, in closed form: the mean squared residual.
+    """Give the noise of `method` its maximum likelihood on held-out data.
+
+    That is the mean squared residual, weighted as the likelihood says. Weights that differ depend on the scale: then
+    several passes are made over the data (expectation maximisation).
 
     Returns the squared residuals of the data, added up, and the number of their values.
 
     Args:
-        method: it is left as it is where it does not learn its noise.
-        data: batches of held-out data, this process's part of them.
+        method: its noise is left as it is if it is not learned.
+        data: makes batches of held-out data, this process's part of them; called once a pass.
         device: where the method works.
-        per_feature: one number per feature, where `sigma` has room for that, or one for all.
+        per_feature: one number per feature, if `sigma` has room for that, or one for all.
     """
     method.eval()
-    sums = _sums(data, device, lambda x: residuals(method, x).square())
+    likelihood, sigma = method.likelihood, method.sigma
+
+    def weighted(x: Tensor, *scales: Tensor) -> Tensor:
+        """Squared residuals, and with each scale their weights and the weighted squares: (1 + 2 k, B, *shape)."""
+        square = residuals(method, x).square()
+        weights = [likelihood.noise_weights(square / scale.to(square.dtype)) for scale in scales]
+        return torch.cat([square, *(part for w in weights for part in (w * square, w))])
+
+    def scaled(sums: Tensor, scales: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Squared scales: of all values, and of each feature if wanted."""
+        pooled = (sums[0].sum() / sums[1].sum().clamp_min(1e-12)).maximum(least)
+        if len(scales) == 1:
+            return (pooled,)
+        return pooled, ((sums[2] + SHRINK * pooled) / (sums[3] + SHRINK)).maximum(least)
+
+    sums = _sums(data(), device, lambda x: residuals(method, x).square())
     if sums is None:
         return 0.0, 0.0
     square, count = sums
     found = float(square.sum()), float(count.sum())
-    if method.sigma is None:
+    if sigma is None:
         return found
     pooled = (square.sum() / count.sum().clamp_min(1)).clamp_min(1e-12)
-    variance = pooled.expand(method.sigma.shape)
-    if per_feature and method.sigma.shape == square.shape:
-        variance = ((square + SHRINK * pooled) / (count + SHRINK)).clamp_min(LEAST**2 * pooled)
-    method.sigma.copy_(variance.sqrt())
+    least = LEAST**2 * pooled
+    own = per_feature and sigma.shape == square.shape
+    scales = scaled(torch.stack([square, count] * 2), (pooled,) * (1 + own))
+    if likelihood.reweights:  # the last estimate is a better start: it is that of the epoch before
+        now = sigma.double().square().maximum(least)
+        scales = (now.mean(), now)[: 1 + own]
+    for _ in range(ROUNDS if likelihood.reweights else 0):
+        before, sums = scales, _sums(data(), device, lambda x, now=scales: weighted(x, *now))
+        assert sums is not None
+        scales = scaled(sums[1:-1], before)
+        if all(bool(((a / b).log().abs() < 2 * CLOSE).all()) for a, b in zip(scales, before, strict=True)):
+            break
+    sigma.copy_(scales[-1].sqrt().expand(sigma.shape))
     return found
 
 
@@ -68,6 +97,32 @@ def errors(method: Method, data: Iterable[Tensor], device: torch.device, draws: 
         if len(x):
             parts.append(residuals(method, x.to(device), draws).square().flatten(2).nansum(2).mean(0).double().cpu())
     return torch.cat(parts)
+
+
+def judge(method: Method, data: Callable[[], Iterable[Tensor]], device: torch.device) -> Callable[[], Tensor]:
+    """Return what gives the errors (n,) of held-out data under the weights that `method` has when it is called.
+
+    These are squared errors, unless the likelihood lets outliers count for less: then they are its negative logarithm,
+    with the scale that suits the present weights best.
+    """
+    if not method.likelihood.reweights:
+        return lambda: errors(method, data(), device)
+    set_noise(method, data, device, per_feature=False)
+    likelihood = method.likelihood
+    if method.sigma is not None:
+        likelihood = likelihood.with_noise(method.sigma.clone())
+
+    @torch.no_grad()
+    def losses() -> Tensor:
+        method.eval()
+        draws, parts = method.draw_mean(), [torch.empty(0, dtype=torch.float64)]
+        for x in data():
+            if len(x):
+                output = draws.decode(draws.encode(x.to(device)[None])).loc[0]
+                parts.append(-likelihood.log_prob(output, x.to(device)).double().cpu())
+        return torch.cat(parts)
+
+    return losses
 
 
 @torch.no_grad()

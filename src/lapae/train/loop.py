@@ -11,7 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from lapae.runs import Run, plain
 from lapae.train import distributed as processes
 from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
 from lapae.train.distributed import from_first, stand_in, take_place, together, total
-from lapae.train.held_out import errors, is_better, mean, set_noise, variance
+from lapae.train.held_out import errors, is_better, judge, mean, set_noise, variance
 from lapae.train.history import append_history, write_history
 from lapae.train.precision import autocast
 from lapae.train.progress import Observer
@@ -100,10 +100,14 @@ def train(
     if any(parameter.requires_grad for parameter in method.parameters()):
         optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=rival is not None)
         schedule = Plateau(optimizer)
+        if resume is None and numbers.epochs:
+            method.begin(lambda: batches.epoch(0), together())
         begun = copy_state(method)
         if rival is not None:
             rival(method)
         first = errors(method, held_out.epoch(0), device)
+        judged = judge(method, lambda: held_out.epoch(0), device)
+        before = judged()
         method.load_state_dict(begun)
         given = mean(first) if rival is not None else None
         if resume is not None:
@@ -112,11 +116,11 @@ def train(
             if state.n_data != batches.n_data:
                 raise RunError(f"{resume.path} is of {state.n_data} training data, there are {batches.n_data} now")
         else:
-            set_noise(method, held_out.epoch(0), device, per_feature=False)
+            set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
         best = {k: v.to(device) for k, v in resume.best.items()} if resume is not None else copy_state(method)
         generator = torch.Generator(device)
         context = together(generator)
-        noise: dict[str, Any] = {"generator": generator, "own": context.own, "rank": rank}
+        noise: dict[str, Any] = {"generator": generator, "own": context.own, "common": context.common, "rank": rank}
         losses = LossSum(device)
         step = make_step(
             method,
@@ -150,7 +154,7 @@ def train(
                 loss, n_finite = losses.read()
                 record: dict[str, Any] = {"epoch": epoch, "loss": loss}
 
-                square, n_values = set_noise(method, held_out.epoch(0), device, per_feature=False)
+                square, n_values = set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
                 record["error"] = square / max(n_values, 1)
                 if spread > 0:
                     record["explained"] = 1 - square / held_out.n_data / spread
@@ -193,8 +197,7 @@ def train(
                 observer.close()
         stopped = state.stop_reason(numbers.epochs, numbers.patience) or stopped
         method.load_state_dict(best)
-        after = errors(method, held_out.epoch(0), device)
-        reached = mean(after)
+        reached = mean(errors(method, held_out.epoch(0), device))
         if reached > max(spread, mean(first)):  # it has diverged to a finite number
             method.load_state_dict(begun)
             state.best_epoch = 0
@@ -204,21 +207,25 @@ def train(
                     f"{spread:.4g}. The initial weights are kept. Try a learning_rate below {numbers.learning_rate:g}",
                     stacklevel=2,
                 )
-        elif rival is not None and not is_better(after, first):
+        elif rival is not None and not is_better(judged(), before):
             kept = {name: value for name, value in begun.items() if name in dict(method.named_parameters())}
             method.load_state_dict({**best, **kept})  # with the posterior that training has found
             state.best_epoch, keep = 0, True
-    set_noise(method, held_out.epoch(0), device, per_feature=True)
+    set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
 
     method.eval()
-    seed_all(numbers.seed, "finish", rank=rank)
-    finish = method.finish(lambda: batches.epoch(0), batches.n_data, together())
+    common = torch.Generator(device) if world_size > 1 else None
+    seed_all(numbers.seed, "finish", common=common, rank=rank)
+    finish = method.finish(lambda: batches.epoch(0), batches.n_data, replace(together(), generator=common))
     error = mean(errors(method, held_out.epoch(0), device))
     explained, before = (1 - e / spread if spread > 0 and e is not None else None for e in (error, given))
     if explained is not None and explained <= 0 and rank == 0:
+        advice = "nothing was learned. Try a smaller learning_rate or more epochs"
+        if numbers.epochs == 0:
+            advice = "the network is of other data, or X is in other units than it was trained on; it gets X as it is"
         warnings.warn(
             f"held-out data are reconstructed no better than by their mean (squared error {error:.4g}, of the mean "
-            f"{spread:.4g}): nothing was learned. Try a smaller learning_rate or more epochs",
+            f"{spread:.4g}): {advice}",
             stacklevel=2,
         )
     return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish, explained, before, keep)

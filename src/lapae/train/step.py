@@ -6,7 +6,6 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lapae.methods import Method
 from lapae.methods.adam import Adam, set_rate
 from lapae.methods.step import Step
+from lapae.models.missing import Observe, drawing
 from lapae.train.distributed import stand_in, total
 from lapae.train.precision import autocast
 
@@ -107,12 +107,14 @@ def make_step(
     module = method if n_processes == 1 else averaging_gradients(method)
     beside = torch.cuda.Stream() if device.type == "cuda" else None
 
+    heads = [layer for layer in method.modules() if isinstance(layer, Observe)] if n_processes > 1 else []
+
     def step(x: Tensor, n_batch: int | None = None) -> Tensor:
         n_data, here = len(x), context
         if n_batch is not None:
-            here, x = replace(context, share=n_data / n_batch), stand_in(x)
+            here, x = context.of(n_batch), stand_in(x)
         optimizer.zero_grad()
-        with autocast(precision, device):
+        with autocast(precision, device), drawing(heads, here.uniform):
             loss = module(x, here)
         if beside is None:
             method.after_forward(here)

@@ -20,8 +20,6 @@ from lapae.predict.prediction import numpy
 from lapae.runs.numbers import number
 from lapae.tasks.base import subset
 
-RATE = 0.05
-"""Of normal data, this share lies beyond the threshold."""
 LEVEL = 0.9
 """Of the intervals that are shown."""
 MOST_ASKED = 128
@@ -33,20 +31,21 @@ def batch_size(values: int) -> int:
     return max(8, min(512, 2**17 // max(values, 1)))
 
 
-VERDICTS = ((0.01, "very unusual"), (0.05, "unusual"), (0.2, "a little unusual"), (1.0, "ordinary"))
-"""Up to which p-value a datum is called what."""
+VERDICTS = ((0.2, "very unusual"), (1.0, "unusual"), (4.0, "a little unusual"), (np.inf, "ordinary"))
+"""Up to which multiple of the false alarm rate a p-value is called what."""
 
 
-def in_words(p: float, surprise: float, n: int) -> dict[str, Any]:
+def in_words(p: float, surprise: float, n: int, rate: float = 0.05) -> dict[str, Any]:
     """A p-value and what it means, for the explorer's page; it was found by comparison with n data."""
     if np.isnan(p):
-        return {"p": None, "verdict": "", "words": "It has no value that could be unusual.", "score": None}
-    verdict = next(word for most, word in VERDICTS if p <= most)
+        return {"p": None, "verdict": "", "rare": False, "words": "Nothing observed.", "score": None}
+    verdict = next(word for times, word in VERDICTS if p <= times * rate)
     if p <= 1 / n:
         words = f"More unusual than all of {n:,} normal data that training has not seen."
     else:
         words = f"Of {n:,} normal data that training has not seen, {number(100 * p, 2)} % are at least as unusual."
-    return {"p": number(float(p), 2), "verdict": verdict, "words": words, "score": number(float(surprise), 3)}
+    told = {"p": number(float(p), 2), "verdict": verdict, "rare": bool(p <= rate), "words": words}
+    return told | {"score": number(float(surprise), 3)}
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,9 @@ class Judge:
         self.model, self.calibration = model, model.calibration
         self.n_references = len(self.calibration.reference)
         """Data that p-values compare with."""
-        self.threshold = model.threshold(RATE)
+        self.rate = model.rule().rate
+        """Data are flagged if and only if their p-value is at most this."""
+        self.threshold = model.rule().threshold
         self.size = batch_size(int(np.prod(model.shape)))
 
     def scores(self, x: np.ndarray, *, itself: bool = False) -> tuple[np.ndarray, np.ndarray]:

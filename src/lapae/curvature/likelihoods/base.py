@@ -34,6 +34,8 @@ class Likelihood(ABC):
     """Whether the variance is a parameter beside the mean, which a network may learn: see `with_variance`."""
     noisy: bool = False
     """Whether there is noise around the mean whose scale may be learned: see `with_noise`."""
+    reweights: bool = False
+    """Whether the scale of the noise is found by iteration: see `noise_weights`."""
     takes_missing: ClassVar[bool] = False
     """Whether there is a form for missing values: see `for_missing`."""
     missing: bool = False
@@ -64,9 +66,27 @@ class Likelihood(ABC):
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Data drawn from `output`, (B, *features)."""
 
+    def residual(self, output: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Noise (B, *features) that makes `target` of `output`, in standard units; NaN where the target is missing.
+
+        Features that are not continuous have normal numbers, drawn among those that make this value.
+        """
+        return (target - self.mean(output)) / self.variance(output).clamp_min(1e-30).sqrt()
+
+    def at_residual(self, output: Tensor, residual: Tensor) -> Tensor:
+        """What `output` and noise in standard units make, (B, *features): the inverse of `residual`."""
+        return self.mean(output) + self.variance(output).clamp_min(1e-30).sqrt() * residual
+
     def with_noise(self, sigma: Tensor) -> Likelihood:
         """The same with noise of scale `sigma` (*features), which may change in place; itself where it has none."""
         return self
+
+    def noise_weights(self, square: Tensor) -> Tensor:
+        """Weights of squared residuals (..., *features), which are in units of sigma².
+
+        The maximum likelihood estimate of sigma² is their weighted mean; by default all weights are 1.
+        """
+        return torch.ones_like(square)
 
     @abstractmethod
     def hessian_diag(self, output: Tensor) -> Tensor:

@@ -74,6 +74,12 @@ class Location(Skipping):
     def variance_of_mean(self, output: Tensor, variance: Tensor) -> Tensor:
         return variance
 
+    def residual(self, output: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return (target - output) / self.scale(output)
+
+    def at_residual(self, output: Tensor, residual: Tensor) -> Tensor:
+        return output + self.scale(output) * residual
+
     def _gap(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Residuals in units of the scale, zero where missing, and what is missing."""
         missing = target.isnan()

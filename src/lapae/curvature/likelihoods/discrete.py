@@ -45,6 +45,17 @@ class Bernoulli(Skipping):
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return torch.bernoulli(output.sigmoid(), generator=generator)
 
+    def residual(self, output: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """A normal number drawn from those above which there is a share of p for a one, from the others for a zero."""
+        one = torch.bernoulli(target.nan_to_num(), generator=generator)  # intensities are drawn, too
+        zero = (-output).sigmoid()
+        chance = uniform_like(output, generator)
+        place = torch.where(one > 0, zero + chance * (1 - zero), chance * zero)
+        return torch.where(target.isnan(), torch.nan, normal_score(place))
+
+    def at_residual(self, output: Tensor, residual: Tensor) -> Tensor:
+        return (torch.special.ndtr(residual) > (-output).sigmoid()).to(output.dtype)
+
     def hessian_diag(self, output: Tensor) -> Tensor:
         """p (1 - p), with p the probability of a one: (B, *features)."""
         p = output.sigmoid()
@@ -88,6 +99,20 @@ class Categorical(Likelihood):
         one_hot = torch.zeros_like(probs).reshape(-1, probs.shape[-1]).scatter_(1, index, 1.0)
         return one_hot.reshape(probs.shape).movedim(-1, 1)
 
+    def residual(self, output: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """One normal number for every position, the same at each class: one of the share that stands for the class,
+        the classes having their shares in order."""
+        probs = output.softmax(1)
+        index = target.nan_to_num().argmax(1, keepdim=True)
+        share = probs.gather(1, index)
+        place = probs.cumsum(1).gather(1, index) - share * uniform_like(share, generator)
+        return torch.where(target.isnan(), torch.nan, normal_score(place))
+
+    def at_residual(self, output: Tensor, residual: Tensor) -> Tensor:
+        place = torch.special.ndtr(residual[:, :1])
+        index = (place > output.softmax(1).cumsum(1)).sum(1, keepdim=True).clamp_max(output.shape[1] - 1)
+        return torch.zeros_like(output).scatter_(1, index, 1.0)
+
     def hessian_diag(self, output: Tensor) -> Tensor:
         """π (1 - π), the diagonal of diag(π) - π πᵀ: (B, classes, *positions)."""
         probs = output.softmax(1)
@@ -110,3 +135,13 @@ class Categorical(Likelihood):
         shared = squares * variance
         own = self.hessian_diag(output).square() * variance
         return own + squares * (shared.sum(1, keepdim=True) - shared)
+
+
+def uniform_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Numbers between 0 and 1 of the shape, type and device of x."""
+    return torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+
+
+def normal_score(place: Tensor) -> Tensor:
+    """The normal numbers below which there are shares `place`; at most about 5 from 0."""
+    return torch.special.ndtri(place.clamp(1e-6, 1 - 1e-6))

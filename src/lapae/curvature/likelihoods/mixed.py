@@ -75,6 +75,14 @@ class Mixed(Likelihood):
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return torch.cat([which.sample(part, generator) for which, (part,) in self._slices(output)], -1)
 
+    def residual(self, output: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Part by part; a category has one number, at each of its classes."""
+        parts = self._slices(output, target)
+        return torch.cat([which.residual(part, values, generator) for which, (part, values) in parts], -1)
+
+    def at_residual(self, output: Tensor, residual: Tensor) -> Tensor:
+        return self._each("at_residual", output, residual)
+
     def hessian_diag(self, output: Tensor) -> Tensor:
         """Part by part, (B, D)."""
         parts = [which.hessian_diag(part) for which, (part,) in self._slices(output)]
@@ -100,6 +108,14 @@ class Mixed(Likelihood):
         parts = tuple((which.with_noise(sigma[..., a:b]), a, b) for which, a, b in self.parts)
         vars(other).update(vars(self) | {"parts": parts})
         return other
+
+    @property
+    def reweights(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(which.reweights for which, _, _ in self.parts)
+
+    def noise_weights(self, square: Tensor) -> Tensor:
+        """Part by part."""
+        return self._each("noise_weights", square)
 
     def for_missing(self) -> Mixed:
         """The same, each part leaving out NaN targets."""

@@ -30,6 +30,7 @@ class StudentT(Location):
     _copies: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     exponential = False
+    reweights = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.df) and self.df > 0):
@@ -54,6 +55,14 @@ class StudentT(Location):
         shape = output.new_full(output.shape, self.df / 2)
         chi = 2 * torch._standard_gamma(shape, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
         return output + self.scale(output) * normal_like(output, generator) * (self.df / chi).sqrt()
+
+    def noise_weights(self, square: Tensor) -> Tensor:
+        """(df + 1) / (df + square): as in the EM algorithm, the precision expected of a value with this residual.
+
+        The weights have mean 1 at the maximum: to divide by their sum instead of their number leaves it where it is
+        and takes fewer rounds (Kent, Tyler and Vardi 1994).
+        """
+        return (self.df + 1) / (self.df + square)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
         """The Fisher information (df + 1) / (df + 3) / sigma²: (1, *features)."""

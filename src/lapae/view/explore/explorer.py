@@ -121,7 +121,7 @@ class Explorer:
         judged = self.judge(given)
         return {
             "values": values(stored),
-            "unusual": in_words(p, surprise, self.judge.n_references),
+            "unusual": in_words(p, surprise, self.judge.n_references, self.judge.rate),
             **self._code(x),
             **self._shown_of("mean", judged.mean),
             **self._interval(judged.low, judged.high),

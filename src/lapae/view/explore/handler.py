@@ -154,14 +154,14 @@ class Handler(BaseHTTPRequestHandler):
             traceback.print_exc()
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in the explorer: its terminal has the details")
         else:
-            self._send(HTTPStatus.OK, content, kind, POLICIES.get(path))
+            self._send(HTTPStatus.OK, content, kind, POLICIES.get(path), greet=path == "")
 
     def _address(self) -> tuple[str, str]:
         try:
             parts = urlsplit(self.path)
         except ValueError as error:
             raise BadRequest(f"not an address: {error}") from None
-        path = self.server.path(parts.path)
+        path = self.server.path(parts.path, self.headers.get_all("Cookie", []))
         if path is None:
             raise BadRequest("the address lacks its token: open the one in the terminal", HTTPStatus.FORBIDDEN)
         return path, parts.query
@@ -173,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
             raise BadRequest("expected one Host header")
         name, names = hosts[0].lower(), self.server.names
         port = str(self.server.server_port)
-        if self.server.token is None and name not in names | {f"{known}:{port}" for known in names}:
+        if self.server.cookie is not None and name not in names | {f"{known}:{port}" for known in names}:
             raise BadRequest(f"this server is not {name[:80]!r}", HTTPStatus.FORBIDDEN)
         if any(origin.lower() != f"http://{name}" for origin in self.headers.get_all("Origin", [])):
             raise BadRequest("asked by a page of another site", HTTPStatus.FORBIDDEN)
@@ -232,8 +232,14 @@ class Handler(BaseHTTPRequestHandler):
         self._flush()
         return going_on
 
-    def _send(self, status: HTTPStatus, content: bytes, kind: str, policy: str | None = None) -> None:
+    def _send(
+        self, status: HTTPStatus, content: bytes, kind: str, policy: str | None = None, *, greet: bool = False
+    ) -> None:
+        """Answer; `greet` a browser that has opened the page with the cookie that it may show from now on."""
         self.send_response(status)
+        if greet and self.server.cookie is not None:
+            # Lax: sent with a click on a link in the file of a report, and not with what a page of another site asks
+            self.send_header("Set-Cookie", "{}={}; HttpOnly; SameSite=Lax; Path=/".format(*self.server.cookie))
         for name, value in (HEADERS | ({} if policy is None else {"Content-Security-Policy": policy})).items():
             self.send_header(name, value)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import threading
 import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from lapae.model import Model
 from lapae.view.explore.explorer import Explorer, Options
@@ -34,12 +38,28 @@ def prepare(
 def serve(server: Server, *, open: bool = True) -> None:
     """Say where, open the page, and answer until Ctrl-C."""
     print(f"{server.routes.opening['name']} at {server.url} (Ctrl-C ends)", flush=True)
-    if open:  # beside the server: some browsers return only when their page is there
-        threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:  # how it ends
-        print("\nended", file=sys.stderr)
-    finally:
-        server.server_close()
-        server.routes.close()
+    with ExitStack() as stack:
+        if open:  # beside the server: some browsers return only when their page is there
+            page = stack.enter_context(leading_to(server.url))
+            threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:  # how it ends
+            print("\nended", file=sys.stderr)
+        finally:
+            server.server_close()
+            server.routes.close()
+
+
+@contextmanager
+def leading_to(url: str) -> Iterator[str]:
+    """The address of a page that leads to `url`: a file that this user alone can read.
+
+    All users of a machine can see what programs are started with, and the address of the explorer has its token in it.
+    """
+    with tempfile.TemporaryDirectory(prefix="lapae-") as folder:
+        page = Path(folder, "explore.html")
+        page.write_text(
+            f'<!doctype html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">explorer</a>'
+        )
+        yield page.as_uri()

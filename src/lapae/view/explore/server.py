@@ -1,4 +1,4 @@
-"""The server: loopback by default, a few fixed paths, bodies of bounded size, and nothing from a request is a path.
+"""The server: loopback and a token, a few fixed paths, bodies of bounded size, and nothing from a request is a path.
 
 A request that is not understood is answered with a message (a 4xx); no request ends the server.
 
@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -47,8 +48,11 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
         url: the address of the page on this machine.
-        token: what the address starts with where other machines can reach it; None on loopback, where the names of
-            this machine are checked instead (a name may point anywhere, an address with a secret may not be guessed).
+        token: what the address starts with: every user of this machine can reach the server, or where the host is
+            another other machines too, but only who has the address is answered.
+        cookie: (name, value) that a browser which has opened that address shows instead, so that links of a report,
+            which do not know the token, lead here; None where other machines can reach the server. On loopback the
+            names of this machine are checked besides: a name may point anywhere.
     """
 
     daemon_threads = True
@@ -72,19 +76,26 @@ class Server(ThreadingHTTPServer):
             raise ConfigError(f"cannot listen at {host}, port {port} ({error.strerror or error}): {hint}") from error
         except OverflowError:
             raise ConfigError(f"port = {port}: expected a number from 0 to 65535") from None
-        self.token = None if is_loopback(host) else secrets.token_urlsafe(16)
+        self.token = secrets.token_urlsafe(16)
+        self.cookie = (f"lapae-{self.server_port}", secrets.token_urlsafe(16)) if is_loopback(host) else None
         own = f"[{host}]" if ":" in host else host
         self.names = {"localhost", "127.0.0.1", "[::1]", own.lower()}
         name = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(own, own)
-        self.url = f"http://{name}:{self.server_address[1]}/{f'{self.token}/' if self.token else ''}"
+        self.url = f"http://{name}:{self.server_address[1]}/{self.token}/"
 
-    def path(self, path: str) -> str | None:
-        """What of this server an address asks for; None where the token is missing or wrong."""
+    def path(self, path: str, cookies: Sequence[str] = ()) -> str | None:
+        """What of this server an address asks for; None where the token is missing or wrong, and no cookie tells it."""
         path = path.removeprefix("/")
-        if self.token is None:
-            return path
-        token, _, path = path.partition("/")
-        return path if hmac.compare_digest(token.encode(), self.token.encode()) else None
+        token, _, rest = path.partition("/")
+        if hmac.compare_digest(token.encode(), self.token.encode()):
+            return rest
+        return path if self.cookie is not None and any(map(self._is_known, cookies)) else None
+
+    def _is_known(self, cookies: str) -> bool:
+        """Whether the right cookie is in a Cookie header."""
+        assert self.cookie is not None
+        own = "=".join(self.cookie).encode()
+        return any(hmac.compare_digest(cookie.strip().encode(), own) for cookie in cookies.split(";"))
 
     def report(self) -> bytes:
         """The report of the run as it is now; its links lead to this server."""

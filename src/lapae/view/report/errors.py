@@ -11,7 +11,7 @@ from torch import Tensor
 from lapae.models.principal import principal_components
 from lapae.runs.numbers import number
 from lapae.view.display import Display, channel_names
-from lapae.view.judge import RATE, Judge
+from lapae.view.judge import Judge
 from lapae.view.material import WORDS, Material
 from lapae.view.pictures import amounts, data_url, shrink
 
@@ -30,7 +30,7 @@ def reconstruction(judge: Judge, material: Material, display: Display, seed: int
     part = material.held_out("test", "calibration", "validation")
     given, out = _some(material, part, judge, seed), 0
     if part == material.main:
-        usual = judge.scores(given)[1] > RATE
+        usual = judge.scores(given)[1] > judge.rate
         given, out = (given[usual], int((~usual).sum())) if usual.any() else (given, 0)
         train = judge.calibration.rows.to(judge.model.tensor(given[:1]).dtype)
     else:

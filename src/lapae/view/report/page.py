@@ -26,7 +26,7 @@ from lapae.tasks import TASKS
 from lapae.tasks.base import subset
 from lapae.view.describe import summary
 from lapae.view.display import Display, choose_display
-from lapae.view.judge import RATE, Judge
+from lapae.view.judge import Judge
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
 from lapae.view.material import WORDS, Material
 from lapae.view.report.calibration import calibration
@@ -168,9 +168,9 @@ def _counts(scores: Scores, judge: Judge) -> dict[str, Any]:
     return {
         "n": n,
         "complete": scores.complete,
-        "rare": int((scores.p <= RATE).sum()),
-        "expected": number(round(RATE * n)),
-        "level": RATE,
+        "rare": int((scores.p <= judge.rate).sum()),
+        "expected": number(round(judge.rate * n)),
+        "level": judge.rate,
         "references": judge.n_references,
         "among": WORDS["calibration"],
         "least": number(1 / (judge.n_references + 1), 2),
@@ -179,7 +179,7 @@ def _counts(scores: Scores, judge: Judge) -> dict[str, Any]:
 
 def _glance(counts: dict[str, Any], measured: dict[str, Any], held: dict[str, Any] | None) -> list[Any]:
     """What to know first: title, number, words, anchor."""
-    by_chance = f"with a p-value of at most {RATE:g}; about {counts['expected']} by chance"
+    by_chance = f"with a p-value of at most {counts['level']:g}; about {counts['expected']} by chance"
     out = [
         ("unusual data", f"{counts['rare']:,} of {counts['n']:,}", by_chance, "unusual"),
         ("variance explained", measured["explained"]["ours"], f"PCA: {measured['explained']['pca']}", "errors"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lapae.view.display import Display, curves_of, triples
-from lapae.view.judge import RATE, Judge
+from lapae.view.judge import Judge
 from lapae.view.material import Material
 
 MOST_JUDGED, MOST_VALUES = 4000, 2**24
@@ -55,7 +55,7 @@ def _datum(judge: Judge, material: Material, display: Display, scores: Scores, i
     part, index, p = str(scores.part[i]), int(scores.index[i]), float(scores.p[i])
     x = np.asarray(material.parts[part].x[np.array([index])])
     judged = judge(x)
-    card = material.card(part, index, p) | {"part": part, "index": index, "rare": p <= RATE}
+    card = material.card(part, index, p) | {"part": part, "index": index, "rare": p <= judge.rate}
     if display.kind == "image":
         ((given, expected, blame),), _ = triples(judge.model.space, x, judged.mean, judged.contribution)
         return card | {"input": given, "mean": expected, "blame": blame}

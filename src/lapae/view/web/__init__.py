@@ -12,8 +12,8 @@ from importlib.resources import files
 REPORT = "report.html"
 """The report, in the folder of a run."""
 LINK = 'target="lapae-explorer" href="http://127.0.0.1:8765/'
-"""How a link of the report into the explorer begins: to where one listens unless it is told otherwise. An explorer that
-serves the report itself puts its own address there."""
+"""How a link of the report into the explorer begins: to where one listens unless it is told otherwise, which knows the
+browsers that have opened it by a cookie. An explorer that serves the report itself puts its own address there."""
 
 
 def asset(name: str) -> str:

@@ -58,10 +58,10 @@ function startDatum(about, map) {
   }
 
   function showDatum(found) {
-    const { p, verdict, words, score } = found.unusual;
+    const { p, verdict, rare, words, score } = found.unusual;
     $("p").textContent = p === null ? "–" : `p = ${p}`;
     $("verdict").textContent = verdict;
-    document.querySelector(".verdict").dataset.rare = verdict.endsWith("unusual") && !verdict.startsWith("a little");
+    document.querySelector(".verdict").dataset.rare = rare;
     $("words").textContent = words + (score === null ? "" : ` Score ${score}.`);
     map.show(found);
     const times = found.covariance ? map.magnified(found.covariance) : 1;

@@ -1,0 +1,141 @@
+"""A user's own modules: copied, brought into the form of an encoder and a decoder, and checked.
+
+What would train, or get a posterior, and mean nothing is refused here: modules that do not fit the data, that couple
+the samples of a batch, or that end in a sigmoid where logits are expected.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lapae.curvature.likelihoods import Likelihood
+from lapae.errors import ConfigError
+from lapae.models.adapt import Modules, adapt, in_eval_mode
+from lapae.models.units import Units, in_units
+
+if TYPE_CHECKING:
+    from lapae.space import Space
+
+CLOSE, ROUNDING = 1e-3, 1e-5
+"""Outputs of a sample alone and in a batch may differ by these shares, which rounding explains: of the difference
+between samples, and in 32 bits of the largest."""
+AXES = "The first axis must be that of the samples; recurrent layers and attention need batch_first=True"
+RESHAPES = ("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Clone", "ToCopy", "Alias")
+"""Functions that leave numbers as they are, by the beginning of the names of their derivatives."""
+SQUASHES = {"Sigmoid": "a sigmoid", "Hardsigmoid": "a sigmoid", "Softmax": "a softmax"}
+
+
+def own_modules(
+    network: Modules | nn.Module, space: Space, likelihood: Likelihood, *, loading: bool = False
+) -> Modules:
+    """Return copies of a user's modules in 32 bits: an encoder (B, *model_shape) -> (B, K) and a decoder back.
+
+    Args:
+        network: encoder and decoder, or a model that has both verbs.
+        space: what the data are. Where it has a `unit`, the modules get values in that unit.
+        likelihood: what the decoder's outputs are parameters of.
+        loading: whether weights will be read from a file: which are frozen is then not looked at, and neither is what
+            was accepted when the model was made.
+    """
+    network = copy.deepcopy(network)
+    for module in (network,) if isinstance(network, nn.Module) else network:
+        module.float()
+        if loading:
+            module.requires_grad_(True)
+    network = adapt(network, space.model_shape)
+    logits, unit = gives_logits(likelihood), space.unit
+    offset, scale = (0.0, 1.0) if unit is None else (np.asarray(v) / unit for v in (space.offset, space.scale))
+    tried = copy.deepcopy(network)  # a call may leave something behind in a buffer
+    with in_eval_mode(*tried), torch.no_grad():
+        x = Units(offset, scale)(torch.randn(3, *space.model_shape, generator=torch.Generator().manual_seed(0)))
+        x = x.to(next((p.device for module in tried for p in module.parameters()), x.device))
+        z = _check_fits(tried, x)
+        if not loading:
+            _check_independent(tried, x, z)
+            if logits:
+                _check_logits(tried[1], z, type(likelihood).__name__.lower())
+    return in_units(network, offset, scale, logits=logits)
+
+
+def gives_logits(likelihood: Likelihood) -> bool:
+    """Whether outputs are no values in the units of the data: where these are bounded, and outputs are not."""
+    least, most = (np.asarray(bound) for bound in likelihood.support)
+    return not (np.isinf(least).all() and np.isinf(most).all())
+
+
+def _check_fits(network: Modules, x: Tensor) -> Tensor:
+    """ConfigError where modules do not take samples x (B, *shape), or do not give such samples back; the codes."""
+    encoder, decoder = network
+    at, came = "encoder", tuple(x.shape)
+    try:
+        z = encoder(x)
+        if z.ndim == 0 or len(z) != len(x):
+            raise ConfigError(f"the encoder gives a code of shape {tuple(z.shape)} for {len(x)} samples: {AXES}")
+        at, came = "decoder", tuple(z.shape)
+        out = tuple(decoder(z).shape)
+    except ConfigError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:  # shapes that do not fit, missing arguments
+        hint = "; modules are copied into 32 bits" if "dtype" in str(error) else ""
+        hint = "; images go in as they are, give them as (n, C, H, W)" if at == "encoder" and x.ndim > 2 else hint
+        message = f"the {at} does not take what it is given, of shape {came} ({len(x)} samples{hint}): {error}"
+        raise ConfigError(message) from error
+    if out != tuple(x.shape):
+        raise ConfigError(
+            f"the decoder gives {out} for {len(x)} samples, expected the shape that came, {tuple(x.shape)}"
+        )
+    return z
+
+
+def _check_independent(network: Modules, x: Tensor, z: Tensor) -> None:
+    """ConfigError where what a module gives for a sample depends on the others of its batch.
+
+    Looked at in 64 bits, where a module takes these, so that an offset does not hide it.
+    """
+    for name, module, given in zip(("encoder", "decoder"), network, (x, z), strict=True):
+        try:
+            coupled = _couples(module.double(), given.double(), 1e-12)
+        except (RuntimeError, TypeError):  # 32 bits are written into it
+            coupled = _couples(module.float(), given, ROUNDING)
+        module.float()
+        if coupled:
+            raise ConfigError(
+                f"the {name} gives something else for a sample alone than in a batch: it couples the samples, and "
+                f"there is no posterior then. {AXES}; normalisation over a batch needs running statistics "
+                "(track_running_stats=True)"
+            )
+
+
+def _couples(module: nn.Module, x: Tensor, rounding: float) -> bool:
+    """Whether the first of samples x has another output without the others; `rounding` is a share of the largest."""
+    together, again = module(x), module(x)
+    if not torch.equal(together, again) or not together.isfinite().all():  # random: there is nothing to compare
+        return False
+    try:
+        alone = module(x[:1])
+    except (RuntimeError, ValueError):  # batch statistics of one sample, or a fixed number of samples
+        return True
+    if alone.shape != together[:1].shape:
+        return True
+    apart = together.amax(0) - together.amin(0)
+    return bool((alone - together[:1]).abs().max() > CLOSE * apart.max() + rounding * together.abs().max())
+
+
+def _check_logits(decoder: nn.Module, z: Tensor, name: str) -> None:
+    """ConfigError where a decoder ends in a sigmoid or a softmax: the likelihood would put another on top."""
+    with torch.enable_grad():
+        node = decoder(z.detach().requires_grad_()).grad_fn
+    while node is not None and node.name().startswith(RESHAPES) and node.next_functions:
+        node = node.next_functions[0][0]
+    last = next((what for start, what in SQUASHES.items() if node is not None and node.name().startswith(start)), None)
+    if last is not None:
+        raise ConfigError(
+            f"the decoder ends in {last}, and the {name} likelihood expects logits, which it makes probabilities of "
+            "itself: hand over the decoder without that layer (decoder[:-1] of a Sequential), or take the gaussian "
+            "likelihood"
+        )
