@@ -18,7 +18,7 @@ import torch
 from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.models import paper_mnist
+from lapae.networks import paper_mnist
 from lapae.predict import predict
 
 

@@ -48,7 +48,7 @@ def worker(pipe: Any, place: dict[str, str]) -> None:
     from lapae.config import MethodConfig, TrainConfig
     from lapae.curvature.likelihoods import Gaussian
     from lapae.methods import build
-    from lapae.models import paper_mnist
+    from lapae.networks import paper_mnist
     from lapae.train.distributed import take_place, together, world_size
     from lapae.train.step import LossSum, make_optimizer, make_step
 

@@ -29,8 +29,8 @@ from sklearn.neural_network import MLPClassifier
 
 from lapae import LaplacianAutoencoder
 from lapae.data import load
-from lapae.predict.complete import impute
-from lapae.predict.generate import from_prior
+from lapae.generate.sample import from_prior
+from lapae.impute.chains import impute
 from lapae.storage import load_run
 
 HERE = Path(__file__).parent

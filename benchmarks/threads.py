@@ -24,7 +24,7 @@ from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
 from lapae.methods.step import Step
-from lapae.models import conv, mlp
+from lapae.networks import conv, mlp
 from lapae.predict import predict
 from lapae.train.step import LossSum, make_optimizer, make_step
 

@@ -16,7 +16,7 @@ from lapae.curvature import any_module, blocks, diagonal, kfac, walk
 from lapae.curvature.call import work
 from lapae.curvature.ggn import MEMORY_BUDGET
 from lapae.curvature.likelihoods import Gaussian
-from lapae.models.networks import mlp, paper_fashion, paper_mnist
+from lapae.networks.builtin import mlp, paper_fashion, paper_mnist
 from lapae_paper.bench.measure import take_turns
 
 BUDGET = MEMORY_BUDGET // 4

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.curvature import Residual, Sum
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 
 
 @dataclass(frozen=True)

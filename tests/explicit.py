@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac
 from lapae.methods.laplace import make_precision
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision
 
 HESSIANS = {"diagonal": "exact", "block": "block", "kron": "kfac"}

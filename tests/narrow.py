@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lapae.methods import Method
 from lapae.methods.laplace import Laplace
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.posterior import DiagonalPrecision
 
 T = TypeVar("T")

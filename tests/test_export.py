@@ -22,7 +22,7 @@ from torch import nn
 import lapae
 from lapae import LaplacianAutoencoder
 from lapae.errors import ConfigError
-from lapae.predict.export import OPSET, OUTPUTS, Pipeline, can_export
+from lapae.export import OPSET, OUTPUTS, Pipeline, can_export
 from lapae.predict.prediction import numpy
 
 onnx = pytest.importorskip("onnx", reason="exporting needs the extra lapae[export]")

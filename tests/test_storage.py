@@ -10,11 +10,11 @@ import torch
 from narrow import sure
 
 from lapae import LaplacianAutoencoder
+from lapae.calibrate.calibration import from_file, to_file
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.errors import RunError
 from lapae.fit import fit
 from lapae.model import Model
-from lapae.predict.calibrate import from_file, to_file
 from lapae.runs import Run, tensor_file
 from lapae.runs.files import write_whole
 from lapae.storage import CALIBRATION, MODEL, digest, load_run, read_tensor_file

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.calibrate.calibration import MOST_ROWS
+from lapae.calibrate.conformal import by_chance
+from lapae.calibrate.temperature import ROWS, fit_temperature
 from lapae.config import MethodConfig
 from lapae.data import Data, Split
 from lapae.data.source import even
 from lapae.model import Model
-from lapae.models.threads import few_threads
-from lapae.predict.calibrate import MOST_ROWS
-from lapae.predict.conformal import by_chance
-from lapae.predict.density import MOST_CODES
-from lapae.predict.temperature import ROWS, fit_temperature
+from lapae.networks.threads import few_threads
+from lapae.score.code_density import MOST_CODES
 from lapae.space import Source
 
 RATES, CHECKED, CHANCE = (0.05, 0.2), 200, 1e-3

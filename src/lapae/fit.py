@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lapae.calibrate.calibration import MOST_ROWS
 from lapae.calibration import calibrate, set_temperature
 from lapae.config import Config, DataConfig
 from lapae.curvature.likelihoods import Likelihood
@@ -25,9 +26,8 @@ from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
 from lapae.methods.own import gives_logits
 from lapae.model import Model
-from lapae.models.principal import MOST_VALUES
-from lapae.models.threads import few_threads
-from lapae.predict.calibrate import MOST_ROWS
+from lapae.networks.principal import MOST_VALUES
+from lapae.networks.threads import few_threads
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
@@ -38,11 +38,11 @@ from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.held_out import evaluate, set_noise
 from lapae.train.loop import train
+from lapae.train.messages import outcome, understood
 from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
 from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
 from lapae.train.stream import held_out, learn
-from lapae.train.words import outcome, understood
 
 VALIDATION_BATCH = 256
 """At least so many data in a validation batch: no gradient, so more of them fit."""

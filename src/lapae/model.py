@@ -16,18 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.calibrate.calibration import Calibration, calibrate
+from lapae.calibrate.conformal import Rule, discoveries
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
+from lapae.generate.sample import from_codes
+from lapae.impute.hidden import Hidden
+from lapae.impute.recall import Memory, remember
+from lapae.impute.table import Filling, filling_of
 from lapae.methods import Method
-from lapae.models.threads import few_threads
+from lapae.networks.threads import few_threads
 from lapae.predict import Prediction, evaluating, predict, predict_blocks
-from lapae.predict.calibrate import Calibration, calibrate
-from lapae.predict.conformal import Rule, discoveries
 from lapae.predict.decode import decode
-from lapae.predict.filling import Filling, filling_of
-from lapae.predict.generate import from_codes
-from lapae.predict.hidden import Hidden
-from lapae.predict.memory import Memory, remember
 from lapae.predict.prediction import Inputs, Quantity, numpy
 from lapae.space import Space
 
@@ -292,7 +292,7 @@ class Model(Hidden):
             valid: those that steered it.
             calib: others, which it has not seen.
             many: more of `train`, where there are.
-            how: `learned` of `lapae.predict.calibrate.calibrate`.
+            how: `learned` of `lapae.calibrate.calibration.calibrate`.
         """
         self.memory = remember(self.method, train if many is None else many, valid)
         self.filling = filling_of(self.method, train, valid, self.space)

@@ -3,7 +3,7 @@
 A registry is the only list of its kind: configuration, `--help`, estimator, report and explorer read it. It holds
 places instead of classes, so that showing the names imports nothing heavy:
 
-    NETWORKS = Registry("network", {"mlp": Entry("dense layers", "lapae.models.networks:mlp")}, group="lapae.networks")
+    NETWORKS = Registry("network", {"mlp": Entry("dense layers", "lapae.networks.builtin:mlp")}, group="lapae.networks")
     NETWORKS["mlp"].load()                     # the function, imported now
     NETWORKS["mine"] = Entry("my own", my_network)
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
+from lapae.calibrate.calibration import from_file, to_file
 from lapae.config import Config
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import LapaeError, RunError
+from lapae.impute.recall import Memory
+from lapae.impute.table import Filling
 from lapae.methods.building import Modules, build_method
 from lapae.model import Model
-from lapae.predict.calibrate import from_file, to_file
-from lapae.predict.filling import Filling
-from lapae.predict.memory import Memory
 from lapae.predict.prediction import tensors
 from lapae.runs import (
     CHECKPOINT,

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from lapae.curvature import diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, record, reference
 from lapae.curvature.likelihoods import Bernoulli, Gaussian
-from lapae.models import conv, mlp
+from lapae.networks import conv, mlp
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -31,7 +31,7 @@ from lapae.curvature import (
 from lapae.curvature.ggn import DiagonalMethod
 from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.curvature.rules.base import _RULES
-from lapae.models import paper_mnist
+from lapae.networks import paper_mnist
 from lapae_paper.bench.measure import peak_bytes
 
 METHODS: tuple[DiagonalMethod, ...] = ("approx", "exact", "mixed", "mc", "sketch", "bottleneck")

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from lapae.curvature import Residual, Sum, ggn_blocks, ggn_diagonal, ggn_kfac, reference
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.curvature.rules.base import product_with_itself
-from lapae.models import conv, mlp
+from lapae.networks import conv, mlp
 
 LIKELIHOODS = [Gaussian(), Gaussian(sigma=0.3), Bernoulli(), Categorical()]
 BY_NAME = {case.name: case for case in CASES}

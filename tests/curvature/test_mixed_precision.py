@@ -6,7 +6,7 @@ from torch import nn
 
 from lapae.curvature import diagonal, ggn_diagonal, record
 from lapae.curvature.likelihoods import Gaussian
-from lapae.models import mlp
+from lapae.networks import mlp
 
 DENSE = mlp((1, 8, 8), 2, hidden=(16,))
 # No max-pooling: the winner of equal bfloat16 values is another, a difference of the network and not of the curvature.

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from lapae.curvature import Residual, Sum, ggn_diagonal
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
-from lapae.models import paper_mnist
+from lapae.networks import paper_mnist
 
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 SELECTIONS = (nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ZeroPad1d, nn.ZeroPad2d, nn.MaxPool2d)

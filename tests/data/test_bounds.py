@@ -15,7 +15,7 @@ from lapae.cli.train import absolute
 from lapae.data import Data, DataError, load, open_input
 from lapae.data.bounds import check_memory, free_memory
 from lapae.data.idx import read_idx
-from lapae.data.look import look
+from lapae.data.inspect import look
 from lapae.space import Space
 
 SPACES = {

@@ -16,7 +16,7 @@ from narrow import as_a, sure
 
 from lapae.data import Data, DataError
 from lapae.space import Column, Space
-from lapae.space.deciding import decide
+from lapae.space.column_kinds import decide
 from lapae.space.frames import code_frame, uncode_frame
 
 ALL: dict[str, Any] = {"validation": 0, "calibration": 0}

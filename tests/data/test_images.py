@@ -7,7 +7,7 @@ from PIL import Image
 
 from lapae.data import Batches, DataError, load, open_input
 from lapae.data.images import ImageFiles
-from lapae.data.look import look
+from lapae.data.inspect import look
 from lapae.data.source import Subset
 
 rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from pages import PAGES, ROOT, Block, blocks
 
 from lapae.cli import main
 from lapae.curvature.rules.base import _RULES
-from lapae.predict.export import can_export
+from lapae.export import can_export
 
 
 def run(block: Block, names: dict) -> None:

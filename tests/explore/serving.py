@@ -24,7 +24,7 @@ from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.explore.opening import opening
 from lapae.view.explore.routes import Routes
 from lapae.view.explore.server import Server
-from lapae.view.material import Material
+from lapae.view.named_splits import Material
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 QUICK = Options(n_samples=6, points=40, draws=6, side=8)

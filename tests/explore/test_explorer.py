@@ -22,8 +22,8 @@ from lapae.view.explore.explorer import fitting
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.explore.opening import opening
 from lapae.view.explore.uploads import read_upload
-from lapae.view.judge import in_words
-from lapae.view.material import Material
+from lapae.view.named_splits import Material
+from lapae.view.verdicts import in_words
 
 
 def pixels(picture: dict) -> np.ndarray:

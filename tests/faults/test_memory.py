@@ -17,8 +17,8 @@ from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.curvature.memory import OutOfMemory, is_out_of_memory, within_memory
 from lapae.methods import build
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
-from lapae.models.missing import filling
+from lapae.networks import Autoencoder
+from lapae.networks.missing import filling
 from lapae.predict import mc, predict
 
 CPU = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"

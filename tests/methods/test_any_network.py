@@ -17,8 +17,8 @@ from lapae.errors import ConfigError
 from lapae.methods import build
 from lapae.methods.laplace import Laplace
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
-from lapae.models.adapt import adapt
+from lapae.networks import Autoencoder
+from lapae.networks.adapt import adapt
 from lapae.posterior.uncertain import known_weights
 from lapae.predict import predict
 

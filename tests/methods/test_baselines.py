@@ -17,8 +17,8 @@ from lapae.methods.density import MIN_LOG_VARIANCE, variance
 from lapae.methods.dropout import Dropout, MaskLayer
 from lapae.methods.step import Step
 from lapae.methods.vae import VAE
-from lapae.models import conv, mlp
-from lapae.models.missing import FillMissing, filling
+from lapae.networks import conv, mlp
+from lapae.networks.missing import FillMissing, filling
 
 SHAPE, K, B = (1, 4, 4), 2, 6
 ALL = ["ae", "ae-var", "vae", "dropout", "ensemble", "bbb"]
@@ -237,7 +237,7 @@ def test_dropout_refuses_what_it_cannot_do():
             super().__init__()
             self.layer = nn.Linear(3, 3)
 
-    from lapae.models import Autoencoder
+    from lapae.networks import Autoencoder
 
     with pytest.raises(TypeError, match="Custom"):
         make("dropout", lambda: Autoencoder(Custom(), Custom()))

@@ -10,7 +10,7 @@ from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
 from lapae.methods.step import Step
-from lapae.models import conv, mlp
+from lapae.networks import conv, mlp
 from lapae.predict import predict
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

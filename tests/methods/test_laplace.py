@@ -16,7 +16,7 @@ from lapae.methods import build
 from lapae.methods.laplace import HESSIANS, Laplace
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.posterior.noise import fill_normal
 from lapae.predict.moments import moments
 

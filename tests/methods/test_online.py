@@ -23,8 +23,8 @@ from lapae.methods.laplace import HESSIANS
 from lapae.methods.online import Online
 from lapae.methods.seeds import seed_all
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
-from lapae.models import build as build_network
+from lapae.networks import Autoencoder
+from lapae.networks import build as build_network
 from lapae.posterior import RULES
 from lapae.posterior.noise import normal
 from lapae.runs import Run

@@ -13,7 +13,7 @@ from lapae.config.methods import OnlineEnsembleOptions, OnlineOptions
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import Online, OnlineEnsemble
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 
 
 def network() -> Autoencoder:

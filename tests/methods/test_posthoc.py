@@ -22,7 +22,7 @@ from lapae.errors import ConfigError
 from lapae.fit import fit
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.posterior import BlockPrecision, KronPrecision, log_marginal_likelihood
 from lapae.predict import predict
 from lapae.runs import Run

@@ -6,7 +6,7 @@ from narrow import sure
 from torch.func import functional_call
 
 from lapae.methods.weights import WeightDraws, normal_draws, stacked_forward
-from lapae.models import conv, mlp
+from lapae.networks import conv, mlp
 
 SHAPE = (1, 4, 4)
 NETWORKS = {"dense": lambda: mlp(SHAPE, 2, hidden=(6,)), "conv": lambda: conv(SHAPE, 2, channels=(3,), hidden=(5,))}

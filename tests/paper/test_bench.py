@@ -12,7 +12,7 @@ from waiting import PATIENCE
 
 from lapae.cli import main as cli
 from lapae.curvature import ggn_diagonal
-from lapae.models import mlp
+from lapae.networks import mlp
 from lapae_paper.bench.curvature import CurvatureBench, main, slopes, table
 from lapae_paper.bench.limited import Case, Limits, run_limited
 from lapae_paper.bench.measure import peak_bytes, take_turns

@@ -13,7 +13,7 @@ from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
 from lapae.methods.laplace import Laplace
-from lapae.models.networks import mlp
+from lapae.networks.builtin import mlp
 from lapae_paper.experiments.base import decide
 from lapae_paper.experiments.imputation import calibration
 from lapae_paper.experiments.linearization import GRID, along

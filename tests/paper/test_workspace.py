@@ -149,7 +149,7 @@ def test_a_variant_is_given_by_its_seed(tmp_path):
     """Its initial weights too: those of the network that it stands in for, whatever was drawn before."""
     import torch
 
-    from lapae.models.networks import conv
+    from lapae.networks.builtin import conv
     from lapae_paper.variants.faulty_upsampling import faulty_conv
 
     trial = find("ood").plan(Size(quick=True))["quick: LAE (online), faulty rule, seed 0"]

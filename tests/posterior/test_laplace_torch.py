@@ -24,7 +24,7 @@ from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.laplace import make_precision
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.posterior import log_marginal_likelihood, maximise
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")

@@ -18,7 +18,7 @@ from lapae.methods.ae import AE
 from lapae.methods.online import Online
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.predict import PREDICTIVES, Prediction, linearized, moments, predict, predict_blocks
 from lapae.predict import mc as monte_carlo
 from lapae.predict.prediction import Quantity

@@ -18,7 +18,7 @@ from lapae.curvature import Residual
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.predict import linearized
 
 N_DATA = 4

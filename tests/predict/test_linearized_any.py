@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from lapae.curvature.likelihoods import Categorical, Gaussian
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.predict import linearized, predict
 
 

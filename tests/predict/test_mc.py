@@ -8,7 +8,7 @@ from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.methods import Method, Output, build
 from lapae.methods.density import log_prob
-from lapae.models import mlp
+from lapae.networks import mlp
 from lapae.predict import predict
 from lapae.predict.mc import draw_seeds, predict_blocks
 

@@ -15,7 +15,7 @@ from lapae.curvature import Residual, Sum, record
 from lapae.curvature.forward import Forward
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.posthoc import PostHoc
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.predict import linearized, moments, predict
 from lapae.predict.moments import push
 

@@ -26,7 +26,7 @@ from lapae.space import Column, Space
 from lapae.tasks.base import tensor
 from lapae.view.display import choose_display
 from lapae.view.latent_map import latent_space, plane
-from lapae.view.material import Material
+from lapae.view.named_splits import Material
 from lapae.view.pictures import shrink, tiled
 from lapae.view.report.chart import line_chart, ticks
 from lapae.view.report.page import MOST_BYTES, REPORT, report_html, write_report

@@ -24,14 +24,14 @@ from lapae.space import Column, Space
 from lapae.view.display import choose_display
 from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.explore.uploads import read_upload
-from lapae.view.judge import Judge
 from lapae.view.latent_map import networks_of
-from lapae.view.material import Material
+from lapae.view.named_splits import Material
 from lapae.view.report.calibration import calibration, verdict
 from lapae.view.report.chart import histogram
 from lapae.view.report.errors import by_pca, reconstruction
 from lapae.view.report.planes import Operations, side_of
 from lapae.view.report.unusual import most_unusual, score
+from lapae.view.verdicts import Judge
 
 NAMES = ("mass", "width", "height", "depth", "age")
 

@@ -11,7 +11,7 @@ from lapae.data import Data, Split
 from lapae.methods import build
 from lapae.methods.step import Step
 from lapae.model import Model
-from lapae.models import mlp
+from lapae.networks import mlp
 from lapae.space import Space
 
 SHAPE = (1, 8, 8)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from bars import SHAPE, data_of, images, model_of, trained
 
-from lapae.predict.generate import from_noise, from_prior
+from lapae.generate.sample import from_noise, from_prior
 from lapae.tasks.generation import GenerationOptions, describe, evaluate
 
 

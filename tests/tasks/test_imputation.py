@@ -11,8 +11,8 @@ from torch import nn
 from lapae import LaplacianAutoencoder
 from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Data
+from lapae.impute.chains import impute, noise_like
 from lapae.methods import Method, Output
-from lapae.predict.complete import impute, noise_like
 from lapae.tasks.imputation import ImputationOptions, MaskName, completed, evaluate, judge, mask
 
 
@@ -117,7 +117,7 @@ def test_nan_marks_missing_values_in_tables():
     torch.manual_seed(0)
     from lapae.config import MethodConfig
     from lapae.methods import build
-    from lapae.models import mlp
+    from lapae.networks import mlp
 
     method = build(MethodConfig("bbb"), lambda: mlp((5,), 2, hidden=(4,)), Gaussian(), 6)
     found = impute(method, x)

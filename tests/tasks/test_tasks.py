@@ -18,7 +18,7 @@ from lapae.errors import ConfigError
 from lapae.methods import METHODS, Method, Point, WeightDraws, build, register
 from lapae.methods.weights import normal_draws
 from lapae.model import Model
-from lapae.models import Autoencoder, mlp
+from lapae.networks import Autoencoder, mlp
 from lapae.predict import predict
 from lapae.space import Space
 from lapae.tasks import TASKS, run_task

@@ -20,7 +20,7 @@ from lapae.errors import ConfigError, DivergedError, RunError
 from lapae.fit import fit
 from lapae.methods import METHODS, Method, Point
 from lapae.methods.ae import AE
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.runs import HISTORY, POSTERIOR, Run
 from lapae.storage import load_run
 from lapae.train.loop import train

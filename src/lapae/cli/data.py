@@ -14,7 +14,7 @@ from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lapae.data.look import Look
+    from lapae.data.inspect import Look
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     if command.action != "list":
         if command.name is not None:
             raise ConfigError(f"{command.name!r}: expected one file after lapae data")
-        from lapae.data.look import look
+        from lapae.data.inspect import look
 
         names = ("label_column", "window", "stride", "tile", "skip_bad", "data_dir")
         found = look(command.action, **{name: getattr(command, name) for name in names})

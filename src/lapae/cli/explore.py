@@ -18,7 +18,7 @@ from lapae.view.sizes import Sizes
 if TYPE_CHECKING:
     from lapae.model import Model
     from lapae.view.explore.server import Server
-    from lapae.view.material import Material
+    from lapae.view.named_splits import Material
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Materia
     """The data of a run or of a file; or none and why: a model can be looked at without."""
     from lapae.calibration import calibrate
     from lapae.cli.run_folder import read_given, run_data
-    from lapae.view.material import Material
+    from lapae.view.named_splits import Material
 
     if file is not None:
         x, ids = read_given(model, file)

@@ -21,7 +21,7 @@ class ExportCommand:
 
 def main(arguments: Sequence[str]) -> int:
     command: ExportCommand = parse(ExportCommand, arguments, "lapae export")
-    from lapae.predict.export import export
+    from lapae.export import export
     from lapae.runs.files import check_place
     from lapae.storage import load_run
 

@@ -15,7 +15,7 @@ from lapae.runs.outputs import save_image
 from lapae.space.tiles import fold_tiles
 
 if TYPE_CHECKING:
-    from lapae.cli.shared import Rows
+    from lapae.cli.rank_blocks import Rows
     from lapae.model import Model
 
 Found = Callable[["Model", Any], dict[str, Any]]

@@ -16,7 +16,7 @@ from lapae.train.devices import own_device
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lapae.cli.shared import Rows
+    from lapae.cli.rank_blocks import Rows
     from lapae.data import Block, Reader
     from lapae.model import Model
 
@@ -141,7 +141,7 @@ def check_missing(model: Model, block: Block, path: Path) -> None:
 
 def predicted(model: Model, source: Reader, of: Callable[[Model, Any], dict[str, Any]], what: str) -> Iterator[Rows]:
     """What `of` makes of the input, block by block, with a progress bar. Processes share the blocks."""
-    from lapae.cli.shared import Rows, in_order
+    from lapae.cli.rank_blocks import Rows, in_order
     from lapae.data.progress import progress
     from lapae.train.distributed import rank, world_size
 

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.runs import Run
     from lapae.storage import load_run
     from lapae.train.devices import choose_device
-    from lapae.view.material import Material
+    from lapae.view.named_splits import Material
     from lapae.view.report.page import REPORT, report_html, write_page, write_report
 
     if command.data is None:

@@ -91,7 +91,7 @@ def train_in(run: Run, config: Config, data: Data | None = None, *, resume: bool
 def print_numbers(model: Model, *, as_json: bool) -> int:
     """Print where the run is and its final numbers."""
     from lapae.runs import plain
-    from lapae.train.words import outcome
+    from lapae.train.messages import outcome
 
     metrics = model.metrics
     if as_json:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lapae.calibrate.conformal import p_values
 from lapae.cli.new_data import verdicts
 from lapae.cli.values import Made
 from lapae.data import DataError, Reader
-from lapae.predict.conformal import p_values
 from lapae.runs.outputs import csv_rows, write_arrays
 from lapae.space.series import Fold
 
 if TYPE_CHECKING:
-    from lapae.cli.shared import Rows
+    from lapae.calibrate.conformal import Rule
+    from lapae.cli.rank_blocks import Rows
     from lapae.model import Model
-    from lapae.predict.conformal import Rule
 
 
 def window_scores(model: Model, x: Any) -> dict[str, Any]:

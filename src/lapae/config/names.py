@@ -14,13 +14,13 @@ from lapae.registry import Entry, Registry
 NETWORKS: Registry[Entry] = Registry(
     "network",
     {
-        "mlp": Entry("dense layers", "lapae.models.networks:mlp"),
-        "conv": Entry("convolutions for images, then dense layers", "lapae.models.networks:conv"),
-        "paper-mnist": Entry("the paper's dense network for MNIST", "lapae.models.networks:paper_mnist"),
+        "mlp": Entry("dense layers", "lapae.networks.builtin:mlp"),
+        "conv": Entry("convolutions for images, then dense layers", "lapae.networks.builtin:conv"),
+        "paper-mnist": Entry("the paper's dense network for MNIST", "lapae.networks.builtin:paper_mnist"),
         "paper-fashion": Entry(
-            "the paper's convolutional network for FashionMNIST", "lapae.models.networks:paper_fashion"
+            "the paper's convolutional network for FashionMNIST", "lapae.networks.builtin:paper_fashion"
         ),
-        "paper-celeba": Entry("the paper's convolutional network for CelebA", "lapae.models.networks:paper_celeba"),
+        "paper-celeba": Entry("the paper's convolutional network for CelebA", "lapae.networks.builtin:paper_celeba"),
     },
     group="lapae.networks",
 )

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lapae.data.absurd import without_absurd
 from lapae.data.arrays import examine
 from lapae.data.copies import copied
+from lapae.data.extremes import without_absurd
 from lapae.data.frame import table_records
 from lapae.data.labels import as_classes
 from lapae.data.source import Records, Split, take

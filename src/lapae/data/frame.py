@@ -11,9 +11,9 @@ from lapae.data.arrays import in_windows
 from lapae.data.labels import parse_classes
 from lapae.data.source import Records
 from lapae.errors import DataError
+from lapae.space.column_kinds import CONSTANT, decide_columns, place_of, select, warn_left_out
 from lapae.space.columns import unique_names
 from lapae.space.constants import only_value
-from lapae.space.deciding import CONSTANT, decide_columns, place_of, select, warn_left_out
 from lapae.space.frames import Frame, code_frame, position
 
 

@@ -20,9 +20,9 @@ from lapae.data.source import Records
 from lapae.errors import DataError
 from lapae.space import Column, Space
 from lapae.space.checks import check_units
+from lapae.space.column_kinds import is_index, place_of
 from lapae.space.columns import unique_names
 from lapae.space.constants import Constants
-from lapae.space.deciding import is_index, place_of
 from lapae.space.frames import MISSING, Frame, Series, code_frame, find_columns, unnamed, warn_unknown
 
 CSV, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")

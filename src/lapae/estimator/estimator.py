@@ -12,16 +12,16 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin
 from sklearn.utils import check_random_state
 
+from lapae.calibrate.calibration import MOST_ROWS
 from lapae.estimator.keeping import Keeping
 from lapae.estimator.making import Making
 from lapae.estimator.parameters import Parameters, check_parameters, configuration
 from lapae.estimator.validated import holds_integers, validated
-from lapae.predict.calibrate import MOST_ROWS
 from lapae.space import Column
 
 if TYPE_CHECKING:
-    from lapae.predict.conformal import Rule
-    from lapae.predict.drift import DriftAlarm
+    from lapae.calibrate.conformal import Rule
+    from lapae.calibrate.drift import DriftAlarm
 
 
 class LaplacianAutoencoder(
@@ -139,7 +139,7 @@ class LaplacianAutoencoder(
         Args:
             every: data between two false alarms, on average, at least.
         """
-        from lapae.predict.drift import DriftAlarm
+        from lapae.calibrate.drift import DriftAlarm
 
         return DriftAlarm(self.reference_, every=every)
 

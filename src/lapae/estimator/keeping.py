@@ -44,9 +44,9 @@ class Keeping(Fitted):
     def export(self, path: str | Path) -> None:
         """Write one ONNX graph: raw data in; reconstruction, intervals, deviation, code, score and p-value out.
 
-        onnxruntime and numpy are enough to run it; `lapae.predict.export` says what goes in and comes out.
+        onnxruntime and numpy are enough to run it; `lapae.export` says what goes in and comes out.
         """
-        from lapae.predict.export import export
+        from lapae.export import export
 
         export(self._fitted(), path)
 

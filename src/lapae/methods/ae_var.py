@@ -11,7 +11,7 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
 from lapae.methods.density import gaussian, log_prob, variance
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 
 
 class AEVar(Method):

@@ -42,7 +42,7 @@ from lapae.config import METHODS, MethodConfig, MethodOptions
 from lapae.config.fields import check
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 
 NetworkFactory = Callable[[], Autoencoder]
 BatchFactory = Callable[[], Iterable[Tensor]]

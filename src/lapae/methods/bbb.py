@@ -20,7 +20,7 @@ from lapae.curvature.stateless import functional_call
 from lapae.methods.base import Draws, Method, NetworkFactory, Point
 from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws, normal_draws
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 
 INITIAL_DEVIATION = 0.01
 """Standard deviation of every weight before training: small beside the weights, so that learning starts as a plain

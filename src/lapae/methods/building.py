@@ -22,10 +22,10 @@ from lapae.errors import ConfigError
 from lapae.methods.base import Method, build
 from lapae.methods.own import own_modules
 from lapae.methods.seeds import seed_all
-from lapae.models import Autoencoder
-from lapae.models import build as build_network
-from lapae.models.missing import FillMissing, Observe, filling
-from lapae.models.principal import start_at_principal_components
+from lapae.networks import Autoencoder
+from lapae.networks import build as build_network
+from lapae.networks.missing import FillMissing, Observe, filling
+from lapae.networks.principal import start_at_principal_components
 
 if TYPE_CHECKING:
     from lapae.space import Space

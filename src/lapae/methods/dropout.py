@@ -17,8 +17,8 @@ from lapae.config.methods import DropoutOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
-from lapae.models.missing import LAYER, FillMissing, Observe
+from lapae.networks import Autoencoder
+from lapae.networks.missing import LAYER, FillMissing, Observe
 
 
 class Dropout(Method):

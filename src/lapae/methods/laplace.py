@@ -25,7 +25,7 @@ from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method, Point
 from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
 from lapae.posterior.noise import fill_normal, normal
 from lapae.posterior.uncertain import known_weights

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
-from lapae.models.adapt import Modules, adapt, in_eval_mode
-from lapae.models.units import Units, in_units
+from lapae.networks.adapt import Modules, adapt, in_eval_mode
+from lapae.networks.units import Units, in_units
 
 if TYPE_CHECKING:
     from lapae.space import Space

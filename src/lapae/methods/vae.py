@@ -17,7 +17,7 @@ from lapae.methods.ae_var import PointWithVariance
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
 from lapae.methods.density import log_prob, variance
 from lapae.methods.step import Step
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 
 
 class VAE(Method):

@@ -19,7 +19,7 @@ from torch.func import vmap
 from lapae.curvature.memory import is_out_of_memory
 from lapae.curvature.stateless import functional_call
 from lapae.methods.base import Output
-from lapae.models import Autoencoder
+from lapae.networks import Autoencoder
 from lapae.posterior.noise import fill_normal
 
 

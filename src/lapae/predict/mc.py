@@ -16,8 +16,8 @@ from torch import Tensor
 
 from lapae.curvature.memory import within_memory
 from lapae.methods.base import Method
-from lapae.models.adapt import in_eval_mode
-from lapae.models.threads import few_threads
+from lapae.networks.adapt import in_eval_mode
+from lapae.networks.threads import few_threads
 from lapae.predict.prediction import Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
 from lapae.predict.statistics import Statistics
 

@@ -15,7 +15,7 @@ BYTE = 255.0
 def for_trained(space: Space, *, integers: bool, logits: bool) -> Space:
     """Return `space` with `unit` set: the network gets floats as they are, and integer images divided by 255.
 
-    The model goes on to compare values in units of their standard deviation (`lapae.models.units` leads from there to
+    The model goes on to compare values in units of their standard deviation (`lapae.networks.units` leads from there to
     what the network gets, and back), so that no column counts for more because its unit is small.
 
     Args:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
-from lapae.predict.complete import noise_like
+from lapae.impute.chains import noise_like
 from lapae.runs.results import Table
 from lapae.tasks.base import device, labels, subset, tensor
 from lapae.tasks.classifier import class_probabilities, train_classifier

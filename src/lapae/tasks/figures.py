@@ -12,7 +12,7 @@ from torch import Tensor
 from lapae.tasks.metrics import Detection
 
 if TYPE_CHECKING:
-    from lapae.predict.complete import Imputation
+    from lapae.impute.chains import Imputation
 
 TITLES = {
     "log_likelihood": "negative log-likelihood",

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
-from lapae.predict.generate import from_noise, from_prior, n_progress
+from lapae.generate.sample import from_noise, from_prior, n_progress
 from lapae.runs.results import Table
 from lapae.tasks.base import subset, tensor
 

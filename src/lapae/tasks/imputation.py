@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
-from lapae.predict.complete import Imputation, impute
+from lapae.impute.chains import Imputation, impute
 from lapae.runs.results import Table
 from lapae.tasks.base import subset, tensor
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lapae.data import Batches
 from lapae.methods import Draws, Method
-from lapae.models.threads import few_threads
+from lapae.networks.threads import few_threads
 from lapae.train.distributed import stand_in, total
 
 SHRINK = 5.0

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lapae.methods import Method
 from lapae.methods.adam import Adam, set_rate
 from lapae.methods.step import Step
-from lapae.models.missing import Observe, drawing
+from lapae.networks.missing import Observe, drawing
 from lapae.train.distributed import stand_in, total
 from lapae.train.precision import autocast
 

@@ -25,7 +25,7 @@ def report(model: Model, X: Any, y: Any = None, *, path: str | Path = "report.ht
         path: the HTML file to write. It stands alone.
         sizes: fields of `lapae.view.sizes.ReportSizes`.
     """
-    from lapae.view.material import Material
+    from lapae.view.named_splits import Material
     from lapae.view.report.page import report_html, write_page
     from lapae.view.sizes import ReportSizes
 
@@ -47,7 +47,7 @@ def explore(
         open: whether to open the page in the browser.
     """
     from lapae.view.explore import serve
-    from lapae.view.material import Material
+    from lapae.view.named_splits import Material
 
     reason = None if X is not None else "none were given"
     material = Material() if X is None else Material.given(model.space.code(X), y)

@@ -26,7 +26,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lapae.predict.generate import from_noise
+from lapae.generate.sample import from_noise
 from lapae.tasks.base import device, subset, tensor
 from lapae.tasks.classification import noisy
 from lapae.tasks.classifier import class_probabilities, train_classifier

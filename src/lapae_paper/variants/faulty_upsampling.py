@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lapae.curvature import Leaf, register
 from lapae.curvature.rules.linear_maps import Upsample
-from lapae.models import Autoencoder, conv, paper_fashion
+from lapae.networks import Autoencoder, conv, paper_fashion
 
 Shape = tuple[int, ...]
 
@@ -32,7 +32,7 @@ class FaultyRule(Upsample):
 
 
 def faulty_conv(shape: Shape, latent_dim: int, **options: Any) -> Autoencoder:
-    """`lapae.models.conv` with upsamplings of the faulty kind."""
+    """`lapae.networks.conv` with upsamplings of the faulty kind."""
     return _faulty(conv(shape, latent_dim, **options))
 
 

@@ -21,11 +21,11 @@ from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
 from lapae.tasks.base import subset
 from lapae.view.display import TOP, choose_display, image_of, in_units, short, shorts
 from lapae.view.explore.networks import KeptNetworks
-from lapae.view.judge import Judge, in_words
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
-from lapae.view.material import Material
+from lapae.view.named_splits import Material
 from lapae.view.pictures import packed, packed_deviation
 from lapae.view.sizes import Sizes
+from lapae.view.verdicts import Judge, in_words
 
 COMPLETIONS = 6
 SIDES = (32, 24, 16, 12, 8)

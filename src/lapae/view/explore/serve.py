@@ -15,7 +15,7 @@ from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.explore.opening import opening
 from lapae.view.explore.routes import Routes
 from lapae.view.explore.server import Server, is_loopback
-from lapae.view.material import Material
+from lapae.view.named_splits import Material
 
 
 def prepare(

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from lapae.space import Space
-from lapae.view.judge import Judge
-from lapae.view.material import GIVEN, WORDS, Material
+from lapae.view.named_splits import GIVEN, WORDS, Material
 from lapae.view.report.chart import Frame
+from lapae.view.verdicts import Judge
 
 LEVELS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99]
 MOST_DATA, MOST_VALUES = 1000, 2**22

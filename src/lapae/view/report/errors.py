@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.models.principal import principal_components
+from lapae.networks.principal import principal_components
 from lapae.runs.numbers import number
 from lapae.view.display import Display, channel_names
-from lapae.view.judge import Judge
-from lapae.view.material import WORDS, Material
+from lapae.view.named_splits import WORDS, Material
 from lapae.view.pictures import amounts, data_url, shrink
+from lapae.view.verdicts import Judge
 
 MOST_DATA, MOST_VALUES = 1000, 2**22
 """Data, and values of data, to measure on and to fit PCA to at most."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from lapae.runs.numbers import number
 from lapae.view.display import Display, curves_of, triples
-from lapae.view.judge import Judge
-from lapae.view.material import WORDS, Material
+from lapae.view.named_splits import WORDS, Material
+from lapae.view.verdicts import Judge
 
 MOST_ROWS = 12
 """Columns of a datum that are shown."""

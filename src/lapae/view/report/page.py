@@ -26,9 +26,8 @@ from lapae.tasks import TASKS
 from lapae.tasks.base import subset
 from lapae.view.describe import summary
 from lapae.view.display import Display, choose_display
-from lapae.view.judge import Judge
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
-from lapae.view.material import WORDS, Material
+from lapae.view.named_splits import WORDS, Material
 from lapae.view.report.calibration import calibration
 from lapae.view.report.chart import histogram
 from lapae.view.report.errors import reconstruction
@@ -37,6 +36,7 @@ from lapae.view.report.planes import cost_of_code, planes, side_of
 from lapae.view.report.training import curves, facts
 from lapae.view.report.unusual import Scores, most_unusual, score
 from lapae.view.sizes import ReportSizes
+from lapae.view.verdicts import Judge
 from lapae.view.web import LINK, REPORT, asset
 
 MOST_BYTES = 5_000_000

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import flop_registry
 from lapae.model import Model
 from lapae.predict import evaluating
 from lapae.view.display import Display, shorts, tiles
-from lapae.view.judge import batch_size
 from lapae.view.latent_map import LatentSpace, plane
+from lapae.view.verdicts import batch_size
 
 SIDES = (32, 24, 20, 16, 12, 8)
 MOST_FLOPS = 1e11

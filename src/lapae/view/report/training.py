@@ -8,7 +8,7 @@ from typing import Any
 from lapae.config import MethodConfig, MethodOptions
 from lapae.model import Model
 from lapae.runs.numbers import number
-from lapae.view.material import Material
+from lapae.view.named_splits import Material
 from lapae.view.report.chart import Chart, line_chart
 
 

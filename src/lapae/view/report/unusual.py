@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from lapae.view.display import Display, curves_of, triples
-from lapae.view.judge import Judge
-from lapae.view.material import Material
+from lapae.view.named_splits import Material
+from lapae.view.verdicts import Judge
 
 MOST_JUDGED, MOST_VALUES = 4000, 2**24
 """Data, and values of data, that are looked through at most."""

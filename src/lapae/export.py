@@ -1,0 +1,285 @@
+"""A trained model as one ONNX graph: raw data in; reconstruction, deviation, score, p-value and flag out.
+
+The graph holds everything: scaling, encoder, decoder, the one-pass deviation (`moments`), the surprise and its
+calibration. It needs onnxruntime and numpy to run, and neither torch nor this package:
+
+    session = onnxruntime.InferenceSession("model.onnx")
+    outputs = session.run(None, {"x": x, "rate": rate, "level": level})
+
+Inputs: x (n, *shape) float32 in the user's units, NaN where missing; rate (), at which new normal data are flagged;
+level (), of the intervals. Of a table with categories, booleans or dates, x and what is like x hold codes, which the
+metadata explain. A row is flagged if and only if its p-value is at most the rate. Rows with missing values are compared
+with complete ones: for those the p-value is approximate. With nothing observed, score and p-value are NaN.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lapae import __version__
+from lapae.calibrate.calibration import ALIKE, COMPARED, Calibration, from_file, to_file
+from lapae.calibrate.patterns import evenly
+from lapae.errors import ConfigError
+from lapae.networks.missing import FillMissing, Observe
+from lapae.posterior import Precision
+from lapae.predict.closed_form import to_prediction
+from lapae.predict.moments import moments
+from lapae.runs.files import whole
+from lapae.space import Column
+from lapae.space.columns import DAY, Spans
+from lapae.space.scaling import FARTHEST
+
+if TYPE_CHECKING:
+    from lapae.model import Model
+
+OPSET = 20
+"""Version of the operators."""
+TORCH = (2, 13)
+"""The first release that exports: `torch.export` of earlier ones cannot record an index that is computed."""
+OUTPUTS = ("reconstruction", "low", "high", "deviation", "code", "code_deviation", "score", "p_value", "flag")
+
+
+IN_64_BITS = (
+    *(nn.Linear, nn.Tanh, nn.ReLU, nn.Sigmoid, nn.SiLU, nn.LayerNorm, nn.Softmax, nn.Flatten, nn.Unflatten),
+    *(nn.Identity, nn.Dropout, FillMissing, Observe, Precision, nn.Sequential),
+)
+"""Layers that onnxruntime has in 64 bits too. The model of a table predicts in 64: rows with equal values are at a
+distance of 0 from each other there, and not in 32."""
+
+
+TIE = 1e-5
+"""Surprises that differ by less are equal: rows of the same values, which a runtime adds up in another order."""
+
+
+class Codes(nn.Module):
+    """What `lapae.space.columns.Spans` does, in torch: codes (n, F) of the columns of a table to features (n, D), and
+    back."""
+
+    column: Tensor
+    code: Tensor
+    first: Tensor
+    members: Tensor
+    padding: Tensor
+    order: Tensor
+    count: Tensor
+    whole: Tensor
+    boolean: Tensor
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        super().__init__()
+        starts = Spans(tuple(columns)).starts
+        wide = [i for i, column in enumerate(columns) if column.kind == "category"]
+        single = [i for i in range(len(columns)) if i not in wide]
+        most = max((columns[i].width for i in wide), default=0)
+        self.any_wide = bool(wide)
+        indices = {
+            "column": [i for i, column in enumerate(columns) for _ in range(column.width)],
+            # the code that a feature of a category stands for; -1 of others
+            "code": [c for k in columns for c in (range(k.width) if k.kind == "category" else [-1])],
+            "first": [int(starts[i]) for i in single],
+            "members": [[int(starts[i]) + min(c, columns[i].width - 1) for c in range(most)] for i in wide],
+            "order": np.argsort([*single, *wide]).tolist(),
+        }
+        marks = {
+            "padding": [[c >= columns[i].width for c in range(most)] for i in wide],
+            "count": [columns[i].kind == "count" for i in single],
+            "whole": [columns[i].kind == "count" or columns[i].format == DAY for i in single],
+            "boolean": [columns[i].kind == "boolean" for i in single],
+        }
+        for name, value in (indices | marks).items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.bool if name in marks else torch.int64))
+
+    def expand(self, x: Tensor) -> Tensor:
+        """Codes to features: categories one-hot, NaN over all of them where missing."""
+        wide = x[:, self.column]
+        one_hot = (wide == self.code).to(x.dtype)
+        return torch.where((self.code >= 0) & ~wide.isnan(), one_hot, wide)
+
+    def gather(self, x: Tensor, *, whole: bool = True) -> Tensor:
+        """Features to codes, of values that a column can have; the ends of an interval need not be `whole`."""
+        found = x[:, self.first]
+        if whole:
+            found = torch.where(self.whole, found.round(), found)
+        found = torch.where(self.count, found.clamp_min(0), found)
+        found = torch.where(self.boolean, (found >= 0.5).to(x.dtype), found)
+        parts = torch.where(self.padding, -torch.inf, x[:, self.members]) if self.any_wide else None
+        return self._in_order(found, None if parts is None else parts.argmax(2).to(x.dtype))
+
+    def deviation(self, x: Tensor) -> Tensor:
+        """Deviations of features to those of columns: of a category the root of the sum of squares."""
+        parts = torch.where(self.padding, 0.0, x[:, self.members].square()) if self.any_wide else None
+        return self._in_order(x[:, self.first], None if parts is None else parts.sum(2).sqrt())
+
+    def _in_order(self, single: Tensor, wide: Tensor | None) -> Tensor:
+        return single if wide is None else torch.cat([single, wide], 1)[:, self.order]
+
+
+def compared(calibration: Calibration) -> dict[str, Tensor]:
+    """What `Calibration.compare` compares complete rows with: that of complete calibration rows (n,) where these
+    are enough, else of all, and the line that makes the surprise of new rows comparable with that of all."""
+    whole = ~calibration.rows.isnan().flatten(1).any(1)
+    full = theirs = calibration.reference[~calibration.reference.isnan()]
+    middle, width = full.new_zeros(()), full.new_ones(())
+    if not whole.all() and int(whole.sum()) >= min(ALIKE, len(whole) / 2):
+        theirs = calibration.reference[evenly(whole.nonzero()[:, 0], COMPARED)]
+        scale = (full.std(correction=0) + 1e-12) / (theirs.std(correction=0) + 1e-12)
+        middle, width = full.mean() - scale * theirs.mean(), scale
+    return {"reference": theirs, "middle": middle, "width": width}
+
+
+class Pipeline(nn.Module):
+    """What the graph does, as a module: it also serves to check the graph."""
+
+    method: Any
+    offset: Tensor
+    scale: Tensor
+    reference: Tensor
+    middle: Tensor
+    width: Tensor
+    levels: Tensor
+    radius: Tensor
+    words: Tensor
+    """Features of categories and booleans: the interval of a word is the word itself."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        calibration = model.calibration
+        if calibration is None:
+            raise ConfigError("only a calibrated model can be exported")
+        if model.config.method.options.predictive != "moments":
+            raise ConfigError(
+                "only models that predict by moments can be exported: method online or posthoc, predictive='moments'"
+            )
+        self.dtype = torch.float64 if model.space.kind == "table" else torch.float32
+        calibration = from_file({name: value.to(self.dtype) for name, value in to_file(calibration).items()})
+        self.model, self.method = model, copy.deepcopy(model.method).cpu()
+        self.method.to(self.dtype if in_64_bits(model.method) else torch.float32)
+        self.method.posterior.diagonal()  # what it looks up once is looked up before the graph is recorded
+        self.spread, self.surprise = calibration.spread, calibration.surprise
+        numbers = {
+            "offset": model.space.offset,
+            "scale": model.space.scale,
+            **compared(calibration),
+            "levels": calibration.radius.levels,
+            "radius": calibration.radius.table,
+        }
+        for name, value in numbers.items():
+            self.register_buffer(name, torch.as_tensor(np.asarray(value), dtype=self.dtype))
+        columns = model.space.columns if model.space.kind == "table" else None
+        self.codes = Codes(columns) if columns and any(column.kind != "number" for column in columns) else None
+        words = [kind in ("bernoulli", "categorical") for kind, a, b in model.space.parts for _ in range(a, b)]
+        self.register_buffer("words", torch.tensor(words).reshape(model.space.model_shape))
+
+    def forward(self, x: Tensor, rate: Tensor, level: Tensor) -> tuple[Tensor, ...]:
+        """(n, *shape), (), () -> `OUTPUTS`."""
+        scaled = (self._arranged(x.to(self.dtype)) - self.offset) / self.scale
+        scaled = scaled.clamp(-FARTHEST, FARTHEST).float().to(self.dtype)  # what the model gets: 32 bits
+        given = scaled.to(next(self.method.parameters()).dtype)
+        found = to_prediction(self.method.likelihood, given, moments(self.method, given), delta=True)
+        found = replace(
+            found, **{name: getattr(found, name).to(self.dtype) for name in ("z_mean", "z_var", "x_mean", "x_var")}
+        )
+        deviation = self.spread.deviation(found, scaled)
+        reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)))
+        surprise = self.surprise(found, scaled)
+        least = surprise - TIE * surprise.abs().clamp_min(1)
+        p = (1 + (self.reference[None] >= least[:, None]).sum(1)) / (len(self.reference) + 1.0)
+        empty = scaled.isnan().flatten(1).all(1)
+        surprise = self.middle + self.width * surprise
+        surprise, p = (torch.where(empty, torch.nan, value) for value in (surprise, p))
+        low, high = found.x_mean - reach, found.x_mean + reach
+        mean, low, high = (v * self.scale + self.offset for v in (found.x_mean, low, high))
+        back = [self._given(mean), self._given(low, whole=False), self._given(high, whole=False)]
+        deviation = deviation * self.scale
+        deviation = self._given(deviation) if self.codes is None else self.codes.deviation(deviation)
+        outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), -surprise, p]
+        return (*(value.float() for value in outputs), p <= rate)
+
+    def _radius(self, level: Tensor) -> Tensor:
+        """The radius of intervals at `level`, between those that are kept."""
+        above = (self.levels < level).sum().clamp(1, len(self.levels) - 1)
+        low, high = self.levels[above - 1], self.levels[above]
+        part = ((level - low) / (high - low)).clamp(0, 1)
+        return (1 - part) * self.radius[above - 1] + part * self.radius[above]
+
+    def _arranged(self, x: Tensor) -> Tensor:
+        if self.codes is not None:
+            return self.codes.expand(x)
+        layout = self.model.space.layout
+        return x[:, None] if layout == "gray" else x.movedim(-1, 1) if layout == "last" else x
+
+    def _given(self, x: Tensor, *, whole: bool = True) -> Tensor:
+        if self.codes is not None:
+            return self.codes.gather(x, whole=whole)
+        layout = self.model.space.layout
+        return x[:, 0] if layout == "gray" else x.movedim(1, -1) if layout == "last" else x
+
+
+def in_64_bits(method: nn.Module) -> bool:
+    """Whether onnxruntime has the layers of a network in 64 bits."""
+    return all(isinstance(layer, IN_64_BITS) for layer in method.modules() if not [*layer.children()])
+
+
+def can_export() -> bool:
+    """Whether this release of torch exports."""
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= TORCH
+
+
+def export(model: Model, path: str | Path) -> None:
+    """Write `model` as an ONNX graph to `path`.
+
+    Args:
+        model: a calibrated one whose predictive is `moments`.
+        path: a file that ends in .onnx.
+    """
+    try:
+        import onnx
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("export needs onnx and onnxscript: pip install 'lapae[export]'") from error
+    if not can_export():
+        raise ConfigError(f"export needs torch {TORCH[0]}.{TORCH[1]} or later, this is {torch.__version__}")
+    place = Path(path)
+    if place.suffix != ".onnx":
+        raise ConfigError(f"{place}: expected a file that ends in .onnx")
+    pipeline = Pipeline(model).eval()
+    x = torch.zeros(3, *model.space.shape, dtype=torch.float32)
+    names = ["x", "rate", "level"]
+    given = (x, torch.tensor(0.05), torch.tensor(0.9))
+    with torch.no_grad(), np.errstate(over="ignore"):  # constants of 64 bits that are infinite in 32
+        program = torch.onnx.export(
+            pipeline,
+            given,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=names,
+            output_names=list(OUTPUTS),
+            dynamic_shapes=({0: torch.export.Dim("n")}, {}, {}),
+            optimize=False,  # the runtime does so when it reads the graph, faster
+            verbose=False,
+        )
+    assert program is not None
+    about = {
+        "format": "lapae export 1",
+        "version": __version__,
+        "kind": model.space.kind,
+        "shape": list(model.space.shape),
+        "columns": list(model.space.names or ()),
+    }
+    if pipeline.codes is not None:
+        about["kinds"] = [column.kind for column in model.space.numbered]
+        about["categories"] = {c.name: list(c.categories) for c in model.space.numbered if c.categories}
+    with whole(place) as temporary:
+        graph = program.model_proto
+        graph.metadata_props.add(key="lapae", value=json.dumps(about))
+        onnx.checker.check_model(graph)
+        temporary.write_bytes(graph.SerializeToString())

@@ -1,0 +1,1 @@
+"""New samples from the density of latent codes."""

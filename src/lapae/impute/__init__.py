@@ -1,0 +1,1 @@
+"""Missing values: best guesses, completions and prediction intervals."""

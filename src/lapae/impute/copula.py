@@ -1,0 +1,147 @@
+"""A Gaussian copula of a table with holes: how its columns depend on each other, whatever their scales and tails.
+
+Each value is replaced by the normal score of its rank in its column. A Gaussian is fitted to the scores by expectation
+maximisation, which takes holes as they are; it says what a missing score is expected to be, given those of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapae.score.marginals import Marginals
+
+ROUNDS = 30
+SHRINK, ENOUGH = 0.02, 20
+"""Share of its variance that is added to each score, as few rows say little about many correlations; with more rows per
+feature than `ENOUGH` the share falls in proportion."""
+WORK = 4e8
+"""Multiply-adds of a round, about: of wide tables some rows serve for all."""
+CHUNK = 256
+WIDEST, GRID = 4.0, 4000
+"""Scores beyond which there are no values, and places between at which values are looked up."""
+
+
+@dataclass(frozen=True)
+class Copula:
+    """Of D features."""
+
+    marginals: Marginals
+    center: Tensor
+    """(D,): mean of the scores."""
+    covariance: Tensor
+    """(D, D): of the scores."""
+    n_rows: int
+    """Rows that they were fitted to."""
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Copula:
+        """Of a table (n, D); NaN is missing."""
+        marginals = Marginals.of(rows)
+        z = marginals.normal(rows)
+        most = max(200, int(WORK / z.shape[1] ** 3))
+        z = z[torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:most]]
+        known = ~z.isnan()
+        seen = z.nan_to_num()
+        center = seen.sum(0) / known.sum(0).clamp_min(1)
+        variance = (torch.where(known, z - center, 0.0).square().sum(0) / known.sum(0).clamp_min(1)).clamp_min(1e-3)
+        found = cls(marginals, center, torch.diag(variance), len(z))
+        for _ in range(ROUNDS if not known.all() else 1):
+            found = found._round(z)
+        return found
+
+    def _round(self, z: Tensor) -> Copula:
+        """One round of expectation maximisation on scores (n, D)."""
+        filled, extra = torch.empty_like(z), torch.zeros_like(self.covariance)
+        for part, hidden, gain in self._gains(z):
+            filled[part] = self._expected(z[part], hidden, gain)
+            gone = hidden.to(z.dtype)
+            extra += torch.einsum("bi,bij,bj->ij", gone, self._left(hidden, gain), gone)
+        center = filled.mean(0)
+        gap = filled - center
+        covariance = (gap.T @ gap + extra) / len(z)
+        share = SHRINK * min(1.0, ENOUGH * z.shape[1] / len(z))
+        covariance = covariance + torch.diag(share * covariance.diagonal() + 1e-3)
+        return Copula(self.marginals, center, covariance, len(z))
+
+    def _gains(self, z: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """A part of the rows, what is missing in it (B, D) and its gains (B, D, D): what is missing is expected to be
+        at the centre plus gap @ gain, with gaps of 0 where missing."""
+        eye = torch.eye(z.shape[1], dtype=z.dtype)
+        for start in range(0, len(z), CHUNK):
+            part = slice(start, start + CHUNK)
+            hidden = z[part].isnan()
+            both = hidden[:, :, None] | hidden[:, None]
+            root = torch.linalg.cholesky(torch.where(both, eye, self.covariance))
+            onto = torch.where(hidden[:, :, None], 0.0, self.covariance)
+            yield part, hidden, torch.cholesky_solve(onto, root)
+
+    def _expected(self, z: Tensor, hidden: Tensor, gain: Tensor) -> Tensor:
+        """Scores (B, D) of a part with what is expected in place of missing ones."""
+        gap = torch.where(hidden, 0.0, z - self.center)
+        return torch.where(hidden, self.center + (gap[:, None] @ gain)[:, 0], z)
+
+    def _left(self, hidden: Tensor, gain: Tensor) -> Tensor:
+        """Covariance (B, D, D) that is left where the others of a row are known."""
+        return self.covariance - torch.where(hidden[:, None], 0.0, self.covariance) @ gain
+
+    def fill(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        """Scores (n, D) with draws in place of missing ones, given the others of their rows."""
+        out = z.clone()
+        lacking = z.isnan().any(1).nonzero()[:, 0]
+        some = z[lacking]
+        for part, hidden, gain in self._gains(some):
+            root, scale = self._roots(hidden, gain)
+            normal = torch.randn(*hidden.shape, 1, generator=generator, dtype=z.dtype)
+            noise = (root @ normal)[..., 0] / scale
+            out[lacking[part]] = self._expected(some[part], hidden, gain) + torch.where(hidden, noise, 0.0)
+        return out
+
+    def gains(self, z: Tensor) -> Tensor:
+        """(n, D, D): what is missing of the scores z (n, D) is expected to be at the centre plus gap @ gain."""
+        return torch.cat([gain for _, _, gain in self._gains(z)])
+
+    def values(self, j: int, scores: Tensor) -> Tensor:
+        """Values of feature j with these scores, between those of the table; the least and the largest beyond them."""
+        place = ((scores + WIDEST) * (GRID / (2 * WIDEST))).clamp(0, GRID - 1)
+        low = place.long()
+        at = self._grid[j]
+        return at[low] + (place - low) * (at[low + 1] - at[low])
+
+    @cached_property
+    def _grid(self) -> Tensor:
+        """(D, `GRID` + 1): values at scores from -`WIDEST` to `WIDEST`."""
+        ranks = self.marginals.ranks
+        scores, wanted = self.marginals.normal(ranks.T).T.numpy(), np.linspace(-WIDEST, WIDEST, GRID + 1)
+        rows = [np.interp(wanted, *_means(theirs, x)) for theirs, x in zip(scores, ranks.numpy(), strict=True)]
+        return torch.from_numpy(np.stack(rows)).to(ranks.dtype)
+
+    def noise(self, z: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        """n standard normal numbers (n, N, D) for each score of z (N, D), those of a row correlated as its missing
+        scores are, given the others."""
+        out = z.new_empty(n, *z.shape)
+        for part, hidden, gain in self._gains(z):
+            normal = torch.randn(len(hidden), z.shape[1], n, generator=generator, dtype=z.dtype)
+            out[:, part] = (self._roots(hidden, gain)[0] @ normal).permute(2, 0, 1)
+        return out
+
+    def _roots(self, hidden: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+        """Cholesky factors (B, D, D) of the correlations of missing scores, given the others of a row, and what makes
+        correlations of their covariances (B, D); those of others are 1."""
+        eye = torch.eye(hidden.shape[1], dtype=gain.dtype)
+        left = torch.where(hidden[:, :, None] & hidden[:, None], self._left(hidden, gain), eye)
+        scale = left.diagonal(dim1=1, dim2=2).clamp_min(1e-9).rsqrt()
+        return torch.linalg.cholesky(scale[:, :, None] * left * scale[:, None] + 1e-6 * eye), scale
+
+
+def _means(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct scores (k,), increasing, and the values (k,) that have them."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return np.zeros(1), np.zeros(1)
+    return np.unique(scores[known]), np.unique(values[known])

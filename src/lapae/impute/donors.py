@@ -1,0 +1,295 @@
+"""Missing values of a table from donors: rows where the value is known, weighed by how alike they are.
+
+The distribution of missing value j of row i is that of the donors' values, row r with weight
+
+    w_r ∝ exp(-d_j(i, r)),   d_j = Σ_c a_jc (z_ic - z_rc)² + b_j (l_ij - l_rj)² + g_j (m_ij - m_rj)²
+
+with z the normal scores of the columns c that row i has, l what the copula expects of the score from these columns,
+and m what the network expects of the value, as though it were missing. Both l are of the columns that row i has: were
+that of the donor of all its columns, donors with the same l would scatter less than the missing value does. A column c
+counts a_jc where the donor has its value, and another number where it is drawn from the copula. A continuous value is
+given with what is expected of the two rows allowed for, as the score
+
+    z_rj + s_j (l_ij - l_rj),   0 <= s_j <= 1,
+
+for donors are never quite alike, and what they differ by would widen the distribution; others are given as they are: a
+category is filled with a category and a count with a count. The numbers a, b, g and s are learned: values of training
+rows are hidden, and the log-density of what they are among the others' is maximised. So each column gets the neighbours
+that suit it, and the median, the spread and draws are those of one distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lapae.impute.copula import Copula
+from lapae.impute.weighted import between, in_order, weighted_median
+from lapae.methods.adam import Adam
+
+Guess = Callable[[Tensor], Tensor]
+"""Rows (n, D), NaN where missing -> what the network expects of all of their values."""
+
+MOST_FEATURES = 128
+"""Of wider tables there are as many numbers to learn as values: the network's guess serves."""
+MOST_ROWS = 4000
+STEPS = 200
+RATE = 0.05
+QUERIES, CANDIDATES = 1024, 512
+"""Values whose donors are looked for in a step, about, and candidates for them."""
+MASKS = 6
+"""Ways to hide values that training has at hand."""
+PARTS = 5
+"""Parts of the columns that are hidden one after the other to know what the network expects of donors' values."""
+PENALTY = 1e-3
+CHUNK = 256
+DISTINCT, SPIKE = 0.5, 0.05
+"""Share of a column's values that differ, from which it is continuous, and that of one value above which it is not: its
+draws may lie between the donors' values."""
+
+
+@dataclass(frozen=True)
+class Donors:
+    """R rows of D features, and how alike two rows are."""
+
+    copula: Copula
+    rows: Tensor
+    """(R, D): NaN where missing."""
+    scores: Tensor
+    """(R, D): their normal scores, filled in."""
+    network: Tensor
+    """(R, D): what the network expects of each value as though it were missing."""
+    groups: Tensor
+    """(D,): the column of each feature; those of a category are one column."""
+    metric: Tensor
+    """(D, 2 D): a, where both rows have the value, and where they do not."""
+    own: Tensor
+    """(D, 2): b and g."""
+    shift: Tensor
+    """(D,): s; 0 if the donors' values are given as they are."""
+
+    def with_more(self, rows: Tensor, guess: Guess) -> Donors:
+        """The same with other donors too."""
+        rows = torch.cat([self.rows, rows])[:MOST_ROWS]
+        return replace(self, rows=rows, **_known(self.copula, rows, guess, self.groups))
+
+    def find(self, x: Tensor) -> Tensor:
+        """(n,): the donor that is equal to each of the rows x (n, D), -1 where none is; of several the first."""
+        known = {row: i for i, row in reversed(list(enumerate(_as_bytes(self.rows))))}
+        return torch.tensor([known.get(row, -1) for row in _as_bytes(x)])
+
+    def _weights(
+        self, x: Tensor, guess: Tensor, own: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+        """For each part of the rows and each column that some of them lack: the rows' indices (q,), the features (f,),
+        the donors' indices (r,), their weights (q, r), and what they give: (q, r) of a feature whose donors' values are
+        moved, (r, f) else. `own` (n,) are donors that give nothing to these rows."""
+        present = ~self.rows.isnan()
+        for rows in torch.arange(len(x)).split(CHUNK):
+            missing = x[rows].isnan()
+            z = self.copula.marginals.normal(x[rows])
+            gains = self.copula.gains(z)
+            z, seen = z.nan_to_num(), (~missing).to(z.dtype)
+            queries = torch.cat([seen * z.square(), seen * z, seen], 1)
+            gap = seen * (z - self.copula.center)
+            for group in self.groups.unique():
+                features = (self.groups == group).nonzero()[:, 0]
+                q = missing[:, features[0]].nonzero()[:, 0]
+                donors = present[:, features[0]].nonzero()[:, 0]
+                if not len(q) or not len(donors):
+                    continue
+                both, other = self.metric[features].mean(0).chunk(2)
+                theirs = self.scores[donors]
+                far = queries[q] @ _keys(theirs, torch.where(present[donors], both, other)).T
+                linear, network = self.own[features].mean(0)
+                for j in features.tolist():
+                    gain = gains[q, :, j]
+                    expected = gain @ (theirs - self.copula.center).T
+                    apart = (gap[q] * gain).sum(1)[:, None] - expected
+                    differ = guess[rows[q], j, None] - self.network[donors, j]
+                    far = far + (linear * apart.square() + network * differ.square()) / len(features)
+                if own is not None and len(donors) > 1:
+                    far = far.masked_fill(own[rows[q]][:, None] == donors, torch.inf)
+                values = self.rows[donors][:, features]
+                if self.shift[features[0]] > 0:
+                    j = int(features[0])
+                    wider = self._wider(seen[q].sum(1))[:, None] * (theirs[:, j] - self.copula.center[j] - expected)
+                    values = self.copula.values(j, theirs[:, j] + self.shift[j] * apart + wider)
+                yield rows[q], features, donors, torch.softmax(-far, 1), values
+
+    def _wider(self, n_seen: Tensor) -> Tensor:
+        """What a residual from the copula falls short of that of a new row by, as a share, if so many values (q,) are
+        seen: as in a regression on as many numbers, fitted to the rows of the copula."""
+        share = (n_seen / self.copula.n_rows).clamp_max(0.5)
+        return ((1 + share) / (1 - share)).sqrt() - 1
+
+    def complete(self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Median and variance of the missing values of x (n, D), as `guess` where there is no donor.
+
+        Args:
+            x: NaN where missing.
+            guess: what the network expects of all values.
+            words: (D,) features of categories and booleans, whose expectation takes the place of the median.
+            own: (n,) donors that give nothing to these rows, as they are the rows themselves; -1 is none.
+        """
+        middle, variance = guess.clone(), torch.zeros_like(guess)
+        for part, features, _, weight, given in self._weights(x, guess, own):
+            for j, values in zip(features.tolist(), self._each(features, given), strict=True):
+                mean = (weight * values).sum(1)
+                variance[part, j] = (weight * (values - mean[:, None]).square()).sum(1)
+                middle[part, j] = mean if words[j] else weighted_median(values, weight)
+        return middle, variance
+
+    def places(self, x: Tensor, guess: Tensor, truth: Tensor) -> Tensor:
+        """Where the true values of x's missing ones lie in their distributions: shares (n, D) of weight below, half of
+        that at the value itself counted in; NaN where nothing is asked."""
+        out = torch.full_like(x, torch.nan)
+        for part, features, _, weight, given in self._weights(x, guess):
+            for j, values in zip(features.tolist(), self._each(features, given), strict=True):
+                ours = truth[part, j, None]
+                share = (weight * (values < ours)).sum(1) + 0.5 * (weight * (values == ours)).sum(1)
+                out[part, j] = torch.where(ours[:, 0].isnan(), torch.nan, share)
+        return out
+
+    def _each(self, features: Tensor, given: Tensor) -> list[Tensor]:
+        """The donors' values of each feature: (q, r) if they are moved, (1, r) else."""
+        return [given] if self.shift[features[0]] > 0 else [values[None] for values in given.T]
+
+    def draw(self, x: Tensor, guess: Tensor, chance: Tensor) -> Tensor:
+        """Completions (n, N, D) of x (N, D): the values up to which the distributions have the weight `chance`, of
+        the shape of the result; a category is one column, and takes the first of its chances."""
+        out = torch.where(x.isnan(), guess, x).expand(len(chance), *x.shape).clone()
+        for part, features, donors, weight, given in self._weights(x, guess):
+            moved = bool(self.shift[features[0]] > 0)
+            if moved:
+                ordered, total = in_order(given, weight)
+            else:
+                order = given.argmax(1).argsort() if len(features) > 1 else given[:, 0].argsort()
+                ordered, total = given[order], weight[:, order].cumsum(1)
+            wanted = chance[:, part, features[0]].T.contiguous() * total[:, -1:]
+            chosen = torch.searchsorted(total, wanted).clamp_max(len(donors) - 1)
+            picked = between(ordered, total, chosen, wanted)[..., None] if moved else ordered[chosen]
+            out[:, part[:, None], features] = picked.transpose(0, 1)
+        return out
+
+
+def _as_bytes(rows: Tensor) -> list[bytes]:
+    """Rows (n, D) as keys, NaN equal to NaN."""
+    return [row.tobytes() for row in (torch.where(rows.isnan(), torch.nan, rows) + 0.0).float().cpu().numpy()]
+
+
+def _keys(z: Tensor, metric: Tensor) -> Tensor:
+    """What queries (q, 3 D) are multiplied with for the distance of donors z (r, D): (r, 3 D)."""
+    return torch.cat([metric, -2 * metric * z, metric * z.square()], 1)
+
+
+def _known(copula: Copula, rows: Tensor, guess: Guess, groups: Tensor) -> dict[str, Tensor]:
+    """Scores of rows, with draws in place of missing ones, and what the network expects of each value."""
+    scores = copula.fill(copula.marginals.normal(rows), torch.Generator().manual_seed(0))
+    network = guess(rows).clone()
+    columns = groups.unique()
+    columns = columns[torch.randperm(len(columns), generator=torch.Generator().manual_seed(0))]
+    for part in columns.chunk(min(PARTS, len(columns))):
+        which = torch.isin(groups, part)
+        network[:, which] = guess(torch.where(which, torch.nan, rows))[:, which]
+    return {"scores": scores, "network": network}
+
+
+def fit_donors(rows: Tensor, guess: Guess, groups: Sequence[int]) -> Donors:
+    """Learn which rows are alike.
+
+    Args:
+        rows: training data (n, D) in the model's space; NaN is missing.
+        guess: what the network expects.
+        groups: the column of each feature.
+    """
+    rows = rows[:MOST_ROWS]
+    columns = torch.as_tensor(groups)
+    copula = Copula.of(rows)
+    known = _known(copula, rows, guess, columns)
+    d = rows.shape[1]
+    smooth = torch.tensor([_continuous(column[~column.isnan()]) for column in rows.T])
+    start = torch.full((d, 2 * d), math.log(3 / d)), torch.tensor([[-1.0, 0.0]]).repeat(d, 1), torch.full((d,), 2.0)
+    metric, own, shift = _learn(copula, rows, known, guess, columns, start, smooth, torch.Generator().manual_seed(0))
+    alone = (columns[:, None] != columns).to(rows.dtype).repeat(1, 2)
+    return Donors(
+        copula,
+        rows,
+        **known,
+        groups=columns,
+        metric=metric.to(rows.dtype).exp() * alone,
+        own=own.to(rows.dtype).exp(),
+        shift=shift.to(rows.dtype).sigmoid() * smooth,
+    )
+
+
+def _continuous(values: Tensor) -> bool:
+    """Whether the values (n,) of a column are many, and none of them is frequent."""
+    count = values.unique(return_counts=True)[1]
+    return len(count) > max(1, DISTINCT * len(values)) and int(count.max()) <= max(2, SPIKE * len(values))
+
+
+def _hide(rows: Tensor, columns: Tensor, generator: torch.Generator) -> Tensor:
+    """Further holes, (n, D): whole columns of features, of some rows few and of others many."""
+    present = ~rows.isnan()
+    most = max(0.3, 1.5 * float((~present).double().mean()))
+    rate = 0.05 + (most - 0.05) * torch.rand(len(rows), 1, generator=generator)
+    chosen = torch.rand(len(rows), int(columns.max()) + 1, generator=generator) < rate
+    return chosen[:, columns] & present
+
+
+def _learn(
+    copula: Copula,
+    rows: Tensor,
+    known: dict[str, Tensor],
+    guess: Guess,
+    columns: Tensor,
+    start: tuple[Tensor, Tensor, Tensor],
+    smooth: Tensor,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logs of the metric (D, 2 D) and of b and g (D, 2), and the logit of the shift (D,)."""
+    n, d = rows.shape
+    truth = copula.marginals.normal(rows).float().nan_to_num()
+    present = (~rows.isnan()).float()
+    scores, network = (known[name].float() for name in ("scores", "network"))
+    center = copula.center.float()
+    views = []
+    for _ in range(MASKS):
+        hidden = _hide(rows, columns, generator)
+        seen = torch.where(hidden, torch.nan, rows)
+        views.append((hidden, copula.marginals.normal(seen), guess(seen).float()))
+    log_metric, log_own, logit = (part.float().requires_grad_() for part in start)
+    log_width = torch.full((d,), math.log(0.3), requires_grad=True)
+    adam = Adam([{"params": [log_metric, log_own, logit, log_width], "lr": RATE}])
+    alone = (columns[:, None] != columns).float().repeat(1, 2)
+    n_queries = min(64, max(16, QUERIES // d))
+    for step in range(STEPS):
+        adam.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
+        hidden, z, net = views[step % MASKS]
+        q = torch.randperm(n, generator=generator)[:n_queries]
+        r = torch.randperm(n, generator=generator)[:CANDIDATES]
+        gain, seen = copula.gains(z[q]).float(), (~z[q].isnan()).float()
+        ours = z[q].float().nan_to_num()
+        square = seen[:, None] * (ours[:, None] - scores[r]).square()
+        far = torch.cat([square * present[r], square * (1 - present[r])], 2) @ (log_metric.exp() * alone).T
+        apart = ((seen * (ours - center))[:, None] - (scores[r] - center)) @ gain
+        b, g = log_own.exp().unbind(1)
+        far = far + b * apart.square() + g * (net[q][:, None] - network[r]).square()
+        out = (present[r] == 0) | (q[:, None] == r)[..., None]
+        weight = torch.log_softmax((-far).masked_fill(out, -1e9), 1)
+        width = log_width.exp() + 0.02
+        moved = scores[r] + logit.sigmoid() * smooth * apart
+        near = -0.5 * ((truth[q][:, None] - moved) / width).square() - width.log()
+        density = torch.logsumexp(weight + near, 1)
+        counted = hidden[q]
+        loss = -torch.where(counted, density, 0.0).sum() / counted.sum().clamp_min(1)
+        loss = loss + PENALTY * (log_metric - log_metric.mean(1, keepdim=True)).square().sum() / d
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return log_metric.detach(), log_own.detach(), logit.detach()

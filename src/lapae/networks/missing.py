@@ -1,0 +1,99 @@
+"""Missing values (NaN) in training and prediction.
+
+A missing value enters the network as zero, which is the mean of a standardised feature, and is left out of the
+likelihood and of the curvature: the model is that of the observed values alone. One layer at the head of the encoder
+does the first, the form of a likelihood for missing values (`Likelihood.for_missing`) the second.
+
+The layer of a masked autoencoder also tells the network what is missing, by a second input, and hides values in
+training: the network learns to say what they are from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lapae.curvature import Elementwise, Rule, register
+from lapae.networks import Autoencoder
+from lapae.networks.adapt import with_layer
+
+LAYER = "missing"
+
+
+class FillMissing(nn.Module):
+    """Zero in place of NaN."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x.isnan(), torch.zeros((), dtype=x.dtype, device=x.device), x)
+
+
+def uniform(like: Tensor) -> Tensor:
+    """Numbers from 0 to 1 from torch's global generator."""
+    return torch.rand(like.shape, dtype=like.dtype, device=like.device)
+
+
+class Observe(nn.Module):
+    """Zero in place of NaN, and beside it what is missing: the head of a masked autoencoder of tables.
+
+    In training it hides values, so that the network learns to say what they are from the others: a datum in two keeps
+    all of its values, the others lose each with a probability of their own, from 0 to `hide`.
+    """
+
+    def __init__(self, hide: float = 0.0) -> None:
+        super().__init__()
+        self.hide = hide
+        self.uniform: Callable[[Tensor], Tensor] = uniform
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, D) -> (B, 2 D)."""
+        missing = x.isnan()
+        if self.training and self.hide > 0:
+            rate = self.hide * self.uniform(x[:, :1])
+            rate = rate * (self.uniform(x[:, :1]) < 0.5)
+            missing = missing | (self.uniform(x) < rate)
+        return torch.cat([torch.where(missing, 0.0, x), missing.to(x.dtype)], 1)
+
+    def extra_repr(self) -> str:
+        return f"hide={self.hide:g}"
+
+
+@contextmanager
+def drawing(heads: Sequence[Observe], uniform: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Draw by `uniform`, from x (B, F) to numbers of its shape, which values these layers hide."""
+    before = [head.uniform for head in heads]
+    for head in heads:
+        head.uniform = uniform
+    try:
+        yield
+    finally:
+        for head, own in zip(heads, before, strict=True):
+            head.uniform = own
+
+
+register(Observe)(Rule)
+
+
+@register(FillMissing)
+class _Fill(Elementwise):
+    """1 where there is a value. The input is kept: it says what is observed."""
+
+    uses_y = False
+
+    def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
+        return (~x.isnan()).to(x.dtype)
+
+
+def filling(
+    network: Callable[[], Autoencoder], head: Callable[[], nn.Module] = FillMissing
+) -> Callable[[], Autoencoder]:
+    """Networks whose encoder takes missing values. Names of parameters stay as they are in a `Sequential`."""
+
+    def build() -> Autoencoder:
+        plain = network()
+        return Autoencoder(with_layer(plain.encoder, before=(LAYER, head())), plain.decoder)
+
+    return build

@@ -1,0 +1,73 @@
+"""The units of a network that was trained elsewhere, as two layers around it.
+
+The model's space is standardised; the network was trained on other numbers. A layer before the encoder leads from the
+model's space to these, and one after the decoder back: everything between a user's values and the calibration works as
+it does for any other network, and the network gets what it was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lapae.curvature import Elementwise, register
+from lapae.networks.adapt import Modules, with_layer
+
+
+class Units(nn.Module):
+    """x · scale + offset, or the inverse of it, in 64 bits: an offset may be large beside the values' deviation."""
+
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(self, offset: Any, scale: Any, *, inverse: bool = False) -> None:
+        """Offset and scale broadcast to a sample."""
+        super().__init__()
+        self.inverse = inverse
+        for name, value in (("offset", offset), ("scale", scale)):
+            self.register_buffer(name, torch.tensor(np.asarray(value, np.float64)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        exact = x.double()
+        exact = (exact - self.offset) / self.scale if self.inverse else exact * self.scale + self.offset
+        return exact.to(torch.promote_types(x.dtype, torch.float32))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Units:
+        """Move to another device; the numbers keep their 64 bits."""
+        exact = self.offset, self.scale
+        super()._apply(fn, recurse)
+        self.offset, self.scale = (value.to(self.offset.device) for value in exact)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"inverse={self.inverse}"
+
+
+@register(Units)
+class _Scale(Elementwise):
+    """The scale, or one over it."""
+
+    uses_x = uses_y = False
+
+    def derivative(self, layer: Any, x: Tensor, y: Tensor) -> Tensor:
+        scale = layer.scale.to(x.dtype)
+        return x.new_ones(x.shape) * (1 / scale if layer.inverse else scale)
+
+
+def in_units(network: Modules, offset: Any, scale: Any, *, logits: bool) -> Modules:
+    """Return the modules with the layers that lead to their own units and, unless they give `logits`, back.
+
+    Args:
+        network: encoder and decoder.
+        offset, scale: the network gets the model's values · scale + offset.
+        logits: whether the decoder gives logits, which have no unit.
+    """
+    if np.all(np.asarray(offset) == 0) and np.all(np.asarray(scale) == 1):
+        return network
+    encoder = with_layer(network[0], before=("units", Units(offset, scale)))
+    decoder = network[1] if logits else with_layer(network[1], after=("units", Units(offset, scale, inverse=True)))
+    return encoder, decoder

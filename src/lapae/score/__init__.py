@@ -1,0 +1,1 @@
+"""How unusual a sample is: from a Prediction to one anomaly score."""

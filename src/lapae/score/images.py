@@ -1,0 +1,175 @@
+"""What is unusual about an image, a series or an array, whose values are all of one kind.
+
+| part     | question                                                               | unusual if        |
+|----------|------------------------------------------------------------------------|-------------------|
+| error    | how badly is it reproduced, in units of the noise?                     | large             |
+| texture  | is what is left over fine grain, or structure the model does not know? | large or small    |
+| detail   | does it have the detail that data with its code have?                  | large or small    |
+| distance | is its code near those of training data?                               | large             |
+
+The first three are logarithms of energies, less their mean over the training data with the nearest codes. The detail of
+a series is the mean over its channels, each on its own: one sensor that is stuck has none.
+
+Each question is answered by a p-value, as if the parts of held-out data were normally distributed, and the surprise is
+the sum of -log p (Fisher's combination):
+
+    surprise = |t|² / 2 + tail(max(e, e')) + tail(d),    tail(t) = -log P(normal > t)
+
+with t texture and detail, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error in units of its
+deviation, e' that of the error given texture and detail, and d the distance in units of its deviation. Those of a large
+error or distance are one-sided.
+
+A small error is not unusual by itself: training data have one, as have simple images. A blank, faint or blurred image
+has a small error *and* no detail, and it is the missing detail that tells. An error that is large for an image of its
+detail is unusual even if other images have a larger one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lapae.predict.deviation import Spread, nearest, squared_distances
+from lapae.predict.prediction import Prediction
+from lapae.score.whitening import TINY
+
+PARTS = ("error", "texture", "detail", "distance")
+CLOSE = 5
+"""Training data with the nearest codes that the distance of a datum is measured to."""
+COPY = 1e-10
+"""Squared distance of codes that counts as none."""
+FLOOR = 1e-3
+"""Share of the median energy of training data that is added to energies: the log of nothing is far out but finite."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """What training data that are no table are like."""
+
+    codes: Tensor
+    """(R, K): their codes, in units of their deviation."""
+    floor: Tensor
+    """(3,): what is added to the energies of error, differences of residuals and residuals."""
+    channel_floor: Tensor
+    """(G,): what is added to the detail of a channel of a series; of all else there is one."""
+    usual: Tensor
+    """(G,): mean of the logarithm of that detail."""
+    levels: Tensor
+    """(R, 3): their parts."""
+
+    @classmethod
+    def of(cls, rows: Tensor, known: Prediction, spread: Spread) -> Field:
+        """Of training data (R, *features), NaN where missing, with their predictions."""
+        gap = (rows - known.x_mean).nan_to_num()
+        full = torch.where(rows.isnan(), known.x_mean, rows)
+        energies = [(gap / spread.noise).square().flatten(1).mean(1)]
+        energies += [value.flatten(1).sum(1) for value in (steps(gap), gap.square())]
+        floor = FLOOR * torch.stack([energy.median() for energy in energies]) + TINY
+        detail = by_channel(steps(full))
+        channel_floor = FLOOR * detail.median(0).values + TINY
+        usual = (detail + channel_floor).log().mean(0)
+        codes = known.z_mean.flatten(1) / spread.width
+        blank = cls(codes, floor, channel_floor, usual, floor)
+        return cls(codes, floor, channel_floor, usual, blank.energies(gap, full, spread)[0])
+
+    def parts(self, found: Prediction, x: Tensor, spread: Spread, n: int) -> tuple[Tensor, Tensor]:
+        """The first n parts (B, n) of data x (B, *features), NaN where missing, and the shares (B, n, D) of values."""
+        full = torch.where(x.isnan(), found.x_mean, x)
+        values, shares = self.energies(full - found.x_mean, full, spread)
+        square, near = nearest(squared_distances(found.z_mean.flatten(1) / spread.width, self.codes))
+        values = values - self.levels[near].mean(1)
+        if n < len(PARTS):
+            return values, shares
+        copies = square[:, :CLOSE].isinf()  # where there are too few others
+        distance = torch.where(copies, COPY, square[:, :CLOSE]).log().mean(1)
+        return torch.cat([values, distance[:, None]], 1), shares[:, [0, 1, 2, 0]]
+
+    def energies(self, gap: Tensor, x: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
+        """Error, texture, detail (B, 3) of data x with residuals `gap` (B, *features), and their shares (B, 3, D)."""
+        error = (gap / spread.noise).square().flatten(1)
+        rough, fine = steps(gap).flatten(1), steps(x)
+        size = gap.square().flatten(1).sum(1)
+        detail = (by_channel(fine) + self.channel_floor).log()
+        values = [
+            (error.mean(1) + self.floor[0]).log(),
+            (rough.sum(1) + self.floor[1]).log() - (size + self.floor[2]).log(),
+            detail.mean(1),
+        ]
+        return torch.stack(values, 1), torch.stack([shared(error), shared(rough), self._detailed(fine, detail)], 1)
+
+    def _detailed(self, fine: Tensor, detail: Tensor) -> Tensor:
+        """Shares (B, D) of values in the detail: of a series, of channels as far as theirs (B, G) is from the usual."""
+        if detail.shape[1] == 1:
+            return shared(fine.flatten(1))
+        within = (fine + TINY) / (fine + TINY).sum(1, keepdim=True)
+        return (within * shared((detail - self.usual).square())[:, None]).flatten(1)
+
+
+def standardising(values: Tensor) -> Tensor:
+    """Matrix (7, 4) that takes parts of held-out data (n, 4), less their mean, to unit variance.
+
+    Rows: texture, detail given the texture, error given both; then each part by itself.
+    """
+    gap = values - values.mean(0)
+    covariance = gap.T @ gap / max(len(gap) - 1, 1)
+    scale = covariance.diagonal().clamp_min(1e-8)
+    order = [1, 2, 0]
+    inner = covariance[order][:, order] + torch.diag(1e-4 * scale[order])
+    given = values.new_zeros(len(order), len(PARTS))
+    given[:, order] = torch.linalg.inv(torch.linalg.cholesky(inner))
+    return torch.cat([given, torch.diag(scale.rsqrt())])
+
+
+def contributions(gap: Tensor, whiten: Tensor) -> Tensor:
+    """What each part adds to the surprise, (B, P), at least 0.
+
+    Args:
+        gap: parts (B, P) less their mean.
+        whiten: made by `standardising`. Models that were saved before there was one have a triangular (P, P) in its
+            place: their surprise was |whiten gap|², and the square of an excess of error once more.
+    """
+    t = gap @ whiten.T
+    if len(whiten) == gap.shape[1]:
+        weight = pulls(gap, whiten)
+        return torch.cat([weight[:, :1] + t[:, :1].clamp_min(0).square(), weight[:, 1:]], 1)
+    error, distance = tail(t[:, 2:4].amax(1, keepdim=True)), tail(t[:, 6:])
+    return torch.cat([error, pulls(gap[:, 1:3], whiten[:2, 1:3]) / 2, distance], 1)
+
+
+def pulls(gap: Tensor, whiten: Tensor) -> Tensor:
+    """|whiten gap|² shared out among parts (B, P) as each of them pulls: (B, P), at least 0."""
+    t = gap @ whiten.T
+    weight = (gap * (t @ whiten)).clamp_min(0)
+    return weight * (t.square().sum(1) / weight.sum(1).clamp_min(TINY))[:, None]
+
+
+def tail(t: Tensor) -> Tensor:
+    """-log P(normal > t), within 0.06, by operations that every runtime has (Pollak's bound, 1956)."""
+    size = t.abs()
+    log = math.log(2 / math.sqrt(2 * math.pi)) - size.square() / 2 - (size + (size.square() + 8 / math.pi).sqrt()).log()
+    return torch.where(t > 0, -log, -torch.log1p(-log.exp()))
+
+
+def by_channel(x: Tensor) -> Tensor:
+    """Sums (B, G) of values (B, *features): of a series (B, T, C) over time, of all else over all."""
+    return x.sum(1) if x.ndim == 3 else x.flatten(1).sum(1, keepdim=True)
+
+
+def steps(x: Tensor) -> Tensor:
+    """Squared differences of neighbours along an image's axes, or time, half to each of the two: (B, *features)."""
+    axes = range(2, x.ndim) if x.ndim > 3 else range(1, 2)
+    total = torch.zeros_like(x)
+    for axis in axes:
+        half = 0.5 * x.diff(dim=axis).square()
+        edge = torch.zeros_like(x.narrow(axis, 0, 1))
+        total = total + torch.cat([half, edge], axis) + torch.cat([edge, half], axis)
+    return total
+
+
+def shared(x: Tensor) -> Tensor:
+    """Non-negative parts of x (B, D) as shares of their sum."""
+    x = x.clamp_min(0)
+    return (x + TINY) / (x + TINY).sum(1, keepdim=True)

@@ -1,0 +1,120 @@
+"""Distances to some of the training data, in several scales: to the nearest of all, and to the nearest of small groups.
+
+A group of a few data spans the whole distribution coarsely, so that a datum is far from most groups only if it is far
+from where most data are, however many outliers of its own kind there are among the training data; the nearest of all
+tell on what surface data lie. Both are needed: outliers may be in the training data, or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from lapae.networks.threads import one_thread
+
+BANK = 4000
+"""Training data to measure distances to, at most."""
+NEAREST = 5
+GROUP = 8
+GRAIN = 0.3
+"""Distances that are told apart, in units of the mean distance of rows to their neighbours: rounded values and copies
+lie at 0 from each other, which is no less ordinary than a little."""
+CHUNK = 512
+FEW_VALUES = 2**19
+"""Of a bank, up to which one thread measures: several would gain a third, and lose tenfold on a busy machine."""
+TINY = 1e-8
+
+
+@dataclass(frozen=True)
+class Near:
+    """What was found for B data."""
+
+    near: Tensor
+    """(B,): log of the mean distance to the nearest."""
+    groups: Tensor
+    """(B,): mean log distance to the nearest of each group."""
+    ratio: Tensor
+    """(B,): how much farther the nearest are than theirs are from them, as a log: the local outlier factor."""
+    gap: Tensor
+    """(B, D): mean squared difference to the nearest, feature by feature."""
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Training data (R, D) to look for neighbours in."""
+
+    rows: Tensor
+    own: Tensor
+    """(R,): `near` of each of them among the others."""
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Bank:
+        rows = rows[drawn(len(rows))]
+        empty = cls(rows, torch.zeros(len(rows), dtype=rows.dtype))
+        return cls(rows, empty.measure(rows).near)
+
+    def measure(self, x: Tensor, own: Tensor | None = None) -> Near:
+        """Of x (B, D). A row of the bank that is x itself is left out once: training data are compared with others.
+
+        `own` (B,) says which row of the bank was made from each of x, below 0 for none: it is left out as well, so that
+        held-out data are measured as new ones are.
+        """
+        if torch.compiler.is_exporting():  # a graph takes any number of data at once
+            return self._measure(x)
+        owners = [None] * -(-len(x) // CHUNK) if own is None else own.split(CHUNK)
+        with one_thread(when=self.rows.numel() <= FEW_VALUES):
+            parts = [self._measure(part, place) for part, place in zip(x.split(CHUNK), owners, strict=True)]
+        return Near(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Near)))
+
+    def _measure(self, x: Tensor, own: Tensor | None = None) -> Near:
+        """The nearest rows are in the groups whose least distance is least: few have to be sorted."""
+        rows, n = self.rows, len(self.rows)
+        n_groups = max(1, n // GROUP)
+        size = -(-n // n_groups)
+        # |x|² + |r|² - 2 x·r, rounded, so that neighbours at one distance are told apart in the same way in every batch
+        left = torch.cat([-2 * x, x.square().sum(1, keepdim=True), torch.ones_like(x[:, :1])], 1)
+        right = torch.cat([rows, torch.ones_like(rows[:, :1]), rows.square().sum(1, keepdim=True)], 1)
+        square = (left @ right.T).float().clamp_min(TINY)
+        if own is not None:
+            within = own >= 0
+            square[within, own[within]] = torch.inf
+        if n < n_groups * size:
+            square = torch.nn.functional.pad(square, (0, n_groups * size - n), value=torch.inf)
+        square = square.unflatten(1, (size, n_groups))  # row i is in group i modulo their number
+        least = square.amin(1)
+        k = min(NEAREST + 1, n)
+        groups = least.topk(min(k, n_groups), largest=False).indices
+        some = square.gather(2, groups[:, None].expand(-1, size, -1))
+        nearest, place = some.flatten(1).topk(k, largest=False)
+        member = place // some.shape[2]
+        index = member * n_groups + groups.gather(1, place % some.shape[2])
+        # a row that is x itself is left out
+        first, group = index[:, :1], index[:, :1] % n_groups
+        same = ((x - rows[first[:, 0]]).abs().amax(1, keepdim=True) <= 1e-6) & (n > 1)
+        if k > 1:
+            nearest = torch.where(same, nearest[:, 1:], nearest[:, :-1])
+            index = torch.where(same, index[:, 1:], index[:, :-1])
+        others = square.gather(2, group[:, None].expand(-1, size, -1))[:, :, 0]
+        others = others.masked_fill(torch.arange(size, device=x.device) == member[:, :1], torch.inf)
+        least = torch.where(same, least.scatter(1, group, others.amin(1, keepdim=True)), least)
+        away = nearest.to(x).sqrt().mean(1)
+        near = away.log()
+        bulk = 0.5 * torch.where(least.isinf(), TINY, least.to(x)).log().mean(1)
+        gap = (x[:, None] - rows[index]).square().mean(1)
+        grain = GRAIN * self.own.exp().mean()
+        return Near(near, bulk, (away + grain).log() - (self.own[index].exp() + grain).log().mean(1), gap)
+
+
+def drawn(n: int) -> Tensor:
+    """Which of n rows are in a bank, in its order."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:BANK]
+
+
+def places(n: int) -> Tensor:
+    """Where each of n rows is in a bank of them: (n,), -1 for those that are not in it."""
+    found = torch.full((n,), -1)
+    chosen = drawn(n)
+    found[chosen] = torch.arange(len(chosen))
+    return found

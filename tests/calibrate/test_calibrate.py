@@ -1,0 +1,188 @@
+"""Calibration around a model that is known: principal components of data whose noise is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from narrow import sure
+from scipy.stats import kstest, spearmanr
+
+from lapae.calibrate.calibration import calibrate
+from lapae.predict.deviation import log_scale
+from lapae.predict.prediction import Prediction
+
+FEATURES, CODE = 8, 2
+LOADINGS = torch.linalg.qr(torch.randn(FEATURES, CODE, generator=torch.Generator().manual_seed(0)).double())[0]
+
+
+def noise_of(z: np.ndarray) -> np.ndarray:
+    """Deviations (n, FEATURES) at codes: half of the features are noisier where the first number is large."""
+    g = np.exp(1.2 * z[:, :1])
+    return 0.1 * np.concatenate([np.tile(g, FEATURES // 2), np.ones((len(z), FEATURES // 2))], 1)
+
+
+def data(n: int, seed: int) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((n, CODE))
+    return torch.from_numpy(3 * z @ LOADINGS.numpy().T + noise_of(z) * rng.standard_normal((n, FEATURES)))
+
+
+def predict(x: torch.Tensor) -> Prediction:
+    """Least squares on what is observed: a network that was trained with hidden values."""
+    seen = (~x.isnan()).double()
+    basis = seen[:, :, None] * LOADINGS
+    gram = basis.mT @ basis + 1e-3 * torch.eye(CODE).double()
+    z = torch.linalg.solve(gram, basis.mT @ x.nan_to_num()[:, :, None])[:, :, 0]
+    x_mean = z @ LOADINGS.T
+    return Prediction(1, z_mean=z, z_var=torch.full_like(z, 1e-3), x_mean=x_mean, x_var=torch.full_like(x, 1e-3))
+
+
+def made(n_calib: int, seed: int = 0, *, table: bool = True):
+    found = calibrate(predict, data(600, seed), data(100, seed + 1), data(n_calib, seed + 2), table=table)
+    return found.with_hidden(predict)
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    return made(1000)
+
+
+def rank_correlation(a: Any, b: Any) -> float:
+    found: Any = spearmanr(a.ravel(), b.ravel())
+    return found[0]
+
+
+def test_a_deviation_follows_the_noise_of_a_value(calibration):
+    new = data(2000, 9)
+    found = predict(new)
+    deviation = calibration.spread.deviation(found, new)
+    error = (new - sure(found.x_mean)).abs()
+    truth = noise_of((new @ LOADINGS / 3).numpy())
+    assert rank_correlation(deviation[:, :4], truth[:, :4]) > 0.85
+    assert rank_correlation(deviation[:, :4], error[:, :4]) > 0.4
+    inside = error <= deviation * torch.from_numpy(calibration.radius.at(0.9))
+    assert inside.double().mean() == pytest.approx(0.9, abs=0.015)
+    noisy = (truth[:, 0] > np.quantile(truth[:, 0], 0.8)).nonzero()[0]
+    assert inside[noisy].double().mean() > 0.8  # with one deviation for all it would be about 0.6
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_intervals_of_hidden_values_hold(calibration, share):
+    new = data(2000, 10)
+    hidden = torch.rand(new.shape, generator=torch.Generator().manual_seed(0)) < share
+    seen = torch.where(hidden, torch.nan, new)
+    found = predict(seen)
+    radius = calibration.hidden_radius(predict, hidden)
+    for level in (0.5, 0.9):
+        reach = calibration.hidden.deviation(found, seen) * torch.from_numpy(radius.at(level))
+        inside = (new - sure(found.x_mean)).abs() <= reach
+        assert inside[hidden].double().mean() == pytest.approx(level, abs=0.03)
+
+
+@pytest.mark.parametrize("table", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
+def test_p_values_are_uniform_with_and_without_holes(calibration, table, share):
+    """A row in the calibration data that finds itself among its neighbours would make new rows with holes unusual."""
+    calibration = calibration if table else made(1000, table=False)
+    new = data(1500, 11)
+    hidden = torch.rand(new.shape, generator=torch.Generator().manual_seed(1)) < share
+    _, p = calibration.compare(predict, torch.where(hidden, torch.nan, new))
+    assert kstest(p, "uniform").statistic < 0.1  # rows with missing values are compared with 200
+    assert (p <= 0.05).mean() == pytest.approx(0.05, abs=0.025)
+
+
+def test_p_values_are_uniform_with_sixty_data_to_compare_with():
+    """On average over calibration data, which is what is promised."""
+    for table in (True, False):
+        p = np.concatenate([made(60, 100 * k, table=table).compare(predict, data(50, 7 + k))[1] for k in range(1, 11)])
+        assert kstest(p, "uniform").statistic < 0.07
+        assert (p <= 0.05).mean() == pytest.approx(0.05, abs=0.025)
+
+
+def test_few_data_are_joined_by_those_that_steered_training():
+    """Unless the model was fitted to them; many are enough by themselves."""
+    few, valid = data(40, 2), data(100, 1)
+    for rows, learned, n in ((few, False, 100), (few, True, 0), (data(600, 2), False, 0)):
+        found = calibrate(predict, data(600, 0), valid, rows, table=True, learned=learned)
+        assert len(found.more) == n
+        assert len(found.reference) == len(rows)  # p-values are of the others alone
+
+
+def test_what_is_empty_has_no_score(calibration):
+    new = data(3, 12)
+    new[1] = torch.nan
+    surprise, p = calibration.compare(predict, new)
+    assert np.isnan(surprise).tolist() == np.isnan(p).tolist() == [False, True, False]
+
+
+def test_another_way_to_predict_is_compared_with_the_same_way(calibration):
+    """Scores of one predictive against those of another would call everything unusual, or nothing."""
+
+    def worse(x: torch.Tensor) -> Prediction:
+        found = predict(x)
+        return Prediction(1, found.z_mean, found.z_var, x_mean=1.5 * found.x_mean, x_var=found.x_var)
+
+    new = data(1500, 13)
+    assert (calibration.compare(worse, new)[1] <= 0.05).mean() > 0.3
+    anew = calibration.anew(worse)
+    assert (anew.compare(worse, new)[1] <= 0.05).mean() == pytest.approx(0.05, abs=0.025)
+    found = worse(new)
+    reach = anew.spread.deviation(found, new) * torch.from_numpy(anew.radius.at(0.9))
+    assert ((new - sure(found.x_mean)).abs() <= reach).double().mean() == pytest.approx(0.9, abs=0.03)
+
+
+def test_scales_are_fitted_by_maximum_likelihood():
+    rng = np.random.default_rng(0)
+    design = torch.from_numpy(np.concatenate([rng.standard_normal((20_000, 2)), np.ones((20_000, 1))], 1))
+    truth = torch.tensor([0.8, -0.3, 0.5]).double()
+    size = (design @ truth).exp() * torch.from_numpy(rng.exponential(1, 20_000))
+    np.testing.assert_allclose(log_scale(design, size, 1e-3), truth, atol=0.03)
+    assert log_scale(design, size, 1e-3, 0.0)[1] == 0  # where more ignorance may make nothing surer
+    heavy = log_scale(design, size, 1e9)  # nothing but the mean is left
+    np.testing.assert_allclose(heavy, [0, 0, float(size.mean().log())], atol=0.02)
+
+
+def test_a_row_is_judged_alone(calibration):
+    """Whatever other rows are in the call, with as many patterns of missing values as there are rows."""
+    new = data(60, 14)
+    new[torch.rand(new.shape, generator=torch.Generator().manual_seed(3)) < 0.4] = torch.nan
+    surprise, p = calibration.compare(predict, new)
+    for i in (0, 7, 31, 59):
+        alone = calibration.compare(predict, new[i : i + 1])
+        np.testing.assert_allclose((surprise[i], p[i]), np.ravel(alone), rtol=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_rows_to_compare_with_may_lack_values_of_their_own(share):
+    """New rows that lack fewer, or none, are no more unusual for that: they were, when held-out rows lacked more."""
+
+    def lacking(n: int, seed: int, share: float = 0.5) -> torch.Tensor:
+        gone = torch.rand((n, FEATURES), generator=torch.Generator().manual_seed(seed)) < share
+        return torch.where(gone, torch.nan, data(n, seed))
+
+    p = []
+    for k in range(8):
+        found = calibrate(
+            predict, lacking(300, 10 * k + 1), lacking(60, 10 * k + 2), lacking(150, 10 * k + 3), table=True
+        )
+        p.append(found.compare(predict, lacking(60, 10 * k + 4, share))[1])
+    p = np.concatenate(p)
+    assert np.nanmean(p <= 0.05) < 0.075  # was 0.12 and more
+    assert np.nanmean(p <= 0.2) < 0.25
+    assert np.nanmean(p <= 0.2) > 0.05  # and says something
+
+
+def test_rows_that_are_equal_have_equal_p_values():
+    """However their sums are rounded: dice have ties, which count as at least as unusual."""
+    rolls = torch.randint(1, 7, (400, FEATURES), generator=torch.Generator().manual_seed(0)).double()
+    rolls = (rolls - 3.5) / 1.7
+    found = calibrate(predict, rolls[:200], rolls[200:300], rolls[300:], table=True)
+    surprise, p = found.compare(predict, rolls[300:])
+    for block in (1, 3, 37):
+        again = np.concatenate([found.compare(predict, part)[1] for part in rolls[300:].split(block)])
+        np.testing.assert_array_equal(again, p)
+    assert (p == 1 / 101).sum() == 0  # the most unusual ties with itself: two in a hundred and one
+    assert len(np.unique(surprise)) > 50

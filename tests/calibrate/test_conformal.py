@@ -1,0 +1,149 @@
+"""Conformal p-values, verdicts, discoveries and intervals against their definitions and by simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import betabinom
+
+from lapae.calibrate.conformal import Radius, Rule, by_chance, discoveries, p_values
+
+
+def test_p_values_are_the_definition():
+    rng = np.random.default_rng(0)
+    held_out, new = rng.standard_normal(50), rng.standard_normal(20)
+    expected = [(1 + sum(h >= s for h in held_out)) / 51 for s in new]
+    np.testing.assert_allclose(p_values(new, held_out), expected)
+    assert p_values(held_out.max(keepdims=True), held_out)[0] == 2 / 51  # ties count as at least
+    assert np.isnan(p_values(np.array([np.nan]), held_out)[0])
+
+
+@pytest.mark.parametrize("n", [1, 9, 10, 19, 28, 99, 196])
+def test_the_decision_is_below_0_if_and_only_if_p_is_at_most_the_rate(n):
+    """With ties (scores are whole numbers), and at rates that are p-values: 29 / 100 <= 0.29, and 0.29 * 100 < 29."""
+    rng = np.random.default_rng(n)
+    for rate in [0.01, 0.05, 0.29, 0.3, *(np.arange(1, n + 1) / (n + 1))]:
+        for held_out in (rng.integers(0, 12, n).astype(float), rng.standard_normal(n)):
+            new = np.concatenate([held_out, np.unique(held_out) + 1e-9, [-50.0, 50.0, 1e300, np.nan]])
+            rule, p = Rule(float(rate), held_out), p_values(new, held_out)
+            decision = rule.decision(new, p)
+            np.testing.assert_array_equal(decision < 0, p <= rate)
+            np.testing.assert_array_equal(np.isnan(decision), np.isnan(new))
+            if rule.rank:  # a translation, as scikit-learn has it
+                np.testing.assert_array_equal(decision, rule.threshold - new)
+            by_score = np.argsort(np.argsort(-new[:-1], kind="stable"), kind="stable")
+            assert (np.diff(decision[:-1][np.argsort(by_score)]) >= 0).all()  # in the order of scores
+            other = p_values(new, 3 * rng.standard_normal(n))  # of rows that are compared with others
+            np.testing.assert_array_equal(rule.decision(new, other) < 0, other <= rate)
+
+
+@pytest.mark.parametrize(("n", "rate"), [(19, 0.05), (37, 0.05), (100, 0.1), (1000, 0.05)])
+def test_new_data_are_flagged_at_the_rate_or_just_below(n, rate):
+    uniform = np.random.default_rng(n).random((4000, n))
+    shares = [1 - Rule(rate, row).threshold for row in uniform]  # the share of uniform scores above it
+    assert rate - 1 / (n + 1) <= np.mean(shares) <= rate + 0.004
+
+
+def test_a_rate_that_cannot_be_met_says_how_many_rows_it_takes():
+    for rate in [0.01, 0.05, 0.07, 0.1, 0.3, *(1 / np.arange(2, 60))]:
+        takes = next(n for n in range(200) if 1 / (n + 1) <= rate)
+        message = Rule(float(rate), np.arange(takes - 1.0)).unmet()
+        assert f"it takes at least {takes} held-out rows" in message, rate
+        assert not Rule(float(rate), np.arange(float(takes))).unmet()
+    few = Rule(0.01, np.array([*range(40), np.nan], float))
+    assert few.threshold == np.inf
+    assert "cannot be met with 40 held-out rows, so nothing is flagged" in few.unmet()
+    assert float(few.unmet().split()[-1]) == pytest.approx(1 / 41, abs=1e-4)
+    assert not Rule(float(few.unmet().split()[-1]), few.held_out).unmet()
+    assert "no more than 2,000 are kept" in Rule(1e-4, np.arange(2000.0)).unmet(most=2000)
+    order = few.decision(np.array([0.0, 39, 40, 1e6, 1e12]), np.full(5, 1 / 41))
+    assert (np.diff(order) < 0).all()  # what is more unusual can still be told
+    assert (order > 0).all()
+    wrong: list[Any] = [0, 1, -0.1, float("nan"), "auto", True, None]
+    for rate in wrong:
+        with pytest.raises(ValueError, match="false_alarm_rate = "):
+            Rule(rate, np.arange(9.0))
+
+
+def test_discoveries_control_the_false_discovery_rate():
+    rng = np.random.default_rng(0)
+    false = []
+    for _ in range(300):
+        p = np.concatenate([rng.random(90), rng.random(10) * 1e-3])
+        flagged = discoveries(p, 0.1)
+        false.append(flagged[:90].sum() / max(flagged.sum(), 1))
+    assert np.mean(false) == pytest.approx(0.09, abs=0.02)
+    p = np.array([0.01, 0.2, np.nan, 0.03])
+    np.testing.assert_array_equal(discoveries(p, 0.05), [True, False, False, True])  # 0.01 <= 1/60, 0.03 <= 2/60
+    assert not discoveries(np.array([0.5, 0.9]), 0.05).any()
+    np.testing.assert_array_equal(discoveries(np.array([0.045, 0.04, 0.06, 0.01]), 0.05), [False, False, False, True])
+    np.testing.assert_array_equal(discoveries(np.array([0.035, 0.03, 0.06, 0.01]), 0.05), [True, True, False, True])
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95, 0.985])
+@pytest.mark.parametrize("shared", [True, False])
+def test_intervals_hold_for_every_feature_whatever_its_distribution(level, shared):
+    rng = np.random.default_rng(1)
+
+    def ratios(n):
+        return np.abs(np.stack([rng.standard_normal(n), 3 * rng.standard_t(2, n), rng.exponential(1, n)], 1))
+
+    radius = Radius.of(ratios(3000), shared=shared).at(level)
+    inside = ratios(200_000) <= radius
+    assert inside.mean() == pytest.approx(level, abs=0.015)
+    if not shared:
+        np.testing.assert_allclose(inside.mean(0), level, atol=0.025)
+
+
+@pytest.mark.parametrize("n", [25, 40, 90])
+def test_the_level_is_met_on_average_for_few_data(n):
+    """A rank rounded up holds too much: 0.533 at 0.5 for 14 data."""
+    rng = np.random.default_rng(n)
+    for level in (0.5, 0.8, 0.9):
+        radii = Radius.of(rng.random((n, 3000))).at(level)  # of uniform ratios the radius is what it holds
+        assert radii.mean() == pytest.approx(level, abs=0.005)
+
+
+def test_few_data_widen_and_do_not_break():
+    ratio = np.abs(np.random.default_rng(0).standard_normal((30, 4)))
+    ratio[:, 3] = np.nan  # a feature without a held-out value takes the radius of the others
+    radius = Radius.of(ratio)
+    assert np.isfinite(radius.at(0.99)).all()
+    assert (radius.at(0.99) >= [*ratio[:, :3].max(0).tolist(), 0]).all()
+    for level in (0.2, 0.5, 0.9):
+        assert (radius.at(level) <= radius.at(level + 0.05)).all()
+    with pytest.raises(ValueError, match="level=1"):
+        radius.at(1.5)
+    assert Radius.of(np.empty((0, 2))).at(0.9).ravel() == pytest.approx(np.inf)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
+def test_a_row_that_comes_several_times_counts_once(level):
+    """Intervals hold on new rows where each held-out row has forty values that go together."""
+    rng, inside = np.random.default_rng(0), []
+    rows = np.arange(1600) % 40
+    for _ in range(400):
+        size = np.abs(rng.standard_normal((41, 1)))
+        radius = Radius.of(size[rows] * (1 + 0.01 * rng.random((1600, 1))), rows=rows)
+        inside.append(size[40, 0] <= radius.at(level)[0])
+    assert np.mean(inside) > level - 3 * np.sqrt(level * (1 - level) / 400)  # 0.975 for 0.99 if copies count
+    assert np.mean(inside) < level + 0.06
+
+
+def test_too_few_values_of_a_feature_are_those_of_all_rows():
+    ratio = np.full((60, 2), np.nan)
+    ratio[:, 0], ratio[:19, 1] = np.linspace(0, 1, 60), 5.0
+    own = Radius.of(ratio, rows=np.arange(60))
+    assert own.at(0.5)[0] == pytest.approx(0.5, abs=0.02)
+    assert own.at(0.5)[1] < 1.0
+
+
+@pytest.mark.parametrize(("n_new", "rate", "n"), [(50, 0.05, 40), (200, 0.2, 19), (7, 0.05, 300)])
+def test_the_number_of_flagged_rows_is_beta_binomial(n_new, rate, n):
+    k = int(rate * (n + 1) + 1e-9)
+    for flagged in (0, 1, 3, 6):
+        expected = betabinom.sf(flagged - 1, n_new, k, n + 1 - k)
+        assert by_chance(flagged, n_new, rate, n) == pytest.approx(expected)
+    assert by_chance(1, n_new, 0.001, n) == 0  # no p-value is so small

@@ -1,0 +1,71 @@
+"""The size of a posterior by the predictive likelihood of held-out data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from narrow import as_a
+
+from lapae import LaplacianAutoencoder
+from lapae.calibrate.temperature import fit_temperature
+from lapae.methods.laplace import Laplace
+
+QUICK = {"epochs": 30, "latent_dim": 2, "device": "cpu", "random_state": 0}
+
+
+def plane(n: int, seed: int) -> np.ndarray:
+    """A plane in five dimensions, with noise."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, 2)) @ np.eye(2, 5) + 0.2 * rng.standard_normal((n, 5))
+
+
+@pytest.fixture(scope="module")
+def posthoc():
+    return LaplacianAutoencoder(method="posthoc", **QUICK).fit(plane(300, 0))
+
+
+def error_of_networks(model, x: np.ndarray) -> float:
+    """Squared error of a reconstruction, a mean over networks."""
+    method = model.model_.method
+    with torch.no_grad():
+        draws = method.draw(list(range(20)))
+        inputs = model.model_.tensor(x)
+        found = draws.decode(draws.encode(inputs[None])).loc
+    return float((found - inputs).square().sum(-1).mean())
+
+
+def test_a_posterior_that_is_too_wide_is_narrowed(posthoc):
+    """The post-hoc posterior of a network knows nothing of how its weights act together."""
+    fixed = LaplacianAutoencoder(method="posthoc", temperature=1.0, **QUICK).fit(plane(300, 0))
+    assert fixed.model_.config.method.temperature == 1
+    found = posthoc.model_.config.method.temperature
+    assert found == posthoc.model_.method.posterior.temperature < 1
+    assert error_of_networks(posthoc, plane(200, 1)) < 0.8 * error_of_networks(fixed, plane(200, 1))
+
+
+def test_it_is_found_again_from_anywhere(posthoc):
+    method, x = posthoc.model_.method, posthoc.model_.tensor(plane(200, 2))
+    right = method.posterior.temperature
+    for start in (100 * right, right):
+        method.posterior.temperature = start
+        assert right / 11 < fit_temperature(method, x) < 11 * right  # within a step of the search
+    method.posterior.temperature = right
+
+
+def test_data_of_many_values_still_tell(posthoc, monkeypatch):
+    """Of large images few are taken, and not just one."""
+    monkeypatch.setattr("lapae.calibrate.temperature.VALUES", 5)
+    method, x = posthoc.model_.method, posthoc.model_.tensor(plane(200, 2))
+    right = method.posterior.temperature
+    method.posterior.temperature = 100 * right
+    assert fit_temperature(method, x) <= 10 * right
+    method.posterior.temperature = right
+    assert fit_temperature(method, x[:1]) == right
+
+
+def test_it_is_saved(posthoc, tmp_path):
+    posthoc.save(tmp_path / "run")
+    again = LaplacianAutoencoder.load(tmp_path / "run")
+    assert as_a(Laplace, again.model_.method).posterior.temperature == posthoc.model_.method.posterior.temperature
+    np.testing.assert_array_equal(again.transform(plane(5, 3), True)[1], posthoc.transform(plane(5, 3), True)[1])

@@ -1,0 +1,140 @@
+"""What is unusual about series and images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+from scipy.stats import ks_2samp, norm
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+
+from lapae import LaplacianAutoencoder
+from lapae.score.images import by_channel, contributions, standardising, steps, tail
+
+
+def windows(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Windows (n, 24, 6) of six sensors that follow two waves at random phases, with noise."""
+    t = np.arange(24)
+    first, second = rng.uniform(0, 2 * np.pi, (2, n, 1))
+    waves = np.stack([np.sin(t / 3 + first), np.sin(t / 2 + second)], -1)
+    mix = np.array([[1, 0.5, -0.7, 0.2, 0.9, -0.4], [0.3, -0.8, 0.6, 1, -0.2, 0.7]])
+    return waves @ mix + rng.normal(0, 0.1, (n, 24, 6))
+
+
+@pytest.fixture(scope="module")
+def model() -> LaplacianAutoencoder:
+    return LaplacianAutoencoder(epochs=5, random_state=0, device="cpu").fit(windows(np.random.default_rng(0), 800))
+
+
+@pytest.mark.parametrize("channel", range(6))
+def test_a_stuck_sensor_is_flagged_and_named(model, channel):
+    stuck = windows(np.random.default_rng(1), 100)
+    stuck[:, :, channel] = stuck[:, :1, channel]
+    assert (model.p_value(stuck) <= 0.05).mean() > 0.9
+    named = model.explain(stuck).sum(1).argmax(1)
+    assert (named == channel).mean() > 0.8
+
+
+def test_new_windows_score_as_those_held_out(model):
+    new = -model.score_samples(windows(np.random.default_rng(2), 1000))
+    compared: Any = ks_2samp(new, model.reference_)
+    assert compared.pvalue > 0.05
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 4, 5)])
+def test_energies_by_their_definition(shape):
+    """Squared differences: of a series over time, channel by channel; of an image along both axes, all together."""
+    x = torch.randn(7, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if len(shape) == 2:
+        expected = torch.stack([(x[:, 1:, c] - x[:, :-1, c]).square().sum(1) for c in range(3)], 1)
+    else:
+        expected = sum(x.diff(dim=axis).square().flatten(1).sum(1, keepdim=True) for axis in (2, 3))
+    torch.testing.assert_close(by_channel(steps(x)), expected)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[LaplacianAutoencoder, dict[str, np.ndarray]]:
+    """A model of digits 0 to 7 and its scores, higher for more unusual images, by kind."""
+    found: Any = load_digits()
+    x, order = found.images / 16, np.random.default_rng(0).permutation(len(found.images))
+    normal = x[order[found.target[order] < 8]]
+    train, new = normal[500:], normal[:500]
+    kinds = {
+        "train": train,
+        "new": new,
+        "8 and 9": x[found.target >= 8],
+        "blank": np.zeros_like(new[:100]),
+        "faint": 0.3 * new,
+        "blurred": gaussian_filter(new, (0, 0.7, 0.7)),
+    }
+    model = LaplacianAutoencoder(network="mlp", epochs=30, random_state=0, device="cpu").fit(train)
+    return model, {kind: -model.score_samples(images) for kind, images in kinds.items()}
+
+
+def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
+    return float(roc_auc_score(np.r_[np.zeros(len(inside)), np.ones(len(outside))], np.r_[inside, outside]))
+
+
+def test_training_images_are_no_more_unusual_than_new_ones(digits):
+    """They are reproduced better, which is not unusual."""
+    assert np.median(digits[1]["train"]) <= np.median(digits[1]["new"])
+
+
+def test_digits_that_were_left_out_are_unusual(digits):
+    assert auroc(digits[1]["new"], digits[1]["8 and 9"]) > 0.9
+
+
+@pytest.mark.parametrize("kind", ["blank", "faint", "blurred"])
+def test_images_that_are_easy_to_reproduce_for_lack_of_detail_are_unusual(digits, kind):
+    assert auroc(digits[1]["new"], digits[1][kind]) > 0.98
+
+
+def test_contributions_of_pixels_add_up_to_the_score(digits):
+    known: Any = load_digits()
+    model, images = digits[0], known.images[:20] / 16
+    np.testing.assert_allclose(model.explain(images).sum((1, 2)), -model.score_samples(images), rtol=1e-4)
+
+
+def test_what_counts_as_unusual():
+    """Much error and a distant code; much or little texture and detail; an error that is large for the detail."""
+    rng = torch.Generator().manual_seed(0)
+    parts = torch.randn(2000, 4, generator=rng, dtype=torch.float64)
+    parts[:, 0] += 2 * parts[:, 2]  # more detail, more error
+    whiten = standardising(parts)
+
+    def surprise(*gap: float) -> float:
+        return float(contributions(torch.tensor([gap], dtype=torch.float64), whiten).sum())
+
+    usual = surprise(0, 0, 0, 0)
+    assert surprise(-3, 0, 0, 0) < usual < surprise(6, 0, 0, 0)
+    assert surprise(0, 0, 0, -3) < usual < surprise(0, 0, 0, 3)
+    assert min(surprise(0, side, 0, 0) for side in (-3, 3)) > usual + 3
+    assert min(surprise(2 * side, 0, side, 0) for side in (-3, 3)) > usual + 3
+    assert surprise(2, 0, -2, 0) > surprise(2, 0, 0, 0) + 3
+
+
+def test_tail_of_the_normal_distribution():
+    t = torch.linspace(-6, 40, 500, dtype=torch.float64)
+    np.testing.assert_allclose(tail(t), -norm.logsf(t), atol=0.06)
+    assert (tail(t.float()).diff()[t[1:] > -5] > 0).all()
+
+
+def test_models_saved_earlier_keep_their_score():
+    """Their matrix is square and triangular: the squared length, and that of an excess of error once more."""
+    rng = torch.Generator().manual_seed(0)
+    gap, square = torch.randn(50, 3, generator=rng), torch.randn(3, 3, generator=rng).tril()
+    t = gap @ square.T
+    expected = t.square().sum(1) + t[:, 0].clamp_min(0).square()
+    torch.testing.assert_close(contributions(gap, square).sum(1), expected)
+
+
+@pytest.mark.parametrize("n_kinds", [1, 2])
+def test_images_of_few_kinds_have_finite_scores(n_kinds):
+    kinds = np.random.default_rng(0).uniform(size=(n_kinds, 6, 6))
+    model = LaplacianAutoencoder(network="mlp", epochs=2, random_state=0, device="cpu").fit(np.repeat(kinds, 30, 0))
+    for images in (kinds, kinds[:, ::-1], np.zeros((1, 6, 6))):
+        assert np.isfinite(model.score_samples(np.ascontiguousarray(images))).all()

@@ -1,0 +1,64 @@
+"""Distances to a bank of rows, against plain loops over all of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from lapae.score.neighbours import BANK, GRAIN, GROUP, NEAREST, Bank, places
+
+
+def plain(rows: np.ndarray, x: np.ndarray) -> tuple[list[int], float, float]:
+    """The nearest rows, `near` and `groups` of one datum."""
+    distance = np.sqrt(np.square(rows - x).sum(1))
+    if (same := np.flatnonzero(distance == 0)).size and len(rows) > 1:
+        distance[same[0]] = np.inf
+    order = np.argsort(distance)[: min(NEAREST, max(1, len(rows) - 1))]
+    groups = [distance[i :: max(1, len(rows) // GROUP)] for i in range(max(1, len(rows) // GROUP))]
+    return order.tolist(), float(np.log(distance[order].mean())), float(np.mean([np.log(g.min()) for g in groups]))
+
+
+@pytest.mark.parametrize("n", [3, 5, 6, 8, 17, 64, 203])
+def test_as_plain_loops_find_them(n):
+    rng = np.random.default_rng(n)
+    rows = rng.normal(size=(n, 4))
+    bank = Bank.of(torch.from_numpy(rows))
+    kept = bank.rows.numpy()
+    new, own = rng.normal(size=(7, 4)), kept[:5]
+    found = bank.measure(torch.from_numpy(np.concatenate([new, own])))
+    grain = GRAIN * np.mean([np.exp(plain(kept, row)[1]) for row in kept])
+    for i, x in enumerate([*new, *own]):
+        order, near, groups = plain(kept, x)
+        assert float(found.near[i]) == pytest.approx(near, abs=1e-6)
+        assert float(found.groups[i]) == pytest.approx(groups, abs=1e-6)
+        theirs = np.mean([np.log(np.exp(plain(kept, kept[j])[1]) + grain) for j in order])
+        assert float(found.ratio[i]) == pytest.approx(np.log(np.exp(near) + grain) - theirs, abs=1e-6)
+        np.testing.assert_allclose(found.gap[i], np.square(x - kept[order]).mean(0), atol=1e-9)
+
+
+def test_copies_are_neighbours_of_each_other():
+    """One of two rows that are the same is left out, not both: the other lies at no distance."""
+    rows = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
+    found = Bank(rows, torch.zeros(3, dtype=torch.float64)).measure(rows)
+    assert float(found.near[0].exp()) == pytest.approx((1e-4 + 5) / 2, abs=1e-6)
+    assert float(found.near[2].exp()) == pytest.approx(5)
+
+
+@pytest.mark.parametrize("n", [9, 40, 203])
+def test_held_out_rows_are_measured_as_if_they_were_not_in_the_bank(n):
+    """With holes filled in by a model, say, a row is no copy of itself: `own` tells which it is."""
+    rows = torch.from_numpy(np.random.default_rng(n).normal(size=(n, 4)))
+    bank, where = Bank.of(rows), places(n)
+    torch.testing.assert_close(bank.rows[where], rows)
+    moved = rows + 0.01
+    found = bank.measure(moved, where)
+    for i in range(n):
+        distance = (rows - moved[i]).square().sum(1).sqrt()
+        distance[i] = torch.inf
+        near = distance.sort().values[: min(NEAREST, n - 1)].mean().log()
+        assert float(found.near[i]) == pytest.approx(float(near), abs=1e-6)
+    torch.testing.assert_close(bank.measure(moved).near, bank.measure(moved, torch.full((n,), -1)).near)
+
+
+def test_a_bank_of_some_rows_says_which_it_has():
+    where = places(9000)
+    assert int((where >= 0).sum()) == len(where[where >= 0].unique()) == BANK
