@@ -9,7 +9,7 @@ from narrow import sure
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
 
-from lapae.predict import density
+from lapae.score import code_density as density
 from lapae.score.code_density import Density, fit_density
 
 
