@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-path = Path(__file__).parents[1] / "benchmarks" / "validity.py"
+path = Path(__file__).parents[2] / "benchmarks" / "validity.py"
 found = importlib.util.spec_from_file_location("validity", path)
 assert found is not None
 assert found.loader is not None
