@@ -14,7 +14,13 @@ from typing import Any
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["lapae.fit", "lapae.cli.score"])
+PRELOAD = [
+    *("lapae.fit", "lapae.cli.train", "lapae.cli.score", "lapae.estimator", "lapae_paper.variants"),
+    *("safetensors.torch", "pytest", "tyro._backends", "typeguard", "sklearn.datasets"),
+    "torch._dynamo",  # DistributedDataParallel imports it, and a thousand modules with it
+]
+"""What a process of a test imports otherwise, each one anew: more than a second, where the test takes a tenth."""
+CONTEXT.set_forkserver_preload(PRELOAD)
 PATIENCE = 180
 """Seconds after which a test that waits for its processes fails: more than these wait for each other at the start."""
 TRIES = 5

@@ -13,12 +13,13 @@ import sys
 import numpy as np
 from lapae import LaplacianAutoencoder
 x = np.random.default_rng(0).normal(size=(60, 3))
-model = LaplacianAutoencoder(epochs=2, method=sys.argv[1], hessian=sys.argv[2] or None, random_state=0).fit(x)
-model.score_samples(x), model.impute(np.where(x > 1, np.nan, x))
-model.save(sys.argv[3])
-LaplacianAutoencoder.load(sys.argv[3]).score_samples(x)
 heavy = ("matplotlib", "torch.onnx", "torch._dynamo", "sympy", "tensorboard", "onnx")
-print(*[name for name in heavy if name in sys.modules])
+for number, (method, hessian) in enumerate([("online", None), ("online", "approx"), ("ensemble", None)]):
+    model = LaplacianAutoencoder(epochs=2, method=method, hessian=hessian, random_state=0).fit(x)
+    model.score_samples(x), model.impute(np.where(x > 1, np.nan, x))
+    model.save(f"{sys.argv[1]}/{number}")
+    LaplacianAutoencoder.load(f"{sys.argv[1]}/{number}").score_samples(x)
+    print(method, hessian, [name for name in heavy if name in sys.modules])
 """
 
 
@@ -76,9 +77,7 @@ def test_the_rate_falls_as_torch_has_it():
     assert ours.param_groups[0]["lr"] < 0.1
 
 
-@pytest.mark.parametrize(("method", "hessian"), [("online", ""), ("online", "approx"), ("ensemble", "")])
-def test_what_is_not_needed_is_not_imported(method, hessian, tmp_path):
-    given = [method, hessian, str(tmp_path / "model")]
-    done = subprocess.run([sys.executable, "-c", IMPORTS, *given], capture_output=True, text=True, timeout=300)
+def test_what_is_not_needed_is_not_imported(tmp_path):
+    done = subprocess.run([sys.executable, "-c", IMPORTS, str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert not done.stdout.split()
+    assert done.stdout.splitlines() == ["online None []", "online approx []", "ensemble None []"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,7 @@ def _command(run: Run, file: Path | None) -> str:
     return shlex.join(["lapae", "explore", str(run.path), *data])
 
 
+@cache
 def _template() -> Template:
     environment = Environment(
         loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
