@@ -209,7 +209,7 @@ MUTANTS = (
         "            there = each\n",
         "",
         T_CONFORMAL,
-        "test_a_row_that_comes_several_times_counts_once",
+        "test_values_of_one_row_count_once",
     ),
     Mutant(
         "interval: pooled values of a row count as rows",
@@ -217,7 +217,7 @@ MUTANTS = (
         "n_pooled = pooled.size if rows is None else int(there.any(1).sum())",
         "n_pooled = pooled.size",
         T_CONFORMAL,
-        "test_values_of_one_row_count_once_where_features_are_pooled",
+        "test_values_of_one_row_count_once",
     ),
     Mutant(
         "interval: no wider beyond the largest value",
@@ -314,7 +314,7 @@ MUTANTS = (
         "either = self.rows[chosen].isnan().flatten(1) | mask",
         "either = self.rows[chosen].isnan().flatten(1)",
         T_CALIBRATE,
-        "test_rows_to_compare_with_may_lack_values_of_their_own",
+        "test_p_values_with_missing_values_are_the_definition",
     ),
     Mutant(
         "a new row keeps values that the calibration row lacks",
@@ -322,7 +322,7 @@ MUTANTS = (
         "ours = torch.stack([self.rank(predict, hidden_too(row.expand_as(rows), either)) for row in x])",
         "ours = self.rank(predict, x)[:, None].expand(-1, len(rows))",
         T_CALIBRATE,
-        "test_rows_to_compare_with_may_lack_values_of_their_own",
+        "test_p_values_with_missing_values_are_the_definition",
     ),
     Mutant(
         "nested p-value: ties count as below",
@@ -386,7 +386,7 @@ MUTANTS = (
         "total = noise + found.x_var",
         "total = noise",
         T_TEMPERATURE,
-        "test_a_posterior_that_is_too_wide_is_narrowed",
+        "test_it_is_that_of_the_variances_where_these_are_known",
     ),
     Mutant(
         "semi-supervised: labelled data are embedded once",
@@ -498,8 +498,8 @@ MUTANTS = (
         LINEAR_MAPS,
         "for i in range(1, factor):",
         "for i in range(1, factor - 1):",
-        T_SQUARES,
-        "test_approx_is_autograd_through_the_squared_network",
+        T_LAYERS,
+        "test_a_layer_follows_its_own_derivatives",
     ),
     Mutant(
         "normalisation: the scale is not squared",
@@ -926,7 +926,7 @@ MUTANTS = (
         "left = self.until - time.monotonic()",
         "left = 1.0",
         T_SERVER,
-        "test_a_slow_client_is_let_go_at_its_deadline",
+        "test_bytes_that_wait_do_not_put_a_deadline_off",
     ),
     Mutant(
         "report: without its sandbox",

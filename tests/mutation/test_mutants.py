@@ -72,6 +72,7 @@ def test_mutants_are_killed(tmp_path):
         folder = mutated(mutant, whole, tmp_path / str(next(numbers)))
         status, said = run_tests([f"tests/{mutant.file}::{mutant.test}"], folder)
         shutil.rmtree(folder)
+        print({0: "survived", None: "without an end"}.get(status, "killed"), mutant.name, sep=": ", flush=True)
         assert status in (0, 1, None), f"{mutant.name}: its test did not run\n{said}"
         return status != 0
 
@@ -82,7 +83,7 @@ def test_mutants_are_killed(tmp_path):
             assert status == 0, f"{file} fails without any mutation\n{said}"
         dead = list(pool.map(killed, MUTANTS))
     survivors = [mutant.name for mutant, is_dead in zip(MUTANTS, dead, strict=True) if not is_dead]
-    print(f"\n{sum(dead)} of {len(dead)} mutants killed in {time.monotonic() - began:.0f} s", *survivors, sep="\n  ")
+    print(f"\n{sum(dead)} of {len(dead)} mutants killed in {time.monotonic() - began:.0f} s; survivors:", survivors)
     assert sum(dead) >= AT_LEAST * len(dead), f"survivors: {', '.join(survivors)}"
 
 

@@ -137,11 +137,12 @@ def test_a_row_that_comes_several_times_counts_once(level):
     assert np.mean(inside) < level + 0.06
 
 
-def test_values_of_one_row_count_once_where_features_are_pooled():
+@pytest.mark.parametrize("shared", [True, False])
+def test_values_of_one_row_count_once(shared):
     """Forty rows cannot tell where 99 % of new ones lie, however often each comes: a normal tail goes on from 97 %."""
     size = np.abs(np.random.default_rng(0).standard_normal((40, 1)))
     rows = np.arange(1600) % 40
-    radius = Radius.of(np.repeat(size[rows], 3, 1), rows=rows, shared=True)
+    radius = Radius.of(np.repeat(size[rows], 3, 1), rows=rows, shared=shared)
     assert radius.at(0.99)[0] / radius.at(0.97)[0] == pytest.approx(norm.ppf(0.995) / norm.ppf(0.985))
     assert radius.at(0.5)[0] == pytest.approx(Radius.of(size, shared=True).at(0.5)[0], rel=0.05)
 
