@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapae.errors import RunError
+from lapae.errors import ConfigError, RunError
 from lapae.runs import CONFIG, METRICS, Run, read_tensor_file, tensor_file
 from lapae.runs import run as runs
 from lapae.runs.files import check_place, whole, whole_folder, write_whole
@@ -210,3 +212,94 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
     tensors, metadata = read_tensor_file(tmp_path / "x")
     assert metadata == {"epoch": 4}
     assert torch.equal(tensors["a"], torch.ones(2))
+
+
+def test_the_digest_tells_names_types_and_shapes_apart():
+    content = torch.arange(4, dtype=torch.int32)
+    others = [
+        {"b": content},
+        {"a": content.view(2, 2)},
+        {"a": content.view(torch.float32)},
+        {"a": content, "b": content[:0]},
+    ]
+    assert len({runs.digest(tensors) for tensors in [{"a": content}, *others]}) == 5
+    assert runs.digest({"a": content}) == runs.digest({"a": content.clone()})
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[tuple[str, int]]:
+    """What is forced onto the disk and moved into place, in this order, each by its inode."""
+    found: list[tuple[str, int]] = []
+    fsync, replace, rename = os.fsync, os.replace, os.rename
+
+    def forced(descriptor: int) -> None:
+        found.append(("forced", os.fstat(descriptor).st_ino))
+        fsync(descriptor)
+
+    def moved(move, a, b) -> None:
+        found.append(("moved", os.stat(a).st_ino))
+        move(a, b)
+
+    monkeypatch.setattr(os, "fsync", forced)
+    monkeypatch.setattr(os, "replace", lambda a, b: moved(replace, a, b))
+    monkeypatch.setattr(os, "rename", lambda a, b: moved(rename, a, b))
+    return found
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path, calls):
+    """And its name after it: a crash at any moment leaves the old file or the new one."""
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    write_whole(path, b"new")
+    file, folder = path.stat().st_ino, tmp_path.stat().st_ino
+    assert calls == [("forced", file), ("moved", file), ("forced", folder)]
+    assert path.read_bytes() == b"new"
+
+
+def test_a_folder_is_on_the_disk_before_it_takes_its_place(tmp_path, calls):
+    path = tmp_path / "x"
+    with whole_folder(path) as temporary:
+        (temporary / "a").touch()
+    folder, above = path.stat().st_ino, tmp_path.stat().st_ino
+    assert calls == [("forced", folder), ("moved", folder), ("forced", above)]
+
+
+def replaced(path: Path) -> list[str]:
+    """Have a folder that is there replaced by another; what is in it then."""
+    path.mkdir()
+    (path / "old").touch()
+    with whole_folder(path, replace=True) as temporary:
+        (temporary / "new").touch()
+        assert [found.name for found in path.iterdir()] == ["old"]
+    return [found.name for found in path.iterdir()]
+
+
+def test_folders_are_exchanged_in_one_step(tmp_path, calls):
+    """Else a reader, or a crash, finds none between two steps."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None)
+    places = (-100, os.fsencode(tmp_path / "a"), -100, os.fsencode(tmp_path / "b"), 2)
+    if exchange is None or exchange(*places) != 0:
+        pytest.skip("this system cannot exchange two folders")
+    path = tmp_path / "place" / "x"
+    path.parent.mkdir()
+    assert replaced(path) == ["new"]
+    assert calls == [("forced", path.stat().st_ino), ("forced", path.parent.stat().st_ino)]
+    assert [found.name for found in path.parent.iterdir()] == ["x"]
+
+
+def test_where_the_system_cannot_exchange_folders_nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())
+    assert replaced(tmp_path / "x") == ["new"]
+    assert [found.name for found in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_folder_that_holds_something_is_replaced_only_if_asked(tmp_path):
+    path = tmp_path / "x"
+    path.mkdir()
+    with whole_folder(path) as temporary:  # an empty one gives way
+        (temporary / "a").touch()
+    with pytest.raises(ConfigError, match="is not an empty folder"), whole_folder(path):
+        pytest.fail("work that would be lost")
+    assert [found.name for found in path.iterdir()] == ["a"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from narrow import sure
-from scipy.stats import kstest, spearmanr
+from scipy.stats import kstest, norm, spearmanr
 
-from lapae.calibrate.calibration import calibrate
+from lapae.calibrate.calibration import calibrate, to_file
 from lapae.predict.deviation import log_scale
 from lapae.predict.prediction import Prediction
 
@@ -186,3 +187,67 @@ def test_rows_that_are_equal_have_equal_p_values():
         np.testing.assert_array_equal(again, p)
     assert (p == 1 / 101).sum() == 0  # the most unusual ties with itself: two in a hundred and one
     assert len(np.unique(surprise)) > 50
+
+
+@pytest.mark.parametrize("n", [40, 600])
+@pytest.mark.parametrize("table", [True, False])
+def test_rows_that_calibrate_have_no_part_in_deviations_and_scores(table, n):
+    """Whatever they are, what is fitted is the same; but for a table they are neighbours, as all rows are."""
+    rows = data(n, 2)
+    one, other = (
+        to_file(calibrate(predict, data(200, 0), data(60, 1), held, table=table))
+        for held in (rows, 3 * rows.flip(0) + 1)
+    )
+    fitted = ("spread.", "surprise.directions", "surprise.marginals.", "known", "seen")
+    same = [name for name in one if name.startswith(fitted if table else (*fitted, "surprise."))]
+    assert len(same) >= 12
+    for name in same:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=0, equal_nan=True, msg=name)
+    assert not torch.equal(one["radius"], other["radius"])
+
+
+def test_p_values_with_missing_values_are_the_definition():
+    """By loops, of scores that are whole numbers and tie: sums of what is seen."""
+    generator = torch.Generator().manual_seed(5)
+
+    def some(n: int, share: float) -> torch.Tensor:
+        values = torch.randint(-2, 3, (n, FEATURES), generator=generator).double()
+        return torch.where(torch.rand(values.shape, generator=generator) < share, torch.nan, values)
+
+    def score(found: Any, x: torch.Tensor, own: Any = None) -> torch.Tensor:
+        return x.nansum(1)
+
+    rows = some(30, 0.2)
+    known: Any = calibrate(predict, data(100, 0), data(40, 1), rows, table=False)
+    known = replace(known, surprise=score, reference=score(None, rows))
+    new = torch.cat([some(40, 0.0), some(40, 0.2), some(40, 0.7)])
+    ways = []
+    for x, p in zip(new, known.compare(predict, new)[1], strict=True):
+        more = (rows.isnan() & ~x.isnan()).sum(1)
+        alike = more == 0
+        ways.append(int(alike.sum()) >= 15)  # enough that lack nothing else: they alone
+        pairs = []
+        for i in alike.nonzero()[:, 0] if ways[-1] else more.argsort(stable=True)[:15]:
+            seen = ~(rows[i].isnan() | x.isnan())
+            if seen.any():
+                pairs.append((rows[i][seen].sum(), x[seen].sum()))
+        expected = (1 + sum(bool(theirs >= ours) for theirs, ours in pairs)) / (len(pairs) + 1)
+        assert np.isnan(p) if x.isnan().all() else p == pytest.approx(expected)
+    assert 10 < sum(ways) < len(new) - 10
+
+
+def test_a_row_with_values_hidden_in_turn_counts_once():
+    """Forty rows cannot tell where 99 % of new values lie: from 97 % on, the radius goes on as a normal tail."""
+    found = calibrate(predict, data(300, 0), data(60, 1), data(40, 2), table=True, learned=True).with_hidden(predict)
+    mask = torch.rand((400, FEATURES), generator=torch.Generator().manual_seed(0)) < 0.5
+    assert np.bincount(found.held(len(mask))[1]).tolist() == [10] * 40
+    radius = found.hidden_radius(predict, mask)
+    np.testing.assert_allclose(radius.at(0.99) / radius.at(0.97), norm.ppf(0.995) / norm.ppf(0.985))
+
+
+def test_an_image_is_compared_with_images_or_corrected_for_its_tiles(calibration):
+    surprise, p = np.array([1.0, 4.0, 2.0]), np.array([0.5, 0.1, 0.4])
+    assert calibration.of_image(surprise, p) == (4.0, pytest.approx(0.3))  # the least of three
+    assert calibration.of_image(surprise, 5 * p) == (4.0, 1.0)
+    images = replace(calibration, images=torch.tensor([3.0, 4.0, 5.0, 3.5]))
+    assert images.of_image(surprise, p) == (4.0, 3 / 5)

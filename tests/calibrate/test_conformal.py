@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import betabinom
+from scipy.stats import betabinom, norm
 
 from lapae.calibrate.conformal import Radius, Rule, by_chance, discoveries, p_values
 
@@ -18,6 +18,11 @@ def test_p_values_are_the_definition():
     np.testing.assert_allclose(p_values(new, held_out), expected)
     assert p_values(held_out.max(keepdims=True), held_out)[0] == 2 / 51  # ties count as at least
     assert np.isnan(p_values(np.array([np.nan]), held_out)[0])
+
+
+def test_held_out_rows_without_a_score_do_not_count():
+    held_out, new = np.array([1.0, np.nan, 3.0, 2.0, np.nan]), np.array([0.0, 2.0, 2.5, 9.0])
+    np.testing.assert_array_equal(p_values(new, held_out), [4 / 4, 3 / 4, 2 / 4, 1 / 4])
 
 
 @pytest.mark.parametrize("n", [1, 9, 10, 19, 28, 99, 196])
@@ -130,6 +135,23 @@ def test_a_row_that_comes_several_times_counts_once(level):
         inside.append(size[40, 0] <= radius.at(level)[0])
     assert np.mean(inside) > level - 3 * np.sqrt(level * (1 - level) / 400)  # 0.975 for 0.99 if copies count
     assert np.mean(inside) < level + 0.06
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_values_of_one_row_count_once(shared):
+    """Forty rows cannot tell where 99 % of new ones lie, however often each comes: a normal tail goes on from 97 %."""
+    size = np.abs(np.random.default_rng(0).standard_normal((40, 1)))
+    rows = np.arange(1600) % 40
+    radius = Radius.of(np.repeat(size[rows], 3, 1), rows=rows, shared=shared)
+    assert radius.at(0.99)[0] / radius.at(0.97)[0] == pytest.approx(norm.ppf(0.995) / norm.ppf(0.985))
+    assert radius.at(0.5)[0] == pytest.approx(Radius.of(size, shared=True).at(0.5)[0], rel=0.05)
+
+
+def test_beyond_the_largest_value_radii_grow_as_a_normal_tail():
+    """Of 30 values the level 0.96 is the last that lies within: (n + 1) level is at most n."""
+    radius = Radius.of(np.abs(np.random.default_rng(0).standard_normal((30, 2))))
+    for level in (0.97, 0.99, 0.999):
+        np.testing.assert_allclose(radius.at(level) / radius.at(0.96), norm.ppf(0.5 + level / 2) / norm.ppf(0.98))
 
 
 def test_too_few_values_of_a_feature_are_those_of_all_rows():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,9 @@ from narrow import as_a
 
 from lapae import LaplacianAutoencoder
 from lapae.calibrate.temperature import fit_temperature
+from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.laplace import Laplace
+from lapae.predict.prediction import Prediction
 
 QUICK = {"epochs": 30, "latent_dim": 2, "device": "cpu", "random_state": 0}
 
@@ -51,6 +56,22 @@ def test_it_is_found_again_from_anywhere(posthoc):
         method.posterior.temperature = start
         assert right / 11 < fit_temperature(method, x) < 11 * right  # within a step of the search
     method.posterior.temperature = right
+
+
+@pytest.mark.parametrize("start", [100.0, 1.0, 0.01])
+def test_it_is_that_of_the_variances_where_these_are_known(start, monkeypatch):
+    """Residuals have the variance of the networks at temperature 1, another for each row, and a little noise."""
+    rng = np.random.default_rng(0)
+    variance = torch.from_numpy(np.exp(1.5 * rng.standard_normal((200, 1))) * np.ones((200, 10)))
+    residual = (variance + 0.01).sqrt() * torch.from_numpy(rng.standard_normal((200, 10)))
+
+    def known(method: Any, x: torch.Tensor, **options: Any) -> Prediction:
+        return Prediction(1, x_mean=x - residual, x_var=method.temperature * variance)
+
+    monkeypatch.setattr("lapae.calibrate.temperature.predict", known)
+    method: Any = SimpleNamespace(temperature=start, likelihood=Gaussian())
+    assert fit_temperature(method, torch.zeros(200, 10).double()) == pytest.approx(1.0)
+    assert method.temperature == pytest.approx(1.0)
 
 
 def test_data_of_many_values_still_tell(posthoc, monkeypatch):

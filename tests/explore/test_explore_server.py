@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -26,7 +27,7 @@ from lapae.cli import main
 from lapae.cli.explore import ExploreCommand, load, prepare
 from lapae.cli.new_data import Device, open_model
 from lapae.errors import ConfigError
-from lapae.view.explore.handler import Handler
+from lapae.view.explore.handler import Handler, UntilDeadline
 from lapae.view.explore.opening import opening
 from lapae.view.explore.routes import Routes
 from lapae.view.explore.serve import serve
@@ -355,6 +356,19 @@ def test_a_slow_client_is_let_go_at_its_deadline(of_images, monkeypatch, start):
 
         with contextlib.suppress(ConnectionError):
             until(let_go, "the slow client is let go")
+
+
+def test_bytes_that_wait_do_not_put_a_deadline_off():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader = UntilDeadline(ours)
+        theirs.sendall(b"two bytes")
+        reader.until = time.monotonic() + PATIENCE
+        assert reader.read(3) == b"two"
+        assert 0 < sure(ours.gettimeout()) <= PATIENCE
+        reader.until = time.monotonic()
+        with pytest.raises(TimeoutError):
+            reader.read(3)
 
 
 def test_the_body_of_a_get_is_not_a_second_request(client):

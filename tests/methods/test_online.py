@@ -208,6 +208,20 @@ def test_two_samples_a_step_are_averaged():
         assert_close(parameter.grad, (gradients[i] + gradients[half + i]) / 2)
 
 
+def test_two_sketches_a_step_are_averaged():
+    method, x = make(hessian="sketch", samples_per_step=2), batch()
+    start, generator = h_of(method).clone(), seeded()
+    outputs = []
+    for params in [sampled(method, generator) for _ in range(2)]:
+        outputs.append((functional_call(method.network, params, (x,)), list(params.values())))
+    ggn = torch.zeros_like(start)
+    for output, params in outputs:
+        eps = torch.randn(output.shape, dtype=output.dtype, generator=generator)
+        ggn += torch.cat([g.square().reshape(-1) for g in torch.autograd.grad(output, params, eps)]) / 2
+    step(method, x, seeded())
+    assert_close(h_of(method), 0.9 * start + N_DATA / len(x) * ggn)
+
+
 @pytest.mark.parametrize("hessian", ["approx", "kfac", "block"])
 def test_refreshed_every_third_step_with_the_discount_of_three(hessian):
     method, x = make(hessian=hessian, hessian_every=3), batch()

@@ -100,6 +100,29 @@ def test_deterministic_encoders_embed_once_and_others_differ():
     assert codes.std(1).min() > 0
 
 
+def test_labels_are_those_of_the_labelled_data_and_these_are_not_classified(monkeypatch):
+    """Neighbours are sought among all embeddings of each labelled datum, with its own label, for all other data."""
+    x, y = images(30, 4)
+    asked = []
+
+    def look(points, indicators, queries, ks):
+        asked.append((points, indicators, queries))
+        return votes(points, indicators, queries, ks)
+
+    monkeypatch.setattr("lapae.tasks.semi_supervised.votes", look)
+    judged("bbb", x, y, (3,), n_embeddings=7, repetitions=1)
+    [(points, indicators, queries)] = asked
+    codes = encode_draws(trained("bbb"), x, 7, seed=1).numpy()  # (30, 7, K), of the first repetition
+    gaps = np.abs(codes[None] - points.reshape(6, 1, 7, -1)).max((2, 3))
+    labelled = gaps.argmin(1)
+    assert gaps.min(1).max() < 1e-5
+    assert len(set(labelled.tolist())) == 6
+    np.testing.assert_array_equal(indicators.reshape(6, 7, 2).argmax(2), np.repeat(y[labelled][:, None], 7, 1))
+    mean = model_of("bbb").predict(x, ("codes",), predictive="mc", n_samples=7, seed=0).z_mean
+    rest = np.setdiff1d(np.arange(30), labelled)
+    np.testing.assert_allclose(queries, mean.reshape(30, -1)[rest], atol=1e-5)
+
+
 def test_errors():
     x, y = images(20)
     with pytest.raises(ConfigError, match="leave nothing"):

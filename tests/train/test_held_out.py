@@ -191,3 +191,24 @@ def test_held_out_rows_that_are_flagged_too_often_are_told():
             warnings.simplefilter("always")
             fit(options, data)
         assert any("test rows have p <= 0.05" in str(one.message) for one in told) == moved
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kept", [True, False])
+def test_rows_that_calibrate_have_no_part_in_the_model(kept):
+    """Whatever they are, weights, noise, posterior and its temperature are the same."""
+    rng = np.random.default_rng(0)
+    t = rng.standard_normal((300, 2))
+    x = (t if kept else t**3) @ rng.standard_normal((2, 6)) + 0.1 * rng.standard_normal((300, 6))
+    data = Data.of(x)
+    calib = np.asarray(data.calib.x)
+    model = ModelConfig(hidden=(8,), latent_dim=2, linear=kept)
+    options = Config(model=model, method=MethodConfig("online"), train=TrainConfig(epochs=3, device="cpu"))
+    found = [
+        fit(options, replace(data, calib=replace(data.calib, x=rows))) for rows in (calib, calib.mean(0) + 0 * calib)
+    ]
+    states = [one.method.state_dict() for one in found]
+    for name in states[0]:
+        assert torch.equal(states[0][name], states[1][name]), name
+    assert found[0].method.temperature == found[1].method.temperature
+    assert (found[0].metrics["best_epoch"] == 0) == kept
