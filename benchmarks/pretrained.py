@@ -164,7 +164,7 @@ def main() -> None:
     layout = (0, 2, 3, 1) if faces.shape[-1] == 3 else (0, 1, 2, 3)
     for name, images in sets.items():
         images = (images.transpose(layout) * scale).astype(faces.dtype)
-        surprise, p = model.model_.surprise(images)
+        surprise, p = model.model_.anomaly_score(images)
         scores[name] = surprise
         found["sets"][name] = {
             "flagged_at_5": float((p <= 0.05).mean()),

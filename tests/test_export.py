@@ -101,7 +101,7 @@ def check_says(found: dict[str, np.ndarray], model: LaplacianAutoencoder, new: A
     np.testing.assert_allclose(found["score"][whole], score[whole], atol=1e-3 * np.abs(score[whole]).max(initial=0))
     assert np.sum(np.abs(found["p_value"] - model.p_value(new))[whole] < 0.02) >= 0.98 * whole.sum()
     if lacking:
-        raw = -numpy(sure(model.model_.calibration).surprise(model.model_.predict(x), x))
+        raw = -numpy(sure(model.model_.calibration).score(model.model_.predict(x), x))
         line = np.polyfit(raw[whole], score[whole], 1)  # complete rows tell what makes surprises comparable
         np.testing.assert_allclose(found["score"], np.polyval(line, raw), atol=2e-3 * np.abs(score).max())
     np.testing.assert_array_equal(found["flag"], found["p_value"] <= RATE)

@@ -19,7 +19,7 @@ PAPER = Path(lapae_paper.__file__).parent
 REPOSITORY = Path(__file__).parents[1]
 LAYERS = (
     *("errors", "registry", "config", "runs", "curvature", "space", "data", "networks", "posterior", "methods"),
-    *("train", "predict", "score", "calibrate", "impute", "generate", "model storage", "calibration", "export"),
+    *("train", "predict", "score", "calibrate", "impute", "generate", "model storage", "export"),
     *("fit", "tasks", "view", "estimator", "cli", "__init__ __main__"),
 )
 """From the lowest to the highest: a part imports parts before it, in the order of the data. A model saves and loads

@@ -1,6 +1,6 @@
 """A trained model as one ONNX graph: raw data in; reconstruction, deviation, score, p-value and flag out.
 
-The graph holds everything: scaling, encoder, decoder, the one-pass deviation (`moments`), the surprise and its
+The graph holds everything: scaling, encoder, decoder, the one-pass deviation (`moments`), the anomaly score and its
 calibration. It needs onnxruntime and numpy to run, and neither torch nor this package:
 
     session = onnxruntime.InferenceSession("model.onnx")
@@ -17,7 +17,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +25,16 @@ import torch
 from torch import Tensor, nn
 
 from lapae import __version__
-from lapae.calibrate.calibration import ALIKE, COMPARED, Calibration, from_file, to_file
-from lapae.calibrate.patterns import evenly
+from lapae.calibrate.calibration import ALIKE, COMPARED, Calibration
 from lapae.errors import ConfigError
 from lapae.networks.missing import FillMissing, Observe
 from lapae.posterior import Precision
 from lapae.predict.closed_form import to_prediction
+from lapae.predict.deviation import Deviation
 from lapae.predict.moments import moments
+from lapae.predict.rows import evenly
 from lapae.runs.files import whole
+from lapae.runs.parts import from_tensors, to_tensors, under
 from lapae.space import Column
 from lapae.space.columns import DAY, Spans
 from lapae.space.scaling import FARTHEST
@@ -57,7 +58,7 @@ distance of 0 from each other there, and not in 32."""
 
 
 TIE = 1e-5
-"""Surprises that differ by less are equal: rows of the same values, which a runtime adds up in another order."""
+"""Scores that differ by less are equal: rows of the same values, which a runtime adds up in another order."""
 
 
 class Codes(nn.Module):
@@ -125,15 +126,22 @@ class Codes(nn.Module):
 
 def compared(calibration: Calibration) -> dict[str, Tensor]:
     """What `Calibration.compare` compares complete rows with: that of complete calibration rows (n,) where these
-    are enough, else of all, and the line that makes the surprise of new rows comparable with that of all."""
-    whole = ~calibration.rows.isnan().flatten(1).any(1)
-    full = theirs = calibration.reference[~calibration.reference.isnan()]
+    are enough, else of all, and the line that makes the score of new rows comparable with that of all."""
+    reference = calibration.reference
+    whole = ~reference.rows.isnan().flatten(1).any(1)
+    full = theirs = reference.scores[~reference.scores.isnan()]
     middle, width = full.new_zeros(()), full.new_ones(())
     if not whole.all() and int(whole.sum()) >= min(ALIKE, len(whole) / 2):
-        theirs = calibration.reference[evenly(whole.nonzero()[:, 0], COMPARED)]
+        theirs = reference.scores[evenly(whole.nonzero()[:, 0], COMPARED)]
         scale = (full.std(correction=0) + 1e-12) / (theirs.std(correction=0) + 1e-12)
         middle, width = full.mean() - scale * theirs.mean(), scale
     return {"reference": theirs, "middle": middle, "width": width}
+
+
+def in_precision(calibration: Calibration, dtype: torch.dtype) -> Calibration:
+    """Return a calibration whose numbers are of `dtype`."""
+    saved = {name: t.to(dtype) if t.is_floating_point() else t for name, t in to_tensors(calibration).items()}
+    return from_tensors(Calibration, saved, deviation=from_tensors(Deviation, under("deviation", saved)))
 
 
 class Pipeline(nn.Module):
@@ -160,17 +168,17 @@ class Pipeline(nn.Module):
                 "only models that predict by moments can be exported: method online or posthoc, predictive='moments'"
             )
         self.dtype = torch.float64 if model.space.kind == "table" else torch.float32
-        calibration = from_file({name: value.to(self.dtype) for name, value in to_file(calibration).items()})
+        calibration = in_precision(calibration, self.dtype)
         self.model, self.method = model, copy.deepcopy(model.method).cpu()
         self.method.to(self.dtype if in_64_bits(model.method) else torch.float32)
         self.method.posterior.diagonal()  # what it looks up once is looked up before the graph is recorded
-        self.spread, self.surprise = calibration.spread, calibration.surprise
+        self.deviation, self.score = calibration.deviation, calibration.score
         numbers = {
             "offset": model.space.offset,
             "scale": model.space.scale,
             **compared(calibration),
-            "levels": calibration.radius.levels,
-            "radius": calibration.radius.table,
+            "levels": calibration.intervals.radius.levels,
+            "radius": calibration.intervals.radius.table,
         }
         for name, value in numbers.items():
             self.register_buffer(name, torch.as_tensor(np.asarray(value), dtype=self.dtype))
@@ -185,23 +193,21 @@ class Pipeline(nn.Module):
         scaled = scaled.clamp(-FARTHEST, FARTHEST).float().to(self.dtype)  # what the model gets: 32 bits
         given = scaled.to(next(self.method.parameters()).dtype)
         found = to_prediction(self.method.likelihood, given, moments(self.method, given), delta=True)
-        found = replace(
-            found, **{name: getattr(found, name).to(self.dtype) for name in ("z_mean", "z_var", "x_mean", "x_var")}
-        )
-        deviation = self.spread.deviation(found, scaled)
+        found = found.replace(**{name: value.to(self.dtype) for name, value in found.values.items()})
+        deviation = self.deviation(found, scaled)
         reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)))
-        surprise = self.surprise(found, scaled)
-        least = surprise - TIE * surprise.abs().clamp_min(1)
+        score = self.score(found, scaled)
+        least = score - TIE * score.abs().clamp_min(1)
         p = (1 + (self.reference[None] >= least[:, None]).sum(1)) / (len(self.reference) + 1.0)
         empty = scaled.isnan().flatten(1).all(1)
-        surprise = self.middle + self.width * surprise
-        surprise, p = (torch.where(empty, torch.nan, value) for value in (surprise, p))
+        score = self.middle + self.width * score
+        score, p = (torch.where(empty, torch.nan, value) for value in (score, p))
         low, high = found.x_mean - reach, found.x_mean + reach
         mean, low, high = (v * self.scale + self.offset for v in (found.x_mean, low, high))
         back = [self._given(mean), self._given(low, whole=False), self._given(high, whole=False)]
         deviation = deviation * self.scale
         deviation = self._given(deviation) if self.codes is None else self.codes.deviation(deviation)
-        outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), -surprise, p]
+        outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), -score, p]
         return (*(value.float() for value in outputs), p <= rate)
 
     def _radius(self, level: Tensor) -> Tensor:

@@ -14,24 +14,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from lapae.calibrate.calibration import MOST_ROWS
-from lapae.calibration import calibrate, set_temperature
-from lapae.config import Config, DataConfig
+from lapae.calibrate.calibration import MOST_ROWS, Calibration, Tiles
+from lapae.calibrate.conformal import by_chance
+from lapae.calibrate.temperature import ROWS, fit_temperature
+from lapae.config import Config, DataConfig, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, Split, load
 from lapae.data.source import even
 from lapae.data.splits import check_enough
 from lapae.errors import ConfigError, RunError
+from lapae.impute import rows_to_impute
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
 from lapae.methods.own import gives_logits
-from lapae.model import Model
+from lapae.model import Model, settle
 from lapae.networks.principal import MOST_VALUES
 from lapae.networks.threads import few_threads
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
-from lapae.space import Space, for_trained
+from lapae.score.code_density import MOST_CODES
+from lapae.score.latent_codes import LatentCodes
+from lapae.space import Source, Space, for_trained
 from lapae.storage import load_run, save
 from lapae.train.checkpoint import take_up
 from lapae.train.choose import choose
@@ -54,7 +58,13 @@ WINDOW = 200
 """Data of a stream held out to calibrate with, at least, once so many have come."""
 
 CHECKED = 1000
-"""Data that tell whether the likelihood suits them."""
+"""Rows that tell whether the likelihood suits them."""
+
+RATES, COMPARED, CHANCE = (0.05, 0.2), 200, 1e-3
+"""Rates at which held-out rows are flagged to see whether p-values hold, rows, and chance of a false warning."""
+
+MOST_READ = 2**26
+"""Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
 
 
 def load_data(config: DataConfig) -> Data:
@@ -221,21 +231,121 @@ def fit(
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
     for observer in observers:
         observer.say(outcome(metrics, config.model.latent_dim))
-    model = Model(method, config, data.space, metrics, result.history).settle()
-    set_temperature(model, data)
-    calibrate(model, data)
+    model = Model(settle(method, data.space), config, data.space, metrics=metrics, history=result.history)
+    model = calibrate(with_temperature(model, data), data)
     assert model.calibration is not None
     if rank() == 0 and (unmet := model.calibration.unmet(model.rule().rate, tiles=model.space.tile)):
         warnings.warn(unmet, stacklevel=2)
-    if run is not None and rank() == 0:
-        save(model, run)
-    return model
+    return save(model, run) if run is not None and rank() == 0 else model
 
 
-def learn_on(model: Model, X: Any) -> None:
-    """Have a trained model take in the next data of a stream: it learns from most of them, the others calibrate it.
+def with_temperature(model: Model, data: Data) -> Model:
+    """Return a trained model whose posterior has the size that predicts held-out rows best, unless one was given."""
+    method, options = model.method, model.config.method
+    if method.temperature is None or options.temperature is not None:
+        return model
+    rows = some(model, data.valid.x if len(data.valid.x) else data.train.x, ROWS)
+    with few_threads(method, model.config.train.batch_size or 1):
+        found = fit_temperature(method, rows, seed=model.seed)
+    config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
+    return replace(model, config=config)
 
-    What is reported is calibrated on a window of the newest data held out, as long as it was after training.
+
+def calibrate(model: Model, data: Data) -> Model:
+    """Return a trained model with the parts that make its numbers hold on new data.
+
+    An imputer is fitted here if rows have missing values; else when missing values are first to be filled in.
+    """
+    train, valid, calib = (some(model, split.x) for split in (data.train, data.valid, data.calib))
+    most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
+    many = some(model, data.train.x, most) if len(data.train.x) > MOST_ROWS else None
+    learned = bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0
+    model = calibrate_on(model, train, valid, calib, many, learned=learned)
+    if data.calib.groups is not None:
+        model = with_images(model, data.calib)
+    if len(data.calib.x):
+        check_rates(model, data)
+    else:
+        warnings.warn(
+            "no rows are held out to calibrate: p-values and intervals are compared with rows that training has used, "
+            "and do not hold for new ones",
+            stacklevel=2,
+        )
+    return model.with_imputer() if model.space.kind == "table" and bool(train.isnan().any()) else model
+
+
+def calibrate_on(
+    model: Model,
+    train: torch.Tensor,
+    valid: torch.Tensor,
+    calib: torch.Tensor,
+    many: torch.Tensor | None = None,
+    *,
+    learned: bool = False,
+) -> Model:
+    """Return a trained model with parts fitted to rows (n, *model_shape) in its space.
+
+    Args:
+        model: the trained model.
+        train: some of the rows that training has seen.
+        valid: the validation set.
+        calib: rows that training has not seen.
+        many: more of `train`, if there are.
+        learned: whether the model was fitted to `valid` after all.
+    """
+    method, table = model.method, model.space.kind == "table"
+    codes = LatentCodes.fit(method, train if many is None else many, valid)
+    with few_threads(method, model.config.train.batch_size or 1):
+        found = Calibration.fit(model.predict, train, valid, calib, table=table, learned=learned)
+    rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))
+    return replace(model, calibration=found, codes=codes, rows=rows, imputer=None)
+
+
+def some(model: Model, x: Source, most: int = MOST_ROWS) -> torch.Tensor:
+    """Return at most `most` of rows, evenly from all, as the model takes them: (n, *model_shape)."""
+    rows = model.space.convert(np.asarray(x[even(len(x), most)]))
+    return torch.from_numpy(rows).to(next(model.method.parameters()).dtype)
+
+
+def check_rates(model: Model, data: Data) -> None:
+    """Warn if held-out rows that are compared with the calibration rows are flagged more often than chance allows.
+
+    These are rows of the test split, else of the validation set.
+    """
+    assert model.calibration is not None
+    split, name = (data.test, "test") if len(data.test.x) else (data.valid, "validation")
+    if not len(split.x):
+        return
+    p = model.calibration.compare(model.predict, some(model, split.x, COMPARED))[1]
+    p, n = p[~np.isnan(p)], len(model.calibration.reference.scores)
+    for rate in RATES:
+        flagged = int((p <= rate).sum())
+        if by_chance(flagged, len(p), rate, n) < CHANCE:
+            warnings.warn(
+                f"{flagged} of {len(p)} {name} rows have p <= {rate}, where {rate * len(p):.0f} are expected: p-values "
+                "do not hold for rows like these. The rows may have changed with time, or belong to groups",
+                stacklevel=2,
+            )
+            return
+
+
+def with_images(model: Model, held: Split) -> Model:
+    """Return a model of tiles that knows how unusual the most unusual tile of an image is, from all tiles of images."""
+    assert model.calibration is not None
+    assert held.groups is not None
+    blocks = np.array_split(np.arange(len(held.x)), -(-len(held.x) // MOST_ROWS)) if len(held.x) else []
+    found = [model.calibration.compare(model.predict, some(model, held.x[block]))[0] for block in blocks]
+    image = np.unique(held.groups, return_inverse=True)[1]
+    most = np.full(image.max(initial=-1) + 1, -np.inf)
+    np.maximum.at(most, image, np.concatenate([*found, np.empty(0)]))
+    return replace(model, calibration=replace(model.calibration, tiles=Tiles(torch.from_numpy(most))))
+
+
+def learn_on(model: Model, X: Any) -> Model:
+    """Return a trained model that has taken in the next rows of a stream: it learns from most, the others calibrate it.
+
+    What is reported is calibrated on a window of the newest rows held out, as long as it was after training. The
+    method of `model` itself learns.
     """
     config, known = model.config, model.calibration
     if config.method.method != "online":
@@ -246,15 +356,15 @@ def learn_on(model: Model, X: Any) -> None:
     held = held_out(len(x), model.seed, turn)
     if not held.all():
         learn(model.method, x[~held], config.train, turn, by_width=bool(config.model.linear))
-    model.metrics["portions"] = turn + 1
     # half of the window fits the score, the other half calibrates it
-    before = in_turn(known.more, known.rows)
+    before = in_turn(known.intervals.more, known.reference.rows)
     newest = torch.cat([before, x[held]])[-max(len(before), WINDOW) :]
     newest = newest[len(newest) % 2 :]
     valid, calib = newest[::2], newest[1::2]
-    model.recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
+    recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
     set_noise(model.method, lambda: [valid], next(model.method.parameters()).device, per_feature=True)
-    model.calibrate(model.recent, valid, calib)
+    model = replace(model, recent=recent, metrics={**model.metrics, "portions": turn + 1}, as_saved=False)
+    return calibrate_on(model, recent, valid, calib)
 
 
 def in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """A trained model: the one object behind the estimator, the commands, the tasks, the report and the explorer.
 
-Its verbs take what a user has (arrays, tensors, frames) and give arrays in the user's units and layout; `space` leads
-into the model's space and back, and `calibration` makes the numbers hold on new data.
+It is a value composed of fitted parts. Its verbs take what a user has (arrays, tensors, frames) and give arrays in the
+user's units and layout; `space` leads into the model's space and back, and `calibration` makes the numbers hold on new
+data. Samples X are (n, *shape) in the user's units, x is (n, *model_shape) in the model's space; NaN is missing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,92 +18,129 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.calibrate.calibration import Calibration, calibrate
+from lapae.calibrate.calibration import Calibration
 from lapae.calibrate.conformal import Rule, discoveries
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
+from lapae.errors import RunError
 from lapae.generate.sample import from_codes
-from lapae.impute.hidden import Hidden
-from lapae.impute.recall import Memory, remember
-from lapae.impute.table import Filling, filling_of
+from lapae.impute import Imputer, ImputerRows, Trained, choose, fit_imputer
 from lapae.methods import Method
-from lapae.networks.threads import few_threads
-from lapae.predict import Prediction, evaluating, predict, predict_blocks
+from lapae.predict import Prediction, Predictive, evaluating
 from lapae.predict.decode import decode
-from lapae.predict.prediction import Inputs, Quantity, numpy
+from lapae.predict.prediction import Inputs, Progress, Quantity, numpy
+from lapae.score.explain import explain
+from lapae.score.latent_codes import LatentCodes
 from lapae.space import Space
 
 NORMAL_90 = 1.6448536269514722
-"""Deviations to either side of the mean that hold 90 % of a normal distribution."""
+"""Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 BOTH: tuple[Quantity, ...] = ("codes", "outputs")
+VALUES_AT_ONCE = 2**18
+"""Values of rows with one value hidden each that are filled in at a time."""
 
 
-@dataclass
-class Model(Hidden):
-    """A method at its best weights, what its data are, and its calibration."""
+@dataclass(frozen=True)
+class Model:
+    """A method at its best weights, what its data are, and the parts fitted to them.
+
+    Attributes:
+        method: network and posterior.
+        config: the options that it was trained with.
+        space: what its data are.
+        calibration: what makes its numbers hold; None for a training that has not come to its end.
+        codes: codes of training samples and their density.
+        rows: rows that an imputer is fitted to.
+        imputer: fills in missing values; None until it is fitted (`with_imputer`).
+        metrics: final numbers of training.
+        history: one record per epoch; empty for a model that was loaded.
+        recent: rows of a stream that it has learned last; not saved.
+        path: its run folder, if it is in one.
+        as_saved: whether it predicts as the model in its run folder does.
+    """
 
     method: Method
     config: Config
     space: Space
-    """What its data are."""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    """The final numbers of training."""
-    history: list[dict[str, Any]] = field(default_factory=list)
-    """One record per epoch; empty for a model that was loaded."""
-    recent: Tensor | None = None
-    """Data of a stream that it has learned last; not saved."""
-    path: Path | None = None
-    """The run folder, where it is in one."""
     calibration: Calibration | None = None
-    memory: Memory | None = None
-    filling: Filling | None = None
-    """Of a table with values hidden in training: learned when the first holes are to be filled."""
+    codes: LatentCodes | None = None
+    rows: ImputerRows | None = None
+    imputer: Imputer | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    recent: Tensor | None = None
+    path: Path | None = None
+    as_saved: bool = True
+
+    # ------------------------------------------------------------------ embeddings and reconstructions
 
     def encode(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Codes of data X (n, *shape), and their deviations over networks: (n, *code) each."""
+        """Return the latent codes of samples X (n, *shape), and their standard deviations: (n, *code) each."""
         found = self.predict(self.tensor(X), ("codes",))
         return numpy(found.z_mean), np.sqrt(numpy(found.z_var))
 
     def reconstruct(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Reconstructions of data X (n, *shape), with the best guess of what is missing.
+        """Reconstruct samples X (n, *shape), with the best guess of what is missing.
 
         Returns:
-            The reconstructions, and the deviation of values from them: (n, *shape) each. ± 1.64 deviations hold 90 % of
-            the values of new data.
+            The reconstructions, and the standard deviation of values from them: (n, *shape) each. ± 1.64 standard
+            deviations hold 90 % of the values of new samples.
         """
-        x, calibration = self.tensor(X), self._calibrated()
+        x, calibration = self.tensor(X), self._calibrated
         found, missing = self.predict(x), x.isnan()
         mean = numpy(found.x_mean)
         if missing.any():
             mean = np.where(numpy(missing), numpy(self.complete(x).x_mean), mean)
-        deviation = numpy(calibration.spread.deviation(found, x)) * (calibration.radius.at(0.9) / NORMAL_90)
+        deviation = numpy(calibration.deviation(found, x)) * (calibration.intervals.radius.at(0.9) / NORMAL_90)
         return self.space.to_user(mean), self.space.to_user(deviation, deviation=True)
 
     def decode(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Data at codes z (n, *code), and their deviation over networks: (n, *shape) each."""
+        """Decode latent codes z (n, *code): samples and their standard deviation over networks, (n, *shape) each."""
         n_samples = self.config.method.n_samples or 20
         at_mean = self.space.unit is not None
         found = decode(self.method, torch.as_tensor(z), n_samples=n_samples, seed=self.seed, at_mean=at_mean)
         return self.space.to_user(numpy(found.mean)), self.space.to_user(numpy(found.deviation), deviation=True)
 
-    def surprise(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """How unusual each of the data X (n, *shape) is.
+    def interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Return prediction intervals of the values of samples X (n, *shape), given their code.
+
+        Args:
+            X: samples (n, *shape).
+            level: share of values that lie within, on average over samples.
 
         Returns:
-            The surprise, which is larger for more unusual data, and the conformal p-value: (n,) each. NaN, with a
-            warning, for rows with nothing observed.
+            low, high: (n, *shape) each; for a missing value the interval of what is filled in.
         """
-        found, p = self._calibrated().compare(self.predict, self.tensor(X))
-        empty = np.flatnonzero(np.isnan(found))
+        x, calibration = self.tensor(X), self._calibrated
+        found = self.predict(x)
+        reach = numpy(calibration.deviation(found, x)) * calibration.intervals.radius.at(level)
+        low, high = self._around(numpy(found.x_mean), reach)
+        if not x.isnan().any():
+            return low, high
+        coded = self.space.code(X)
+        missing, filled = np.isnan(coded), self.impute_interval(coded, level)
+        return np.where(missing, filled[0], low), np.where(missing, filled[1], high)
+
+    # ------------------------------------------------------------------ how unusual samples are
+
+    def anomaly_score(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Say how unusual each of the samples X (n, *shape) is.
+
+        Returns:
+            The anomaly score, higher is more unusual, and the conformal p-value: (n,) each. NaN, with a warning, for
+            rows with nothing observed.
+        """
+        scores, p = self._calibrated.compare(self.predict, self.tensor(X))
+        empty = np.flatnonzero(np.isnan(scores))
         if len(empty):
             where = f"{len(empty)} of {len(p)} rows, the first is row {empty[0]}"
             warnings.warn(f"nothing observed in {where}: no score and no p-value", stacklevel=3)
-        return found, p
+        return scores, p
 
     def rule(self, rate: float | None = None) -> Rule:
-        """How rows are flagged at a false alarm rate, by default that of the configuration."""
+        """Return how rows are flagged at a false alarm rate, by default that of the configuration."""
         rate = self.config.train.false_alarm_rate if rate is None else rate
-        return Rule(rate, self._calibrated().reference.double().numpy())
+        return Rule(rate, self._calibrated.reference.scores.double().numpy())
 
     def discoveries(self, X: Any, rate: float = 0.1) -> np.ndarray:
         """Choose the rows to call unusual, by Benjamini-Hochberg over the rows of this call.
@@ -115,17 +154,17 @@ class Model(Hidden):
         """
         if not 0 < rate < 1:
             raise ValueError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.1")
-        return discoveries(self.surprise(X)[1], rate)
+        return discoveries(self.anomaly_score(X)[1], rate)
 
     def parts(self, X: Any) -> dict[str, np.ndarray]:
-        """What the surprise of data X (n, *shape) is made of, and the paper's scores.
+        """Return what the anomaly scores of samples X (n, *shape) are made of, and the paper's scores.
 
         Returns:
             Arrays (n,) by name; higher is more unusual. `log_likelihood` has its sign turned for that.
         """
         x = self.tensor(X)
         found = self.predict(x, (*BOTH, "density"))
-        parts = {name: numpy(part) for name, part in self._calibrated().surprise.named(found, x).items()}
+        parts = {name: numpy(part) for name, part in self._calibrated.score.named(found, x).items()}
         more = {
             "log_likelihood": -numpy(found.log_likelihood),
             "latent_deviation": numpy(found.z_var).reshape(len(x), -1).clip(0) ** 0.5,
@@ -134,7 +173,8 @@ class Model(Hidden):
         return parts | {name: value if value.ndim == 1 else value.sum(1) for name, value in more.items()}
 
     def log_likelihood(self, X: Any) -> np.ndarray:
-        """Of each of the data X (n, *shape) under the predictive: (n,). Of a trained network, in its own units."""
+        """Return the log-likelihood of samples X (n, *shape) under the predictive, (n,); that of a trained network is
+        in its own units."""
         x, space = self.tensor(X), self.space
         found = numpy(self.predict(x, ("density",)).log_likelihood)
         if space.unit is None:
@@ -142,69 +182,163 @@ class Model(Hidden):
         log_scale = np.broadcast_to(np.log(np.asarray(space.scale) / space.unit), space.model_shape).ravel()
         return found - ~np.isnan(numpy(x).reshape(len(x), -1)) @ log_scale
 
-    def interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Where the values of new data of this kind lie, given their code.
-
-        Args:
-            X: data (n, *shape).
-            level: share of values that lie within, on average over data.
-
-        Returns:
-            low, high: (n, *shape) each; of a missing value the interval of what is filled in.
-        """
-        x, calibration = self.tensor(X), self._calibrated()
-        found = self.predict(x)
-        reach = numpy(calibration.spread.deviation(found, x)) * calibration.radius.at(level)
-        ends = self._around(numpy(found.x_mean), reach)
-        if not x.isnan().any():
-            return ends
-        coded = self.space.code(X)
-        missing = np.isnan(coded)
-        return tuple(np.where(missing, a, b) for a, b in zip(self.impute_interval(coded, level), ends, strict=True))  # pyright: ignore
-
     def explain(self, X: Any) -> np.ndarray:
-        """How much every value of data X (n, *shape) adds to how unusual its datum is.
+        """Return how much every value of samples X (n, *shape) adds to the anomaly score.
 
         Returns:
             (n, *shape), at least 0, and 0 where missing. `counterfactual` says what was expected in its place.
         """
-        x, hides = self.tensor(X), self.from_others and self.config.model.hide
-        found = numpy(self._calibrated().explain(self.predict, x, bool(hides), self.space.columns))
+        x = self.tensor(X)
+        widths = self._trained.widths if self.from_others and self.config.model.hide else None
+        found = numpy(explain(self._calibrated.score, self.predict, x, widths))
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
 
+    def counterfactual(
+        self, X: Any, top: int | None = None, level: float = 0.9, *, contribution: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what would have been expected in place of each value, with an interval.
+
+        In a table that is what the other values of the row say: each value is hidden in its turn, and filled in as a
+        missing one is, because a network reproduces an odd value that it is shown. The value that contributes most to
+        the anomaly score is hidden from the others, too, as it would mislead. For images, series and arrays, and for
+        tables whose likelihood takes no missing values, it is the reconstruction, which is drawn from all values.
+
+        Args:
+            X: samples (n, *shape).
+            top: ask only about this many values of each sample, those that contribute most; default all.
+            level: share of the values of normal samples that lie within.
+            contribution: what `explain` says of X, if that is known already.
+
+        Returns:
+            expected, low, high: (n, *shape) each, NaN where not asked about. A word is its own interval.
+        """
+        if top is not None and top < 1:
+            raise ValueError(f"top={top}: expected at least 1")
+        coded = self.space.code(X)
+        contribution = self.explain(coded) if contribution is None else contribution
+        asked = np.ones(coded.shape, bool) if top is None else leading(contribution, top)
+        if not self.from_others:
+            low, high = self.interval(coded, level)
+            expected, low, high = (np.where(asked, part, np.nan) for part in (self.reconstruct(coded)[0], low, high))
+            return expected, low, high
+        out, first = np.full((3, *coded.shape), np.nan), leading(contribution, 1)
+        rows, columns = np.nonzero(asked)
+        size = max(1, VALUES_AT_ONCE // coded.shape[1])
+        for start in range(0, len(rows), size):
+            i, j = rows[start : start + size], columns[start : start + size]
+            whole, without, at = coded[i].astype(float), np.where(first[i], np.nan, coded[i]), np.arange(len(i))
+            without[at, j] = np.nan
+            out[:, i, j] = np.stack(self._filled(without, level, whole))[:, at, j]
+        return out[0], out[1], out[2]
+
+    @property
+    def from_others(self) -> bool:
+        """Whether what is expected of a value is what the others of its row say, and not the reconstruction."""
+        return self.space.kind == "table" and self.likelihood.missing
+
+    # ------------------------------------------------------------------ missing values and new samples
+
+    def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
+        """Fill in the missing values of X.
+
+        Args:
+            X: samples (n, *shape); NaN is missing.
+            n_samples: completions of each sample; default the best guess.
+
+        Returns:
+            (n, *shape), or completions (n_samples, n, *shape). Observed values are as they were.
+        """
+        coded = self.space.code(X)
+        x = self.tensor(coded)
+        if n_samples is not None:
+            return self.space.put_back(numpy(self.completions(x, n_samples, self.seed)), coded)
+        return self.space.put_back(numpy(torch.where(x.isnan(), self.complete(x).x_mean, x)), coded)
+
+    def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Return prediction intervals of missing values.
+
+        Args:
+            X: samples (n, *shape); NaN is missing.
+            level: share of missing values that lie within.
+
+        Returns:
+            low, high: (n, *shape) each; an observed value is its own interval.
+        """
+        coded = self.space.code(X)
+        if not np.isnan(coded).any():
+            return coded.copy(), coded.copy()
+        return self._filled(coded, level)[1:]
+
+    def complete(self, x: Tensor, *, held: bool = False) -> Prediction:
+        """Predict samples x (n, *model_shape) with the best guess of what is missing.
+
+        Args:
+            x: samples; NaN is missing.
+            held: whether they were held out of training: then they are not filled in from themselves.
+        """
+        return self.predict(x) if not x.isnan().any() else self._imputer.guess(self._trained, x, held=held)
+
+    def completions(self, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
+        """Complete samples in the model's space several times.
+
+        Args:
+            x: samples (N, *model_shape); NaN is missing.
+            n: completions of each.
+            seed: seed of networks and noise.
+            held: as in `complete`.
+
+        Returns:
+            (n, N, *model_shape).
+        """
+        if n < 1:
+            raise ValueError(f"n_samples={n}: expected at least 1")
+        if not x.isnan().any():
+            return x.expand(n, *x.shape).clone()
+        return self._imputer.draw(self._trained, x, n, seed, held=held)
+
     def sample(self, n: int, seed: int | None = None, *, noise: bool | None = None) -> np.ndarray:
-        """New data (n, *shape): codes from their density, decoded by drawn networks.
+        """Generate samples (n, *shape): codes from their density, decoded.
 
         Args:
             n: how many.
-            seed: of codes, networks and noise.
-            noise: add noise to what networks make of a code, with the residuals of held-out data. Default: to all but
-                images.
+            seed: seed of codes, networks and noise; default that of the configuration.
+            noise: add the residuals of held-out samples to what networks make of a code. Default: to all but images.
 
         Returns:
             (n, *shape), in the user's units.
         """
         seed = self.seed if seed is None else seed
         noise = self.space.kind != "image" if noise is None else noise
-        rows = self._calibrated().rows if noise else None
-        known = None if self.filling is None else torch.cat([self.filling.train, self.filling.valid])
-        made = from_codes(self.method, self._remembers(), n, rows=rows, known=known, seed=seed)
+        rows = self._calibrated.reference.rows if noise else None
+        known = None
+        if self.rows is not None and choose(self.method, self.space, self.rows) == "neighbours":
+            known = torch.cat([self.rows.train, self.rows.valid])
+        made = from_codes(self.method, self._codes, n, rows=rows, known=known, seed=seed)
         if self.space.kind == "image":
             made = made.clamp(*self.space.value_range)
         return self.space.to_user(numpy(made))
 
+    def with_imputer(self) -> Model:
+        """Return the model with a fitted imputer; its run folder, if any, keeps the imputer."""
+        if self.imputer is not None:
+            return self
+        return replace(self, imputer=self._imputer)
+
+    # ------------------------------------------------------------------ in the model's space
+
     @property
     def likelihood(self) -> Likelihood:
+        """The likelihood of the method."""
         return self.method.likelihood
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one datum in the model."""
+        """Shape of one sample in the model."""
         return self.space.model_shape
 
     @property
     def code_shape(self) -> tuple[int, ...]:
-        """Of one code."""
+        """Shape of one latent code."""
         weight = next(self.method.parameters())
         with evaluating(self.method):
             one = torch.zeros(1, *self.shape, dtype=weight.dtype, device=weight.device)
@@ -212,98 +346,135 @@ class Model(Hidden):
 
     @property
     def seed(self) -> int:
+        """Seed of training and of what is drawn by default."""
         return self.config.train.seed
 
     def tensor(self, X: Any) -> Tensor:
-        """What a user hands over in the model's space: float32 (n, *model_shape) on the CPU."""
+        """Bring what a user hands over into the model's space: (n, *model_shape) on the CPU."""
         weight = next(self.method.parameters())
         return torch.from_numpy(self.space.to_model(self.space.code(X))).to(weight.dtype)
 
-    def predict(self, x: Inputs, want: tuple[Quantity, ...] = BOTH, **how: Any) -> Prediction:
-        """What the networks say about data, in the way that the configuration asks for.
+    @property
+    def predictive(self) -> Predictive:
+        """How the model predicts: as the configuration says. A trained network says what it says by itself."""
+        options = self.config.method.options
+        at_mean = self.space.unit is not None
+        return Predictive(options.predictive or "mc", options.n_samples or 20, self.seed, at_mean)
+
+    def predict(
+        self,
+        x: Inputs,
+        want: tuple[Quantity, ...] = BOTH,
+        predictive: Predictive | None = None,
+        progress: Progress | None = None,
+    ) -> Prediction:
+        """Predict samples.
 
         Args:
-            x: data (n, *model_shape) in the model's space, or batches of them; NaN is missing.
+            x: samples (n, *model_shape) in the model's space, or batches of them; NaN is missing.
             want: what to compute: "codes", "covariance", "outputs", "density", "error".
-            how: `predictive`, `n_samples`, `seed` and others of `lapae.predict.predict`, to predict in another way.
+            predictive: in which way; default that of the model.
+            progress: called with the number of (network, sample) pairs done.
 
         Returns:
             A `Prediction`: among others `z_mean`, `z_var` (n, *code), `x_mean`, `x_var` (n, *model_shape) and
-            `log_likelihood` (n,); None where not wanted.
+            `log_likelihood` (n,).
         """
-        return predict(self.method, x, want=want, **self._how | how)
+        return (predictive or self.predictive)(self.method, x, want, progress)
 
-    def blocks(self, x: Inputs, want: tuple[Quantity, ...] = BOTH, **how: Any) -> Iterator[Prediction]:
-        """As `predict`, a block of data at a time, for what is reduced right away.
-
-        Args:
-            x: data (n, *model_shape) in the model's space, or batches of them.
-            want: what to compute.
-            how: in which way, as in `predict`.
-        """
-        return predict_blocks(self.method, x, want=want, **self._how | how)
-
-    @property
-    def _how(self) -> dict[str, Any]:
-        options = self.config.method.options
-        how = {"predictive": options.predictive or "mc", "n_samples": options.n_samples or 20, "seed": self.seed}
-        return how | {"at_mean": self.space.unit is not None}  # a trained network says what it says by itself
+    def blocks(
+        self,
+        x: Inputs,
+        want: tuple[Quantity, ...] = BOTH,
+        predictive: Predictive | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[Prediction]:
+        """Predict as `predict` does, one block of samples after another, for what is reduced right away."""
+        return (predictive or self.predictive).blocks(self.method, x, want, progress)
 
     def predicting(
         self, *, predictive: str | None = None, n_samples: int | None = None, seed: int | None = None
     ) -> Model:
-        """Predict in another way from now on. What new data are compared with is predicted in that way too, so that
-        p-values and intervals hold.
+        """Return the model that predicts in another way. What new samples are compared with is predicted in that way
+        too, so that p-values and intervals hold.
 
         Args:
-            predictive: moments, mc or linearized; as before where not given.
-            n_samples: networks drawn by mc; as before where not given.
-            seed: of these; as before where not given.
-
-        Returns:
-            The model itself.
+            predictive: moments, mc or linearized; default as now.
+            n_samples: networks drawn by mc; default as now.
+            seed: seed of these; default as now.
         """
         method, train = self.config.method, self.config.train
         given = {"predictive": predictive, "n_samples": n_samples}
         method = MethodConfig(method.method, method.options, **{k: v for k, v in given.items() if v is not None})
         train = train if seed is None else replace(train, seed=seed)
         config = replace(self.config, method=method, train=train)
-        if config != self.config:
-            before, self.config = self.config, config
-            try:
-                self.calibration = self.calibration and self.calibration.anew(self.predict)
-            except ValueError:
-                self.config = before
-                raise
-        return self
+        if config == self.config:
+            return self
+        found = replace(self, config=config, as_saved=False)
+        if self.calibration is None:
+            return found
+        found = replace(found, calibration=self.calibration.anew(found.predict))
+        if self.imputer is None:
+            return found
+        imputer = self.imputer.with_radii(found._trained, found._calibrated.held_out)
+        return replace(found, imputer=imputer)
 
-    def settle(self) -> Model:
-        """Ready to predict: tables in 64 bits on a CPU, so that a datum's score does not depend on its batch."""
-        self.method.eval().requires_grad_(False)
-        if self.space.kind == "table" and next(self.method.parameters()).device.type == "cpu":
-            self.method.double()
-        return self
+    # ------------------------------------------------------------------ what the verbs share
 
-    def calibrate(self, train: Tensor, valid: Tensor, calib: Tensor, many: Tensor | None = None, **how: Any) -> None:
-        """Fit what makes the numbers hold on new data, with data in the model's space.
+    @property
+    def _trained(self) -> Trained:
+        return Trained(self.method, self.predict, self.space, self._codes, self.seed)
 
-        Args:
-            train: some of those that training has seen.
-            valid: those that steered it.
-            calib: others, which it has not seen.
-            many: more of `train`, where there are.
-            how: `learned` of `lapae.calibrate.calibration.calibrate`.
+    @cached_property
+    def _imputer(self) -> Imputer:
+        """The imputer, fitted on first use and then kept in the run folder."""
+        if self.imputer is not None:
+            return self.imputer
+        if self.rows is None:
+            raise RunError("this model has nothing to impute from: it was saved before its training was finished")
+        found = fit_imputer(self._trained, self.rows, self._calibrated)
+        if self.path is not None and self.as_saved:
+            from lapae.storage import keep_imputer
+
+            keep_imputer(self, found)
+        return found
+
+    @property
+    def _calibrated(self) -> Calibration:
+        if self.calibration is None:
+            raise RunError("this model has no calibration: it was saved before its training was finished")
+        return self.calibration
+
+    @property
+    def _codes(self) -> LatentCodes:
+        if self.codes is None:
+            raise RunError("this model has no density of codes: it was saved before its training was finished")
+        return self.codes
+
+    def _filled(
+        self, coded: np.ndarray, level: float, whole: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the best guess, low and high (n, *shape) of what is missing in `coded` (n, *shape).
+
+        `whole` are the rows before values were hidden, if some were.
         """
-        self.memory = remember(self.method, train if many is None else many, valid)
-        self.filling = filling_of(self.method, train, valid, self.space)
-        how |= {"predict": self.predict, "table": self.space.kind == "table"}
-        how |= {"keep": self.filling is None}  # which has rows of its own
-        with few_threads(self.method, self.config.train.batch_size or 1):
-            self.calibration = calibrate(train=train, valid=valid, rows=calib, **how)
+        x = self.tensor(coded)
+        before = None if whole is None else self.tensor(whole)
+        guess, reach = self._imputer.interval(self._trained, x, level, self._calibrated.held_out, whole=before)
+        ends = self._around(numpy(guess), numpy(reach), clip=self.space.kind == "image")
+        low, high = (np.where(np.isnan(coded), end, coded) for end in ends)
+        return self.space.put_back(numpy(torch.where(x.isnan(), guess, x)), coded), low, high
+
+    def _around(self, mean: np.ndarray, reach: np.ndarray, *, clip: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return intervals in the user's units, with `clip` within the range of images; a word is its own interval."""
+        for kind, start, stop in self.space.parts:
+            reach[:, start:stop] *= kind not in ("bernoulli", "categorical")
+        low, high = (np.clip(end, 0, 1) if clip else end for end in (mean - reach, mean + reach))
+        return self.space.to_user(low, whole=False), self.space.to_user(high, whole=False)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:
-        """The model of a run.
+        """Load the model of a run.
 
         Args:
             path: the run folder.
@@ -312,3 +483,20 @@ class Model(Hidden):
         from lapae.storage import load_run
 
         return load_run(path, **options)
+
+
+def settle(method: Method, space: Space) -> Method:
+    """Make a trained method ready to predict: tables in 64 bits on a CPU, so that a row's score does not depend on its
+    batch."""
+    method.eval().requires_grad_(False)
+    if space.kind == "table" and next(method.parameters()).device.type == "cpu":
+        method.double()
+    return method
+
+
+def leading(contribution: np.ndarray, n: int) -> np.ndarray:
+    """Return which n values of each sample contribute most, (N, *shape) bool; never one that contributes nothing."""
+    flat = contribution.reshape(len(contribution), -1)
+    chosen = np.zeros(flat.shape, bool)
+    np.put_along_axis(chosen, np.argsort(-flat, axis=1, kind="stable")[:, :n], True, axis=1)
+    return (chosen & (flat > 0)).reshape(contribution.shape)

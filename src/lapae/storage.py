@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lapae.calibrate.calibration import from_file, to_file
+from lapae.calibrate.calibration import Calibration
+from lapae.calibrate.conformal import LEVELS
 from lapae.config import Config
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import LapaeError, RunError
-from lapae.impute.recall import Memory
-from lapae.impute.table import Filling
+from lapae.impute import IMPUTERS, Imputer, ImputerRows
 from lapae.methods.building import Modules, build_method
-from lapae.model import Model
-from lapae.predict.prediction import tensors
+from lapae.model import Model, settle
+from lapae.predict.deviation import Deviation
 from lapae.runs import (
     CHECKPOINT,
     METRICS,
@@ -31,29 +32,45 @@ from lapae.runs import (
     tensor_file,
 )
 from lapae.runs.files import remove, write_whole
+from lapae.runs.parts import from_tensors, to_tensors, under
 from lapae.runs.toml import config_from_dict, config_to_dict
+from lapae.score.code_density import CodeDensity
+from lapae.score.latent_codes import LatentCodes
 from lapae.space import Space
 from lapae.train.checkpoint import load_checkpoint, load_state
 
-FORMAT = "lapae model 5"
-CALIBRATION = "calibration.safetensors"
+FORMAT, BEFORE = "lapae model 6", "lapae model 5"
+"""Format of the files, and one that is read as well: that of lapae 0.2."""
+CALIBRATION, IMPUTER = "calibration.safetensors", "imputer.safetensors"
+PARTS: dict[str, type[Any]] = {"calibration": Calibration, "codes": LatentCodes, "rows": ImputerRows}
+"""Fitted parts of a model that are saved with it, by the names of its fields."""
+DOUBLE = {f"calibration.{name}" for name in ("reference.scores", "tiles.scores")}
+DOUBLE |= {f"calibration.intervals.radius.{name}" for name in ("levels", "table")}
+DOUBLE |= {"radii", "radius", "reference", "images"}
+"""Tensors of parts that are compared with numbers of 64 bits; the last three of the former format."""
 PATIENCE = 3
 """Times that a model is read whose files are not of one training."""
 
 
-def save(model: Model, run: Run) -> None:
-    """Write model.safetensors, posterior.safetensors and calibration.safetensors where there are such, metrics.json."""
+def save(model: Model, run: Run) -> Model:
+    """Write a model into a run folder: weights, posterior, fitted parts and metrics, a file each.
+
+    Returns:
+        The model, in its run folder.
+    """
     # Weights were learned in 32 bits, whatever they predict in.
     state = {name: t.float() if t.is_floating_point() else t for name, t in model.method.state_dict().items()}
     posterior = {name: tensor for name, tensor in state.items() if name.startswith("posterior.")}
     weights = {name: tensor for name, tensor in state.items() if name not in posterior}
-    calibration = {} if model.calibration is None else to_file(model.calibration)
-    if model.memory is not None:
-        calibration |= {f"memory.{name}": value for name, value in tensors(model.memory).items()}
-    if model.filling is not None:
-        calibration |= {f"filling.{name}": value for name, value in model.filling.tensors().items()}
+    fitted = {
+        f"{name}.{key}": tensor
+        for name in PARTS
+        if (part := getattr(model, name)) is not None
+        for key, tensor in to_tensors(part).items()
+    }
     remove(run / METRICS)
-    for file, content in ((POSTERIOR, posterior), (CALIBRATION, calibration)):
+    remove(run / IMPUTER)
+    for file, content in ((POSTERIOR, posterior), (CALIBRATION, fitted)):
         if content:
             write_whole(run / file, tensor_file(content, {"format": FORMAT}))
         else:
@@ -64,11 +81,28 @@ def save(model: Model, run: Run) -> None:
         "config": config_to_dict(model.config),
         "space": model.space.to_dict(),
         "posterior": digest(posterior) if posterior else None,
-        "calibration": digest(calibration) if calibration else None,
+        "calibration": digest(fitted) if fitted else None,
     }
     write_whole(run / MODEL, tensor_file(weights, metadata))
     run.write_json(METRICS, model.metrics)
-    model.path = run.path
+    found = replace(model, path=run.path, as_saved=True)
+    if found.imputer is not None:
+        keep_imputer(found, found.imputer)
+    return found
+
+
+def keep_imputer(model: Model, imputer: Imputer) -> None:
+    """Write a fitted imputer into the run folder of its model, so that it is not fitted again.
+
+    A folder that cannot be written to stays as it is: the imputer is then fitted again when it is next asked for.
+    """
+    assert model.path is not None
+    name = next(name for name, kind in IMPUTERS.items() if type(imputer) is kind)
+    with suppress(OSError, LapaeError):
+        run = Run.open(model.path)
+        of = read_tensor_file(run / MODEL)[1].get("calibration")
+        if of:  # what it was fitted with: an imputer of another training is passed over
+            write_whole(run / IMPUTER, tensor_file(to_tensors(imputer), {"format": FORMAT, "kind": name, "of": of}))
 
 
 OWN_MODULES = "if it was trained with modules of your own, give them again in Python: load_run(path, network=...)"
@@ -82,7 +116,7 @@ def load_run(
     device: str | torch.device = "cpu",
     allow_nan: bool = False,
 ) -> Model:
-    """The trained model of a run folder, at its best weights; of an unfinished run the best so far, with a warning.
+    """Load the trained model of a run folder at its best weights; of an unfinished run those so far, with a warning.
 
     Args:
         path: the run folder.
@@ -92,10 +126,10 @@ def load_run(
         allow_nan: have the model take missing values even where none were allowed in training.
     """
     run = Run.open(path)
-    calibration: dict[str, torch.Tensor] = {}
+    fitted: dict[str, torch.Tensor] = {}
     if (run / MODEL).exists():
         try:
-            state, calibration, metadata = _read_model(run)
+            state, fitted, metadata = _read_model(run)
         except RunError as error:
             if not (run / CHECKPOINT).exists():
                 raise
@@ -126,40 +160,90 @@ def load_run(
             raise
         raise RunError(f"{error}; {OWN_MODULES}") from error
     method.to(device)
-    model = Model(method, config, space, run.read_metrics() or {}, path=run.path).settle()
-    if calibration:
-        _calibrate(model, calibration, str(run / CALIBRATION))
+    model = Model(settle(method, space), config, space, metrics=run.read_metrics() or {}, path=run.path)
+    if not fitted:
+        return model
+    dtype = next(method.parameters()).dtype
+    try:
+        found = _fitted({name: _as(dtype, name, tensor) for name, tensor in fitted.items()})
+        model = replace(model, **found, imputer=_read_imputer(run, metadata, dtype))
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise RunError(f"{run / CALIBRATION} is damaged: {error!r}") from error
+    shapes = {model.rows.train.shape[1:], model.rows.valid.shape[1:]} if model.rows is not None else set()
+    calibration = model.calibration
+    if calibration is None or {calibration.reference.rows.shape[1:], calibration.deviation.noise.shape, *shapes} != {
+        model.shape
+    }:
+        raise RunError(f"{run / CALIBRATION} is of data of another shape than {model.shape}")
     return model
 
 
-def _calibrate(model: Model, tensors: dict[str, torch.Tensor], origin: str) -> None:
-    """In the precision that the model predicts in, which may be another than where it was made."""
-    dtype = next(model.method.parameters()).dtype
-    tensors = {name: t if name == "radius" else t.to(dtype) for name, t in tensors.items()}
-    memory, filling = (
-        {name.removeprefix(kind): tensors.pop(name) for name in [*tensors] if name.startswith(kind)}
-        for kind in ("memory.", "filling.")
-    )
+def _as(dtype: torch.dtype, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the precision that the model predicts in, but for what is compared with numbers of 64 bits."""
+    kept = name in DOUBLE or not tensor.is_floating_point()
+    return tensor if kept else tensor.to(dtype)
+
+
+def _fitted(saved: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Return the fitted parts of a model by name."""
+    if "radius" in saved:
+        saved = _from_before(saved)
+    found = {name: under(name, saved) for name in PARTS}
+    deviation = from_tensors(Deviation, under("deviation", found["calibration"]))
+    return {
+        name: from_tensors(kind, found[name], **({"deviation": deviation} if name == "calibration" else {}))
+        for name, kind in PARTS.items()
+        if found[name]
+    }
+
+
+def _from_before(saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors of the former format by their present names."""
+    if "shift" in saved and saved["shift"].numel():
+        warnings.warn(
+            "this run was calibrated by lapae 0.2 on rows that its principal components had seen: its p-values may not "
+            "hold for new rows. Train it again",
+            stacklevel=4,
+        )
+    empty = saved["reference"][:0]
+    out = {f"calibration.deviation.{name}": value for name, value in under("spread", saved).items()}
+    out |= {f"calibration.score.{name}": value for name, value in under("surprise", saved).items()}
+    moved = {"reference.rows": "rows", "reference.scores": "reference", "intervals.more": "more"}
+    out |= {f"calibration.{name}": saved[old] for name, old in moved.items()}
+    out["calibration.reference.own"] = saved["own"].long()
+    out["calibration.intervals.radius.table"] = saved["radius"]
+    out["calibration.intervals.radius.levels"] = torch.from_numpy(LEVELS)
+    out["calibration.tiles.scores"] = saved.get("images", empty)
+    codes = under("memory", saved)
+    if codes:
+        density = to_tensors(CodeDensity.fit(codes["codes"], codes["unseen"]))
+        out |= {"codes.codes": codes["codes"], "codes.scale": codes["scale"]}
+        out |= {f"codes.density.{name}": value for name, value in density.items()}
+    filling = under("filling", saved) or {"train": saved["known"], "valid": saved["seen"]}
+    return out | {f"rows.{name}": value for name, value in filling.items()} | {"rows.scarce": saved["scarce"]}
+
+
+def _read_imputer(run: Run, metadata: Mapping[str, Any], dtype: torch.dtype) -> Imputer | None:
+    """Return the imputer of a run, if one was fitted to this very model; a damaged file is passed over."""
+    if not (run / IMPUTER).exists():
+        return None
     try:
-        found = from_file(tensors)
-        if memory:
-            model.memory = Memory(**memory)
-        if filling:
-            model.filling = Filling.of(filling["train"], filling["valid"], model.space.parts)
-    except (KeyError, TypeError, IndexError) as error:
-        raise RunError(f"{origin} is damaged: {error!r}") from error
-    shapes = {part.shape[1:] for part in (*filling.values(), found.known, found.seen)}
-    if {found.rows.shape[1:], found.spread.noise.shape, *shapes} != {model.shape}:
-        raise RunError(f"{origin} is of data of another shape than {model.shape}")
-    model.calibration = found
+        saved, about = read_tensor_file(run / IMPUTER)
+        if about.get("of") != metadata.get("calibration"):
+            return None
+        tensors = {name: _as(dtype, name, tensor) for name, tensor in saved.items()}
+        return from_tensors(IMPUTERS[about["kind"]], tensors)
+    except (RunError, KeyError, TypeError, ValueError) as error:
+        warnings.warn(f"{run / IMPUTER} is damaged, and is fitted again ({error})", stacklevel=4)
+        return None
 
 
 def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, Any]]:
-    """Weights and posterior, the calibration, and what is said of them."""
+    """Read weights and posterior, the fitted parts, and what is said of them."""
     lacking = ""
     for attempt in range(PATIENCE):
         weights, metadata = read_tensor_file(run / MODEL)
-        if metadata.get("format") != FORMAT:
+        if metadata.get("format") not in (FORMAT, BEFORE):
             raise RunError(f"{run / MODEL} is not a model of this version of lapae: expected format {FORMAT!r}")
         found = {}
         for file, key in ((POSTERIOR, "posterior"), (CALIBRATION, "calibration")):
@@ -177,7 +261,7 @@ def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tens
 def _check_size(
     config: Config, space: Space, likelihood: Likelihood | None, state: Mapping[str, torch.Tensor], origin: str
 ) -> None:
-    """RunError where the model would be larger than what the file holds: a file that lies takes no memory."""
+    """Raise RunError if the model would be larger than what the file holds: a file that lies takes no memory."""
     try:
         with torch.device("meta"):  # shapes without numbers
             planned = build_method(config, space, likelihood=likelihood).state_dict()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ import torch
 from narrow import sure
 from scipy.stats import kstest, norm, spearmanr
 
-from lapae.calibrate.calibration import calibrate, to_file
+from lapae.calibrate.calibration import Calibration, Reference, Tiles
+from lapae.impute.imputer import ImputerRows
+from lapae.impute.network import NetworkImputer
 from lapae.predict.deviation import log_scale
 from lapae.predict.prediction import Prediction
+from lapae.runs.parts import to_tensors
 
 FEATURES, CODE = 8, 2
 LOADINGS = torch.linalg.qr(torch.randn(FEATURES, CODE, generator=torch.Generator().manual_seed(0)).double())[0]
@@ -38,12 +42,20 @@ def predict(x: torch.Tensor) -> Prediction:
     gram = basis.mT @ basis + 1e-3 * torch.eye(CODE).double()
     z = torch.linalg.solve(gram, basis.mT @ x.nan_to_num()[:, :, None])[:, :, 0]
     x_mean = z @ LOADINGS.T
-    return Prediction(1, z_mean=z, z_var=torch.full_like(z, 1e-3), x_mean=x_mean, x_var=torch.full_like(x, 1e-3))
+    variances = {"z_var": torch.full_like(z, 1e-3), "x_var": torch.full_like(x, 1e-3)}
+    return Prediction(1, {"z_mean": z, "x_mean": x_mean, **variances})
+
+
+TRAINED: Any = SimpleNamespace(predict=predict, space=SimpleNamespace(kind="table"))
+"""A network that an imputer may ask."""
+
+
+def imputer_of(calibration: Calibration, seed: int = 0) -> NetworkImputer:
+    return NetworkImputer.fit(TRAINED, ImputerRows(data(600, seed), data(100, seed + 1), False), calibration)
 
 
 def made(n_calib: int, seed: int = 0, *, table: bool = True):
-    found = calibrate(predict, data(600, seed), data(100, seed + 1), data(n_calib, seed + 2), table=table)
-    return found.with_hidden(predict)
+    return Calibration.fit(predict, data(600, seed), data(100, seed + 1), data(n_calib, seed + 2), table=table)
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +71,12 @@ def rank_correlation(a: Any, b: Any) -> float:
 def test_a_deviation_follows_the_noise_of_a_value(calibration):
     new = data(2000, 9)
     found = predict(new)
-    deviation = calibration.spread.deviation(found, new)
+    deviation = calibration.deviation(found, new)
     error = (new - sure(found.x_mean)).abs()
     truth = noise_of((new @ LOADINGS / 3).numpy())
     assert rank_correlation(deviation[:, :4], truth[:, :4]) > 0.85
     assert rank_correlation(deviation[:, :4], error[:, :4]) > 0.4
-    inside = error <= deviation * torch.from_numpy(calibration.radius.at(0.9))
+    inside = error <= deviation * torch.from_numpy(calibration.intervals.radius.at(0.9))
     assert inside.double().mean() == pytest.approx(0.9, abs=0.015)
     noisy = (truth[:, 0] > np.quantile(truth[:, 0], 0.8)).nonzero()[0]
     assert inside[noisy].double().mean() > 0.8  # with one deviation for all it would be about 0.6
@@ -76,9 +88,10 @@ def test_intervals_of_hidden_values_hold(calibration, share):
     hidden = torch.rand(new.shape, generator=torch.Generator().manual_seed(0)) < share
     seen = torch.where(hidden, torch.nan, new)
     found = predict(seen)
-    radius = calibration.hidden_radius(predict, hidden)
+    imputer = imputer_of(calibration)
+    radius = imputer._hidden_radius(TRAINED, calibration.held_out, hidden)
     for level in (0.5, 0.9):
-        reach = calibration.hidden.deviation(found, seen) * torch.from_numpy(radius.at(level))
+        reach = imputer.deviation(found, seen) * torch.from_numpy(radius.at(level))
         inside = (new - sure(found.x_mean)).abs() <= reach
         assert inside[hidden].double().mean() == pytest.approx(level, abs=0.03)
 
@@ -107,9 +120,9 @@ def test_few_data_are_joined_by_those_that_steered_training():
     """Unless the model was fitted to them; many are enough by themselves."""
     few, valid = data(40, 2), data(100, 1)
     for rows, learned, n in ((few, False, 100), (few, True, 0), (data(600, 2), False, 0)):
-        found = calibrate(predict, data(600, 0), valid, rows, table=True, learned=learned)
-        assert len(found.more) == n
-        assert len(found.reference) == len(rows)  # p-values are of the others alone
+        found = Calibration.fit(predict, data(600, 0), valid, rows, table=True, learned=learned)
+        assert len(found.intervals.more) == n
+        assert len(found.reference.scores) == len(rows)  # p-values are of the others alone
 
 
 def test_what_is_empty_has_no_score(calibration):
@@ -124,14 +137,14 @@ def test_another_way_to_predict_is_compared_with_the_same_way(calibration):
 
     def worse(x: torch.Tensor) -> Prediction:
         found = predict(x)
-        return Prediction(1, found.z_mean, found.z_var, x_mean=1.5 * found.x_mean, x_var=found.x_var)
+        return found.replace(x_mean=1.5 * found.x_mean)
 
     new = data(1500, 13)
     assert (calibration.compare(worse, new)[1] <= 0.05).mean() > 0.3
     anew = calibration.anew(worse)
     assert (anew.compare(worse, new)[1] <= 0.05).mean() == pytest.approx(0.05, abs=0.025)
     found = worse(new)
-    reach = anew.spread.deviation(found, new) * torch.from_numpy(anew.radius.at(0.9))
+    reach = anew.deviation(found, new) * torch.from_numpy(anew.intervals.radius.at(0.9))
     assert ((new - sure(found.x_mean)).abs() <= reach).double().mean() == pytest.approx(0.9, abs=0.03)
 
 
@@ -166,7 +179,7 @@ def test_rows_to_compare_with_may_lack_values_of_their_own(share):
 
     p = []
     for k in range(8):
-        found = calibrate(
+        found = Calibration.fit(
             predict, lacking(300, 10 * k + 1), lacking(60, 10 * k + 2), lacking(150, 10 * k + 3), table=True
         )
         p.append(found.compare(predict, lacking(60, 10 * k + 4, share))[1])
@@ -180,7 +193,7 @@ def test_rows_that_are_equal_have_equal_p_values():
     """However their sums are rounded: dice have ties, which count as at least as unusual."""
     rolls = torch.randint(1, 7, (400, FEATURES), generator=torch.Generator().manual_seed(0)).double()
     rolls = (rolls - 3.5) / 1.7
-    found = calibrate(predict, rolls[:200], rolls[200:300], rolls[300:], table=True)
+    found = Calibration.fit(predict, rolls[:200], rolls[200:300], rolls[300:], table=True)
     surprise, p = found.compare(predict, rolls[300:])
     for block in (1, 3, 37):
         again = np.concatenate([found.compare(predict, part)[1] for part in rolls[300:].split(block)])
@@ -195,15 +208,15 @@ def test_rows_that_calibrate_have_no_part_in_deviations_and_scores(table, n):
     """Whatever they are, what is fitted is the same; but for a table they are neighbours, as all rows are."""
     rows = data(n, 2)
     one, other = (
-        to_file(calibrate(predict, data(200, 0), data(60, 1), held, table=table))
+        to_tensors(Calibration.fit(predict, data(200, 0), data(60, 1), held, table=table))
         for held in (rows, 3 * rows.flip(0) + 1)
     )
-    fitted = ("spread.", "surprise.directions", "surprise.marginals.", "known", "seen")
-    same = [name for name in one if name.startswith(fitted if table else (*fitted, "surprise."))]
+    fitted = ("deviation.", "score.directions", "score.marginals.")
+    same = [name for name in one if name.startswith(fitted if table else (*fitted, "score."))]
     assert len(same) >= 12
     for name in same:
         torch.testing.assert_close(one[name], other[name], rtol=0, atol=0, equal_nan=True, msg=name)
-    assert not torch.equal(one["radius"], other["radius"])
+    assert not torch.equal(one["intervals.radius.table"], other["intervals.radius.table"])
 
 
 def test_p_values_with_missing_values_are_the_definition():
@@ -218,8 +231,8 @@ def test_p_values_with_missing_values_are_the_definition():
         return x.nansum(1)
 
     rows = some(30, 0.2)
-    known: Any = calibrate(predict, data(100, 0), data(40, 1), rows, table=False)
-    known = replace(known, surprise=score, reference=score(None, rows))
+    known: Any = Calibration.fit(predict, data(100, 0), data(40, 1), rows, table=False)
+    known = replace(known, score=score, reference=Reference(rows, score(None, rows), known.reference.own))
     new = torch.cat([some(40, 0.0), some(40, 0.2), some(40, 0.7)])
     ways = []
     for x, p in zip(new, known.compare(predict, new)[1], strict=True):
@@ -238,16 +251,15 @@ def test_p_values_with_missing_values_are_the_definition():
 
 def test_a_row_with_values_hidden_in_turn_counts_once():
     """Forty rows cannot tell where 99 % of new values lie: from 97 % on, the radius goes on as a normal tail."""
-    found = calibrate(predict, data(300, 0), data(60, 1), data(40, 2), table=True, learned=True).with_hidden(predict)
+    found = Calibration.fit(predict, data(300, 0), data(60, 1), data(40, 2), table=True, learned=True)
     mask = torch.rand((400, FEATURES), generator=torch.Generator().manual_seed(0)) < 0.5
-    assert np.bincount(found.held(len(mask))[1]).tolist() == [10] * 40
-    radius = found.hidden_radius(predict, mask)
+    assert len(found.held_out) == 40
+    radius = imputer_of(found)._hidden_radius(TRAINED, found.held_out, mask)
     np.testing.assert_allclose(radius.at(0.99) / radius.at(0.97), norm.ppf(0.995) / norm.ppf(0.985))
 
 
 def test_an_image_is_compared_with_images_or_corrected_for_its_tiles(calibration):
-    surprise, p = np.array([1.0, 4.0, 2.0]), np.array([0.5, 0.1, 0.4])
-    assert calibration.of_image(surprise, p) == (4.0, pytest.approx(0.3))  # the least of three
-    assert calibration.of_image(surprise, 5 * p) == (4.0, 1.0)
-    images = replace(calibration, images=torch.tensor([3.0, 4.0, 5.0, 3.5]))
-    assert images.of_image(surprise, p) == (4.0, 3 / 5)
+    scores, p = np.array([1.0, 4.0, 2.0]), np.array([0.5, 0.1, 0.4])
+    assert calibration.tiles.compare(scores, p) == (4.0, pytest.approx(0.3))  # the least of three
+    assert calibration.tiles.compare(scores, 5 * p) == (4.0, 1.0)
+    assert Tiles(torch.tensor([3.0, 4.0, 5.0, 3.5])).compare(scores, p) == (4.0, 3 / 5)

@@ -95,7 +95,7 @@ def test_intervals_hold_for_every_feature_whatever_its_distribution(level, share
     def ratios(n):
         return np.abs(np.stack([rng.standard_normal(n), 3 * rng.standard_t(2, n), rng.exponential(1, n)], 1))
 
-    radius = Radius.of(ratios(3000), shared=shared).at(level)
+    radius = Radius.fit(ratios(3000), shared=shared).at(level)
     inside = ratios(200_000) <= radius
     assert inside.mean() == pytest.approx(level, abs=0.015)
     if not shared:
@@ -107,21 +107,21 @@ def test_the_level_is_met_on_average_for_few_data(n):
     """A rank rounded up holds too much: 0.533 at 0.5 for 14 data."""
     rng = np.random.default_rng(n)
     for level in (0.5, 0.8, 0.9):
-        radii = Radius.of(rng.random((n, 3000))).at(level)  # of uniform ratios the radius is what it holds
+        radii = Radius.fit(rng.random((n, 3000))).at(level)  # of uniform ratios the radius is what it holds
         assert radii.mean() == pytest.approx(level, abs=0.005)
 
 
 def test_few_data_widen_and_do_not_break():
     ratio = np.abs(np.random.default_rng(0).standard_normal((30, 4)))
     ratio[:, 3] = np.nan  # a feature without a held-out value takes the radius of the others
-    radius = Radius.of(ratio)
+    radius = Radius.fit(ratio)
     assert np.isfinite(radius.at(0.99)).all()
     assert (radius.at(0.99) >= [*ratio[:, :3].max(0).tolist(), 0]).all()
     for level in (0.2, 0.5, 0.9):
         assert (radius.at(level) <= radius.at(level + 0.05)).all()
     with pytest.raises(ValueError, match="level=1"):
         radius.at(1.5)
-    assert Radius.of(np.empty((0, 2))).at(0.9).ravel() == pytest.approx(np.inf)
+    assert Radius.fit(np.empty((0, 2))).at(0.9).ravel() == pytest.approx(np.inf)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
@@ -131,7 +131,7 @@ def test_a_row_that_comes_several_times_counts_once(level):
     rows = np.arange(1600) % 40
     for _ in range(400):
         size = np.abs(rng.standard_normal((41, 1)))
-        radius = Radius.of(size[rows] * (1 + 0.01 * rng.random((1600, 1))), rows=rows)
+        radius = Radius.fit(size[rows] * (1 + 0.01 * rng.random((1600, 1))), rows=rows)
         inside.append(size[40, 0] <= radius.at(level)[0])
     assert np.mean(inside) > level - 3 * np.sqrt(level * (1 - level) / 400)  # 0.975 for 0.99 if copies count
     assert np.mean(inside) < level + 0.06
@@ -142,14 +142,14 @@ def test_values_of_one_row_count_once(shared):
     """Forty rows cannot tell where 99 % of new ones lie, however often each comes: a normal tail goes on from 97 %."""
     size = np.abs(np.random.default_rng(0).standard_normal((40, 1)))
     rows = np.arange(1600) % 40
-    radius = Radius.of(np.repeat(size[rows], 3, 1), rows=rows, shared=shared)
+    radius = Radius.fit(np.repeat(size[rows], 3, 1), rows=rows, shared=shared)
     assert radius.at(0.99)[0] / radius.at(0.97)[0] == pytest.approx(norm.ppf(0.995) / norm.ppf(0.985))
-    assert radius.at(0.5)[0] == pytest.approx(Radius.of(size, shared=True).at(0.5)[0], rel=0.05)
+    assert radius.at(0.5)[0] == pytest.approx(Radius.fit(size, shared=True).at(0.5)[0], rel=0.05)
 
 
 def test_beyond_the_largest_value_radii_grow_as_a_normal_tail():
     """Of 30 values the level 0.96 is the last that lies within: (n + 1) level is at most n."""
-    radius = Radius.of(np.abs(np.random.default_rng(0).standard_normal((30, 2))))
+    radius = Radius.fit(np.abs(np.random.default_rng(0).standard_normal((30, 2))))
     for level in (0.97, 0.99, 0.999):
         np.testing.assert_allclose(radius.at(level) / radius.at(0.96), norm.ppf(0.5 + level / 2) / norm.ppf(0.98))
 
@@ -157,7 +157,7 @@ def test_beyond_the_largest_value_radii_grow_as_a_normal_tail():
 def test_too_few_values_of_a_feature_are_those_of_all_rows():
     ratio = np.full((60, 2), np.nan)
     ratio[:, 0], ratio[:19, 1] = np.linspace(0, 1, 60), 5.0
-    own = Radius.of(ratio, rows=np.arange(60))
+    own = Radius.fit(ratio, rows=np.arange(60))
     assert own.at(0.5)[0] == pytest.approx(0.5, abs=0.02)
     assert own.at(0.5)[1] < 1.0
 

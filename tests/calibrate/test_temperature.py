@@ -66,7 +66,7 @@ def test_it_is_that_of_the_variances_where_these_are_known(start, monkeypatch):
     residual = (variance + 0.01).sqrt() * torch.from_numpy(rng.standard_normal((200, 10)))
 
     def known(method: Any, x: torch.Tensor, **options: Any) -> Prediction:
-        return Prediction(1, x_mean=x - residual, x_var=method.temperature * variance)
+        return Prediction(1, {"x_mean": x - residual, "x_var": method.temperature * variance})
 
     monkeypatch.setattr("lapae.calibrate.temperature.predict", known)
     method: Any = SimpleNamespace(temperature=start, likelihood=Gaussian())

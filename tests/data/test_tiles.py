@@ -118,7 +118,7 @@ def test_p_values_of_images_hold_and_faults_are_found(place, tmp_path):
         np.testing.assert_array_equal(found["outlier"] == "1", found["p_value"].astype(float) <= 0.05)
     assert set(bad["row"]) == {"8"}
     assert set(bad["column"]) == {"16"}
-    held = sure(Model.load(place / "run").calibration).images.numpy()
+    held = sure(Model.load(place / "run").calibration).tiles.scores.numpy()
     assert len(held) == 60
     compared: Any = ks_2samp(-good["score"].astype(float), held)
     assert compared.pvalue > 0.05
@@ -129,7 +129,7 @@ def test_held_out_images_are_what_the_command_makes_of_them(place, tmp_path):
     data = load(place / "train", tile=TILE)
     held = sorted(set(sure(data.calib.groups).tolist()))
     found = -scored(place, "train", tmp_path)["score"].astype(float)
-    images = sure(Model.load(place / "run").calibration).images
+    images = sure(Model.load(place / "run").calibration).tiles.scores
     np.testing.assert_allclose(found[held], images.numpy(), rtol=1e-4)
 
 

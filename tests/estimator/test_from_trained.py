@@ -83,7 +83,7 @@ def test_a_pair_of_modules_is_the_same(model, trained):
     with torch.no_grad():
         torch.testing.assert_close(network_of(model.model_.method)(x), network_of(theirs.method)(x))
     # Weights that a half does not use do not change what is unusual.
-    gaps = np.corrcoef(model.model_.surprise(images(60))[0], theirs.surprise(images(60))[0])[0, 1]
+    gaps = np.corrcoef(model.model_.anomaly_score(images(60))[0], theirs.anomaly_score(images(60))[0])[0, 1]
     assert gaps > 0.8
 
 

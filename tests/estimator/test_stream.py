@@ -94,5 +94,5 @@ def test_the_window_keeps_its_length():
     for _ in range(4):
         model.partial_fit(day(rng, n=80))
         known = sure(model.model_.calibration)
-        lengths.append((len(known.rows), len(known.more)))
+        lengths.append((len(known.reference.rows), len(known.intervals.more)))
     assert lengths == [(100, 100)] * 4

@@ -65,7 +65,7 @@ def test_item_is_what_the_model_says_of_it(of_images):
     np.testing.assert_allclose(found["covariance"], sure(told.z_cov)[0], rtol=2e-3)
     np.testing.assert_allclose(found["center"], sure(told.z_mean)[0], rtol=1e-3)
     np.testing.assert_allclose(found["at"], encode_mean(model.method, x)[0], rtol=1e-3)
-    assert found["unusual"]["p"] == number(float(model.surprise(given)[1][0]), 2)
+    assert found["unusual"]["p"] == number(float(model.anomaly_score(given)[1][0]), 2)
     assert found["values"] == given.reshape(-1).tolist()
     assert (found["split"], found["index"], found["id"]) == ("test", 3, f"row {test.row(3)}")
     assert found["label"] == "<img src=x onerror=alert(1)>"  # datum 98 of all: its class is a hostile name

@@ -6,8 +6,8 @@ import torch
 
 from lapae import LaplacianAutoencoder
 from lapae.impute.copula import Copula
-from lapae.impute.donors import Donors, fit_donors
-from lapae.impute.table import PLACES, _quantiles
+from lapae.impute.donors import Donors
+from lapae.impute.neighbours import PLACES, _quantiles
 from lapae.impute.weighted import weighted_median
 
 COVARIANCE = np.array([[1.0, 0.8, -0.5], [0.8, 1.0, -0.3], [-0.5, -0.3, 1.0]])
@@ -29,13 +29,13 @@ def curved(n: int = 400) -> np.ndarray:
 
 
 def test_the_copula_finds_the_correlations_behind_holes():
-    found = Copula.of(torch.from_numpy(gaussian()[1]))
+    found = Copula.fit(torch.from_numpy(gaussian()[1]))
     deviation = found.covariance.diagonal().sqrt()
     np.testing.assert_allclose(found.covariance / deviation[:, None] / deviation, COVARIANCE, atol=0.08)
 
 
 def test_what_is_expected_of_a_missing_score_is_the_conditional_mean():
-    found = Copula.of(torch.from_numpy(gaussian()[1]))
+    found = Copula.fit(torch.from_numpy(gaussian()[1]))
     s, center = found.covariance.numpy(), found.center.numpy()
     z = torch.tensor([[0.7, torch.nan, -0.2], [torch.nan, 1.1, torch.nan], [0.1, 0.2, 0.3]], dtype=torch.float64)
     filled = found.fill(z.repeat(20_000, 1), torch.Generator().manual_seed(0)).unflatten(0, (-1, 3)).numpy()
@@ -53,7 +53,7 @@ def test_what_is_expected_of_a_missing_score_is_the_conditional_mean():
 
 
 def test_what_is_missing_together_is_drawn_together():
-    found = Copula.of(torch.from_numpy(gaussian()[1]))
+    found = Copula.fit(torch.from_numpy(gaussian()[1]))
     z = torch.tensor([[torch.nan, torch.nan, 0.5]], dtype=torch.float64)
     drawn = found.noise(z, 4000, torch.Generator().manual_seed(0))[:, 0].numpy()
     s = found.covariance.numpy()
@@ -96,7 +96,7 @@ def plain(donors: Donors, x: np.ndarray, guess: np.ndarray, j: int) -> tuple[np.
 def fitted() -> tuple[Donors, np.ndarray]:
     x = curved()
     rows = np.where(np.random.default_rng(2).random(x.shape) < 0.2, np.nan, x)
-    return fit_donors(torch.from_numpy(rows), lambda part: torch.zeros_like(part), range(4)), x
+    return Donors.fit(torch.from_numpy(rows), lambda part: torch.zeros_like(part), range(4)), x
 
 
 def test_weights_are_those_of_a_loop_over_donors(fitted):
@@ -213,7 +213,7 @@ def test_columns_with_spikes_are_filled_with_their_own_values():
     a = rng.normal(size=300)
     tolls = np.where(rng.random(300) < 0.8, 0.0, np.abs(a) + rng.random(300))
     rows = torch.from_numpy(np.stack([a, tolls, a + rng.normal(size=300)], 1))
-    donors = fit_donors(rows, lambda part: torch.zeros_like(part), range(3))
+    donors = Donors.fit(rows, lambda part: torch.zeros_like(part), range(3))
     assert (donors.shift > 0).tolist() == [True, False, True]
 
 
@@ -234,7 +234,7 @@ def test_places_differ_from_even_ones_only_beyond_chance():
 def test_a_category_is_drawn_as_a_category():
     rows = torch.eye(3, dtype=torch.float64)[torch.arange(90) % 3]
     number = (torch.arange(90) % 3).double()[:, None] + 0.01 * torch.randn(90, 1, generator=torch.Generator())
-    donors = fit_donors(torch.cat([number, rows], 1), lambda part: torch.zeros_like(part), [0, 1, 1, 1])
+    donors = Donors.fit(torch.cat([number, rows], 1), lambda part: torch.zeros_like(part), [0, 1, 1, 1])
     x = torch.tensor([[0.0, *[torch.nan] * 3], [2.0, *[torch.nan] * 3]], dtype=torch.float64)
     words = torch.tensor([False, True, True, True])
     chance, _ = donors.complete(x, torch.zeros(2, 4).double(), words)

@@ -12,7 +12,7 @@ CONFORMAL = "calibrate/conformal.py"
 CALIBRATE = "calibrate/calibration.py"
 NEIGHBOURS = "score/neighbours.py"
 TEMPERATURE = "calibrate/temperature.py"
-CALIBRATION = "calibration.py"
+IMPUTER = "impute/imputer.py"
 FIT = "fit.py"
 SPLITS = "data/splits.py"
 SEMI = "tasks/semi_supervised.py"
@@ -94,8 +94,8 @@ MUTANTS = (
     Mutant(
         "p-value: ties count as below",
         CONFORMAL,
-        'np.searchsorted(known, surprise, side="left")',
-        'np.searchsorted(known, surprise, side="right")',
+        'np.searchsorted(known, scores, side="left")',
+        'np.searchsorted(known, scores, side="right")',
         T_CONFORMAL,
         "test_p_values_are_the_definition",
     ),
@@ -239,32 +239,32 @@ MUTANTS = (
     Mutant(
         "the score is fitted to the rows that calibrate it",
         CALIBRATE,
-        "surprise = fit_surprise(every, of_every, found, valid, spread, **how)",
-        'surprise = fit_surprise(every, of_every, of_rows, rows, spread, **(how | {"own": where[-1]}))',
+        "score = Score.fit(every, of_every, found, valid, deviation, table=True, n_seen=n_seen, own=where[1])",
+        "score = Score.fit(every, of_every, of_rows, rows, deviation, table=True, n_seen=n_seen, own=where[-1])",
         T_CALIBRATE,
         "test_rows_that_calibrate_have_no_part_in_deviations_and_scores",
     ),
     Mutant(
         "the score of images is fitted to the rows that calibrate it",
         CALIBRATE,
-        "surprise = fit_surprise(train, known, found, valid, spread, table=False)",
-        "surprise = fit_surprise(train, known, of_rows, rows, spread, table=False)",
+        "score = Score.fit(train, known, found, valid, deviation, table=False)",
+        "score = Score.fit(train, known, of_rows, rows, deviation, table=False)",
         T_CALIBRATE,
         "test_rows_that_calibrate_have_no_part_in_deviations_and_scores",
     ),
     Mutant(
         "how usual single values are is learned from rows that calibrate",
         CALIBRATE,
-        '"n_seen": len(both)',
-        '"n_seen": len(every)',
+        "n_seen = len(train) + len(valid)",
+        "n_seen = len(every)",
         T_CALIBRATE,
         "test_rows_that_calibrate_have_no_part_in_deviations_and_scores",
     ),
     Mutant(
         "deviations are fitted to the rows that calibrate them",
         CALIBRATE,
-        "seen, of_seen = (both, joined) if few else (valid, found)",
-        "seen, of_seen = (torch.cat([both, rows]), join([joined, of_rows])) if few else (rows, of_rows)",
+        "deviation = Deviation.fit(known, train, join([known, found]) if few else found, seen, seen, least=least)",
+        "deviation = Deviation.fit(known, train, of_rows, rows, rows, least=least)",
         T_CALIBRATE,
         "test_rows_that_calibrate_have_no_part_in_deviations_and_scores",
     ),
@@ -278,7 +278,7 @@ MUTANTS = (
     ),
     Mutant(
         "the temperature is chosen by rows that calibrate",
-        CALIBRATION,
+        FIT,
         "rows = some(model, data.valid.x if len(data.valid.x) else data.train.x, ROWS)",
         "rows = some(model, data.calib.x, ROWS)",
         T_HELD_OUT,
@@ -303,8 +303,8 @@ MUTANTS = (
     Mutant(
         "a calibration row with missing values finds itself among its neighbours",
         CALIBRATE,
-        "theirs = self.rank(predict, hidden_too(self.rows[chosen], mask), self.own[chosen]).numpy()",
-        "theirs = self.rank(predict, hidden_too(self.rows[chosen], mask)).numpy()",
+        "theirs = rank(hidden_too(self.rows[chosen], mask), self.own[chosen]).numpy()",
+        "theirs = rank(hidden_too(self.rows[chosen], mask), None).numpy()",
         T_CALIBRATE,
         "test_p_values_are_uniform_with_and_without_holes",
     ),
@@ -319,8 +319,8 @@ MUTANTS = (
     Mutant(
         "a new row keeps values that the calibration row lacks",
         CALIBRATE,
-        "ours = torch.stack([self.rank(predict, hidden_too(row.expand_as(rows), either)) for row in x])",
-        "ours = self.rank(predict, x)[:, None].expand(-1, len(rows))",
+        "ours = torch.stack([rank(hidden_too(row.expand_as(rows), either), None) for row in x])",
+        "ours = rank(x, None)[:, None].expand(-1, len(rows))",
         T_CALIBRATE,
         "test_p_values_with_missing_values_are_the_definition",
     ),
@@ -335,32 +335,32 @@ MUTANTS = (
     Mutant(
         "scores are ranked with their rounding errors",
         CALIBRATE,
-        "return surprise.double().round(decimals=DECIMALS)",
-        "return surprise.double()",
+        "return scores.double().round(decimals=DECIMALS)",
+        "return scores.double()",
         T_CALIBRATE,
         "test_rows_that_are_equal_have_equal_p_values",
     ),
     Mutant(
         "rows that the model was fitted to make intervals",
         CALIBRATE,
-        "steered = len(rows) > 0 and len(valid) > 0 and not learned",
-        "steered = len(rows) > 0 and len(valid) > 0",
+        "apart = len(rows) > 0 and len(valid) > 0 and not learned",
+        "apart = len(rows) > 0 and len(valid) > 0",
         T_CALIBRATE,
         "test_few_data_are_joined_by_those_that_steered_training",
     ),
     Mutant(
         "another predictive is compared with scores of the first",
         CALIBRATE,
-        "reference = self.rank(predict, self.rows, self.own)",
-        "reference = self.reference",
+        "scores = self.rank(predict)(self.reference.rows, self.reference.own)",
+        "scores = self.reference.scores",
         T_CALIBRATE,
         "test_another_way_to_predict_is_compared_with_the_same_way",
     ),
     Mutant(
         "hidden values of one row count as rows",
-        CALIBRATE,
-        "self.hidden, rows=chosen.numpy(), shared=shared)",
-        "self.hidden, shared=shared)",
+        IMPUTER,
+        "self.deviation, rows=chosen.numpy(), shared=shared)",
+        "self.deviation, shared=shared)",
         T_CALIBRATE,
         "test_a_row_with_values_hidden_in_turn_counts_once",
     ),

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
 
 from lapae.score import code_density as density
-from lapae.score.code_density import Density, fit_density
+from lapae.score.code_density import CodeDensity
 
 
 def clusters(n: int, k: int = 3, seed: int = 0) -> torch.Tensor:
@@ -21,7 +21,7 @@ def clusters(n: int, k: int = 3, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(centers[which] + np.einsum("nij,nj->ni", shapes[which], rng.standard_normal((n, k))))
 
 
-def as_scikit(found: Density) -> GaussianMixture:
+def as_scikit(found: CodeDensity) -> GaussianMixture:
     """The same mixture as scikit-learn's, in the space of the codes."""
     basis = found.basis.double().numpy()
     spread = found.factors.double() @ found.factors.double().mT
@@ -34,7 +34,7 @@ def as_scikit(found: Density) -> GaussianMixture:
 
 
 def test_density_and_samples_are_those_of_the_mixture():
-    found, new = fit_density(clusters(600), clusters(200, seed=1)), clusters(100, seed=2)
+    found, new = CodeDensity.fit(clusters(600), clusters(200, seed=1)), clusters(100, seed=2)
     assert len(found.weights) > 1
     theirs = as_scikit(found)
     np.testing.assert_allclose(found.log_prob(new).numpy(), theirs.score_samples(new.numpy()), rtol=1e-8)
@@ -48,14 +48,14 @@ def test_density_and_samples_are_those_of_the_mixture():
 def test_as_likely_as_scikit_learns_fit():
     train, valid, new = clusters(1000), clusters(300, seed=1), clusters(1000, seed=2)
     theirs = GaussianMixture(4, n_init=5, random_state=0).fit(train.numpy())
-    ours = float(fit_density(train, valid).log_prob(new).mean())
+    ours = float(CodeDensity.fit(train, valid).log_prob(new).mean())
     assert ours > theirs.score(new.numpy()) - 0.2  # they are told how many there are
     assert ours > GaussianMixture(1).fit(train.numpy()).score(new.numpy()) + 1
 
 
 def test_gaussian_codes_get_one_component():
     normal = torch.from_numpy(np.random.default_rng(0).standard_normal((400, 5)) * [1, 2, 3, 4, 5])
-    assert len(fit_density(normal[:200], normal[200:]).weights) == 1
+    assert len(CodeDensity.fit(normal[:200], normal[200:]).weights) == 1
 
 
 def test_many_numbers_are_directions_and_noise(monkeypatch):
@@ -63,7 +63,7 @@ def test_many_numbers_are_directions_and_noise(monkeypatch):
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.standard_normal((5000, 6)) * [5, 4, 0.5, 0.5, 0.5, 0.5] + 1)
     monkeypatch.setattr(density, "COMPONENTS", (1,))
-    found = fit_density(z, z[:0])
+    found = CodeDensity.fit(z, z[:0])
     covariance: Any = np.diag([25, 16, 0.25, 0.25, 0.25, 0.25])
     true = multivariate_normal(np.ones(6), covariance)
     np.testing.assert_allclose(found.log_prob(z[:50]).numpy(), true.logpdf(z[:50].numpy()), atol=0.3)
@@ -71,7 +71,7 @@ def test_many_numbers_are_directions_and_noise(monkeypatch):
 
 @pytest.mark.parametrize("codes", [torch.zeros(5, 3), torch.ones(2, 1), torch.arange(30.0)[:, None].expand(30, 4)])
 def test_codes_that_hardly_vary(codes):
-    found = fit_density(codes, codes[:0])
+    found = CodeDensity.fit(codes, codes[:0])
     assert found.log_prob(codes).isfinite().all()
     assert found.sample(4).isfinite().all()
     assert found.sample(4).shape == (4, codes.shape[1])

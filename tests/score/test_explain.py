@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from narrow import sure
+from narrow import as_a, sure
 
 from lapae import LaplacianAutoencoder
-from lapae.impute.hidden import leading
+from lapae.impute.neighbours import NeighbourImputer
+from lapae.model import leading
 from lapae.score.score import WEIGHTS
 
 
@@ -28,7 +29,7 @@ def test_contributions_add_up_to_what_they_explain(model):
     x = rows(60, 1)
     x[:20, 2] += 1.5
     found = model.explain(x)
-    parts = model.model_.calibration.surprise
+    parts = model.model_.calibration.score
     tensor = model.model_.tensor(x)
     t = parts.standardised(parts.parts(model.model_.predict(tensor), tensor).values)
     last = 1e-3 * (t @ t.new_tensor(WEIGHTS)).numpy()  # a term of the surprise that tells apart what is normal
@@ -127,7 +128,7 @@ def test_a_row_of_training_does_not_say_what_is_expected_of_itself():
     model = LaplacianAutoencoder(random_state=0, epochs=5, device="cpu").fit(x)
     assert np.mean(np.isclose(model.counterfactual(x[:40])[0], x[:40], rtol=1e-5)) < 0.1
     found = model.model_
-    donors = sure(sure(found.filling).all)
+    donors = as_a(NeighbourImputer, found.with_imputer().imputer).all
     np.testing.assert_array_equal(np.sort(donors.find(found.tensor(x))), np.arange(400))
     assert (donors.find(found.tensor(rows(5, 8))) == -1).all()
 

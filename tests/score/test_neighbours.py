@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lapae.score.neighbours import BANK, GRAIN, GROUP, NEAREST, Bank, places
+from lapae.score.neighbours import BANK, GRAIN, GROUP, NEAREST, NearestRows, places
 
 
 def plain(rows: np.ndarray, x: np.ndarray) -> tuple[list[int], float, float]:
@@ -21,7 +21,7 @@ def plain(rows: np.ndarray, x: np.ndarray) -> tuple[list[int], float, float]:
 def test_as_plain_loops_find_them(n):
     rng = np.random.default_rng(n)
     rows = rng.normal(size=(n, 4))
-    bank = Bank.of(torch.from_numpy(rows))
+    bank = NearestRows.fit(torch.from_numpy(rows))
     kept = bank.rows.numpy()
     new, own = rng.normal(size=(7, 4)), kept[:5]
     found = bank.measure(torch.from_numpy(np.concatenate([new, own])))
@@ -38,7 +38,7 @@ def test_as_plain_loops_find_them(n):
 def test_copies_are_neighbours_of_each_other():
     """One of two rows that are the same is left out, not both: the other lies at no distance."""
     rows = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
-    found = Bank(rows, torch.zeros(3, dtype=torch.float64)).measure(rows)
+    found = NearestRows(rows, torch.zeros(3, dtype=torch.float64)).measure(rows)
     assert float(found.near[0].exp()) == pytest.approx((1e-4 + 5) / 2, abs=1e-6)
     assert float(found.near[2].exp()) == pytest.approx(5)
 
@@ -47,7 +47,7 @@ def test_copies_are_neighbours_of_each_other():
 def test_held_out_rows_are_measured_as_if_they_were_not_in_the_bank(n):
     """With holes filled in by a model, say, a row is no copy of itself: `own` tells which it is."""
     rows = torch.from_numpy(np.random.default_rng(n).normal(size=(n, 4)))
-    bank, where = Bank.of(rows), places(n)
+    bank, where = NearestRows.fit(rows), places(n)
     torch.testing.assert_close(bank.rows[where], rows)
     moved = rows + 0.01
     found = bank.measure(moved, where)

@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from lapae.data import Split
 from lapae.errors import ConfigError
+from lapae.predict import Predictive
 from lapae.space import Space
 from lapae.tasks.ood import SCORES, OodOptions, detect, varying_features
 
@@ -37,7 +38,7 @@ def test_scores_by_hand(name):
     model, x, train = model_of(name), images(20, 1)[0], images(30, 3)[0]
     found = detect(model, data_of(x, train), {"other": 1 - x}, OodOptions(n_samples=7, seed=2, bootstrap=0))
     want = ("codes", "outputs", "density")
-    p, t = (model.predict(data, want, predictive="mc", n_samples=7, seed=2) for data in (x, train))
+    p, t = (model.predict(data, want, Predictive("mc", 7, 2)) for data in (x, train))
     np.testing.assert_allclose(found.inside["log_likelihood"], -sure(p.log_likelihood), rtol=1e-5)
     np.testing.assert_allclose(found.inside["latent_deviation"], sure(p.z_var).sqrt().sum(1), rtol=1e-4)
     var = sure(p.x_var) + sure(p.x_noise) if name == "vae" else sure(p.x_var)
@@ -86,6 +87,6 @@ def test_what_never_varies_is_left_out_of_the_last_score():
     model, images_in = model_of("dropout"), images(20, 1)[0]
     images_in[:, 0, 0] = 0.0
     found = detect(model, data_of(images_in), {"a": images_in}, OodOptions(n_samples=20, bootstrap=0)).inside
-    deviation = sure(model.predict(images_in, predictive="mc", n_samples=20, seed=0).x_var).sqrt()
+    deviation = sure(model.predict(images_in, predictive=Predictive("mc", 20, 0)).x_var).sqrt()
     np.testing.assert_allclose(found["varying_deviation"], deviation[:, 0, 1:].flatten(1).sum(1), rtol=1e-4)
     np.testing.assert_allclose(found["output_deviation"], deviation.flatten(1).sum(1), rtol=1e-4)

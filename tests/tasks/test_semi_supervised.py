@@ -9,6 +9,7 @@ from bars import data_of, images, model_of, trained
 from sklearn.neighbors import KNeighborsClassifier
 
 from lapae.errors import ConfigError
+from lapae.predict import Predictive
 from lapae.predict.decode import encode_draws
 from lapae.tasks.knn import Voting, choose_k, votes
 from lapae.tasks.semi_supervised import SemiSupervisedOptions, evaluate
@@ -118,7 +119,7 @@ def test_labels_are_those_of_the_labelled_data_and_these_are_not_classified(monk
     assert gaps.min(1).max() < 1e-5
     assert len(set(labelled.tolist())) == 6
     np.testing.assert_array_equal(indicators.reshape(6, 7, 2).argmax(2), np.repeat(y[labelled][:, None], 7, 1))
-    mean = model_of("bbb").predict(x, ("codes",), predictive="mc", n_samples=7, seed=0).z_mean
+    mean = model_of("bbb").predict(x, ("codes",), Predictive("mc", 7, 0)).z_mean
     rest = np.setdiff1d(np.arange(30), labelled)
     np.testing.assert_allclose(queries, mean.reshape(30, -1)[rest], atol=1e-5)
 

@@ -46,7 +46,7 @@ def test_the_command_and_the_estimator_train_the_same_weights(make, tmp_path: Pa
     ours, theirs = trained.method.state_dict(), fitted.method.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    np.testing.assert_array_equal(trained.surprise(x)[0], fitted.surprise(x)[0])
+    np.testing.assert_array_equal(trained.anomaly_score(x)[0], fitted.anomaly_score(x)[0])
 
 
 def test_two_equal_trainings_write_equal_files(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
-"""Split conformal prediction: p-values, verdicts and intervals that hold on new data of the same kind.
+"""Split conformal prediction: p-values, verdicts and prediction intervals that hold on new data of the same kind.
 
-With surprises s_1 … s_n of held-out normal data, the p-value of a new surprise s is
+With anomaly scores s_1 … s_n of held-out normal rows, the p-value of a new row with score s is
 
     p = (1 + #{s_i >= s}) / (n + 1)
 
-which is uniform if the new datum and the held-out ones are exchangeable. A row is flagged at a false alarm rate if and
+which is uniform if the new row and the held-out ones are exchangeable. A row is flagged at a false alarm rate if and
 only if p is at most this rate (`Rule`). An interval is mean ± q · deviation with q the (n + 1) · level-th smallest
 held-out |residual| / deviation, between two of them interpolated; it holds the value with probability `level`. Both
-hold on average over data, not for each datum (Vovk et al. 2005; Lei et al. 2018).
+hold on average over rows, not for each row (Vovk et al. 2005; Lei et al. 2018).
 """
 
 from __future__ import annotations
@@ -26,11 +26,19 @@ ENOUGH = 20
 TINY = float(np.finfo(float).tiny)
 
 
-def p_values(surprise: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-    """Conformal p-values of `surprise` (m,) among `held_out` (n,): uniform on new normal data, NaN where it is NaN."""
+def p_values(scores: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+    """Return the conformal p-values of anomaly scores.
+
+    Args:
+        scores: scores of new rows, (m,).
+        held_out: scores of held-out rows, (n,); NaN are left aside.
+
+    Returns:
+        (m,): uniform on new normal rows, NaN where the score is NaN.
+    """
     known = np.sort(held_out[~np.isnan(held_out)])
-    at_least = len(known) - np.searchsorted(known, surprise, side="left")
-    return np.where(np.isnan(surprise), np.nan, (1.0 + at_least) / (len(known) + 1.0))
+    at_least = len(known) - np.searchsorted(known, scores, side="left")
+    return np.where(np.isnan(scores), np.nan, (1.0 + at_least) / (len(known) + 1.0))
 
 
 @dataclass(frozen=True)
@@ -64,21 +72,21 @@ class Rule:
         """The anomaly score above which rows are flagged; infinite where the rate is too small for any."""
         return float(np.sort(self.held_out[~np.isnan(self.held_out)])[-self.rank]) if self.rank else math.inf
 
-    def decision(self, surprise: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """How far rows are from being flagged, (m,): below 0 if and only if p <= rate, and NaN where p is NaN.
+    def decision(self, scores: np.ndarray, p: np.ndarray) -> np.ndarray:
+        """Return how far rows are from being flagged, (m,): below 0 if and only if p <= rate, and NaN where p is NaN.
 
         The threshold minus the anomaly score. A row with missing values has held-out scores of its own: where these and
         the threshold disagree, its p-value decides and the row is put at 0 or just below. Where nothing can be flagged
         there is no threshold: what is beyond all held-out scores then falls towards 0 and stays above it.
         """
-        gap = self.threshold - surprise
+        gap = self.threshold - scores
         if not self.rank:
-            gap = np.nanmax(self.held_out, initial=-math.inf) - surprise if self.n else -surprise
+            gap = np.nanmax(self.held_out, initial=-math.inf) - scores if self.n else -scores
             gap = np.where(gap < 0, 1 / (1 - np.minimum(gap, 0)), 1 + gap)
         return np.where(p <= self.rate, np.minimum(gap, -TINY), np.maximum(gap, 0.0))
 
     def unmet(self, what: str = "rows", most: float = math.inf) -> str:
-        """Why nothing can be flagged, and what to do; empty where something can be.
+        """Say why nothing can be flagged, and what to do; empty if something can be.
 
         Args:
             what: is held out.
@@ -116,7 +124,7 @@ def by_chance(flagged: int, n_new: int, rate: float, n: int) -> float:
 
 
 def discoveries(p: np.ndarray, rate: float) -> np.ndarray:
-    """Which p-values (m,) to flag so that at most `rate` of the flagged are false (Benjamini & Hochberg 1995)."""
+    """Flag p-values (m,) so that at most `rate` of the flagged are false, on average (Benjamini & Hochberg 1995)."""
     known = np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known], kind="stable")]
     bound = rate * np.arange(1, len(order) + 1) / max(len(order), 1)
@@ -129,16 +137,19 @@ def discoveries(p: np.ndarray, rate: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Radius:
-    """How many deviations an interval reaches to either side, by level."""
+    """Standard deviations that an interval reaches to either side, by level.
+
+    Attributes:
+        levels: (L,), increasing.
+        table: (L, *features), or (L, 1, …, 1) where all features share it.
+    """
 
     levels: np.ndarray
-    """(L,), increasing."""
     table: np.ndarray
-    """(L, *features), or (L, 1, …, 1) where all features share it."""
 
     @classmethod
-    def of(cls, ratio: np.ndarray, *, rows: np.ndarray | None = None, shared: bool = False) -> Radius:
-        """Take the quantiles of held-out |residual| / deviation.
+    def fit(cls, ratio: np.ndarray, *, rows: np.ndarray | None = None, shared: bool = False) -> Radius:
+        """Take the conformal quantiles of held-out |residual| / standard deviation.
 
         Args:
             ratio: (n, *features), NaN where there is no value.
@@ -165,7 +176,7 @@ class Radius:
         return cls(LEVELS, np.where(counts < ENOUGH, together, table).reshape(-1, *features))
 
     def at(self, level: float) -> np.ndarray:
-        """The radius (*features) at `level`."""
+        """Return the radius (*features) at `level`."""
         if not 0 < level < 1:
             raise ValueError(f"level={level!r}: expected a number between 0 and 1, such as 0.9")
         if level <= self.levels[0]:

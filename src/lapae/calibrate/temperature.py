@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lapae.calibrate.patterns import evenly
 from lapae.methods import Method
 from lapae.predict.predictive import predict
+from lapae.predict.rows import evenly
 
 FACTOR = 10.0
 FARTHEST = 4

@@ -68,8 +68,8 @@ def prepare(command: ExploreCommand) -> Server:
 
 def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Material, str | None]:
     """The data of a run or of a file; or none and why: a model can be looked at without."""
-    from lapae.calibration import calibrate
     from lapae.cli.run_folder import read_given, run_data
+    from lapae.fit import calibrate
     from lapae.view.named_splits import Material
 
     if file is not None:

@@ -17,6 +17,7 @@ from lapae.space.tiles import fold_tiles
 if TYPE_CHECKING:
     from lapae.cli.rank_blocks import Rows
     from lapae.model import Model
+from lapae.score.explain import explain
 
 Found = Callable[["Model", Any], dict[str, Any]]
 HELD, RARE, FULL = 200, 0.999, 4.0
@@ -40,8 +41,8 @@ def mapped(of: Found) -> Found:
 def usual(model: Model) -> float:
     """How unusual a pixel is that few pixels of held-out images exceed."""
     assert model.calibration is not None
-    rows = model.calibration.rows[:HELD]
-    found = model.calibration.explain(model.predict, rows, False).mean(1)
+    rows = model.calibration.reference.rows[:HELD]
+    found = explain(model.calibration.score, model.predict, rows).mean(1)
     return float(np.quantile(found.nan_to_num().numpy(), RARE)) + 1e-12
 
 

@@ -54,7 +54,7 @@ def scores(model: Model, x: Any) -> dict[str, Any]:
         from lapae.cli.tiles import image_scores
 
         return image_scores(model, x)
-    surprise, p = model.surprise(x)
+    surprise, p = model.anomaly_score(x)
     return {"score": -surprise, "p_value": p, "log_likelihood": model.log_likelihood(x)}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def window_scores(model: Model, x: Any) -> dict[str, Any]:
     """Scores (n,) of windows, and the contributions (n, W, C) of their values."""
-    return {"score": -model.surprise(x)[0], "parts": model.explain(x)}
+    return {"score": -model.anomaly_score(x)[0], "parts": model.explain(x)}
 
 
 def write_steps(source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule) -> tuple[int, int]:

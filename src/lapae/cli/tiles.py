@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def image_scores(model: Model, x: Any) -> dict[str, Any]:
     """The score of an image from those of its tiles x (m, *shape), its p-value, and which tile is the most unusual."""
     assert model.calibration is not None
-    surprise, p = model.surprise(x)
-    most, p_value = model.calibration.of_image(surprise, p)
+    surprise, p = model.anomaly_score(x)
+    most, p_value = model.calibration.tiles.compare(surprise, p)
     found = {"score": -most, "p_value": p_value, "worst": int(surprise.argmax())}
     return {name: np.array([value]) for name, value in found.items()}
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lapae.calibrate.patterns import evenly
 from lapae.curvature.likelihoods import Likelihood
 from lapae.impute.chains import impute
-from lapae.impute.recall import Memory
 from lapae.methods.base import Method, Output
 from lapae.predict.decode import encode_mean
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.prediction import Progress
+from lapae.predict.rows import evenly
 from lapae.predict.statistics import expected
+from lapae.score.latent_codes import LatentCodes
 
 INDEPENDENT = 5.0
 """Held-out rows that noise which is independent between features counts for."""
@@ -91,7 +91,7 @@ def from_prior(method: Method, latent_dim: int, n: int, *, seed: int = 0) -> Ten
 
 def from_codes(
     method: Method,
-    memory: Memory,
+    codes: LatentCodes,
     n: int,
     *,
     rows: Tensor | None = None,
@@ -103,7 +103,7 @@ def from_codes(
 
     Args:
         method: the trained method.
-        memory: of its codes.
+        codes: codes of training samples and their density.
         n: how many data.
         rows: held-out data (R, *shape), NaN where missing: samples lie as far from what is decoded as these do.
             Default: samples are what is expected at their codes.
@@ -113,16 +113,16 @@ def from_codes(
     if n < 1:
         raise ValueError(f"n={n}: expected at least 1")
     weight = next(method.parameters())
-    z = memory.density.sample(n, seed).unflatten(1, memory.codes.shape[1:]).to(weight.device, weight.dtype)
+    z = codes.density.sample(n, seed).unflatten(1, codes.codes.shape[1:]).to(weight.device, weight.dtype)
     if rows is not None:
         generator = torch.Generator(weight.device).manual_seed(seed)
         given = [_encoded(method, part) for part in (rows, known) if part is not None and len(part)]
         with evaluating(method, n):
             draws, likelihood = method.draw_mean(), method.likelihood
-            held = [_residual(likelihood, draws.decode(codes[None]), x, generator) for x, codes in given]
+            held = [_residual(likelihood, draws.decode(theirs[None]), x, generator) for x, theirs in given]
             size = [part.square().nanmean().sqrt().nan_to_num(1.0).clamp_min(1e-12) for part in held]
             bank = torch.cat([part * (size[0] / theirs) for part, theirs in zip(held, size, strict=True)])
-            bank, trend = _by_code(bank, torch.cat([codes for _, codes in given]), z)
+            bank, trend = _by_code(bank, torch.cat([theirs for _, theirs in given]), z)
             return _as_far(likelihood, draws.decode(z[None]), bank, trend, generator).cpu()
     # members of an ensemble have a latent space each: that of the first
     seeds = draw_seeds(seed, _chains(method, n)) if method.shared_codes else []

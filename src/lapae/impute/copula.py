@@ -1,7 +1,7 @@
-"""A Gaussian copula of a table with holes: how its columns depend on each other, whatever their scales and tails.
+"""Gaussian copula of a table with missing values: how columns depend on each other, whatever their scales and tails.
 
 Each value is replaced by the normal score of its rank in its column. A Gaussian is fitted to the scores by expectation
-maximisation, which takes holes as they are; it says what a missing score is expected to be, given those of its row.
+maximisation, which takes missing values as they are; it says what is expected of a missing score, given its row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHRINK, ENOUGH = 0.02, 20
 """Share of its variance that is added to each score, as few rows say little about many correlations; with more rows per
 feature than `ENOUGH` the share falls in proportion."""
 WORK = 4e8
-"""Multiply-adds of a round, about: of wide tables some rows serve for all."""
+"""Multiply-adds of a round, about: in wide tables some rows serve for all."""
 CHUNK = 256
 WIDEST, GRID = 4.0, 4000
 """Scores beyond which there are no values, and places between at which values are looked up."""
@@ -29,20 +29,24 @@ WIDEST, GRID = 4.0, 4000
 
 @dataclass(frozen=True)
 class Copula:
-    """Of D features."""
+    """Dependence of D features.
+
+    Attributes:
+        marginals: distribution of each feature.
+        center: mean of the normal scores, (D,).
+        covariance: covariance of the scores, (D, D).
+        n_rows: rows that they were fitted to.
+    """
 
     marginals: Marginals
     center: Tensor
-    """(D,): mean of the scores."""
     covariance: Tensor
-    """(D, D): of the scores."""
     n_rows: int
-    """Rows that they were fitted to."""
 
     @classmethod
-    def of(cls, rows: Tensor) -> Copula:
-        """Of a table (n, D); NaN is missing."""
-        marginals = Marginals.of(rows)
+    def fit(cls, rows: Tensor) -> Copula:
+        """Fit to a table (n, D); NaN is missing."""
+        marginals = Marginals.fit(rows)
         z = marginals.normal(rows)
         most = max(200, int(WORK / z.shape[1] ** 3))
         z = z[torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:most]]
@@ -70,7 +74,7 @@ class Copula:
         return Copula(self.marginals, center, covariance, len(z))
 
     def _gains(self, z: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """A part of the rows, what is missing in it (B, D) and its gains (B, D, D): what is missing is expected to be
+        """Yield a part of the rows, what is missing in it (B, D) and its gains (B, D, D): what is missing is expected
         at the centre plus gap @ gain, with gaps of 0 where missing."""
         eye = torch.eye(z.shape[1], dtype=z.dtype)
         for start in range(0, len(z), CHUNK):
@@ -82,16 +86,16 @@ class Copula:
             yield part, hidden, torch.cholesky_solve(onto, root)
 
     def _expected(self, z: Tensor, hidden: Tensor, gain: Tensor) -> Tensor:
-        """Scores (B, D) of a part with what is expected in place of missing ones."""
+        """Return scores (B, D) of a part with what is expected in place of missing ones."""
         gap = torch.where(hidden, 0.0, z - self.center)
         return torch.where(hidden, self.center + (gap[:, None] @ gain)[:, 0], z)
 
     def _left(self, hidden: Tensor, gain: Tensor) -> Tensor:
-        """Covariance (B, D, D) that is left where the others of a row are known."""
+        """Return the covariance (B, D, D) that is left if the others of a row are known."""
         return self.covariance - torch.where(hidden[:, None], 0.0, self.covariance) @ gain
 
     def fill(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        """Scores (n, D) with draws in place of missing ones, given the others of their rows."""
+        """Return scores (n, D) with draws in place of missing ones, given the others of their rows."""
         out = z.clone()
         lacking = z.isnan().any(1).nonzero()[:, 0]
         some = z[lacking]
@@ -103,11 +107,11 @@ class Copula:
         return out
 
     def gains(self, z: Tensor) -> Tensor:
-        """(n, D, D): what is missing of the scores z (n, D) is expected to be at the centre plus gap @ gain."""
+        """Return gains (n, D, D): what is missing of the scores z (n, D) is expected at the centre plus gap @ gain."""
         return torch.cat([gain for _, _, gain in self._gains(z)])
 
     def values(self, j: int, scores: Tensor) -> Tensor:
-        """Values of feature j with these scores, between those of the table; the least and the largest beyond them."""
+        """Return values of feature j with these scores, within those of the table."""
         place = ((scores + WIDEST) * (GRID / (2 * WIDEST))).clamp(0, GRID - 1)
         low = place.long()
         at = self._grid[j]
@@ -122,7 +126,7 @@ class Copula:
         return torch.from_numpy(np.stack(rows)).to(ranks.dtype)
 
     def noise(self, z: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """n standard normal numbers (n, N, D) for each score of z (N, D), those of a row correlated as its missing
+        """Draw n standard normal numbers (n, N, D) for each score of z (N, D), those of a row correlated as its missing
         scores are, given the others."""
         out = z.new_empty(n, *z.shape)
         for part, hidden, gain in self._gains(z):
@@ -131,8 +135,8 @@ class Copula:
         return out
 
     def _roots(self, hidden: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
-        """Cholesky factors (B, D, D) of the correlations of missing scores, given the others of a row, and what makes
-        correlations of their covariances (B, D); those of others are 1."""
+        """Return Cholesky factors (B, D, D) of the correlations of missing scores, given the others of a row, and what
+        makes correlations of their covariances (B, D); those of others are 1."""
         eye = torch.eye(hidden.shape[1], dtype=gain.dtype)
         left = torch.where(hidden[:, :, None] & hidden[:, None], self._left(hidden, gain), eye)
         scale = left.diagonal(dim1=1, dim2=2).clamp_min(1e-9).rsqrt()
@@ -140,7 +144,7 @@ class Copula:
 
 
 def _means(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct scores (k,), increasing, and the values (k,) that have them."""
+    """Return the distinct scores (k,), increasing, and the values (k,) that have them."""
     known = ~np.isnan(values)
     if not known.any():
         return np.zeros(1), np.zeros(1)

@@ -34,8 +34,6 @@ from lapae.methods.adam import Adam
 Guess = Callable[[Tensor], Tensor]
 """Rows (n, D), NaN where missing -> what the network expects of all of their values."""
 
-MOST_FEATURES = 128
-"""Of wider tables there are as many numbers to learn as values: the network's guess serves."""
 MOST_ROWS = 4000
 STEPS = 200
 RATE = 0.05
@@ -54,40 +52,77 @@ draws may lie between the donors' values."""
 
 @dataclass(frozen=True)
 class Donors:
-    """R rows of D features, and how alike two rows are."""
+    """R rows of D features, and how alike two rows are.
+
+    Attributes:
+        copula: how columns depend on each other.
+        rows: donors, NaN where missing, (R, D).
+        scores: their normal scores, filled in, (R, D).
+        network: what the network expects of each value as though it were missing, (R, D).
+        groups: the column of each feature; those of a category are one column, (D,).
+        metric: a, where both rows have the value, and where they do not, (D, 2 D).
+        own: b and g, (D, 2).
+        shift: s; 0 if the donors' values are given as they are, (D,).
+    """
 
     copula: Copula
     rows: Tensor
-    """(R, D): NaN where missing."""
     scores: Tensor
-    """(R, D): their normal scores, filled in."""
     network: Tensor
-    """(R, D): what the network expects of each value as though it were missing."""
     groups: Tensor
-    """(D,): the column of each feature; those of a category are one column."""
     metric: Tensor
-    """(D, 2 D): a, where both rows have the value, and where they do not."""
     own: Tensor
-    """(D, 2): b and g."""
     shift: Tensor
-    """(D,): s; 0 if the donors' values are given as they are."""
+
+    @classmethod
+    def fit(cls, rows: Tensor, guess: Guess, groups: Sequence[int]) -> Donors:
+        """Learn which rows are alike.
+
+        Args:
+            rows: training rows (n, D) in the model's space; NaN is missing.
+            guess: what the network expects.
+            groups: the column of each feature.
+        """
+        rows = rows[:MOST_ROWS]
+        columns = torch.as_tensor(groups)
+        copula = Copula.fit(rows)
+        known = _known(copula, rows, guess, columns)
+        d = rows.shape[1]
+        smooth = torch.tensor([_continuous(column[~column.isnan()]) for column in rows.T])
+        start = torch.full((d, 2 * d), math.log(3 / d)), torch.tensor([[-1.0, 0.0]]).repeat(d, 1), torch.full((d,), 2.0)
+        metric, own, shift = _learn(
+            copula, rows, known, guess, columns, start, smooth, torch.Generator().manual_seed(0)
+        )
+        alone = (columns[:, None] != columns).to(rows.dtype).repeat(1, 2)
+        return cls(
+            copula,
+            rows,
+            **known,
+            groups=columns,
+            metric=metric.to(rows.dtype).exp() * alone,
+            own=own.to(rows.dtype).exp(),
+            shift=shift.to(rows.dtype).sigmoid() * smooth,
+        )
 
     def with_more(self, rows: Tensor, guess: Guess) -> Donors:
-        """The same with other donors too."""
+        """Return the donors with more rows (n, D)."""
         rows = torch.cat([self.rows, rows])[:MOST_ROWS]
         return replace(self, rows=rows, **_known(self.copula, rows, guess, self.groups))
 
     def find(self, x: Tensor) -> Tensor:
-        """(n,): the donor that is equal to each of the rows x (n, D), -1 where none is; of several the first."""
+        """Return the donor that equals each of the rows x (n, D), the first of several, -1 for none: (n,)."""
         known = {row: i for i, row in reversed(list(enumerate(_as_bytes(self.rows))))}
         return torch.tensor([known.get(row, -1) for row in _as_bytes(x)])
 
     def _weights(
         self, x: Tensor, guess: Tensor, own: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-        """For each part of the rows and each column that some of them lack: the rows' indices (q,), the features (f,),
-        the donors' indices (r,), their weights (q, r), and what they give: (q, r) of a feature whose donors' values are
-        moved, (r, f) else. `own` (n,) are donors that give nothing to these rows."""
+        """Weigh the donors for each part of the rows and each column that some of them lack.
+
+        Yields the rows' indices (q,), the features (f,), the donors' indices (r,), their weights (q, r), and what they
+        give: (q, r) for a feature whose donors' values are moved, (r, f) else. `own` (n,) are donors that give nothing
+        to these rows.
+        """
         present = ~self.rows.isnan()
         for rows in torch.arange(len(x)).split(CHUNK):
             missing = x[rows].isnan()
@@ -122,13 +157,13 @@ class Donors:
                 yield rows[q], features, donors, torch.softmax(-far, 1), values
 
     def _wider(self, n_seen: Tensor) -> Tensor:
-        """What a residual from the copula falls short of that of a new row by, as a share, if so many values (q,) are
-        seen: as in a regression on as many numbers, fitted to the rows of the copula."""
+        """Return the share by which residuals from the copula fall short of those of new rows with `n_seen` (q,)
+        values: as in a regression on as many numbers, fitted to the rows of the copula."""
         share = (n_seen / self.copula.n_rows).clamp_max(0.5)
         return ((1 + share) / (1 - share)).sqrt() - 1
 
     def complete(self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Median and variance of the missing values of x (n, D), as `guess` where there is no donor.
+        """Return median and variance of the missing values of x (n, D), as `guess` where there is no donor.
 
         Args:
             x: NaN where missing.
@@ -145,8 +180,8 @@ class Donors:
         return middle, variance
 
     def places(self, x: Tensor, guess: Tensor, truth: Tensor) -> Tensor:
-        """Where the true values of x's missing ones lie in their distributions: shares (n, D) of weight below, half of
-        that at the value itself counted in; NaN where nothing is asked."""
+        """Return where the true values of x's missing ones lie in their distributions: shares (n, D) of weight below,
+        half of that at the value itself counted in; NaN where nothing is asked."""
         out = torch.full_like(x, torch.nan)
         for part, features, _, weight, given in self._weights(x, guess):
             for j, values in zip(features.tolist(), self._each(features, given), strict=True):
@@ -156,12 +191,12 @@ class Donors:
         return out
 
     def _each(self, features: Tensor, given: Tensor) -> list[Tensor]:
-        """The donors' values of each feature: (q, r) if they are moved, (1, r) else."""
+        """Return the donors' values of each feature: (q, r) if they are moved, (1, r) else."""
         return [given] if self.shift[features[0]] > 0 else [values[None] for values in given.T]
 
     def draw(self, x: Tensor, guess: Tensor, chance: Tensor) -> Tensor:
-        """Completions (n, N, D) of x (N, D): the values up to which the distributions have the weight `chance`, of
-        the shape of the result; a category is one column, and takes the first of its chances."""
+        """Return completions (n, N, D) of x (N, D): the values up to which the distributions have the weight `chance`
+        (n, N, D); a category is one column, and takes the first of its chances."""
         out = torch.where(x.isnan(), guess, x).expand(len(chance), *x.shape).clone()
         for part, features, donors, weight, given in self._weights(x, guess):
             moved = bool(self.shift[features[0]] > 0)
@@ -178,17 +213,17 @@ class Donors:
 
 
 def _as_bytes(rows: Tensor) -> list[bytes]:
-    """Rows (n, D) as keys, NaN equal to NaN."""
+    """Return rows (n, D) as keys, NaN equal to NaN."""
     return [row.tobytes() for row in (torch.where(rows.isnan(), torch.nan, rows) + 0.0).float().cpu().numpy()]
 
 
 def _keys(z: Tensor, metric: Tensor) -> Tensor:
-    """What queries (q, 3 D) are multiplied with for the distance of donors z (r, D): (r, 3 D)."""
+    """Return what queries (q, 3 D) are multiplied with for the distance of donors z (r, D): (r, 3 D)."""
     return torch.cat([metric, -2 * metric * z, metric * z.square()], 1)
 
 
 def _known(copula: Copula, rows: Tensor, guess: Guess, groups: Tensor) -> dict[str, Tensor]:
-    """Scores of rows, with draws in place of missing ones, and what the network expects of each value."""
+    """Return scores of rows, with draws in place of missing ones, and what the network expects of each value."""
     scores = copula.fill(copula.marginals.normal(rows), torch.Generator().manual_seed(0))
     network = guess(rows).clone()
     columns = groups.unique()
@@ -199,34 +234,6 @@ def _known(copula: Copula, rows: Tensor, guess: Guess, groups: Tensor) -> dict[s
     return {"scores": scores, "network": network}
 
 
-def fit_donors(rows: Tensor, guess: Guess, groups: Sequence[int]) -> Donors:
-    """Learn which rows are alike.
-
-    Args:
-        rows: training data (n, D) in the model's space; NaN is missing.
-        guess: what the network expects.
-        groups: the column of each feature.
-    """
-    rows = rows[:MOST_ROWS]
-    columns = torch.as_tensor(groups)
-    copula = Copula.of(rows)
-    known = _known(copula, rows, guess, columns)
-    d = rows.shape[1]
-    smooth = torch.tensor([_continuous(column[~column.isnan()]) for column in rows.T])
-    start = torch.full((d, 2 * d), math.log(3 / d)), torch.tensor([[-1.0, 0.0]]).repeat(d, 1), torch.full((d,), 2.0)
-    metric, own, shift = _learn(copula, rows, known, guess, columns, start, smooth, torch.Generator().manual_seed(0))
-    alone = (columns[:, None] != columns).to(rows.dtype).repeat(1, 2)
-    return Donors(
-        copula,
-        rows,
-        **known,
-        groups=columns,
-        metric=metric.to(rows.dtype).exp() * alone,
-        own=own.to(rows.dtype).exp(),
-        shift=shift.to(rows.dtype).sigmoid() * smooth,
-    )
-
-
 def _continuous(values: Tensor) -> bool:
     """Whether the values (n,) of a column are many, and none of them is frequent."""
     count = values.unique(return_counts=True)[1]
@@ -234,7 +241,7 @@ def _continuous(values: Tensor) -> bool:
 
 
 def _hide(rows: Tensor, columns: Tensor, generator: torch.Generator) -> Tensor:
-    """Further holes, (n, D): whole columns of features, of some rows few and of others many."""
+    """Choose values to hide, (n, D): whole columns of features, of some rows few and of others many."""
     present = ~rows.isnan()
     most = max(0.3, 1.5 * float((~present).double().mean()))
     rate = 0.05 + (most - 0.05) * torch.rand(len(rows), 1, generator=generator)
@@ -252,7 +259,7 @@ def _learn(
     smooth: Tensor,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logs of the metric (D, 2 D) and of b and g (D, 2), and the logit of the shift (D,)."""
+    """Learn the logs of the metric (D, 2 D) and of b and g (D, 2), and the logit of the shift (D,)."""
     n, d = rows.shape
     truth = copula.marginals.normal(rows).float().nan_to_num()
     present = (~rows.isnan()).float()

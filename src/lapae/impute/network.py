@@ -1,20 +1,19 @@
-"""Missing values filled in: the best guess, and completions that scatter around it as the truth does.
+"""Missing values from the network alone: in one pass if it was trained with hidden values, else by iteration.
 
-A network that was trained with hidden values says what they are in one pass. One that was not is iterated: its own
-reconstruction stands in for what is missing until the two agree (complete.py, the paper's procedure).
+Completions scatter as the truth does: each is a network of its own, and noise for what networks do not account for.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from lapae.calibrate.calibration import Calibration, Predict
+from lapae.calibrate.calibration import Calibration
 from lapae.impute.chains import impute
-from lapae.impute.recall import Memory, best_guess
+from lapae.impute.imputer import COPIES, Imputer, ImputerRows, Trained, fit_hidden
 from lapae.methods import Method
 from lapae.networks.missing import Observe
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
@@ -32,70 +31,70 @@ def is_masked(method: Method) -> bool:
     return any(isinstance(module, Observe) for module in method.modules())
 
 
-def complete(
-    method: Method,
-    predict: Predict,
-    x: Tensor,
-    *,
-    memory: Memory | None = None,
-    seed: int,
-    value_range: tuple[float, float],
-) -> Prediction:
-    """Predictions of x (n, *shape), with the best guess of what is missing in its place; from `memory`, if any."""
-    if is_masked(method) or not x.isnan().any():
-        return predict(x)
-    if memory is not None:
-        filled = best_guess(method, memory, x, seed=seed)
-    else:
-        options: dict[str, Any] = {"modes": CHAINS, "average": AVERAGE, "steps": STEPS}
-        filled = impute(method, x, **options, seed=seed, value_range=value_range).mean
-    found = predict(filled)
-    return replace(found, x_mean=torch.where(x.isnan(), filled, found.x_mean))
+@dataclass(frozen=True)
+class NetworkImputer(Imputer):
+    """Missing values as a network that was trained with hidden values expects them."""
+
+    @classmethod
+    def fit(cls, trained: Trained, rows: ImputerRows, calibration: Calibration) -> Self:
+        return cls(fit_hidden(lambda x: cls.expected(trained, x), rows, COPIES), None)
+
+    def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
+        return self.expected(trained, x)
+
+    def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
+        missing = x.isnan()
+        found = self.expected(trained, x, seed)
+        center = torch.where(missing, found.x_mean, x)
+        deviation = self.deviation(found, x)
+        spread = self.networks(trained, x, n, seed).to(center.dtype) - center
+        spread = torch.where(missing, spread - spread.mean(0), 0.0)
+        # Beyond what the calibrated deviation allows networks do not scatter; what they lack is noise.
+        size = spread.square().mean(0).sqrt()
+        spread = spread * (deviation / size.clamp_min(1e-12)).clamp_max(1.0)
+        left = (deviation.square() - spread.square().mean(0)).clamp_min(0.0).sqrt()
+        noise = torch.randn(spread.shape, generator=torch.Generator().manual_seed(seed), dtype=center.dtype)
+        return center + torch.where(missing, spread + left * noise, 0.0)
+
+    @classmethod
+    def expected(cls, trained: Trained, x: Tensor, seed: int | None = None) -> Prediction:
+        """Predict x (n, *shape); `seed` of the networks of a chain, default that of the model."""
+        return trained.predict(x)
+
+    @classmethod
+    def networks(cls, trained: Trained, x: Tensor, n: int, seed: int) -> Tensor:
+        """Return what n networks say about x: (n, N, *shape)."""
+        method = trained.method
+        weight, seeds = next(method.parameters()), draw_seeds(seed, n_distinct(method, n))
+        with evaluating(method, len(seeds) * len(x)):
+            draws = method.draw(seeds)
+            output = draws.decode(draws.encode(x.to(weight.device, weight.dtype)[None]))
+            made = expected(method.likelihood, output).cpu()
+        return made[torch.arange(n) % len(made)]
 
 
-def completions(
-    method: Method,
-    calibration: Calibration,
-    predict: Predict,
-    x: Tensor,
-    n: int,
-    *,
-    seed: int,
-    value_range: tuple[float, float],
-) -> Tensor:
-    """Completions of data with missing values: networks of their own, and noise for what networks do not account for.
+@dataclass(frozen=True)
+class ChainImputer(NetworkImputer):
+    """Missing values of a network that was trained without hidden values: its own reconstruction stands in for what is
+    missing until the two agree (the paper's procedure, `lapae.impute.chains`)."""
 
-    Args:
-        method: the trained method.
-        calibration: what the noise is taken from.
-        predict: makes predictions of data.
-        x: data (N, *shape) in the model's space; NaN is missing.
-        n: completions of each; the result is (n, N, *shape).
-        seed: of networks and noise.
-        value_range: range of the data.
-    """
-    missing = x.isnan()
-    found = complete(method, predict, x, seed=seed, value_range=value_range)
-    center = torch.where(missing, found.x_mean, x)
-    assert calibration.hidden is not None
-    deviation = calibration.hidden.deviation(found, x)
-    spread = _networks(method, x, n, seed, value_range).to(center.dtype) - center
-    spread = torch.where(missing, spread - spread.mean(0), 0.0)
-    # Beyond what the calibrated deviation allows networks do not scatter; what they lack is noise.
-    size = spread.square().mean(0).sqrt()
-    spread = spread * (deviation / size.clamp_min(1e-12)).clamp_max(1.0)
-    left = (deviation.square() - spread.square().mean(0)).clamp_min(0.0).sqrt()
-    noise = torch.randn(spread.shape, generator=torch.Generator().manual_seed(seed), dtype=center.dtype)
-    return center + torch.where(missing, spread + left * noise, 0.0)
+    @classmethod
+    def expected(cls, trained: Trained, x: Tensor, seed: int | None = None) -> Prediction:
+        if not x.isnan().any():
+            return trained.predict(x)
+        filled = impute(
+            trained.method,
+            x,
+            modes=CHAINS,
+            average=AVERAGE,
+            steps=STEPS,
+            seed=trained.seed if seed is None else seed,
+            value_range=trained.space.value_range,
+        ).mean
+        found = trained.predict(filled)
+        return found.replace(x_mean=torch.where(x.isnan(), filled, found.x_mean))
 
-
-def _networks(method: Method, x: Tensor, n: int, seed: int, value_range: tuple[float, float]) -> Tensor:
-    """What n networks say about x: (n, N, *shape)."""
-    weight = next(method.parameters())
-    if not is_masked(method):
-        return impute(method, x, modes=n, average=0, steps=STEPS, seed=seed, value_range=value_range).samples
-    seeds = draw_seeds(seed, n_distinct(method, n))
-    with evaluating(method, len(seeds) * len(x)):
-        draws = method.draw(seeds)
-        made = expected(method.likelihood, draws.decode(draws.encode(x.to(weight.device, weight.dtype)[None]))).cpu()
-    return made[torch.arange(n) % len(made)]
+    @classmethod
+    def networks(cls, trained: Trained, x: Tensor, n: int, seed: int) -> Tensor:
+        how = {"modes": n, "average": 0, "steps": STEPS, "seed": seed, "value_range": trained.space.value_range}
+        return impute(trained.method, x, **how).samples  # pyright: ignore[reportArgumentType]

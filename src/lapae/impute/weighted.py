@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 def in_order(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Values (q, r) or (1, r) in order, and the sums of the weights (q, r) up to each."""
+    """Return values (q, r) or (1, r) in order, and the sums of the weights (q, r) up to each."""
     order = torch.from_numpy(np.argsort(values.numpy(), 1))  # faster than torch's
     return values.gather(1, order), weight.gather(1, order.expand_as(weight)).cumsum(1)
 
 
 def between(ordered: Tensor, total: Tensor, chosen: Tensor, wanted: Tensor) -> Tensor:
-    """Where sums of weights `wanted` (q, n) lie in distributions taken as even between the middles to the next values.
+    """Return where sums of weights `wanted` (q, n) lie in distributions that are even between middles of values.
 
     These have the values `ordered` (q, r), with sums of weights `total` (q, r) up to each; `chosen` (q, n) is the value
     where `wanted` is reached.
@@ -31,7 +31,7 @@ def between(ordered: Tensor, total: Tensor, chosen: Tensor, wanted: Tensor) -> T
 
 
 def weighted_median(values: Tensor, weight: Tensor) -> Tensor:
-    """Of values (q, r) or (1, r) with weights (q, r) of sum 1: (q,)."""
+    """Return the median (q,) of values (q, r) or (1, r) with weights (q, r) of sum 1."""
     ordered, total = in_order(values, weight)
     place = torch.searchsorted(total, torch.full((len(weight), 1), 0.5, dtype=weight.dtype))
     return ordered.expand_as(weight).gather(1, place.clamp_max(weight.shape[1] - 1))[:, 0]

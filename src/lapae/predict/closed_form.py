@@ -29,7 +29,7 @@ class ClosedForm:
 
 
 def weight_variances(method: Laplace) -> dict[str, Tensor]:
-    """Posterior variance of every weight, {name: *shape}."""
+    """Return the posterior variance of every weight, {name: *shape}."""
     if not isinstance(method.posterior, DiagonalPrecision):
         kind = type(method.posterior).__name__
         raise ValueError(f"this predictive needs a diagonal posterior (hessian approx, exact, …), got {kind}; use mc")
@@ -37,7 +37,7 @@ def weight_variances(method: Laplace) -> dict[str, Tensor]:
 
 
 def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: bool) -> Prediction:
-    """All fields of a `Prediction` for a batch x; `delta` carries the variance through the likelihood's mean."""
+    """Return all fields of a `Prediction` for a batch x; `delta` carries the variance through the likelihood's mean."""
     mean = likelihood.mean(found.output)
     noise = likelihood.variance(found.output)
     fields: dict[str, Tensor] = {"z_mean": found.z_mean, "z_var": found.z_var}
@@ -54,4 +54,4 @@ def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: b
             fields["log_likelihood"] = likelihood.with_variance(var + noise).log_prob(mean, x)
         else:
             fields["log_likelihood"] = likelihood.log_prob(found.output, x)
-    return Prediction(n_draws=1, **{k: v.cpu() for k, v in fields.items()})  # pyright: ignore[reportArgumentType]
+    return Prediction(1, {name: value.cpu() for name, value in fields.items()})

@@ -18,8 +18,8 @@ from lapae.methods.laplace import with_posterior
 from lapae.predict.closed_form import weight_variances
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
 from lapae.predict.moments import push
-from lapae.predict.prediction import under
 from lapae.predict.statistics import Moments, expected
+from lapae.runs.parts import under
 
 GROUP = 10
 """Networks drawn at once: more would fill the memory where networks are large."""

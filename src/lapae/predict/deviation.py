@@ -1,20 +1,20 @@
-"""How far values lie from their reconstruction: a deviation for every value, before one has looked at the residual.
+"""Standard deviation of every value from its reconstruction, before one has looked at the residual.
 
-The deviation of value j of datum i is s_j · exp(w · f_ij). The noise s_j of a feature is that of held-out residuals;
-f_ij is what the model knows about its own ignorance of this value,
+The standard deviation of value j of row i is s_j · exp(w · f_ij). The noise s_j of a feature is that of held-out
+residuals; f_ij is what the model knows about its own ignorance of this value,
 
-    of the datum: log variance of the output and of the code over networks, log distance to the nearest training codes,
-                  log size of the reconstruction, share of values that are missing
-    of the value: log variance of the output, log residual of the training data with the nearest codes,
+    of the row:   log variance of the output and of the code over networks, log distance to the nearest training codes,
+                  log size of the reconstruction, share of missing values
+    of the value: log variance of the output, log residual of the training rows with the nearest codes,
                   log distance of the value from its mean
 
 each standardised. The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with
-this deviation. Of few data none is below 0, for more ignorance makes no value surer: residuals of few training data say
-otherwise, small far from the others, where a network bends to each. Conformal radii on top (conformal.py) make the
-intervals hold whatever this model gets wrong; what it gets right makes them narrow where the model is good and wide
-where it is not. The same model, fitted to values that were hidden from the network, serves imputation.
+this scale. With few rows none is below 0, as more ignorance makes no value surer: residuals of few training rows say
+otherwise, small far from the others, where a network bends to each. Conformal radii on top (`calibrate/conformal.py`)
+make the intervals hold whatever this model gets wrong; what it gets right makes them narrow where the model is good and
+wide where it is not. A second one, fitted to values that were hidden from the network, serves imputation.
 
-Shapes: B data, K latent dimensions (flattened), x is (B, *features) in the model's space.
+Shapes: B rows, K latent dimensions (flattened), x is (B, *features) in the model's space.
 """
 
 from __future__ import annotations
@@ -29,51 +29,105 @@ from lapae.predict.prediction import Prediction
 
 NEIGHBOURS = 10
 REFERENCES = 2000
-"""Training codes to look for neighbours in, at most: more make distances smaller for all data alike."""
+"""Training codes to look for neighbours in, at most: more make distances smaller for all rows alike."""
 LOCAL = 30
-"""Neighbours that a datum is compared with, at most: a tenth of the references."""
+"""Neighbours that a row is compared with, at most: a tenth of the references."""
 KEPT = 2_000_000
 """Residuals of references to keep, at most."""
 OWN = 5.0
 """Neighbours that the noise of a feature counts for in its local noise."""
 RIDGE = 5.0
-"""Weight of the penalty on w, in held-out data."""
+"""Weight of the penalty on w, in held-out rows."""
 CELLS = 200_000
 """Values to fit w to, at most."""
 ROUNDS = 30
 TINY = 1e-12
-LEAST = 0.1
+LEAST_NOISE = 0.1
 """Noise of a feature, at least, as a share of that of all: one predicted without error may not be so next time."""
 SHRINK = 2.0
-"""Data that the noise of all features counts for in that of one: few data say little about a single feature."""
+"""Rows that the noise of all features counts for in that of one: few rows say little about a single feature."""
 WIDEST = 3.0
 """The log of a deviation lies at most this far from that of its feature's noise."""
-OF_DATUM, OF_VALUE = 5, 3
+OF_ROW, OF_VALUE = 5, 3
 
 
 @dataclass(frozen=True)
-class Spread:
-    """The fitted deviation model."""
+class Deviation:
+    """Model of the standard deviation of residuals.
+
+    Attributes:
+        noise: s_j, (*features).
+        codes: training codes in units of `width`, in no order, (R, K).
+        width: standard deviation of the training codes, (K,).
+        residuals: squared residuals of the rows of the first S codes, NaN where there is none, (S, *features).
+        middle: mean log variance of a feature, and mean of its reconstructions, (2, *features).
+        mean: mean of f over held-out rows, (8,).
+        scale: standard deviation of f, (8,).
+        weights: w, and a constant, (9,).
+    """
 
     noise: Tensor
-    """(*features): s_j."""
     codes: Tensor
-    """(R, K): training codes, in units of `width`, in no order."""
     width: Tensor
-    """(K,): deviation of the training codes."""
     residuals: Tensor
-    """(S, *features): squared residuals of the data of the first S codes, NaN where there is none."""
     middle: Tensor
-    """(2, *features): mean log variance of a feature, and mean of its reconstructions."""
     mean: Tensor
-    """(8,): mean of f over held-out data."""
     scale: Tensor
-    """(8,): its deviation."""
     weights: Tensor
-    """(9,): w, and a constant."""
+
+    @classmethod
+    def fit(
+        cls,
+        known: Prediction,
+        rows: Tensor,
+        found: Prediction,
+        x: Tensor,
+        truth: Tensor,
+        *,
+        least: float = -math.inf,
+    ) -> Deviation:
+        """Fit to held-out rows.
+
+        Args:
+            known: predictions ("codes", "outputs") of training rows.
+            rows: their values (R, *features), NaN where they do not count.
+            found: predictions of held-out rows.
+            x: these rows (n, *features) as the network saw them, NaN where missing or hidden.
+            truth: their values, NaN where they do not count.
+            least: lower bound of the weights.
+        """
+        error = (truth - found.x_mean).abs()
+        noise = feature_noise(error.square())
+        codes = known.z_mean.flatten(1)
+        width = codes.std(0, correction=0).clamp_min(TINY)
+        chosen = torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))[:REFERENCES]
+        kept = chosen[: max(1, KEPT // noise.numel())]
+        middle = torch.stack([(found.x_var + TINY).log().mean(0), found.x_mean.mean(0)])
+        n = OF_ROW + OF_VALUE
+        start = cls(
+            noise=noise,
+            codes=codes[chosen] / width,
+            width=width,
+            residuals=(rows - known.x_mean)[kept].square(),
+            middle=middle,
+            mean=noise.new_zeros(n),
+            scale=noise.new_ones(n),
+            weights=noise.new_zeros(n + 1),
+        )
+        counted = ~error.isnan()
+        if not counted.any():
+            return start
+        f = start.knowledge(found, x).movedim(1, -1)[counted]
+        ratio = (error / noise)[counted]
+        per_row = len(ratio) / max(int(counted.flatten(1).any(1).sum()), 1)
+        some = torch.randperm(len(ratio), generator=torch.Generator().manual_seed(0))[:CELLS]
+        f, ratio, penalty = f[some], ratio[some], RIDGE * per_row * len(some) / len(ratio)
+        mean, scale = f.mean(0), f.std(0, correction=0).clamp_min(1e-6)
+        design = torch.cat([(f - mean) / scale, torch.ones_like(ratio)[:, None]], 1)
+        return replace(start, mean=mean, scale=scale, weights=log_scale(design, ratio, penalty, least))
 
     def knowledge(self, found: Prediction, x: Tensor) -> Tensor:
-        """f of data x (B, *features): (B, 8, *features), see above."""
+        """Return f of rows x (B, *features): (B, 8, *features), see above."""
         z = found.z_mean.flatten(1) / self.width
         square = squared_distances(z, self.codes)
         distance = square.topk(min(NEIGHBOURS, len(self.codes)), largest=False).values.sqrt().mean(1)
@@ -84,24 +138,24 @@ class Spread:
             found.x_mean.flatten(1).square().mean(1) + 1e-9,
         ]
         missing = x.isnan().flatten(1).to(distance.dtype).mean(1)
-        of_datum = torch.stack([*(part.log() for part in parts), missing], 1)
-        of_datum = of_datum.reshape(*of_datum.shape, *(1 for _ in self.noise.shape)).expand(-1, -1, *self.noise.shape)
+        of_row = torch.stack([*(part.log() for part in parts), missing], 1)
+        of_row = of_row.reshape(*of_row.shape, *(1 for _ in self.noise.shape)).expand(-1, -1, *self.noise.shape)
         of_value = [
             (found.x_var + TINY).log() - self.middle[0],
             self.local(square[:, : len(self.residuals)]),
             ((found.x_mean - self.middle[1]).abs() / self.noise + 0.1).log(),
         ]
-        return torch.cat([of_datum, torch.stack(of_value, 1)], 1)
+        return torch.cat([of_row, torch.stack(of_value, 1)], 1)
 
     def local(self, square: Tensor) -> Tensor:
-        """Log of the noise (B, *features) around codes at squared distances (B, S) from the references, less that of
-        the feature."""
+        """Return the log of the noise (B, *features) around codes at squared distances (B, S) from the references,
+        minus that of the feature."""
         near = self.residuals[nearest(square)[1]] / self.noise.square()
         known = ~near.isnan()
         return 0.5 * ((near.nan_to_num().sum(1) + OWN) / (known.sum(1) + OWN)).log()
 
-    def deviation(self, found: Prediction, x: Tensor) -> Tensor:
-        """s_j exp(w · f_ij): (B, *features)."""
+    def __call__(self, found: Prediction, x: Tensor) -> Tensor:
+        """Return s_j exp(w · f_ij), (B, *features), for rows x (B, *features) and their predictions."""
         f = self.knowledge(found, x)
         shape = (1, -1, *(1 for _ in self.noise.shape))
         f = (f - self.mean.reshape(shape)) / self.scale.reshape(shape)
@@ -110,70 +164,26 @@ class Spread:
 
 
 def squared_distances(z: Tensor, codes: Tensor) -> Tensor:
-    """(B, R) between z (B, K) and codes (R, K)."""
+    """Return squared distances (B, R) between z (B, K) and codes (R, K)."""
     return (codes.square().sum(1) - 2 * z @ codes.T + z.square().sum(1, keepdim=True)).clamp_min(0)
 
 
 def nearest(square: Tensor) -> tuple[Tensor, Tensor]:
-    """The least of squared distances (B, R), and their indices (B, k); a datum is no neighbour of itself."""
+    """Return the least of squared distances (B, R), and their indices (B, k); a row is no neighbour of itself."""
     n = square.shape[1]
     k = max(1, min(LOCAL, max(5, n // 10), n - 1))
     found = torch.where(square <= 1e-10, torch.inf, square).topk(k, largest=False)
     return found.values, found.indices
 
 
-def fit_spread(
-    known: Prediction, rows: Tensor, found: Prediction, x: Tensor, truth: Tensor, *, least: float = -math.inf
-) -> Spread:
-    """Fit the model to held-out data.
-
-    Args:
-        known: predictions ("codes", "outputs") of training data.
-        rows: the values (R, *features) of these, NaN where they do not count.
-        found: predictions of held-out data.
-        x: these data (n, *features) as the network saw them, NaN where missing or hidden.
-        truth: their values, NaN where they do not count.
-        least: that weights may be.
-    """
-    error = (truth - found.x_mean).abs()
-    noise = feature_noise(error.square())
-    codes = known.z_mean.flatten(1)
-    width = codes.std(0, correction=0).clamp_min(TINY)
-    chosen = torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))[:REFERENCES]
-    kept = chosen[: max(1, KEPT // noise.numel())]
-    middle = torch.stack([(found.x_var + TINY).log().mean(0), found.x_mean.mean(0)])
-    n = OF_DATUM + OF_VALUE
-    start = Spread(
-        noise=noise,
-        codes=codes[chosen] / width,
-        width=width,
-        residuals=(rows - known.x_mean)[kept].square(),
-        middle=middle,
-        mean=noise.new_zeros(n),
-        scale=noise.new_ones(n),
-        weights=noise.new_zeros(n + 1),
-    )
-    counted = ~error.isnan()
-    if not counted.any():
-        return start
-    f = start.knowledge(found, x).movedim(1, -1)[counted]
-    ratio = (error / noise)[counted]
-    per_datum = len(ratio) / max(int(counted.flatten(1).any(1).sum()), 1)
-    some = torch.randperm(len(ratio), generator=torch.Generator().manual_seed(0))[:CELLS]
-    f, ratio, penalty = f[some], ratio[some], RIDGE * per_datum * len(some) / len(ratio)
-    mean, scale = f.mean(0), f.std(0, correction=0).clamp_min(1e-6)
-    design = torch.cat([(f - mean) / scale, torch.ones_like(ratio)[:, None]], 1)
-    return replace(start, mean=mean, scale=scale, weights=log_scale(design, ratio, penalty, least))
-
-
 def log_scale(design: Tensor, size: Tensor, penalty: float, least: float = -math.inf) -> Tensor:
-    """Weights w (F,) such that sizes (n,) >= 0 are exponential with mean exp(design @ w), by Fisher scoring.
+    """Fit weights w (F,) such that sizes (n,) >= 0 are exponential with mean exp(design @ w), by Fisher scoring.
 
     Args:
         design: (n, F), the last column 1.
         size: what is to be explained.
         penalty: weight of |w|² / 2, the last left out.
-        least: that weights may be, but the last.
+        least: lower bound of all weights but the last.
     """
     ridge = penalty * torch.eye(design.shape[1], dtype=design.dtype)
     ridge[-1, -1] = 1e-6
@@ -189,9 +199,9 @@ def log_scale(design: Tensor, size: Tensor, penalty: float, least: float = -math
 
 
 def feature_noise(square: Tensor) -> Tensor:
-    """Deviation s (*features) from squared residuals (n, *features), NaN where missing."""
+    """Return the noise s (*features) of squared residuals (n, *features), NaN where missing."""
     known = ~square.isnan()
     values = square.nan_to_num()
     pooled = (values.sum() / known.sum().clamp_min(1)).clamp_min(TINY)
     found = (values.sum(0) + SHRINK * pooled) / (known.sum(0) + SHRINK)
-    return found.clamp_min(LEAST**2 * pooled).sqrt()
+    return found.clamp_min(LEAST_NOISE**2 * pooled).sqrt()

@@ -1,20 +1,27 @@
-"""What a prediction is: the data that go in, the quantities that one may ask for, and the statistics that come out.
+"""What a prediction is: the samples that go in, the quantities that one may ask for, and the statistics that come out.
 
-Shapes: N data, K latent dimensions; x is (N, *shape), in the model's space.
+Shapes: N samples, K latent dimensions; x is (N, *shape), in the model's space.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 Quantity = Literal["codes", "covariance", "outputs", "density", "error"]
-QUANTITIES: tuple[Quantity, ...] = ("codes", "covariance", "outputs", "density", "error")
+FIELDS: dict[Quantity, tuple[str, ...]] = {
+    "codes": ("z_mean", "z_var"),
+    "covariance": ("z_cov",),
+    "outputs": ("x_mean", "x_var", "x_noise"),
+    "density": ("log_likelihood",),
+    "error": ("squared_error", "squared_error_of_mean"),
+}
+"""What a prediction has of each quantity that is asked for."""
 
 
 @runtime_checkable
@@ -22,80 +29,108 @@ class Epochs(Protocol):
     """Batches that can be gone through in order (`lapae.data.Batches`)."""
 
     def epoch(self, epoch: int = 0) -> Iterator[Tensor]:
-        """Tensors (B, *shape)."""
+        """Yield tensors (B, *shape)."""
         ...
 
 
 Inputs = Tensor | Epochs | Iterable[Tensor]
 Progress = Callable[[int], None]
-NOT_ASKED: Any = None
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the draws say about N data, on the CPU; None for what was not asked for, whatever the types say.
+    """What the draws say about N samples, on the CPU. To read what was not asked for is an AttributeError.
 
     Variances are over networks (unbiased; zero for a single one). The noise of the data around a network's output is
     kept apart in `x_noise`.
+
+    Attributes:
+        n_draws: how many different networks were used.
+        values: tensors by the names of the properties below.
+        x_learned: whether `x_noise` was learned by the method.
     """
 
     n_draws: int
-    """How many different networks were used."""
-    z_mean: Tensor = NOT_ASKED
-    """(N, K), "codes"."""
-    z_var: Tensor = NOT_ASKED
-    """(N, K), "codes"."""
-    z_cov: Tensor = NOT_ASKED
-    """(N, K, K), "covariance"."""
-    x_mean: Tensor = NOT_ASKED
-    """(N, *shape), "outputs": mean of the expected data."""
-    x_var: Tensor = NOT_ASKED
-    """(N, *shape), "outputs"."""
-    x_noise: Tensor = NOT_ASKED
-    """(N, *shape), "outputs": mean variance of the data given a network, learned or that of the likelihood."""
+    values: Mapping[str, Tensor]
     x_learned: bool = False
-    """Whether `x_noise` was learned by the method."""
-    log_likelihood: Tensor = NOT_ASKED
-    """(N,), "density": log of the mean over networks of p(x | network)."""
-    squared_error: Tensor = NOT_ASKED
-    """(N,), "error": squared error summed over features, a mean over networks (the paper's "-log p")."""
-    squared_error_of_mean: Tensor = NOT_ASKED
-    """(N,), "error" with "outputs": squared error of the mean reconstruction (the paper's "MSE")."""
+
+    def replace(self, **values: Tensor) -> Prediction:
+        """Return the prediction with other values in place of its own."""
+        return Prediction(self.n_draws, {**self.values, **values}, self.x_learned)
+
+    def _value(self, name: str) -> Tensor:
+        if name not in self.values:
+            wanted = next((quantity for quantity, names in FIELDS.items() if name in names), name)
+            raise AttributeError(f"this prediction has no {name}: ask for {wanted!r}")
+        return self.values[name]
+
+    @property
+    def z_mean(self) -> Tensor:
+        """(N, K), "codes"."""
+        return self._value("z_mean")
+
+    @property
+    def z_var(self) -> Tensor:
+        """(N, K), "codes"."""
+        return self._value("z_var")
+
+    @property
+    def z_cov(self) -> Tensor:
+        """(N, K, K), "covariance"; not there if K is too large for a matrix."""
+        return self._value("z_cov")
+
+    @property
+    def x_mean(self) -> Tensor:
+        """(N, *shape), "outputs": mean of the expected sample."""
+        return self._value("x_mean")
+
+    @property
+    def x_var(self) -> Tensor:
+        """(N, *shape), "outputs"."""
+        return self._value("x_var")
+
+    @property
+    def x_noise(self) -> Tensor:
+        """(N, *shape), "outputs": mean variance of the data given a network, learned or that of the likelihood."""
+        return self._value("x_noise")
+
+    @property
+    def log_likelihood(self) -> Tensor:
+        """(N,), "density": log of the mean over networks of p(x | network)."""
+        return self._value("log_likelihood")
+
+    @property
+    def squared_error(self) -> Tensor:
+        """(N,), "error": squared error summed over features, a mean over networks (the paper's "-log p")."""
+        return self._value("squared_error")
+
+    @property
+    def squared_error_of_mean(self) -> Tensor:
+        """(N,), "error" with "outputs": squared error of the mean reconstruction (the paper's "MSE")."""
+        return self._value("squared_error_of_mean")
 
 
 def join(parts: Sequence[Prediction]) -> Prediction:
-    """Predictions for some data after another as one."""
-    joined = {}
-    for field in fields(Prediction):
-        values = [getattr(part, field.name) for part in parts]
-        joined[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else values[0]
-    return Prediction(**joined)
+    """Join predictions of samples that follow each other."""
+    first = parts[0]
+    joined = {name: torch.cat([part.values[name] for part in parts]) for name in first.values}
+    return Prediction(first.n_draws, joined, first.x_learned)
 
 
 def check_quantities(want: Collection[Quantity]) -> None:
-    """ValueError where something is asked for that is no `Quantity`."""
-    unknown = set(want) - set(QUANTITIES)
+    """Raise ValueError if something is asked for that is no `Quantity`."""
+    unknown = set(want) - set(FIELDS)
     if unknown:
-        raise ValueError(f"cannot predict {', '.join(sorted(unknown))}: expected some of {', '.join(QUANTITIES)}")
+        raise ValueError(f"cannot predict {', '.join(sorted(unknown))}: expected some of {', '.join(FIELDS)}")
 
 
 def batches(x: Inputs, batch_size: int) -> Iterable[Tensor]:
-    """The data of x in order, in tensors (B, *shape)."""
+    """Return the samples of x in order, in tensors (B, *shape)."""
     if isinstance(x, Tensor):
         return x.split(batch_size) if len(x) else ()
     return x.epoch(0) if isinstance(x, Epochs) else x
 
 
 def numpy(x: Tensor) -> np.ndarray:
-    """As an array."""
+    """Return a tensor as an array."""
     return x.detach().cpu().numpy()
-
-
-def tensors(held: Any) -> dict[str, Tensor]:
-    """The fields of a dataclass of tensors by name, to save: it is made from them again."""
-    return {field.name: getattr(held, field.name) for field in fields(held)}
-
-
-def under(name: str, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of saved tensors whose names begin with `name` and a dot, by the rest of their names."""
-    return {key.removeprefix(f"{name}."): value for key, value in saved.items() if key.startswith(f"{name}.")}

@@ -1,9 +1,9 @@
-"""One function for the three predictives: `mc`, `linearized`, `moments`."""
+"""How a method predicts: by `mc`, `linearized` or `moments`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -14,16 +14,94 @@ from lapae.predict import mc
 from lapae.predict.closed_form import to_prediction
 from lapae.predict.linearized import linearized
 from lapae.predict.moments import moments
-from lapae.predict.prediction import Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
+from lapae.predict.prediction import FIELDS, Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
 
 PREDICTIVES = ("mc", "linearized", "moments")
-FIELDS: dict[Quantity, tuple[str, ...]] = {
-    "codes": ("z_mean", "z_var"),
-    "covariance": ("z_cov",),
-    "outputs": ("x_mean", "x_var", "x_noise"),
-    "density": ("log_likelihood",),
-    "error": ("squared_error", "squared_error_of_mean"),
-}
+MOST: tuple[Quantity, ...] = ("codes", "outputs", "density", "error")
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """A way to predict.
+
+    Attributes:
+        kind: "mc" draws networks, for any method; "linearized" is the closed form of the network linearised in its
+            weights and "moments" one pass with a mean and a variance, both for Laplace posteriors.
+        n_samples: networks drawn by "mc".
+        seed: seed of the networks.
+        at_mean: have "mc" give what the network at the mean weights says, as the closed forms do, and no means over
+            draws.
+        batch_size: samples at a time.
+        draws_at_once: networks at a time; default as many as fit.
+    """
+
+    kind: str = "mc"
+    n_samples: int = 100
+    seed: int = 0
+    at_mean: bool = False
+    batch_size: int = 512
+    draws_at_once: int | None = None
+
+    def __call__(
+        self, method: Method, x: Inputs, want: Collection[Quantity] = MOST, progress: Progress | None = None
+    ) -> Prediction:
+        """Predict mean and variance of codes and reconstructions, densities and errors.
+
+        Args:
+            method: the trained method.
+            x: samples (N, *shape) in the model's space, or batches of them.
+            want: the quantities to compute.
+            progress: called with the number of (network, sample) pairs done.
+        """
+        parts = list(self.blocks(method, x, want, progress))
+        if not parts:
+            raise ValueError("expected at least one sample to predict for, got none")
+        return join(parts)
+
+    def blocks(
+        self, method: Method, x: Inputs, want: Collection[Quantity] = MOST, progress: Progress | None = None
+    ) -> Iterator[Prediction]:
+        """Yield predictions of one block of samples after another, for what is reduced or written right away."""
+        if self.kind not in PREDICTIVES:
+            raise ValueError(f"unknown predictive {self.kind!r}: expected one of {', '.join(PREDICTIVES)}")
+        if self.kind == "mc":
+            yield from mc.predict_blocks(
+                method,
+                x,
+                n_samples=self.n_samples,
+                seed=self.seed,
+                want=want,
+                batch_size=self.batch_size,
+                draws_at_once=self.draws_at_once,
+                progress=progress,
+                at_mean=self.at_mean,
+            )
+            return
+        laplace = with_posterior(method, self.kind)
+        check_quantities(want)
+        weight = next(method.parameters())
+        decodes = bool({"outputs", "density", "error"} & set(want))
+        wanted = {name for quantity in want for name in FIELDS[quantity]}
+
+        def closed_form(part: Tensor) -> Prediction:
+            part = part.to(weight.device, weight.dtype)
+            with mc.evaluating(method, len(part)):
+                found = moments(laplace, part) if self.kind == "moments" else linearized(laplace, part, outputs=decodes)
+                whole = to_prediction(method.likelihood, part, found, delta=self.kind == "moments")
+            return Prediction(1, {name: value for name, value in whole.values.items() if name in wanted})
+
+        most: int | None = None
+        for batch in batches(x, self.batch_size):
+            found, size = within_memory(
+                lambda size, batch=batch: join([closed_form(part) for part in batch.split(size)]),
+                min(len(batch), most or len(batch)),
+                f"the {self.kind} predictive (samples)",
+                "predictive mc",
+            )
+            most = size if size < len(batch) else most
+            if progress:
+                progress(len(batch))
+            yield found
 
 
 def predict(
@@ -33,78 +111,24 @@ def predict(
     predictive: str = "mc",
     n_samples: int = 100,
     seed: int = 0,
-    want: Collection[Quantity] = ("codes", "outputs", "density", "error"),
+    want: Collection[Quantity] = MOST,
     batch_size: int = 512,
     draws_at_once: int | None = None,
     progress: Progress | None = None,
     at_mean: bool = False,
 ) -> Prediction:
-    """Mean and variance of codes and reconstructions, densities and errors for all of x.
+    """Predict in one call, see `Predictive`.
 
     Args:
         method: the trained method.
-        x: data (N, *shape) in the model's space, or batches of them.
-        predictive: "mc" draws networks, for any method; "linearized" is the closed form of the network linearised in
-            its weights and "moments" one pass with a mean and a variance, both for Laplace posteriors.
+        x: samples (N, *shape) in the model's space, or batches of them.
+        predictive: "mc", "linearized" or "moments".
         n_samples: networks drawn by "mc".
-        seed: of the networks.
-        want: the quantities to compute; the other fields of the result are None.
-        batch_size: data at a time.
-        draws_at_once: networks at a time; as many as fit where not given.
-        progress: called with the number of (network, datum) pairs done.
-        at_mean: have "mc" give what the network at the mean weights says, as the closed forms do, and no means over
-            draws.
+        seed: seed of the networks.
+        want: the quantities to compute.
+        batch_size: samples at a time.
+        draws_at_once: networks at a time; default as many as fit.
+        progress: called with the number of (network, sample) pairs done.
+        at_mean: have "mc" give what the network at the mean weights says.
     """
-    options: dict[str, Any] = {"n_samples": n_samples, "seed": seed, "want": want, "batch_size": batch_size}
-    options |= {"draws_at_once": draws_at_once, "progress": progress, "at_mean": at_mean}
-    parts = list(predict_blocks(method, x, predictive=predictive, **options))
-    if not parts:
-        raise ValueError("expected at least one datum to predict for, got none")
-    return join(parts)
-
-
-def predict_blocks(
-    method: Method,
-    x: Inputs,
-    *,
-    predictive: str = "mc",
-    n_samples: int = 100,
-    seed: int = 0,
-    want: Collection[Quantity] = ("codes", "outputs", "density", "error"),
-    batch_size: int = 512,
-    draws_at_once: int | None = None,
-    progress: Progress | None = None,
-    at_mean: bool = False,
-) -> Iterator[Prediction]:
-    """As `predict`, a block of data at a time, for what is reduced or written right away."""
-    if predictive not in PREDICTIVES:
-        raise ValueError(f"unknown predictive {predictive!r}: expected one of {', '.join(PREDICTIVES)}")
-    if predictive == "mc":
-        how: dict[str, Any] = {"draws_at_once": draws_at_once, "progress": progress, "at_mean": at_mean}
-        yield from mc.predict_blocks(method, x, n_samples=n_samples, seed=seed, want=want, batch_size=batch_size, **how)
-        return
-    laplace = with_posterior(method, predictive)
-    check_quantities(want)
-    weight = next(method.parameters())
-    decodes = bool({"outputs", "density", "error"} & set(want))
-    wanted = {name for quantity in want for name in FIELDS[quantity]}
-
-    def closed_form(part: Tensor) -> Prediction:
-        part = part.to(weight.device, weight.dtype)
-        with mc.evaluating(method, len(part)):
-            found = moments(laplace, part) if predictive == "moments" else linearized(laplace, part, outputs=decodes)
-            whole = to_prediction(method.likelihood, part, found, delta=predictive == "moments")
-        return Prediction(n_draws=1, **{name: getattr(whole, name) for name in wanted})
-
-    most: int | None = None
-    for batch in batches(x, batch_size):
-        found, size = within_memory(
-            lambda size, batch=batch: join([closed_form(part) for part in batch.split(size)]),
-            min(len(batch), most or len(batch)),
-            f"the {predictive} predictive (data)",
-            "predictive mc",
-        )
-        most = size if size < len(batch) else most
-        if progress:
-            progress(len(batch))
-        yield found
+    return Predictive(predictive, n_samples, seed, at_mean, batch_size, draws_at_once)(method, x, want, progress)

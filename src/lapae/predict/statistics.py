@@ -7,7 +7,6 @@ Shapes: S draws, B data, K latent dimensions.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,8 +105,7 @@ class Statistics:
             out["squared_error"] = self.error / self.n
             if "outputs" in self.want:
                 out["squared_error_of_mean"] = (self.outputs.mean - self.x).square().flatten(1).nansum(1)
-        on_cpu: dict[str, Any] = {name: value.cpu() for name, value in out.items()}
-        return Prediction(self.n, x_learned=self.learned, **on_cpu)
+        return Prediction(self.n, {name: value.cpu() for name, value in out.items()}, self.learned)
 
 
 def expected(likelihood: Likelihood, output: Output) -> Tensor:

@@ -1,7 +1,7 @@
-"""The density of codes: a mixture of Gaussians over the codes of training data, to generate from and to weigh by.
+"""Density of latent codes: a mixture of Gaussians over the codes of training samples, to sample from and to weigh by.
 
-Codes are turned to their principal directions and scaled to unit variance, which makes one setting serve all. Of codes
-with very many numbers the mixture is over the main directions, and the others are noise around it (probabilistic PCA).
+Codes are turned to their principal directions and scaled to unit variance, which makes one setting serve all. If codes
+have very many numbers, the mixture is over the main directions, and the others are noise around it (probabilistic PCA).
 The mixture is fitted by expectation-maximisation with full covariances; each is shrunk to the mean of all as if by one
 more code per direction, so that components of few codes stay sane. Held-out codes choose the number of components.
 
@@ -11,13 +11,12 @@ Shapes: n codes of K numbers, P directions, C components.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from lapae.networks.principal import principal_components
-from lapae.predict.prediction import tensors
 
 COMPONENTS = (1, 3, 10, 30)
 PER_COMPONENT = 4
@@ -34,24 +33,52 @@ MOST_CODES, MOST_PRODUCTS = 10_000, 2**23
 
 
 @dataclass(frozen=True)
-class Density:
-    """A mixture of Gaussians in the principal directions of codes."""
+class CodeDensity:
+    """Mixture of Gaussians in the principal directions of codes.
+
+    Attributes:
+        center: mean of the codes, (K,).
+        basis: principal directions, as long as the standard deviation of codes along them, (K, P).
+        noise: standard deviation of codes in each of the other directions, ().
+        weights: weights of the components, adding up to 1, (C,).
+        means: (C, P).
+        factors: lower Cholesky factors of the covariances, (C, P, P).
+    """
 
     center: Tensor
-    """(K,): mean of the codes."""
     basis: Tensor
-    """(K, P): principal directions, as long as the deviation of codes along them."""
     noise: Tensor
-    """(): deviation of codes in each of the other directions."""
     weights: Tensor
-    """(C,): adding up to 1."""
     means: Tensor
-    """(C, P)"""
     factors: Tensor
-    """(C, P, P): lower Cholesky factors of the covariances."""
+
+    @classmethod
+    def fit(cls, codes: Tensor, held_out: Tensor) -> CodeDensity:
+        """Fit to training codes (n, …), with the number of components that suits held-out ones (m, …) best."""
+        dtype, codes, held_out = codes.dtype, codes.flatten(1).double(), held_out.flatten(1).double()
+        if not len(held_out):  # a part of the codes must do
+            held_out, codes = (
+                (codes[::5], codes[torch.arange(len(codes)) % 5 > 0]) if len(codes) > 20 else (codes, codes)
+            )
+        found = principal_components(codes, DIRECTIONS)
+        kept = max(1, int((found.variances > FLAT * found.variances[0]).sum()))
+        center, basis = found.mean, found.vectors[:, :kept] * found.variances[:kept].clamp_min(1e-12).sqrt()
+        left = (codes.var(0, correction=0).sum() - found.variances[:kept].sum()).clamp_min(0)
+        noise = (left / max(codes.shape[1] - kept, 1)).sqrt()
+        place = (codes - center) @ (basis / basis.norm(dim=0).square())
+        best: tuple[float, CodeDensity] | None = None
+        for n_components in COMPONENTS:
+            if n_components > 1 and len(codes) < PER_COMPONENT * n_components:
+                break
+            mixture = cls(center, basis, noise, *_mixture(place, n_components))
+            likely = float(mixture.log_prob(held_out).mean())
+            if best is None or likely > best[0]:
+                best = likely, mixture
+        assert best is not None
+        return cls(*(getattr(best[1], own.name).to(dtype) for own in fields(cls)))
 
     def log_prob(self, z: Tensor) -> Tensor:
-        """Log density (n,) of codes z (n, …)."""
+        """Return the log density (n,) of codes z (n, …)."""
         gap = z.flatten(1) - self.center
         length = self.basis.norm(dim=0)
         place = gap @ (self.basis / length.square())
@@ -64,7 +91,7 @@ class Density:
         return inside - 0.5 * scaled - others * self.noise.log()
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
-        """n codes (n, K)."""
+        """Draw n codes (n, K)."""
         generator = torch.Generator().manual_seed(seed)
         which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
         noise = torch.randn(n, self.means.shape[1], generator=generator, dtype=self.means.dtype)
@@ -73,35 +100,12 @@ class Density:
 
 
 def most_codes(size: int) -> int:
-    """Codes of `size` numbers to fit to, at most."""
+    """Return how many codes of `size` numbers to fit to, at most."""
     return min(MOST_CODES, MOST_PRODUCTS // min(size, DIRECTIONS) ** 2)
 
 
-def fit_density(codes: Tensor, held_out: Tensor) -> Density:
-    """Fit to codes (n, …) of training data, with as many components as the `held_out` (m, …) are most likely under."""
-    dtype, codes, held_out = codes.dtype, codes.flatten(1).double(), held_out.flatten(1).double()
-    if not len(held_out):  # a part of the codes must do
-        held_out, codes = (codes[::5], codes[torch.arange(len(codes)) % 5 > 0]) if len(codes) > 20 else (codes, codes)
-    found = principal_components(codes, DIRECTIONS)
-    kept = max(1, int((found.variances > FLAT * found.variances[0]).sum()))
-    center, basis = found.mean, found.vectors[:, :kept] * found.variances[:kept].clamp_min(1e-12).sqrt()
-    left = (codes.var(0, correction=0).sum() - found.variances[:kept].sum()).clamp_min(0)
-    noise = (left / max(codes.shape[1] - kept, 1)).sqrt()
-    place = (codes - center) @ (basis / basis.norm(dim=0).square())
-    best: tuple[float, Density] | None = None
-    for n_components in COMPONENTS:
-        if n_components > 1 and len(codes) < PER_COMPONENT * n_components:
-            break
-        mixture = Density(center, basis, noise, *_mixture(place, n_components))
-        likely = float(mixture.log_prob(held_out).mean())
-        if best is None or likely > best[0]:
-            best = likely, mixture
-    assert best is not None
-    return Density(**{name: value.to(dtype) for name, value in tensors(best[1]).items()})
-
-
 def _mixture(x: Tensor, n_components: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (C,), means (C, P) and Cholesky factors (C, P, P) for x (n, P), by expectation-maximisation."""
+    """Fit weights (C,), means (C, P) and Cholesky factors (C, P, P) to x (n, P) by expectation-maximisation."""
     n, p = x.shape
     least = LEAST * torch.eye(p, dtype=x.dtype)
     products = (x[:, :, None] * x[:, None]).flatten(1)  # so that scatter and density are one matrix product each
@@ -120,7 +124,7 @@ def _mixture(x: Tensor, n_components: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _far_apart(x: Tensor, k: int) -> Tensor:
-    """k of x (n, P) far from each other, to start from: each drawn by its squared distance to those before it."""
+    """Choose k of x (n, P) far from each other to start from: each drawn by its squared distance to those before it."""
     generator = torch.Generator().manual_seed(0)
     chosen = [int(torch.randint(len(x), (1,), generator=generator))]
     square = (x - x[chosen[0]]).square().sum(1)
@@ -131,7 +135,7 @@ def _far_apart(x: Tensor, k: int) -> Tensor:
 
 
 def _joint(x: Tensor, weights: Tensor, means: Tensor, factors: Tensor) -> Tensor:
-    """Log of weight times density of each component: (n, C) for x (n, P)."""
+    """Return the log of weight times density of each component: (n, C) for x (n, P)."""
     eye = torch.eye(x.shape[1], dtype=x.dtype).expand_as(factors)
     inverses = torch.linalg.solve_triangular(factors, eye, upper=False)
     square = torch.stack([((x - m) @ inverse.T).square().sum(1) for m, inverse in zip(means, inverses, strict=True)], 1)

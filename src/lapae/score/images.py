@@ -1,25 +1,25 @@
-"""What is unusual about an image, a series or an array, whose values are all of one kind.
+"""Parts of the anomaly score of an image, a series or an array, whose values are all of one kind.
 
 | part     | question                                                               | unusual if        |
 |----------|------------------------------------------------------------------------|-------------------|
 | error    | how badly is it reproduced, in units of the noise?                     | large             |
 | texture  | is what is left over fine grain, or structure the model does not know? | large or small    |
-| detail   | does it have the detail that data with its code have?                  | large or small    |
-| distance | is its code near those of training data?                               | large             |
+| detail   | does it have the detail of samples with its code?                      | large or small    |
+| distance | is its code near those of training samples?                            | large             |
 
-The first three are logarithms of energies, less their mean over the training data with the nearest codes. The detail of
-a series is the mean over its channels, each on its own: one sensor that is stuck has none.
+The first three are logarithms of energies, minus their mean over the training samples with the nearest codes. The
+detail of a series is the mean over its channels, each on its own: one sensor that is stuck has none.
 
-Each question is answered by a p-value, as if the parts of held-out data were normally distributed, and the surprise is
-the sum of -log p (Fisher's combination):
+Each question is answered by a p-value, as if parts of held-out samples were normally distributed, and the score is the
+sum of -log p (Fisher's combination):
 
-    surprise = |t|² / 2 + tail(max(e, e')) + tail(d),    tail(t) = -log P(normal > t)
+    score = |t|² / 2 + tail(max(e, e')) + tail(d),    tail(t) = -log P(normal > t)
 
 with t texture and detail, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error in units of its
 deviation, e' that of the error given texture and detail, and d the distance in units of its deviation. Those of a large
 error or distance are one-sided.
 
-A small error is not unusual by itself: training data have one, as have simple images. A blank, faint or blurred image
+A small error is not unusual by itself: training samples have one, as have simple images. A blank, faint or blurred one
 has a small error *and* no detail, and it is the missing detail that tells. An error that is large for an image of its
 detail is unusual even if other images have a larger one.
 """
@@ -32,54 +32,58 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lapae.predict.deviation import Spread, nearest, squared_distances
+from lapae.predict.deviation import Deviation, nearest, squared_distances
 from lapae.predict.prediction import Prediction
 from lapae.score.whitening import TINY
 
 PARTS = ("error", "texture", "detail", "distance")
 CLOSE = 5
-"""Training data with the nearest codes that the distance of a datum is measured to."""
+"""Training samples with the nearest codes that the distance of a code is measured to."""
 COPY = 1e-10
 """Squared distance of codes that counts as none."""
 FLOOR = 1e-3
-"""Share of the median energy of training data that is added to energies: the log of nothing is far out but finite."""
+"""Share of the median energy of training samples that is added to energies: the log of nothing is far out but
+finite."""
 
 
 @dataclass(frozen=True)
-class Field:
-    """What training data that are no table are like."""
+class ImageParts:
+    """Error, texture, detail and distance of samples beside those of training samples.
+
+    Attributes:
+        codes: training codes in units of their standard deviation, (R, K).
+        floor: added to the energies of error, differences of residuals and residuals, (3,).
+        channel_floor: added to the detail of each channel of a series; one number otherwise, (G,).
+        usual: mean of the logarithm of that detail, (G,).
+        levels: parts of the training samples, (R, 3).
+    """
 
     codes: Tensor
-    """(R, K): their codes, in units of their deviation."""
     floor: Tensor
-    """(3,): what is added to the energies of error, differences of residuals and residuals."""
     channel_floor: Tensor
-    """(G,): what is added to the detail of a channel of a series; of all else there is one."""
     usual: Tensor
-    """(G,): mean of the logarithm of that detail."""
     levels: Tensor
-    """(R, 3): their parts."""
 
     @classmethod
-    def of(cls, rows: Tensor, known: Prediction, spread: Spread) -> Field:
-        """Of training data (R, *features), NaN where missing, with their predictions."""
+    def fit(cls, rows: Tensor, known: Prediction, deviation: Deviation) -> ImageParts:
+        """Fit to training samples (R, *features), NaN where missing, with their predictions."""
         gap = (rows - known.x_mean).nan_to_num()
         full = torch.where(rows.isnan(), known.x_mean, rows)
-        energies = [(gap / spread.noise).square().flatten(1).mean(1)]
+        energies = [(gap / deviation.noise).square().flatten(1).mean(1)]
         energies += [value.flatten(1).sum(1) for value in (steps(gap), gap.square())]
         floor = FLOOR * torch.stack([energy.median() for energy in energies]) + TINY
         detail = by_channel(steps(full))
         channel_floor = FLOOR * detail.median(0).values + TINY
         usual = (detail + channel_floor).log().mean(0)
-        codes = known.z_mean.flatten(1) / spread.width
+        codes = known.z_mean.flatten(1) / deviation.width
         blank = cls(codes, floor, channel_floor, usual, floor)
-        return cls(codes, floor, channel_floor, usual, blank.energies(gap, full, spread)[0])
+        return cls(codes, floor, channel_floor, usual, blank.energies(gap, full, deviation)[0])
 
-    def parts(self, found: Prediction, x: Tensor, spread: Spread, n: int) -> tuple[Tensor, Tensor]:
-        """The first n parts (B, n) of data x (B, *features), NaN where missing, and the shares (B, n, D) of values."""
+    def parts(self, found: Prediction, x: Tensor, deviation: Deviation, n: int) -> tuple[Tensor, Tensor]:
+        """Return the first n parts (B, n) of samples x (B, *features), and the shares (B, n, D) of their values."""
         full = torch.where(x.isnan(), found.x_mean, x)
-        values, shares = self.energies(full - found.x_mean, full, spread)
-        square, near = nearest(squared_distances(found.z_mean.flatten(1) / spread.width, self.codes))
+        values, shares = self.energies(full - found.x_mean, full, deviation)
+        square, near = nearest(squared_distances(found.z_mean.flatten(1) / deviation.width, self.codes))
         values = values - self.levels[near].mean(1)
         if n < len(PARTS):
             return values, shares
@@ -87,9 +91,9 @@ class Field:
         distance = torch.where(copies, COPY, square[:, :CLOSE]).log().mean(1)
         return torch.cat([values, distance[:, None]], 1), shares[:, [0, 1, 2, 0]]
 
-    def energies(self, gap: Tensor, x: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
-        """Error, texture, detail (B, 3) of data x with residuals `gap` (B, *features), and their shares (B, 3, D)."""
-        error = (gap / spread.noise).square().flatten(1)
+    def energies(self, gap: Tensor, x: Tensor, deviation: Deviation) -> tuple[Tensor, Tensor]:
+        """Return error, texture, detail (B, 3) of samples x with residuals `gap`, and shares (B, 3, D)."""
+        error = (gap / deviation.noise).square().flatten(1)
         rough, fine = steps(gap).flatten(1), steps(x)
         size = gap.square().flatten(1).sum(1)
         detail = (by_channel(fine) + self.channel_floor).log()
@@ -101,7 +105,7 @@ class Field:
         return torch.stack(values, 1), torch.stack([shared(error), shared(rough), self._detailed(fine, detail)], 1)
 
     def _detailed(self, fine: Tensor, detail: Tensor) -> Tensor:
-        """Shares (B, D) of values in the detail: of a series, of channels as far as theirs (B, G) is from the usual."""
+        """Return shares (B, D) of values in the detail; channels of a series count as theirs (B, G) is unusual."""
         if detail.shape[1] == 1:
             return shared(fine.flatten(1))
         within = (fine + TINY) / (fine + TINY).sum(1, keepdim=True)
@@ -109,7 +113,7 @@ class Field:
 
 
 def standardising(values: Tensor) -> Tensor:
-    """Matrix (7, 4) that takes parts of held-out data (n, 4), less their mean, to unit variance.
+    """Fit the matrix (7, 4) that takes parts of held-out samples (n, 4), minus their mean, to unit variance.
 
     Rows: texture, detail given the texture, error given both; then each part by itself.
     """
@@ -124,12 +128,12 @@ def standardising(values: Tensor) -> Tensor:
 
 
 def contributions(gap: Tensor, whiten: Tensor) -> Tensor:
-    """What each part adds to the surprise, (B, P), at least 0.
+    """Return what each part adds to the score, (B, P), at least 0.
 
     Args:
-        gap: parts (B, P) less their mean.
+        gap: parts (B, P) minus their mean.
         whiten: made by `standardising`. Models that were saved before there was one have a triangular (P, P) in its
-            place: their surprise was |whiten gap|², and the square of an excess of error once more.
+            place: their score was |whiten gap|², and the square of an excess of error once more.
     """
     t = gap @ whiten.T
     if len(whiten) == gap.shape[1]:
@@ -140,26 +144,26 @@ def contributions(gap: Tensor, whiten: Tensor) -> Tensor:
 
 
 def pulls(gap: Tensor, whiten: Tensor) -> Tensor:
-    """|whiten gap|² shared out among parts (B, P) as each of them pulls: (B, P), at least 0."""
+    """Share |whiten gap|² out among parts (B, P) as each of them pulls: (B, P), at least 0."""
     t = gap @ whiten.T
     weight = (gap * (t @ whiten)).clamp_min(0)
     return weight * (t.square().sum(1) / weight.sum(1).clamp_min(TINY))[:, None]
 
 
 def tail(t: Tensor) -> Tensor:
-    """-log P(normal > t), within 0.06, by operations that every runtime has (Pollak's bound, 1956)."""
+    """Return -log P(normal > t), within 0.06, by operations that every runtime has (Pollak's bound, 1956)."""
     size = t.abs()
     log = math.log(2 / math.sqrt(2 * math.pi)) - size.square() / 2 - (size + (size.square() + 8 / math.pi).sqrt()).log()
     return torch.where(t > 0, -log, -torch.log1p(-log.exp()))
 
 
 def by_channel(x: Tensor) -> Tensor:
-    """Sums (B, G) of values (B, *features): of a series (B, T, C) over time, of all else over all."""
+    """Sum values (B, *features): a series (B, T, C) over time, all else over all features, (B, G)."""
     return x.sum(1) if x.ndim == 3 else x.flatten(1).sum(1, keepdim=True)
 
 
 def steps(x: Tensor) -> Tensor:
-    """Squared differences of neighbours along an image's axes, or time, half to each of the two: (B, *features)."""
+    """Return squared differences of neighbours along the axes of an image, or time, half to each: (B, *features)."""
     axes = range(2, x.ndim) if x.ndim > 3 else range(1, 2)
     total = torch.zeros_like(x)
     for axis in axes:
@@ -170,6 +174,6 @@ def steps(x: Tensor) -> Tensor:
 
 
 def shared(x: Tensor) -> Tensor:
-    """Non-negative parts of x (B, D) as shares of their sum."""
+    """Return the non-negative parts of x (B, D) as shares of their sum."""
     x = x.clamp_min(0)
     return (x + TINY) / (x + TINY).sum(1, keepdim=True)

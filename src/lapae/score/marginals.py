@@ -1,4 +1,4 @@
-"""The distribution of each feature on its own: how rare a value is, and its rank among the training data."""
+"""Distribution of each feature on its own: how rare a value is, and its rank in the training data."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ QUANTILES = 500
 
 @dataclass(frozen=True)
 class Marginals:
-    """Histograms and quantiles of D features of the training data."""
+    """Histograms and quantiles of D features of the training data.
+
+    Attributes:
+        low: where the histogram begins, (D,).
+        width: width of a bin, (D,).
+        surprise: -log of the share of training rows in each bin; the last is that of values outside, (D, bins + 1).
+        ranks: quantiles, increasing, (D, Q).
+        scores: normal score of a value, by the number of quantiles below it plus the number up to it, (2 Q + 1,).
+    """
 
     low: Tensor
-    """(D,): where the histogram begins."""
     width: Tensor
-    """(D,): of a bin."""
     surprise: Tensor
-    """(D, bins + 1): -log of the share of training data in each bin; the last is that of values outside."""
     ranks: Tensor
-    """(D, Q): quantiles, increasing."""
     scores: Tensor
-    """(2 Q + 1,): the normal score of a value with so many quantiles below it plus up to it."""
 
     @classmethod
-    def of(cls, x: Tensor) -> Marginals:
-        """Of training data (n, D); NaN is missing."""
+    def fit(cls, x: Tensor) -> Marginals:
+        """Fit to training rows (n, D); NaN is missing."""
         n, d = x.shape
         known = ~x.isnan()
         count = known.sum(0)
@@ -52,7 +55,7 @@ class Marginals:
         )
 
     def rarity(self, x: Tensor) -> Tensor:
-        """-log of the share of training data near each value of x (B, D)."""
+        """Return -log of the share of training rows near each value of x (B, D)."""
         bins = self.surprise.shape[1] - 1
         place = torch.floor((x - self.low) / self.width)
         inside = (place >= 0) & (place <= bins)
@@ -60,7 +63,7 @@ class Marginals:
         return self.surprise.T.gather(0, index)
 
     def normal(self, x: Tensor) -> Tensor:
-        """Each value of x (B, D) by its rank among the training data, as a normal score; NaN where missing."""
+        """Return the normal score of the rank of each value of x (B, D) in the training data; NaN where missing."""
         values = x.T.contiguous()
         if torch.compiler.is_exporting():  # ONNX has no binary search
             below, upto = (

@@ -1,8 +1,8 @@
-"""Distances to some of the training data, in several scales: to the nearest of all, and to the nearest of small groups.
+"""Distances to training rows on several scales: to the nearest of all, and to the nearest of small groups.
 
-A group of a few data spans the whole distribution coarsely, so that a datum is far from most groups only if it is far
-from where most data are, however many outliers of its own kind there are among the training data; the nearest of all
-tell on what surface data lie. Both are needed: outliers may be in the training data, or not.
+A group of a few rows spans the whole distribution coarsely, so that a row is far from most groups only if it is far
+from where most rows are, however many outliers of its own kind there are in the training data; the nearest of all
+tell on what surface rows lie. Both are needed: outliers may be in the training data, or not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from lapae.networks.threads import one_thread
 
 BANK = 4000
-"""Training data to measure distances to, at most."""
+"""Training rows to measure distances to, at most."""
 NEAREST = 5
 GROUP = 8
 GRAIN = 0.3
@@ -29,7 +29,7 @@ TINY = 1e-8
 
 @dataclass(frozen=True)
 class Near:
-    """What was found for B data."""
+    """What was found for B rows."""
 
     near: Tensor
     """(B,): log of the mean distance to the nearest."""
@@ -42,26 +42,31 @@ class Near:
 
 
 @dataclass(frozen=True)
-class Bank:
-    """Training data (R, D) to look for neighbours in."""
+class NearestRows:
+    """Training rows to find neighbours in.
+
+    Attributes:
+        rows: (R, D).
+        own: `Near.near` of each of them among the others, (R,).
+    """
 
     rows: Tensor
     own: Tensor
-    """(R,): `near` of each of them among the others."""
 
     @classmethod
-    def of(cls, rows: Tensor) -> Bank:
+    def fit(cls, rows: Tensor) -> NearestRows:
+        """Take rows (n, D), at most `BANK` of them."""
         rows = rows[drawn(len(rows))]
         empty = cls(rows, torch.zeros(len(rows), dtype=rows.dtype))
         return cls(rows, empty.measure(rows).near)
 
     def measure(self, x: Tensor, own: Tensor | None = None) -> Near:
-        """Of x (B, D). A row of the bank that is x itself is left out once: training data are compared with others.
+        """Measure rows x (B, D). A row of the bank that equals x is left out once: it is compared with others.
 
         `own` (B,) says which row of the bank was made from each of x, below 0 for none: it is left out as well, so that
-        held-out data are measured as new ones are.
+        held-out rows are measured as new ones are.
         """
-        if torch.compiler.is_exporting():  # a graph takes any number of data at once
+        if torch.compiler.is_exporting():  # a graph takes any number of rows at once
             return self._measure(x)
         owners = [None] * -(-len(x) // CHUNK) if own is None else own.split(CHUNK)
         with one_thread(when=self.rows.numel() <= FEW_VALUES):
@@ -108,12 +113,12 @@ class Bank:
 
 
 def drawn(n: int) -> Tensor:
-    """Which of n rows are in a bank, in its order."""
+    """Return which of n rows are in a bank, in its order."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:BANK]
 
 
 def places(n: int) -> Tensor:
-    """Where each of n rows is in a bank of them: (n,), -1 for those that are not in it."""
+    """Return where each of n rows is in a bank of them: (n,), -1 for those that are not in it."""
     found = torch.full((n,), -1)
     chosen = drawn(n)
     found[chosen] = torch.arange(len(chosen))

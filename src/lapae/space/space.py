@@ -292,6 +292,26 @@ class Space:
 
         return torch.from_numpy(self._mixed.expand(x.cpu().numpy())).to(x.device)
 
+    def put_back(self, made: np.ndarray, coded: np.ndarray) -> np.ndarray:
+        """Return completions in the user's units, with what is observed as it was.
+
+        A table's values are rounded to a millionth of the standard deviation of their column: a 28 that was filled in
+        from another row is 28 again.
+
+        Args:
+            made: completed samples in the model's space, (…, n, *model_shape).
+            coded: samples as the user has them, NaN where missing, (n, *shape).
+        """
+        filled = self.to_user(np.clip(made, *self.value_range) if self.kind == "image" else made)
+        if coded.dtype.kind != "f":
+            return np.broadcast_to(coded, filled.shape).copy()
+        if self.kind == "table":
+            unit = self.to_user(np.ones((1, *self.model_shape)), deviation=True)[0]
+            digits = 6 - np.ceil(np.log10(np.maximum(unit, 1e-290))).astype(int)
+            for j, n in enumerate(digits.tolist()):
+                filled[..., j] = np.round(filled[..., j], n)
+        return np.where(np.isnan(coded), filled, coded)
+
     def as_given(self, x: np.ndarray) -> np.ndarray:
         """(…, *model_shape) -> (…, *shape), values as they are; those of a category are added up."""
         if self._mixed is not None:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +144,9 @@ def evaluate(model: Model, data: Data, options: CalibrationOptions) -> Calibrati
     x = tensor(model, data.held_out, subset(data.held_out, options.limit, options.seed))
     networks, seed = n_distinct(model.method, options.n_samples), options.seed
     with progress_bar("calibration", len(x) * networks) as advance:
-        found = model.predict(x, predictive="mc", n_samples=networks, seed=seed, progress=advance)
+        found = model.predict(
+            x, predictive=replace(model.predictive, kind="mc", n_samples=networks, seed=seed), progress=advance
+        )
     mean, var, noise, z_var = found.x_mean, found.x_var, found.x_noise, found.z_var
     every = (x.cpu().to(mean.dtype) - mean, var.sqrt(), (var + noise).sqrt())
     error, deviation, total = (numpy(values.flatten(1)) for values in every)

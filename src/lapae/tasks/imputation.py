@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
+from lapae.impute import choose
 from lapae.impute.chains import Imputation, impute
 from lapae.runs.results import Table
 from lapae.tasks.base import subset, tensor
@@ -177,11 +178,11 @@ def completed(model: Model, x: Tensor, observed: Tensor, options: ImputationOpti
     """x (N, *shape) of held-out data with what is not observed completed: as the model fills in tables, or else by the
     paper's procedure."""
     x = torch.where(observed, x, torch.nan)
-    if model.filling is None:
+    if model.rows is None or choose(model.method, model.space, model.rows) != "neighbours":
         how = {name: getattr(options, name) for name in ("modes", "average", "steps", "seed", "shared_noise")}
         with progress_bar("imputation", len(x) * options.average) as advance:
             return impute(model.method, x, value_range=model.space.value_range, progress=advance, **how)
     guess = model.complete(x, held=True).x_mean
-    samples = model.filling.draw(model.predict(x), x, options.modes, options.seed, held=True)
+    samples = model.completions(x, options.modes, options.seed, held=True)
     var = samples.var(0) if len(samples) > 1 else torch.zeros_like(guess)
     return Imputation(samples, torch.where(x.isnan(), guess, x), var, samples)

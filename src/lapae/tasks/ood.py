@@ -16,7 +16,7 @@ too where the method learns one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -141,13 +141,12 @@ def detect(model: Model, data: Data, outside: Mapping[str, Tensor | Batches], op
     varying = varying_features(data.train, data.space)
     passes = n_distinct(model.method, options.n_samples) if options.predictive == "mc" else 1
     with progress_bar("out-of-distribution", sum(map(size, (train, inside, *outside.values()))) * passes) as advance:
-        how = {"predictive": options.predictive, "n_samples": options.n_samples, "seed": options.seed}
-        how["progress"] = advance
-        densities = [numpy(block.log_likelihood) for block in model.blocks(train, ("density",), **how)]
+        how = replace(model.predictive, kind=options.predictive, n_samples=options.n_samples, seed=options.seed)
+        densities = [numpy(block.log_likelihood) for block in model.blocks(train, ("density",), how, advance)]
         typical = float(np.concatenate(densities).mean(dtype=np.float64))
 
         def scores(x: Tensor | Batches, name: str) -> dict[str, np.ndarray]:
-            blocks = [_scores(block, typical, varying) for block in model.blocks(x, (*BOTH, "density"), **how)]
+            blocks = [_scores(block, typical, varying) for block in model.blocks(x, (*BOTH, "density"), how, advance)]
             if not blocks:
                 raise ConfigError(f"the set {name!r} is empty: there is nothing to detect")
             return {score: np.concatenate([block[score] for block in blocks]) for score in blocks[0]}

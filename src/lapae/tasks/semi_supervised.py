@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,9 +108,13 @@ def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSu
     groups = [np.arange(len(y))] if many else [np.flatnonzero(column) for column in voting.indicators.T]
     n_labels = tuple(sorted(set(options.labels or ((10,) if many else _up_to(groups)))))
     _check(n_labels, repetitions, groups, voting)
-    x, draws = tensor(model, split, chosen), {"predictive": "mc", "n_samples": options.n_embeddings, "seed": seed}
+    x = tensor(model, split, chosen)
     if model.method.shared_codes:
-        queries = numpy(model.predict(x, ("codes",), **draws).z_mean)
+        queries = numpy(
+            model.predict(
+                x, ("codes",), replace(model.predictive, kind="mc", n_samples=options.n_embeddings, seed=seed)
+            ).z_mean
+        )
     else:
         queries = numpy(encode_draws(model.method, x, options.n_embeddings, seed=seed))
     queries = queries.reshape(len(x), -1)

@@ -67,7 +67,7 @@ class Judge:
         if model.calibration is None:
             raise RunError("this model has no calibration: it was saved before its training was finished")
         self.model, self.calibration = model, model.calibration
-        self.n_references = len(self.calibration.reference)
+        self.n_references = len(self.calibration.reference.scores)
         """Data that p-values compare with."""
         self.rate = model.rule().rate
         """Data are flagged if and only if their p-value is at most this."""
@@ -83,7 +83,7 @@ class Judge:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of data without any value: the pages say so themselves
-            found = [self.model.surprise(some) for some in self._batches(x)]
+            found = [self.model.anomaly_score(some) for some in self._batches(x)]
         surprise, p = (np.concatenate(v) for v in zip(*found, strict=True))
         n = self.n_references
         return surprise, (p * (n + 1) - 1).clip(1) / n if itself else p
@@ -116,7 +116,7 @@ class Judge:
         for some in self._batches(x):
             z = self.model.tensor(some)
             prediction = self.model.predict(z)
-            deviation = self.calibration.spread.deviation(prediction, z)
+            deviation = self.calibration.deviation(prediction, z)
             found.append((numpy(z) - numpy(prediction.x_mean), deviation.numpy()))
         left, deviation = (np.concatenate(v) for v in zip(*found, strict=True))
         return left, deviation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from lapae.predict import Predictive
 from lapae.tasks.base import batches, subset, tensor
 from lapae.view.latent_map import latent_space, plane
 
@@ -22,10 +24,15 @@ SHOWN = 2000
 """Codes in a map."""
 
 
+def sampled(model: Model, n_samples: int, seed: int) -> Predictive:
+    """Return the model's predictive by sampled networks."""
+    return replace(model.predictive, kind="mc", n_samples=n_samples, seed=seed)
+
+
 def squared_errors(model: Model, split: Split, *, n_samples: int = 100) -> dict[str, float]:
     """Squared error per datum: of sampled networks ("-log p") and of their mean reconstruction ("MSE")."""
     x = batches(model, split, None)
-    found = model.predict(x, ("outputs", "error"), predictive="mc", n_samples=n_samples, seed=0)
+    found = model.predict(x, ("outputs", "error"), sampled(model, n_samples, 0))
     numbers = {"-log p": found.squared_error, "MSE": found.squared_error_of_mean}
     return {name: float(error.mean()) for name, error in numbers.items()}
 
@@ -44,7 +51,7 @@ def draw_reconstruction(mean: Axes, deviation: Axes, model: Model, data: Data, *
     """Mean and deviation of the reconstruction of one test datum: the first of the last class."""
     y = np.asarray(data.test.y)
     x = tensor(model, data.test, np.flatnonzero(y == y.max())[:1])
-    found = model.predict(x, ("outputs",), predictive="mc", n_samples=n_samples, seed=0)
+    found = model.predict(x, ("outputs",), sampled(model, n_samples, 0))
     variance = found.x_var + (found.x_noise if found.x_learned else 0)
     mean.imshow(found.x_mean[0].mean(0).clamp(0, 1), cmap="gray", vmin=0, vmax=1)
     deviation.imshow(variance[0].mean(0).sqrt(), cmap="viridis", vmin=0)
@@ -95,7 +102,7 @@ def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32
 
 def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
     """One column per datum of x (n, C, H, W): input, mean reconstruction, deviation."""
-    found = model.predict(x, ("outputs",), predictive="mc", n_samples=n_samples, seed=seed)
+    found = model.predict(x, ("outputs",), sampled(model, n_samples, seed))
     deviation = found.x_var.sqrt().mean(1, keepdim=True)
     figure = Figure(figsize=(0.9 * len(x) + 0.4, 2.9), layout="constrained")
     rows = {"input": x, "mean": found.x_mean, "deviation": deviation}

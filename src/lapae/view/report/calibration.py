@@ -46,7 +46,7 @@ def coverage(judge: Judge, x: np.ndarray) -> list[float]:
     """The share of the values of x (n, *shape) inside the intervals of each level."""
     left, deviation = judge.errors(x)
     ratio = np.abs(left) / deviation
-    inside = [ratio <= judge.calibration.radius.at(level) for level in LEVELS]
+    inside = [ratio <= judge.calibration.intervals.radius.at(level) for level in LEVELS]
     known = ~np.isnan(ratio) & _continuous(judge.model.space)
     return [float(share[known].mean()) for share in inside]
 

@@ -32,7 +32,7 @@ def reconstruction(judge: Judge, material: Material, display: Display, seed: int
     if part == material.main:
         usual = judge.scores(given)[1] > judge.rate
         given, out = (given[usual], int((~usual).sum())) if usual.any() else (given, 0)
-        train = judge.calibration.rows.to(judge.model.tensor(given[:1]).dtype)
+        train = judge.calibration.reference.rows.to(judge.model.tensor(given[:1]).dtype)
     else:
         train = judge.model.tensor(_some(material, material.main, judge, seed))
     held_out = judge.model.tensor(given)

@@ -13,10 +13,10 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lapae import __version__
-from lapae.calibration import calibrate
 from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import RunError
+from lapae.fit import calibrate
 from lapae.model import Model
 from lapae.predict.decode import n_decoders
 from lapae.runs import Run

@@ -1,0 +1,721 @@
+"""The scikit-learn estimator: parameters in, a `Model` behind, the conventions of scikit-learn and nothing else.
+
+scikit-learn's rules hold: `__init__` only stores, `fit` learns attributes that end in an underscore, `get_params`,
+`set_params` and `clone` work. A fitted estimator in a run folder is its model and its parameters (estimator.json).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from dataclasses import replace
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from lapae.calibrate.calibration import MOST_ROWS
+from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.curvature.likelihoods import Gaussian, likelihood
+from lapae.errors import ConfigError, RunError
+from lapae.runs import ABOUT, CONFIG, HISTORY, Run
+from lapae.runs.files import make_folder, whole_folder, write_whole
+from lapae.runs.toml import read_config, write_config
+from lapae.space import Column
+
+if TYPE_CHECKING:
+    from lapae.calibrate.conformal import Rule
+    from lapae.calibrate.drift import DriftAlarm
+    from lapae.model import Model
+
+METHOD = (
+    *("hessian", "update", "forgetting", "prior_precision", "predictive", "n_samples", "uncertain", "temperature"),
+    "optimize_prior",
+)
+TRAIN = ("epochs", "batch_size", "learning_rate", "false_alarm_rate", "device")
+"""Parameters that are options of the method, and of training, under the same name."""
+OWN = {"own": True}
+"""In place of modules or a likelihood of the user's, which are code and are not saved."""
+
+
+class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin, BaseEstimator):
+    """An autoencoder that knows what it does not know.
+
+    It learns embeddings with a posterior over its weights, finds unusual samples, fills in missing values and generates
+    new samples; what it says about uncertainty is calibrated on samples held out of X.
+
+    X is a table (n, F): an array, or a pandas or polars frame with numbers, categories, booleans, dates and missing
+    cells; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or windows of a series (n, T, channels).
+    Missing values are NaN, in `fit` too. What comes back is in the units of X. What is None is chosen by the data.
+
+    Args:
+        latent_dim: size K of the latent code.
+        network: "mlp", "conv", a network of the paper by name, a pair (encoder, decoder) of `torch.nn.Module`s, or one
+            module that has `encode` and `decode`.
+        method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble, online-ensemble or bbb.
+        hessian: curvature of the posterior: sketch, approx, exact, mixed, mc, bottleneck, block or kfac.
+        likelihood: "gaussian" (its noise is learned), "student" (training data with outliers), "bernoulli",
+            "categorical", or an object such as `Gaussian(sigma=0.5)`, whose noise is kept.
+        update: update of the online precision: laplacian, redux, van or nng.
+        forgetting: the α of the online update; default the learning rate.
+        prior_precision: precision of the Gaussian prior over weights.
+        predictive: moments (one pass), mc (sampled networks) or linearized.
+        n_samples: networks drawn for a prediction by mc.
+        epochs: passes over the data at most; 0 fits a posterior to a trained network, which gets X as it is.
+        batch_size: samples per step.
+        learning_rate: learning rate of Adam, at the start.
+        validation_fraction: share of X that is the validation set; more is held out to calibrate.
+        false_alarm_rate: share of new normal samples that `predict` flags: those with a p-value of at most this.
+        uncertain: weights that the posterior is over: "all", "encoder", "decoder", or patterns of parameter names.
+        temperature: widens (above 1) or narrows the posterior; default what predicts held-out samples best.
+        optimize_prior: prior precision of the post-hoc posterior by marginal likelihood: "scalar", "layer" or "none".
+        device: auto, cpu or cuda.
+        precision: "32", "tf32" or "bf16".
+        random_state: seed, generator or None.
+        verbose: whether to show the progress of training.
+
+    Attributes:
+        model_: the trained `lapae.model.Model`.
+        offset_: the threshold: `decision_function` is `score_samples` minus it; minus infinity if too few samples are
+            held out for `false_alarm_rate`.
+        reference_: -`score_samples` of the held-out samples that new ones are compared with.
+        history_: one record per epoch.
+        n_features_in_: number of features of a table.
+        feature_names_in_: names of the columns of a table that has some.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lapae import LaplacianAutoencoder
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.standard_normal((300, 1)) * [1.0, 2.0, -1.0] + 0.1 * rng.standard_normal((300, 3))
+        >>> model = LaplacianAutoencoder(latent_dim=1, epochs=5, random_state=0, device="cpu").fit(X[:200])
+        >>> int((model.predict(X[200:]) == -1).sum()) < 20
+        True
+    """
+
+    seed_: int
+    model_: Model
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
+    def __init__(
+        self,
+        *,
+        latent_dim: int | None = None,
+        network: Any = None,
+        method: str = "online",
+        hessian: str | None = None,
+        likelihood: Any = "gaussian",
+        update: str = "laplacian",
+        forgetting: float | None = None,
+        prior_precision: float | None = None,
+        predictive: str | None = None,
+        n_samples: int | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        validation_fraction: float | None = None,
+        false_alarm_rate: float = 0.05,
+        uncertain: Any = "all",
+        temperature: float | None = None,
+        optimize_prior: str = "scalar",
+        device: str = "auto",
+        precision: str = "32",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.latent_dim = latent_dim
+        self.network = network
+        self.method = method
+        self.hessian = hessian
+        self.likelihood = likelihood
+        self.update = update
+        self.forgetting = forgetting
+        self.prior_precision = prior_precision
+        self.predictive = predictive
+        self.n_samples = n_samples
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.false_alarm_rate = false_alarm_rate
+        self.uncertain = uncertain
+        self.temperature = temperature
+        self.optimize_prior = optimize_prior
+        self.device = device
+        self.precision = precision
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def from_trained(cls, encoder: Any, decoder: Any = None, **parameters: Any) -> Self:
+        """Put an estimator around a trained network: `fit` trains nothing, and fits a posterior and the calibration.
+
+        The network gets X as it is, whatever its units: floats unchanged, integer images divided by 255. `reconstruct`
+        gives what the network gives. Weights with `requires_grad=False` are taken as known.
+
+        Args:
+            encoder: a module that is called on samples; it is only read. Or a model with `encode` and `decode`.
+            decoder: a module that is called on codes, likewise.
+            parameters: further arguments of the constructor.
+
+        Examples:
+            >>> import torch
+            >>> encoder, decoder = torch.nn.Linear(3, 1), torch.nn.Linear(1, 3)
+            >>> LaplacianAutoencoder.from_trained(encoder, decoder).method
+            'posthoc'
+        """
+        network = encoder if decoder is None else (encoder, decoder)
+        return cls(network=network, **{"method": "posthoc", "epochs": 0, **parameters})
+
+    # ------------------------------------------------------------------ learning
+
+    def fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
+        """Learn from samples.
+
+        Args:
+            X: n samples. Some are held out as a validation set, others to calibrate.
+            y: not looked at.
+
+        Returns:
+            The estimator.
+        """
+        from lapae.data import Data
+        from lapae.data.splits import check_enough
+        from lapae.fit import fit
+        from lapae.train.progress import make_progress
+
+        check_parameters(self)
+        x = validated(self, X, reset=True)
+        check_enough(len(x))
+        seed = self.random_state
+        self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
+        data = Data.of(x, validation=self.validation_fraction)
+        names = None if x is X else getattr(self, "feature_names_in_", None)
+        if names is not None:
+            data = replace(data, space=replace(data.space, columns=tuple(Column(str(name)) for name in names)))
+        self.model_ = fit(
+            configuration(self, x),
+            data,
+            network=None if isinstance(self.network, str) else self.network,
+            likelihood=None if isinstance(self.likelihood, str) else likelihood(self.likelihood),
+            observers=[make_progress(sys.stderr)] if self.verbose else [],
+            integers=holds_integers(X),
+        )
+        return self._settle()
+
+    def partial_fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
+        """Take in the next samples of a stream, forgetting old ones at the rate `forgetting`; the first call is `fit`.
+
+        Args:
+            X: n samples. Most are learned, the others calibrate what is reported, with the newest held out before.
+            y: not looked at.
+
+        Returns:
+            The estimator.
+        """
+        from lapae.fit import learn_on
+
+        if not hasattr(self, "model_"):
+            return self.fit(X)
+        self.model_ = learn_on(self.model_, self._validated(X))
+        return self._settle()
+
+    def set_params(self, **params: Any) -> LaplacianAutoencoder:
+        """Set parameters. `false_alarm_rate`, `predictive` and `n_samples` take effect on a fitted estimator too."""
+        super().set_params(**params)
+        if "model_" in self.__dict__:
+            self._share_rate()  # with the report and the explorer
+            how = {name: params.get(name) for name in ("predictive", "n_samples")}
+            self.model_ = self.model_.predicting(**how)
+        return self
+
+    # ------------------------------------------------------------------ embeddings and reconstructions
+
+    def transform(self, X: Any, return_std: bool = False) -> Any:
+        """Embed samples.
+
+        Args:
+            X: n samples.
+            return_std: return standard deviations too.
+
+        Returns:
+            Latent codes (n, K), the mean over networks; with `return_std` a pair with their standard deviation over
+            networks (n, K).
+        """
+        z, z_std = self._fitted().encode(self._validated(X))
+        z, z_std = z.reshape(len(z), -1), z_std.reshape(len(z), -1)
+        return (z, z_std) if return_std else z
+
+    def inverse_transform(self, X: Any, return_std: bool = False) -> Any:
+        """Decode latent codes.
+
+        Args:
+            X: codes (n, K).
+            return_std: return standard deviations too.
+
+        Returns:
+            Samples (n, ...); with `return_std` a pair with their standard deviation over networks (n, ...).
+        """
+        model, z = self._fitted(), np.asarray(X, dtype=np.float64)
+        if z.ndim != 2 or z.shape[1] != self._n_features_out:
+            raise ValueError(f"expected codes (n, {self._n_features_out}), got an array of shape {z.shape}")
+        x, x_std = model.decode(z.reshape(len(z), *model.code_shape))
+        return (x, x_std) if return_std else x
+
+    def reconstruct(self, X: Any, return_std: bool = False) -> Any:
+        """Reconstruct samples.
+
+        Args:
+            X: n samples.
+            return_std: return standard deviations too.
+
+        Returns:
+            An array like X; with `return_std` a pair with the standard deviation of values from it. ± 1.64 standard
+            deviations hold 90 % of the values of new samples; `predict_interval` has other levels.
+        """
+        x, x_std = self._fitted().reconstruct(self._validated(X))
+        return (x, x_std) if return_std else x
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Return prediction intervals of the values of new samples, given their code (split conformal prediction).
+
+        Args:
+            X: n samples.
+            level: share of the values of new samples that lie within, on average over samples.
+
+        Returns:
+            low, high: arrays like X.
+        """
+        return self._fitted().interval(self._validated(X), level)
+
+    # ------------------------------------------------------------------ unusual samples
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return how normal each sample is, (n,): minus its anomaly score, higher is more normal.
+
+        NaN for a sample with nothing observed. `score_parts` has what it is made of, and the log-likelihood.
+        """
+        return -self._fitted().anomaly_score(self._validated(X))[0]
+
+    def score_parts(self, X: Any) -> dict[str, np.ndarray]:
+        """Return the parts of the anomaly score and the paper's scores by name, (n,) each; higher is more unusual."""
+        return self._fitted().parts(self._validated(X))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood, which model selection maximises.
+
+        Args:
+            X: n samples.
+            y: not looked at.
+        """
+        return float(np.mean(self._fitted().log_likelihood(self._validated(X))))
+
+    def p_value(self, X: Any) -> np.ndarray:
+        """Return the share (n,) of held-out samples that are at least as unusual: uniform on new normal samples."""
+        return self._fitted().anomaly_score(self._validated(X))[1]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return -1 for unusual samples, with `p_value(X) <= false_alarm_rate` or nothing observed, else 1: (n,)."""
+        return np.where(self._fitted().anomaly_score(self._validated(X))[1] > self._rule().rate, 1, -1)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return how far each sample is from being flagged, (n,): below 0 if and only if `predict` flags it.
+
+        It is `score_samples` minus `offset_`. For rows with missing values, which have a comparison of their own, the
+        p-value decides where the two disagree. NaN for rows with nothing observed. Where `offset_` is minus infinity
+        it is above 0 for all rows, in the same order as `score_samples`.
+        """
+        return self._rule().decision(*self._fitted().anomaly_score(self._validated(X)))
+
+    @property
+    def offset_(self) -> float:
+        """The threshold on `score_samples`: samples below it are flagged, at the rate `false_alarm_rate`."""
+        return -self._fitted().rule(self.false_alarm_rate).threshold
+
+    @property
+    def reference_(self) -> np.ndarray:
+        """Minus `score_samples` (n,) of the held-out samples that new ones are compared with."""
+        calibration = self._fitted().calibration
+        return np.empty(0) if calibration is None else calibration.reference.scores.cpu().numpy()
+
+    def discoveries(self, X: Any, rate: float = 0.1) -> np.ndarray:
+        """Choose samples to call unusual so that at most `rate` of them are normal, on average (Benjamini-Hochberg).
+
+        Args:
+            X: n samples, which are judged together: the more of them are unusual, the more are found.
+            rate: share of false discoveries.
+
+        Returns:
+            (n,) bool; False for samples with nothing observed.
+        """
+        return self._fitted().discoveries(self._validated(X), rate)
+
+    def drift_alarm(self, every: int = 10_000) -> DriftAlarm:
+        """Return an alarm that is told of `-score_samples(X)` of new samples, and says when they have changed.
+
+        Args:
+            every: samples between two false alarms, on average, at least.
+        """
+        from lapae.calibrate.drift import DriftAlarm
+
+        return DriftAlarm(self.reference_, every=every)
+
+    def explain(self, X: Any) -> np.ndarray:
+        """Return the contribution of each value to the anomaly score of its sample: an array like X, at least 0.
+
+        They add up to the anomaly score, but for a small term. Half of it is what each value adds to the parts of the
+        score, half (for tables) by how much less unusual a row is without the value.
+        `counterfactual` says what the model would have expected in place of a value.
+        """
+        return self._fitted().explain(self._validated(X))
+
+    def counterfactual(self, X: Any, top: int | None = None, level: float = 0.9) -> tuple[np.ndarray, ...]:
+        """Return what the model would have expected in place of each value, with an interval.
+
+        In a table that is what the other values of the row say: each is hidden in its turn and filled in, as `impute`
+        does, without the value that `explain` names first, which would mislead. For images and series it is the
+        reconstruction, in which an unusual value has a part.
+
+        Args:
+            X: n samples.
+            top: ask only about this many values of each sample, those that `explain` names first; default all.
+            level: share of the values of normal samples that lie within.
+
+        Returns:
+            expected, low, high: arrays like X, categories as their numbers; NaN where not asked about.
+        """
+        return self._fitted().counterfactual(self._validated(X), top, level)
+
+    # ------------------------------------------------------------------ missing values and new samples
+
+    def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
+        """Fill in the missing values (NaN) of X; observed values stay as they are.
+
+        Args:
+            X: n samples.
+            n_samples: plausible completions of each; default the best guess.
+
+        Returns:
+            The best guess (n, ...), or completions (n_samples, n, ...), each from a network and noise of its own: their
+            spread is the uncertainty of the missing values.
+        """
+        filled = self._fitted().impute(self._validated(X), n_samples)
+        return self.model_.space.uncode(filled, X) if hasattr(X, "columns") and is_mixed(X) else filled
+
+    def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Return prediction intervals of missing values (NaN).
+
+        Args:
+            X: n samples.
+            level: share of missing values that lie within.
+
+        Returns:
+            low, high: arrays like X; an observed value is its own interval.
+        """
+        return self._fitted().impute_interval(self._validated(X), level)
+
+    def sample(self, n_samples: int = 1, random_state: Any = None, *, noise: bool | None = None) -> np.ndarray:
+        """Generate samples: codes from their density, decoded by networks drawn from the posterior.
+
+        Args:
+            n_samples: how many.
+            random_state: seed or generator; default that of `fit`.
+            noise: add the residuals of held-out samples; default to all but images.
+
+        Returns:
+            (n_samples, ...), a frame if X of `fit` was a frame with categories, booleans or dates.
+        """
+        if int(n_samples) < 1:
+            raise ValueError(f"n_samples={n_samples}: expected at least 1")
+        seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
+        made, space = self._fitted().sample(int(n_samples), seed, noise=noise), self.model_.space
+        return space.uncode(made) if any(column.kind != "number" for column in space.columns or ()) else made
+
+    # ------------------------------------------------------------------ folders, graphs and pages
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted estimator into a run folder: tensors and plain text, nothing pickled.
+
+        A new folder is made beside and takes the place of one that is there, at once.
+
+        Args:
+            path: the folder.
+            overwrite: replace an estimator that is there.
+        """
+        from lapae.storage import save
+
+        check_is_fitted(self)
+        place = Path(path)
+        taken = place.exists() and (not place.is_dir() or any(place.iterdir()))
+        if taken and not overwrite:
+            raise RunError(f"{place} exists: choose another folder, or save(path, overwrite=True)")
+        if taken and not (place / ABOUT).exists():
+            raise RunError(f"{place} holds something else than an estimator: choose another folder")
+        make_folder(place.absolute().parent)
+        with whole_folder(place, replace=True) as folder:
+            run, history = Run(folder), self.model_.history
+            write_whole(run / CONFIG, write_config(self.model_.config).encode())
+            write_whole(run / HISTORY, "".join(json.dumps(record) + "\n" for record in history).encode())
+            save(self.model_, run)
+            run.write_json(ABOUT, {"params": _plain(self.get_params(deep=False))})
+        self.model_ = replace(self.model_, path=place, as_saved=True)
+
+    @classmethod
+    def load(cls, path: str | Path, *, network: Any = None, likelihood: Any = None) -> Self:
+        """Load the estimator of a run folder, also of one that `lapae train` wrote.
+
+        Args:
+            path: the folder.
+            network: modules of one's own, which are not saved: those that it was fitted with.
+            likelihood: likelihood of one's own, which is not saved either.
+
+        Returns:
+            A fitted estimator.
+        """
+        from lapae.storage import load_run
+        from lapae.train.devices import choose_device
+
+        run = Run.open(path)
+        params = _saved_params(run, network, likelihood)
+        try:
+            estimator = cls(**params)
+            estimator.seed_ = 0
+            check_parameters(estimator)
+            configuration(estimator, np.empty(0))
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{run / ABOUT} is damaged: {error}") from error
+        device = choose_device("cpu" if estimator.device == "cpu" else "auto")  # a model of a GPU works without one
+        own = None if isinstance(estimator.likelihood, str) else estimator.likelihood
+        model = load_run(run.path, network=network, likelihood=own, device=device)
+        estimator.model_ = model = replace(model, history=run.read_history())
+        estimator.seed_ = model.seed
+        if model.calibration is not None:
+            estimator._share_rate()
+        if model.space.kind == "table":
+            estimator.n_features_in_ = model.space.shape[0]
+            if model.space.columns is not None:
+                estimator.feature_names_in_ = np.asarray(model.space.names, dtype=object)
+        return estimator._settle()
+
+    def export(self, path: str | Path) -> None:
+        """Write one ONNX graph: raw samples in; reconstruction, intervals, deviation, code, score and p-value out.
+
+        onnxruntime and numpy are enough to run it; `lapae.export` says what goes in and comes out.
+        """
+        from lapae.export import export
+
+        export(self._fitted(), path)
+
+    def report(self, X: Any, y: Any = None, *, path: str | Path = "report.html") -> Path:
+        """Write one HTML page about samples: what is unusual and why, errors, calibration, the latent map.
+
+        Args:
+            X: n samples, as in `fit`.
+            y: (n,) classes to colour the map by.
+            path: path of the page, which stands alone.
+
+        Returns:
+            The path.
+        """
+        from lapae.view.pages import report
+
+        return report(self._fitted(), self._validated(X), y, path=path)
+
+    def explore(self, X: Any = None, y: Any = None, **options: Any) -> None:
+        """Look at samples in the browser, until Ctrl-C.
+
+        Args:
+            X: n samples, as in `fit`; without them the map shows samples that the model generates.
+            y: (n,) classes to colour the map by.
+            options: `host`, `port` and `open`, see `lapae.view.pages.explore`.
+        """
+        from lapae.view.pages import explore
+
+        explore(self._fitted(), None if X is None else self._validated(X), y, **options)
+
+    # ------------------------------------------------------------------ what the methods share
+
+    def _fitted(self) -> Model:
+        check_is_fitted(self)
+        return self.model_
+
+    def _validated(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validated(self, X)
+
+    def _rule(self) -> Rule:
+        """Return how samples are flagged; warn if none can be."""
+        rule = self._fitted().rule(self.false_alarm_rate)
+        if message := rule.unmet(most=MOST_ROWS):
+            warnings.warn(message, stacklevel=3)
+        return rule
+
+    def _share_rate(self) -> None:
+        """Let the model have the false alarm rate of the estimator."""
+        config, rate = self.model_.config, self.model_.rule(self.false_alarm_rate).rate
+        self.model_ = replace(self.model_, config=replace(config, train=replace(config.train, false_alarm_rate=rate)))
+
+    def _settle(self) -> Self:
+        """Set what scikit-learn expects of a fitted estimator, from the model."""
+        self.history_ = self.model_.history
+        self.n_iter_ = max(1, len(self.history_))
+        self.latent_dim_ = self._n_features_out = int(np.prod(self.model_.code_shape))
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
+    """Return X as the library takes it; `reset` is for `fit`, which notes the number and the names of the features."""
+    if is_mixed(X):  # a frame of columns of several kinds goes in as it is
+        if reset:
+            estimator.n_features_in_ = X.shape[1]
+            estimator.feature_names_in_ = np.asarray([str(name) for name in X.columns], dtype=object)
+        return X
+    if hasattr(X, "detach"):
+        X = X.detach().cpu()
+        X = (X.float() if str(X.dtype) == "torch.bfloat16" else X).numpy()  # numpy has no such type
+    deep = isinstance(X, np.ndarray) and X.ndim > 2
+    x: Any = validate_data(
+        estimator,
+        X,  # pyright: ignore[reportArgumentType]
+        reset=reset,
+        ensure_all_finite="allow-nan",
+        ensure_2d=not deep,
+        allow_nd=deep,
+        dtype=None if deep else "numeric",
+    )
+    if deep and reset:
+        for name in ("n_features_in_", "feature_names_in_"):
+            estimator.__dict__.pop(name, None)
+    return x if x.dtype.kind == "f" or (deep and x.dtype in (np.uint8, np.bool_)) else x.astype(np.float64)
+
+
+def holds_integers(X: Any) -> bool:
+    """Whether an array or a tensor holds whole numbers by its type; booleans are none."""
+    return str(getattr(X, "dtype", "")).removeprefix("torch.").startswith(("int", "uint"))
+
+
+def is_mixed(X: Any) -> bool:
+    """Whether X is a frame, of pandas or polars, with columns that are no numbers."""
+    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+        return False
+    kinds = {str(kind).lower() for kind in np.atleast_1d(np.asarray(X.dtypes, dtype=object))}
+    return not all(kind.startswith(("float", "int", "uint")) for kind in kinds)
+
+
+def configuration(given: LaplacianAutoencoder, x: np.ndarray) -> Config:
+    """Return the configuration of an estimator for samples x; what is None is chosen by the data later."""
+    noise = likelihood(given.likelihood)
+    sigma = None if isinstance(given.likelihood, str) else getattr(noise, "sigma", None)
+    frame = not isinstance(x, np.ndarray)
+    # later rows may lack values where these lack none
+    lacking = not frame and x.dtype.kind == "f" and bool(np.isnan(x).any())
+    allow_nan = lacking or ((frame or x.dtype.kind == "f") and noise.takes_missing)
+    method = {name: value for name in METHOD if (value := getattr(given, name)) is not None}
+    return Config(
+        data=DataConfig(source="X", allow_nan=allow_nan),
+        model=ModelConfig(
+            network=given.network if given.network is None or isinstance(given.network, str) else None,
+            latent_dim=given.latent_dim,
+            likelihood=type(noise).name or "gaussian",
+            sigma=sigma if isinstance(sigma, float) else None,
+        ),
+        method=MethodConfig.taking(given.method, **method),
+        train=TrainConfig(
+            **{name: getattr(given, name) for name in TRAIN},
+            precision=str(given.precision),  # pyright: ignore[reportArgumentType]
+            seed=given.seed_,
+            verbose=bool(given.verbose),
+        ),
+    ).resolved()
+
+
+def parameters(config: Config) -> dict[str, Any]:
+    """Return the parameters of an estimator that a configuration comes to: those of a run of `lapae train`."""
+    model, options, train = config.model, config.method.options, config.train
+    found: dict[str, Any] = {name: getattr(train, name) for name in (*TRAIN, "precision")}
+    found |= {name: getattr(options, name) for name in METHOD if hasattr(options, name)}
+    return found | {
+        "method": config.method.method,
+        "network": model.network,
+        "latent_dim": model.latent_dim,
+        "likelihood": model.likelihood if model.sigma is None else {"sigma": model.sigma},
+        "random_state": train.seed,
+    }
+
+
+def check_parameters(given: LaplacianAutoencoder) -> None:
+    """Raise ValueError if a parameter that is no option of a run is not valid."""
+    held_out = given.validation_fraction
+    if held_out is not None and not (isinstance(held_out, Real) and 0 <= float(held_out) < 1):
+        raise ValueError(f"validation_fraction={held_out!r}: expected a number from 0 to below 1")
+
+
+def _saved_params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
+    """Return the constructor's arguments, with what the user gives again."""
+    if not (run / ABOUT).exists():
+        params = _params_of_config(run)
+    else:
+        about = run.read_json(ABOUT)
+        if not isinstance(about.get("params"), dict):
+            raise RunError(f"{run / ABOUT} is damaged: it has no parameters of an estimator")
+        params = _renamed(about["params"], run)
+    for name, given in (("network", network), ("likelihood", likelihood)):
+        if given is not None:
+            params[name] = given
+        elif params.get(name) == OWN:
+            raise RunError(f"{run.path} was trained with a {name} of your own: give it again, load(path, {name}=...)")
+        elif name == "likelihood" and isinstance(params.get(name), dict):
+            try:
+                params[name] = Gaussian(**params[name])
+            except (TypeError, ValueError) as error:
+                raise RunError(f"{run / ABOUT} is damaged: {error}") from error
+        elif not isinstance(params.get(name, ""), str | None):
+            raise RunError(f"{run / ABOUT} is damaged: {name} = {params[name]!r}")
+    return params
+
+
+def _renamed(saved: dict[str, Any], run: Run) -> dict[str, Any]:
+    """Return parameters as they are called today: false_alarm_rate was contamination."""
+    params = dict(saved)
+    if "contamination" in params:
+        rate = params.pop("contamination")
+        params |= {} if rate == "auto" else {"false_alarm_rate": rate}
+        if rate == "auto":
+            said = "contamination='auto' is now a method, discoveries(X): predict flags p-values of at most 0.05"
+            warnings.warn(f"{run.path}: {said}", stacklevel=5)
+    return params
+
+
+def _params_of_config(run: Run) -> dict[str, Any]:
+    """Return what `lapae train` was told; the defaults if its file cannot be read, as the model does not need it."""
+    try:
+        return parameters(read_config(run / CONFIG).resolved())
+    except ConfigError:
+        return {}
+
+
+def _plain(params: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters as plain JSON."""
+    out = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
+    if out["network"] is not None and not isinstance(out["network"], str):
+        out["network"] = OWN
+    which = out["likelihood"]
+    if not isinstance(which, str):
+        sigma = getattr(which, "sigma", None)
+        known = {"gaussian": {"sigma": sigma} if isinstance(sigma, float) else OWN}
+        out["likelihood"] = (known | {name: name for name in ("bernoulli", "categorical")}).get(which.name, OWN)
+    if not isinstance(out["random_state"], int):
+        out["random_state"] = None  # a generator's state is not kept; the seed that came of it is
+    return out

@@ -1,5 +1,0 @@
-"""Scikit-learn's conventions over a `Model`."""
-
-from lapae.estimator.estimator import LaplacianAutoencoder
-
-__all__ = ["LaplacianAutoencoder"]

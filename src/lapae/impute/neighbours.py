@@ -1,0 +1,147 @@
+"""Missing values of a table from donors, and completions that scatter as values do.
+
+The donors' distributions may be too narrow, as they were fitted to the training rows. Held-out rows say where values
+that were hidden from them lie in their distributions. Completions are taken at such places (Kuleshov et al. 2018), so
+far as these differ from even ones by more than chance, so that they scatter as values do. Values of a row that are
+missing together are drawn together, as the copula has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from lapae.calibrate.calibration import Calibration
+from lapae.impute.donors import Donors
+from lapae.impute.imputer import COPIES, Imputer, ImputerRows, Trained
+from lapae.networks.threads import one_thread
+from lapae.predict.deviation import Deviation
+from lapae.predict.prediction import Prediction
+from lapae.predict.rows import evenly, hide, several
+
+CHANCE = 2.0
+"""Places are uneven as far as they differ from even ones by more than this many times what chance would have it."""
+PLACES = 201
+MOST_FEATURES = 128
+"""Features of a table that is filled in from donors, at most: in wider ones there are as many numbers to learn as
+values, and the network's guess serves."""
+Kinds = tuple[tuple[str, int, int], ...]
+"""Likelihood, start and stop of the features of each column."""
+
+
+@dataclass(frozen=True)
+class NeighbourImputer(Imputer):
+    """Missing values of a table from rows that are alike.
+
+    Attributes:
+        held: the training rows as donors: held-out rows are filled in from these.
+        all: all rows as donors.
+        places: quantiles of where values lie in their distributions, (D, `PLACES`).
+        words: whether a feature is that of a category or a boolean, (D,).
+    """
+
+    held: Donors
+    all: Donors
+    places: Tensor
+    words: Tensor
+
+    @classmethod
+    @one_thread()  # many small operations
+    def fit(cls, trained: Trained, rows: ImputerRows, calibration: Calibration) -> Self:
+        def guess(x: Tensor) -> Tensor:
+            return trained.predict(x).x_mean
+
+        groups, words = columns(trained.space.parts, rows.train.shape[1])
+        held = Donors.fit(rows.train, guess, groups.tolist())
+        unseen = torch.cat([rows.valid, calibration.reference.rows])
+        every = held.with_more(unseen, guess)
+        generator = torch.Generator().manual_seed(0)
+        seen, truth = hide(several(unseen, COPIES), generator)
+        places = _quantiles(held.places(seen, guess(seen), truth), (~unseen.isnan()).sum(0))
+        (given, theirs), (seen, truth) = (hide(several(part, COPIES), generator) for part in (rows.train, rows.valid))
+        found = _complete(held, trained.predict(seen), seen, words)
+        deviation = Deviation.fit(trained.predict(given), theirs, found, seen, truth)
+        return cls(deviation, None, held, every, places, words)
+
+    def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
+        found = trained.predict(x)
+        if not x.isnan().any():
+            return found
+        donors = self.held if held else self.all
+        return _complete(donors, found, x, self.words, None if whole is None else donors.find(whole))
+
+    def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
+        donors, copula = self.held if held else self.all, self.all.copula
+        noise = copula.noise(copula.marginals.normal(x), n, torch.Generator().manual_seed(seed))
+        chance = torch.special.ndtr(noise)
+        index = chance * (PLACES - 1)
+        low = index.floor().clamp(0, PLACES - 2)
+        below, above = (self._at(low + step) for step in (0, 1))
+        placed = below + (index - low) * (above - below)
+        return donors.draw(x, trained.predict(x).x_mean, torch.where(self.words, chance, placed))
+
+    def _at(self, index: Tensor) -> Tensor:
+        """Return places at whole numbers (n, N, D) of their quantiles."""
+        flat = index.long() + torch.arange(len(self.places)) * PLACES
+        return self.places.reshape(-1)[flat]
+
+
+def columns(parts: Kinds, n_features: int) -> tuple[Tensor, Tensor]:
+    """Return the column of each feature (D,), and whether it is that of a category or a boolean (D,)."""
+    groups, words = torch.arange(n_features), torch.zeros(n_features, dtype=torch.bool)
+    for name, start, stop in parts:
+        words[start:stop] = name in ("bernoulli", "categorical")
+        if name == "categorical":
+            groups[start:stop] = start
+    return torch.unique(groups, return_inverse=True)[1], words
+
+
+def has_donors(parts: Kinds, rows: ImputerRows) -> bool:
+    """Whether there are rows and columns enough to fill in from donors, and not too many columns."""
+    n_features = rows.train.shape[1]
+    return int(columns(parts, n_features)[0].max()) > 0 and n_features <= MOST_FEATURES and len(rows.valid) > 0
+
+
+def _complete(donors: Donors, found: Prediction, x: Tensor, words: Tensor, own: Tensor | None = None) -> Prediction:
+    """Return predictions of x (n, D) with the donors' medians and variances in place of what is missing.
+
+    Args:
+        donors: rows to fill in from.
+        found: predictions of x.
+        x: NaN where missing.
+        words: features of categories and booleans, (D,).
+        own: donors that are these rows themselves, and give nothing to them, (n,).
+    """
+    middle, variance = donors.complete(x, found.x_mean, words, own)
+    missing = x.isnan()
+    return found.replace(
+        x_mean=torch.where(missing, middle, found.x_mean),
+        x_var=torch.where(missing, variance, found.x_var),
+    )
+
+
+def _quantiles(places: Tensor, count: Tensor) -> Tensor:
+    """Return quantiles (D, `PLACES`) of places (n, D), NaN where there are none, of `count` (D,) rows with a value.
+
+    They are even ones, but for what tells those of all features from them, and those of a feature from those of all.
+    """
+    levels = torch.linspace(0, 1, PLACES, dtype=places.dtype)
+    pooled = places[~places.isnan()]
+    if not len(pooled):
+        return levels.expand(places.shape[1], -1).contiguous()
+    together = _beyond_chance(levels, torch.quantile(evenly(pooled, 100_000), levels), count.max())
+    own = torch.nanquantile(places, levels, dim=0).T
+    return _beyond_chance(together, torch.where(own.isnan(), together, own), count).contiguous()
+
+
+def _beyond_chance(expected: Tensor, found: Tensor, count: Tensor) -> Tensor:
+    """Shrink quantiles `found` (…, Q) of `count` (…) places to `expected` ones (…, Q), as James and Stein do.
+
+    The mean squared error of the quantiles of even places is 1 / (6 count).
+    """
+    square = (found - expected).square().mean(-1)
+    share = (1 - CHANCE / (6 * count.clamp_min(1) * square).clamp_min(1e-12)).clamp_min(0)
+    return expected + share[..., None] * (found - expected)

@@ -1,0 +1,72 @@
+"""Codes of training samples, kept to recall samples by and to know the density of codes.
+
+Shapes: N samples x (N, *shape) in the model's space, R codes kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lapae.methods.base import Draws, Method
+from lapae.predict.decode import encode_mean
+from lapae.predict.mc import evaluating
+from lapae.predict.rows import evenly
+from lapae.predict.statistics import expected
+from lapae.score.code_density import CodeDensity, most_codes
+
+KEPT = 2000
+"""Held-out codes to choose the density by, at most."""
+BATCH = 256
+MOST_VALUES = 2**25
+"""Values of residuals held at once."""
+
+
+@dataclass(frozen=True)
+class LatentCodes:
+    """Codes of training samples and their density.
+
+    Attributes:
+        codes: codes of training samples by the mean network, (R, *code).
+        scale: variance of a value about its reconstruction, times the number of values that hang together, ().
+        density: density of the codes.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    density: CodeDensity
+
+    @classmethod
+    def fit(cls, method: Method, train: Tensor, held_out: Tensor) -> LatentCodes:
+        """Encode samples.
+
+        Args:
+            method: the trained method.
+            train: training samples (n, *shape).
+            held_out: samples that training has not seen; training samples serve if there are none.
+        """
+        codes = encode_mean(method, train, batch_size=BATCH)
+        unseen = held_out if len(held_out) else train[:KEPT]
+        of_unseen = encode_mean(method, unseen, batch_size=BATCH)
+        gap = (unseen - decode(method, of_unseen)).nan_to_num().flatten(1).double()
+        gap = gap[: max(1, MOST_VALUES // gap.shape[1])]
+        # The trace of C² from pairs of samples, C being the covariance of residuals; (tr C)² / tr C² values are free.
+        products = (gap @ gap.T).square()
+        trace, n = gap.square().sum(1).mean(), len(gap)
+        pairs = (products.sum() - products.diagonal().sum()) / (n * (n - 1)) if n > 1 else trace.square()
+        together = (gap.shape[1] * pairs / trace.square().clamp_min(1e-30)).clamp(1.0, gap.shape[1])
+        scale = (trace / gap.shape[1] * together).clamp_min(1e-12).to(codes.dtype)
+        codes = evenly(codes, most_codes(codes[0].numel()))
+        unseen = evenly(of_unseen, KEPT) if len(held_out) else of_unseen[:0]
+        return cls(codes, scale, CodeDensity.fit(codes, unseen))
+
+
+def decode(method: Method, z: Tensor, seed: int | None = None) -> Tensor:
+    """Return the samples (n, *shape) expected at codes (n, *code), on the CPU: by the mean network, or a drawn one."""
+    weight = next(method.parameters())
+    with evaluating(method, BATCH):
+        draws: Draws = method.draw_mean() if seed is None else method.draw([seed])
+        parts = (draws.decode(part.to(weight.device, weight.dtype)[None]) for part in z.split(BATCH))
+        return torch.cat([expected(method.likelihood, output)[0].cpu() for output in parts])
