@@ -58,7 +58,7 @@ def prepare(command: ExploreCommand) -> Server:
     from lapae.view.explore.serve import prepare
 
     model = open_model(command.run, Device(command.device))
-    material, reason = load(model, command.data, command.data_dir)
+    model, material, reason = load(model, command.data, command.data_dir)
     if reason is not None:
         print(f"lapae: warning: {reason}", file=sys.stderr)
     options = Options(**vars(command.sizes))
@@ -66,19 +66,19 @@ def prepare(command: ExploreCommand) -> Server:
     return prepare(model, material, name, host=command.host, port=command.port, options=options, no_data=reason)
 
 
-def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Material, str | None]:
-    """The data of a run or of a file; or none and why: a model can be looked at without."""
+def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Model, Material, str | None]:
+    """Return the model, and the data of its run or of a file; or none and why: a model can be looked at without."""
     from lapae.cli.run_folder import read_given, run_data
     from lapae.fit import calibrate
     from lapae.view.named_splits import Material
 
     if file is not None:
         x, ids = read_given(model, file)
-        return Material.given(x, ids=ids), None
+        return model, Material.given(x, ids=ids), None
     try:
         data = run_data(model, data_dir)
     except LapaeError as error:
-        return Material(), f"the data of the run cannot be loaded ({error})"
+        return model, Material(), f"the data of the run cannot be loaded ({error})"
     if model.calibration is None:  # of a training that has not come to its end
-        calibrate(model, data)
-    return Material.of(data), None
+        model = calibrate(model, data)
+    return model, Material.of(data), None

@@ -48,6 +48,8 @@ class Explorer:
     """A trained model, its data where there are any, and everything that is computed once."""
 
     def __init__(self, model: Model, material: Material, options: Options | None = None) -> None:
+        if model.from_others:
+            model = model.with_imputer()  # so that no question waits for it
         self.model, self.material = model, material
         self.options = options = options or Options()
         self.judge = Judge(model)
@@ -67,8 +69,6 @@ class Explorer:
         self.top = float(np.percentile(everywhere.numpy(), TOP))
         self.spread = self.top > 0
         """Whether there is a deviation to show: one network that learns no noise says one thing."""
-        if model.from_others:  # it learns now to fill in what is hidden, so that no question waits for it
-            self.judge(self.points[:1])
 
     @property
     def image(self) -> bool:

@@ -50,7 +50,7 @@ MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 def write_report(run: Run, model: Model, data: Data, sizes: ReportSizes | None = None) -> int:
     """Write report.html of a run. Returns its size in bytes."""
     if model.calibration is None:  # of a training that has not come to its end
-        calibrate(model, data)
+        model = calibrate(model, data)
     page = report_html(model, Material.of(data), sizes or ReportSizes(), run)
     return write_page(run / REPORT, page)
 
