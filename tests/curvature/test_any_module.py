@@ -16,13 +16,14 @@ from zoo import LIBRARIES, MODULES, Tied, build
 from lapae.curvature import (
     Call,
     UnknownLayerError,
-    any_module,
     blocks,
     collect,
     diagonal,
     ggn_blocks,
     ggn_diagonal,
     ggn_kfac,
+    kfac,
+    methods,
     record,
     reference,
 )
@@ -129,7 +130,7 @@ def test_a_bottleneck_that_is_none(monkeypatch):
     tied.idle = nn.Linear(2, 2).double()
     with pytest.raises(ValueError, match="'idle' is not called"):
         ggn_diagonal(tied, y, method="bottleneck", bottleneck="idle")
-    monkeypatch.setattr(any_module, "LARGEST_CODE", 3)
+    monkeypatch.setattr(methods, "LARGEST_CODE", 3)
     for network, data in ((module, x), (nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 5)).double(), y)):
         with pytest.raises(ValueError, match=r"the code has .* numbers.*: take sketch"):
             ggn_diagonal(network, data, method="bottleneck")
@@ -278,10 +279,13 @@ def test_a_weight_that_samples_use_in_different_ways_has_no_factors():
 def test_networks_that_can_be_walked_say_the_same(case):
     """The two ways have nothing in common but the extraction of a layer's own gradients."""
     module, x = case.module(), case.x()
-    task, budget, likelihood = work(module, x), 1 << 20, Bernoulli()
-    assert_close(any_module.diagonal(task, likelihood, None, budget), ggn_diagonal(module, x, likelihood, "exact"))
-    assert_close(any_module.blocks(task, likelihood, budget), ggn_blocks(module, x, likelihood))
-    factors, expected = any_module.kfac(task, likelihood, None, budget), ggn_kfac(module, x, likelihood, n_samples=None)
+    task, budget, likelihood = work(module, x), 1 << 23, Bernoulli()
+    assert_close(
+        diagonal(task, likelihood, "exact", memory_budget=budget), ggn_diagonal(module, x, likelihood, "exact")
+    )
+    assert_close(blocks(task, likelihood, memory_budget=budget), ggn_blocks(module, x, likelihood))
+    factors = kfac(task, likelihood, n_samples=None, memory_budget=budget)
+    expected = ggn_kfac(module, x, likelihood, n_samples=None)
     assert list(factors) == list(expected)
     for name, factor in expected.items():
         assert_close(factors[name].g, factor.g)

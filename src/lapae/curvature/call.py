@@ -106,8 +106,13 @@ def by_layer(names: Iterable[str]) -> dict[str, list[str]]:
     """Names of parameters by that of the layer which they stand in."""
     layers: dict[str, list[str]] = {}
     for name in names:
-        layers.setdefault(name.rpartition(".")[0], []).append(name)
+        layers.setdefault(layer_name(name), []).append(name)
     return layers
+
+
+def layer_name(parameter: str) -> str:
+    """Return the name of the module that a parameter stands in."""
+    return parameter.rpartition(".")[0]
 
 
 def tensor_of(output: Any) -> Tensor:

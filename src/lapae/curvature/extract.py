@@ -8,6 +8,7 @@ the first argument, and has a default that is right for any: register a faster o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from functools import singledispatch
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from lapae.curvature.rules.affine import Affine, Linear
 from lapae.curvature.rules.base import CHUNK_FLOATS, Leaf, Params, Rule, identity_rows, product_with_itself, row_bound
+from lapae.curvature.shared import Shared
 
 COLUMN_FLOATS = 1 << 22
 """Numbers of columns whose products are summed: few enough to be found in the cache again."""
@@ -49,6 +51,23 @@ def _(rule: Linear, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
         return rows_diagonal.dispatch(Affine)(rule, at, v, c)
     m = v.square().sum(0) if c is None else torch.einsum("brs,rbo,sbo->bo", c, v, v)
     return rule.squared_backward(at, m, need_input=False)[1]
+
+
+@rows_diagonal.register(Shared)
+def _(rule: Shared, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
+    """In chunks of samples, as gradients are formed."""
+    general = rows_diagonal.dispatch(Rule)
+    total: Params = {}
+    for samples in sample_chunks(at, at.trainable, len(v)):
+        h = general(rule, at.part(samples), v[:, samples], None if c is None else c[samples])
+        total = {k: total[k] + h[k] for k in h} if total else h
+    return total
+
+
+def sample_chunks(at: Leaf, keys: Sequence[str], n_rows: int) -> Iterator[slice]:
+    """Yield samples whose gradients, of some parameters and of all rows, are formed at a time."""
+    size = max(1, CHUNK_FLOATS // (2 * n_rows * sum(at.params[k].numel() for k in keys)))
+    return (slice(i, i + size) for i in range(0, len(at.y), size))
 
 
 @singledispatch
@@ -107,10 +126,33 @@ def _(rule: Affine, at: Leaf) -> tuple[Tensor, int] | None:
     return factor, n
 
 
-def output_rows(at: Leaf, v: Tensor) -> Tensor:
-    """For KFAC, where there is an input factor: rows per position, (R, B, out, P), of the one group."""
-    assert isinstance(at.rule, Affine)
-    return at.rule.outputs(at.layer, v)[:, :, 0]
+@input_factor.register(Shared)
+def _(rule: Shared, at: Leaf) -> tuple[Tensor, int] | None:
+    """Sums over the places of a weight that is nothing but a weight in all of them."""
+    found = [input_factor(leaf.rule, leaf) for leaf in rule.leaves(at)] if rule.is_weight else [None]
+    factors = [factor for factor in found if factor is not None]
+    if len(factors) < len(found):
+        return None
+    return sum((a for a, _ in factors[1:]), factors[0][0]), sum(n for _, n in factors)
+
+
+@singledispatch
+def output_rows(rule: Rule, at: Leaf, v: Tensor) -> Tensor:
+    """Return rows v (R, B, *out) by position, (R, B, out, P): for KFAC, where there is an input factor."""
+    raise NotImplementedError(f"{type(rule).__name__} has an input factor, and no output rows beside it")
+
+
+@output_rows.register(Affine)
+def _(rule: Affine, at: Leaf, v: Tensor) -> Tensor:
+    """Those of the one group."""
+    return rule.outputs(at.layer, v)[:, :, 0]
+
+
+@output_rows.register(Shared)
+def _(rule: Shared, at: Leaf, v: Tensor) -> Tensor:
+    """Positions of all places, one after the other."""
+    pairs = zip(rule.leaves(at), rule.split(at, v), strict=True)
+    return torch.cat([output_rows(leaf.rule, leaf, rows) for leaf, rows in pairs], 3)
 
 
 @singledispatch

@@ -10,6 +10,7 @@ them than features (from the latent code back to the input), the dense form wher
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -119,3 +120,8 @@ def random_rows(
 def seed(likelihood: Likelihood, output: Tensor) -> Form:
     """M at the output of the network: the Hessian of the negative log-likelihood."""
     return Diagonal(likelihood.hessian_diag(output)) if likelihood.diagonal else Seed(likelihood, output)
+
+
+def ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield first and last (exclusive) of n things, at most `size` at a time."""
+    return ((i, min(i + size, n)) for i in range(0, n, size))

@@ -25,14 +25,15 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature import any_module, walked
+from lapae.curvature import methods
 from lapae.curvature.call import Work, call
-from lapae.curvature.collect import Kronecker, S, add
+from lapae.curvature.collect import CollectBlocks, CollectDiagonal, CollectFactors, Kronecker, S, add
 from lapae.curvature.forward import Forward, begin, walk
 from lapae.curvature.likelihoods import Gaussian, Likelihood
 from lapae.curvature.memory import within_memory
 from lapae.curvature.rules.base import Params
 from lapae.curvature.sketch import sketch
+from lapae.curvature.walked import Walk
 
 DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "sketch", "bottleneck"]
 MEMORY_BUDGET = 1 << 30
@@ -110,14 +111,22 @@ def diagonal(
     sampling = n_samples, generator
     if method == "sketch":
         return sketch(forward.call(), likelihood, n_samples, generator)
-    if not isinstance(forward, Forward) and method in ("approx", "mixed"):
-        forward = walk(forward.module, forward.x, forward.values, lean=True)
-    budget = _numbers(memory_budget, forward)
-    if isinstance(forward, Forward):
-        return walked.diagonal(forward, likelihood, method, sampling, bottleneck, switch, budget, forget)
-    if method == "bottleneck":
-        return any_module.bottleneck(forward, likelihood, bottleneck, sampling, budget)
-    return any_module.diagonal(forward, likelihood, sampling if method == "mc" else None, budget)
+    budget, collect = _numbers(memory_budget, forward), CollectDiagonal()
+    if method == "exact":
+        methods.exact(forward, likelihood, collect, budget)
+    elif method == "mc":
+        methods.sampled(forward, likelihood, sampling, collect, budget)
+    elif method == "bottleneck":
+        methods.bottleneck(forward, likelihood, bottleneck, sampling, collect, budget)
+    else:
+        if not isinstance(forward, Forward):
+            forward = walk(forward.module, forward.x, forward.values, lean=True)
+        at = Walk.of(forward)
+        if method == "approx":
+            at.approx(likelihood, collect, forget)
+        else:
+            at.mixed(likelihood, switch, collect, budget)
+    return collect.of(forward)
 
 
 def ggn_blocks(
@@ -144,10 +153,9 @@ def ggn_blocks(
 @torch.no_grad()
 def blocks(forward: Work, likelihood: Likelihood, *, memory_budget: int = MEMORY_BUDGET) -> Params:
     """`ggn_blocks` of a forward pass that was already recorded."""
-    budget = _numbers(memory_budget, forward)
-    if isinstance(forward, Forward):
-        return walked.blocks(forward, likelihood, budget)
-    return any_module.blocks(forward, likelihood, budget)
+    collect = CollectBlocks()
+    methods.exact(forward, likelihood, collect, _numbers(memory_budget, forward))
+    return collect.of(forward)
 
 
 def ggn_kfac(
@@ -189,11 +197,12 @@ def kfac(
     """`ggn_kfac` of a forward pass that was already recorded."""
     if n_samples is not None:
         check_samples(n_samples)
-    sampling = None if n_samples is None else (n_samples, generator)
-    budget = _numbers(memory_budget, forward)
-    if isinstance(forward, Forward):
-        return walked.kfac(forward, likelihood, sampling, budget)
-    return any_module.kfac(forward, likelihood, sampling, budget)
+    budget, collect = _numbers(memory_budget, forward), CollectFactors()
+    if n_samples is None:
+        methods.exact(forward, likelihood, collect, budget)
+    else:
+        methods.sampled(forward, likelihood, (n_samples, generator), collect, budget)
+    return collect.of(forward)
 
 
 def summed(of: Callable[[X, float], dict[str, S]], data: X, what: str) -> dict[str, S]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from lapae.curvature.call import tensor_of
+from lapae.curvature.call import Work, tensor_of
 from lapae.curvature.rules.affine import Affine, Linear
 from lapae.curvature.rules.base import Leaf, Params, hollow
 from lapae.curvature.rules.convolution import Conv, ConvTranspose, SeveralConv, SeveralConvTranspose
+from lapae.curvature.stateless import functional_call
 
 CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -152,3 +155,25 @@ def _submodule(module: nn.Module, name: str) -> nn.Module:
     except AttributeError:
         known = ", ".join(n for n, _ in module.named_modules() if n)
         raise ValueError(f"bottleneck={name!r} names no layer: there are {known}") from None
+
+
+def narrowest(task: Work) -> str:
+    """The module, called once, whose output has the fewest numbers; the last of several."""
+    seen: list[tuple[str, Any]] = []
+    hooks = [
+        module.register_forward_hook(lambda _, __, output, name=name: seen.append((name, output)))
+        for name, module in task.module.named_modules()
+        if name
+    ]
+    try:
+        with torch.no_grad():
+            functional_call(task.module, task.weights, (task.x[:1],))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    calls = Counter(name for name, _ in seen)
+    once = [(name, y) for name, y in seen if isinstance(y, Tensor) and calls[name] == 1]
+    floats = [(name, y) for name, y in once if y.is_floating_point() and y.numel()]
+    if not floats:
+        raise ValueError("the module has no layers of its own to be the bottleneck: name one, or take another method")
+    return min(reversed(floats), key=lambda found: found[1].numel())[0]

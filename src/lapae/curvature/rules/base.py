@@ -18,7 +18,7 @@ and its fast version overrides `squared_backward` (for `approx`) and whichever o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -47,6 +47,14 @@ class Leaf:
     y: Tensor
     saved: Any = None
     """What the rule kept in the forward pass: None, or tensors with the batch axis first, one or a tuple of them."""
+    names: Mapping[str, str] | None = None
+    """Names of the parameters in `named_parameters()` of the module; by default those of the layer and the key."""
+
+    def full_name(self, key: str) -> str:
+        """Return the name of a parameter in `named_parameters()` of the module."""
+        if self.names is not None:
+            return self.names[key]
+        return f"{self.name}.{key}" if self.name else key
 
     def part(self, data: slice) -> Leaf:
         """The same layer for some of the data."""
