@@ -18,9 +18,9 @@ and its fast version overrides `squared_backward` (for `approx`) and whichever o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -178,14 +178,36 @@ _RULES: dict[type[nn.Module], Rule] = {}
 R = TypeVar("R", bound=Rule)
 
 
-def register(*layers: type[nn.Module]) -> Callable[[type[R]], type[R]]:
-    """Use the decorated `Rule` for these classes of layers."""
+class register:
+    """Use a `Rule` for some classes of layers: for good as a decorator, for a while as a context manager.
 
-    def add(rule: type[R]) -> type[R]:
-        _RULES.update(dict.fromkeys(layers, rule()))
+        @register(MyLayer)
+        class MyRule(Rule): ...
+
+        with register(MyLayer) as use:  # rules registered in here are forgotten at its end
+            use(MyRule)
+
+    Args:
+        layers: classes of layers; none, where a block of code registers its own.
+    """
+
+    def __init__(self, *layers: type[nn.Module]) -> None:
+        self._layers = layers
+        self._before: list[dict[type[nn.Module], Rule]] = []
+
+    def __call__(self, rule: type[R]) -> type[R]:
+        """Use the decorated rule from now on, and return it as it is."""
+        _RULES.update(dict.fromkeys(self._layers, rule()))
         return rule
 
-    return add
+    def __enter__(self) -> Self:
+        self._before.append(dict(_RULES))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Forget all rules that were registered since, and take back those that they replaced."""
+        _RULES.clear()
+        _RULES.update(self._before.pop())
 
 
 NORMS, DROPS = nn.modules.batchnorm._BatchNorm, (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
