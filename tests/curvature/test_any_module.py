@@ -78,7 +78,7 @@ def unit_vectors() -> UnitVectors:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_sampled_vectors_are_squared_per_datum(name):
+def test_sampled_vectors_are_squared_per_sample(name):
     module, x = module_of(name)
     n = reference.outputs(module, x)[0].numel()
     h = ggn_diagonal(module, x, unit_vectors(), "mc", n_samples=n)
@@ -164,7 +164,7 @@ class Squeezed(nn.Module):
 
 
 def test_a_module_that_loses_a_batch_of_one_is_refused():
-    with pytest.raises(ValueError, match=r"gives \(5,\) for one datum"):
+    with pytest.raises(ValueError, match=r"gives \(5,\) for one sample"):
         ggn_diagonal(Squeezed(), torch.randn(3, 5), method="exact")
 
 
@@ -204,7 +204,7 @@ def test_complex_parameters_are_refused_by_name(method):
 
 
 class Experts(nn.Module):
-    """Each datum goes through one of two layers."""
+    """Each sample goes through one of two layers."""
 
     def __init__(self) -> None:
         super().__init__()

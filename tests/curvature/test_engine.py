@@ -146,7 +146,7 @@ def test_nothing_to_compute_is_said():
     with pytest.raises(ValueError, match="no parameter that requires a gradient"):
         ggn_diagonal(module, torch.zeros(2, 3))
     for shape in ((0, 3), (3,)):
-        with pytest.raises(ValueError, match="expected a batch of at least one datum"):
+        with pytest.raises(ValueError, match="expected a batch of at least one sample"):
             ggn_diagonal(nn.Linear(3, 2), torch.zeros(shape))
 
 
@@ -345,7 +345,7 @@ def sequence(*layers: nn.Module) -> nn.Module:
 
 
 REFUSED = [
-    (lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)).train(), "batch statistics couple the data"),
+    (lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)).train(), "batch statistics couple the samples"),
     (lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False)).eval(), "batch statistics"),
     (lambda: nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.1)).train(), "dropout is on"),
     (lambda: sequence(nn.Conv1d(1, 2, 3, padding=1, padding_mode="circular")), "padding_mode"),

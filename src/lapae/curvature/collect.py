@@ -1,4 +1,4 @@
-"""What is gathered on the way back, layer by layer: the diagonal, the blocks, or Kronecker factors of them."""
+"""Collectors of a backward pass: they take the diagonal, the block or Kronecker factors of each layer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lapae.curvature.forms import Rows
 from lapae.curvature.rules.base import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
 
 LARGEST_BLOCK = 1 << 14
-"""Parameters of a tensor without Kronecker factors up to which its block is held whole."""
+"""Largest number of parameters of a tensor without Kronecker factors whose block is held whole."""
 S = TypeVar("S", Tensor, "Kronecker")
 
 
@@ -94,10 +94,10 @@ class CollectBlocks(Collect):
         if leaf.rule.takes_matrix(leaf):
             self.dense(leaf, rows.dense())
             return
-        n_rows, n_samples = rows.v.shape[:2]
+        n_rows, n_batch = rows.v.shape[:2]
         n_parameters = sum(leaf.params[k].numel() for k in leaf.trainable)
         n_pairs = max(1, CHUNK_FLOATS // (2 * n_parameters))
-        for b in range(0, n_samples, max(1, n_pairs // n_rows)):
+        for b in range(0, n_batch, max(1, n_pairs // n_rows)):
             samples = slice(b, b + max(1, n_pairs // n_rows))
             part, v = leaf.part(samples), rows.v[:, samples]
             right = v if rows.c is None else torch.einsum("brs,sb...->rb...", rows.c[samples], v)
@@ -136,17 +136,17 @@ class CollectBlocks(Collect):
 
 @dataclass(frozen=True)
 class Kronecker:
-    """A block as G ⊗ A / n: of a weight seen as a matrix (out, in), or, with A None, of a bias."""
+    """A block as G ⊗ A / n for a weight seen as a matrix (out, in), or as G alone for a bias."""
 
     g: Tensor
-    """(out, out): sum over data and positions of the M at the output."""
+    """(out, out): sum over samples and positions of the M at the output."""
     a: Tensor | None = None
-    """(in, in): sum over data and positions of x xᵀ."""
+    """(in, in): sum over samples and positions of x xᵀ."""
     n: int = 1
-    """Data times positions; 0 where no sample has used the parameter."""
+    """Number of samples times positions; 0 if no sample has used the parameter."""
 
     def __add__(self, other: Kronecker) -> Kronecker:
-        """Factors of more data: sums."""
+        """Return the factors of the samples of both: sums."""
         if self.n == 0 or other.n == 0:
             return other if self.n == 0 else self
         if self.a is None or other.a is None:
@@ -154,12 +154,12 @@ class Kronecker:
         return Kronecker(self.g + other.g, self.a + other.a, self.n + other.n)
 
     def block(self) -> Tensor:
-        """The (out·in, out·in) matrix that the factors stand for."""
+        """Return the matrix (out·in, out·in) that the factors stand for."""
         return self.g if self.a is None else torch.kron(self.g, self.a / max(self.n, 1))
 
 
 def factored(module: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
-    """Names of the parameters that have Kronecker factors, and of those among them that stand transposed.
+    """Return names of the parameters that have Kronecker factors, and of those among them that stand transposed.
 
     They are the weights of linear layers and of convolutions that are one matrix, without groups. The linear layer in
     torch's attention is not called: its weight is handed on, and has none.
@@ -269,12 +269,12 @@ def zeros(work: Work, found: Container[str]) -> Params:
 
 
 def add(total: dict[str, S], name: str, value: S) -> None:
-    """Into a sum that may be empty."""
+    """Add to a sum that may be empty."""
     total[name] = total[name] + value if name in total else value
 
 
 def check_whole(name: str, n: int) -> None:
-    """ValueError where the whole block of a parameter that has no Kronecker factors is too large."""
+    """Raise a ValueError if the whole block of a parameter without Kronecker factors is too large."""
     if n > LARGEST_BLOCK:
         raise ValueError(
             f"parameter {name!r} is not the weight of a linear layer or of a convolution without groups, and nothing "
@@ -293,7 +293,15 @@ def check_one_way(name: str, same: bool) -> None:
 
 
 def outer(v: Tensor, c: Tensor | None) -> Tensor:
-    """Σ_rs Σ_bp c_rs v_r v_sᵀ: (R, B, O, P) -> (O, O)."""
+    """Return Σ_rs Σ_bp c_rs v_r v_sᵀ.
+
+    Args:
+        v: rows by position, (R, B, O, P).
+        c: (B, R, R), or None for the identity.
+
+    Returns:
+        (O, O).
+    """
     flat = v.flatten(0, 1).transpose(0, 1).flatten(1)  # (O, R B P)
     if c is None:
         return product_with_itself(flat)

@@ -1,12 +1,12 @@
-"""Gradients per datum of any module: what its linear maps saw, and cotangents by automatic differentiation.
+"""Gradients per sample of any module: what its linear maps saw, and cotangents by automatic differentiation.
 
-A module is called on each datum by itself (`torch.func.vmap`, or a loop where a module does not let itself be mapped),
+A module is called on each sample by itself (`torch.func.vmap`, or a loop for a module that cannot be mapped),
 so that no layout of its inside needs to be known: batches in the second axis, windows folded into the first, anything
 goes. During the call every product of an input with a wanted weight (linear maps and convolutions, as layers or as
 functions) is watched: its input is kept, its weight held fixed, and a zero, the probe, is added to its output. The
 gradient of the probe is the cotangent there, of which the extraction for that kind of layer makes the weight's
 gradient. Any other use of a parameter (class tokens, positions, normalisations, recurrences, a weight transposed) finds
-a copy per datum, whose gradient automatic differentiation gives. The gradient of a parameter is the sum over its uses:
+a copy per sample, whose gradient automatic differentiation gives. The gradient of a parameter is the sum over its uses:
 only then is anything squared.
 """
 
@@ -26,11 +26,11 @@ from torch.utils.checkpoint import CheckpointError
 
 from lapae.curvature.backward import Sampling
 from lapae.curvature.call import Work, by_layer, tensor_of
+from lapae.curvature.chunking import is_out_of_memory
 from lapae.curvature.collect import Collect
 from lapae.curvature.forms import Dense, Form, Rows, random_rows, ranges
 from lapae.curvature.forward import n_features
 from lapae.curvature.likelihoods import Likelihood
-from lapae.curvature.memory import is_out_of_memory
 from lapae.curvature.rules.base import Leaf, Params, identity_rows
 from lapae.curvature.shared import Place, Shared, shared
 from lapae.curvature.stateless import functional_call
@@ -251,7 +251,7 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 class IrregularError(ValueError):
-    """Other data go through other layers."""
+    """Some samples go through other layers than others."""
 
 
 def planned_passes(work: Work, budget: int) -> Iterator[tuple[PerSample, slice]]:
@@ -273,19 +273,30 @@ def cut_passes(work: Work, name: str | None, budget: int) -> Iterator[tuple[PerS
 
 
 def passes(task: Work, size: int, cut: str | None = None) -> Iterator[tuple[PerSample, slice]]:
-    """The forward pass of all data, `size` at a time, and which these are; one by one where their layers differ."""
-    for data in (slice(i, min(i + size, len(task))) for i in range(0, len(task), size)):
+    """Yield forward passes of all samples, at most `size` at a time, and which these are; one by one if layers differ.
+
+    Args:
+        task: the module on a batch.
+        size: samples at a time.
+        cut: a module whose output is the code.
+    """
+    for samples in (slice(i, min(i + size, len(task))) for i in range(0, len(task), size)):
         try:
-            found = [(per_sample(task.part(data), cut), data)]
+            found = [(per_sample(task.part(samples), cut), samples)]
         except IrregularError:
-            alone = (slice(i, i + 1) for i in range(data.start, data.stop))
+            alone = (slice(i, i + 1) for i in range(samples.start, samples.stop))
             found = ((per_sample(task.part(one), cut), one) for one in alone)
         yield from found
 
 
 def per_sample(task: Work, cut: str | None = None) -> PerSample:
-    """Call the module on every datum. `cut` names a module in it whose output is the code."""
-    module, n_data = task.module, len(task)
+    """Call the module on every sample.
+
+    Args:
+        task: the module on a batch.
+        cut: name of a module in it whose output is the code.
+    """
+    module, n_batch = task.module, len(task)
     values = {name: value.detach() for name, value in task.weights.items()}
     wanted = {name: values[name] for name in task.wanted}
     first = Watch({id(value): name for name, value in wanted.items()}, wanted)
@@ -293,17 +304,17 @@ def per_sample(task: Work, cut: str | None = None) -> PerSample:
         output = tensor_of(functional_call(module, values, (task.x[:1],)))
     if output.ndim == 0 or len(output) != 1:
         raise ValueError(
-            f"the module gives {tuple(output.shape)} for one datum: its first axis must be that of the data"
+            f"the module gives {tuple(output.shape)} for one sample: its first axis must be that of the batch"
         )
     if cut is not None and not codes:
         raise ValueError(f"bottleneck={cut!r} is not called: its output is not the code")
 
     def zeros(like: Tensor) -> Tensor:
-        """Takes no memory: one number, seen many times."""
-        return like.new_zeros(()).expand(n_data, *like.shape).requires_grad_()
+        """Return zeros that take no memory: one number, seen many times."""
+        return like.new_zeros(()).expand(n_batch, *like.shape).requires_grad_()
 
     probes = [zeros(y) for y in first.outputs]
-    copies = {name: value.expand(n_data, *value.shape).requires_grad_() for name, value in wanted.items()}
+    copies = {name: value.expand(n_batch, *value.shape).requires_grad_() for name, value in wanted.items()}
     start = zeros(codes[0] if codes else output.new_zeros(()))
 
     def of_sample(x: Tensor, probes: list[Tensor], copies: Params, start: Tensor) -> tuple[Any, ...]:
@@ -311,12 +322,12 @@ def per_sample(task: Work, cut: str | None = None) -> PerSample:
         with watch, cutting(module, cut, start) as codes:
             output = tensor_of(functional_call(module, {**values, **copies}, (x[None],)))
         if watch.met != first.met:
-            raise IrregularError("the module calls other layers for other data")
+            raise IrregularError("the module calls other layers for other samples")
         return output[0], codes[0] if codes else output.new_zeros(()), watch.inputs
 
     # fused attention can neither be mapped nor differentiated twice
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-        output, code, inputs = _map(of_sample, n_data, task.x, probes, copies, start)
+        output, code, inputs = _map(of_sample, n_batch, task.x, probes, copies, start)
     uses = [use(x.detach(), probe) for use, x, probe in zip(first.uses, inputs, probes, strict=True)]
     alive = leaves_of(output) | leaves_of(code)
     copies = {name: copy for name, copy in copies.items() if id(copy) in alive}
@@ -324,7 +335,7 @@ def per_sample(task: Work, cut: str | None = None) -> PerSample:
 
 
 def _map(of_sample: Callable[..., tuple[Any, ...]], n: int, *args: Any) -> tuple[Any, ...]:
-    """`of_sample` for every datum, results stacked; by a loop where it does not let itself be mapped."""
+    """Call `of_sample` for every sample, and stack the results; by a loop if it cannot be mapped."""
     try:
         return vmap(of_sample, randomness="different")(*args)
     except (RuntimeError, NotImplementedError) as error:
@@ -336,7 +347,16 @@ def _map(of_sample: Callable[..., tuple[Any, ...]], n: int, *args: Any) -> tuple
 
 
 def rows_of_gradients(of: Tensor, known: Sequence[Tensor], v: Tensor) -> list[Tensor | None]:
-    """Gradients (R, *shape) of v_r · of for rows v (R, *of.shape), of every known tensor; None where there is none."""
+    """Return gradients of v_r · of in every known tensor.
+
+    Args:
+        of: a tensor with its graph.
+        known: leaves of the graph.
+        v: rows (R, *of.shape).
+
+    Returns:
+        (R, *shape) for each known tensor; None where `of` does not depend on it.
+    """
     options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
     if not known or not of.requires_grad:
         return [None] * len(known)
@@ -359,7 +379,7 @@ def rows_of_gradients(of: Tensor, known: Sequence[Tensor], v: Tensor) -> list[Te
 
 
 def leaves_of(tensor: Tensor) -> set[int]:
-    """Ids of the leaves of a tensor's graph."""
+    """Return the ids of the leaves of a tensor's graph."""
     found, seen, waiting = set(), set(), [tensor.grad_fn]
     while waiting:
         node = waiting.pop()

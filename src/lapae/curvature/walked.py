@@ -22,7 +22,7 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.rules.base import Leaf, identity_rows
 
 Through = Callable[[Leaf, Tensor, bool], Tensor | None]
-"""Reads a layer from what is at its output, and pulls that to its input; None where the input is not asked for."""
+"""Reads a layer from what is at its output, and pulls that to its input; None if the input is not needed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Walk:
 
     @classmethod
     def of(cls, forward: Forward) -> Walk:
-        """Return the backward pass of a recorded forward pass, in the precision of the weights."""
+        """Return the backward pass of a recorded forward pass, in the dtype of the weights."""
         forward = forward.promoted()
         return cls(forward.nodes, forward.output.detach(), forward.first_trainable)
 
@@ -57,11 +57,11 @@ class Walk:
         """Carry all of M from the output, or that of node end - 1, to the first wanted layer, in chunks of samples."""
         nodes = self.nodes[:end]
         size = samples_per_chunk(plan(nodes, self.stop, form, collect, budget), budget)
-        n_samples = len(self.result)
-        for i in range(0, n_samples, size):
+        n_batch = len(self.result)
+        for i in range(0, n_batch, size):
             samples = slice(i, i + size)
-            part = nodes if size >= n_samples else [node.part(samples) for node in nodes]
-            exact(part, self.stop, form if size >= n_samples else form.part(samples), collect, budget)
+            part = nodes if size >= n_batch else [node.part(samples) for node in nodes]
+            exact(part, self.stop, form if size >= n_batch else form.part(samples), collect, budget)
 
     def cut(self, name: str | None) -> Walk:
         """Cut at the layer or container called `name`, by default at the narrowest layer."""
@@ -124,7 +124,7 @@ def _first_narrow(nodes: Sequence[Node], switch: int) -> int:
 
 
 def _pull(nodes: Sequence[Node], value: Tensor, through: Through, need_input: bool) -> Tensor:
-    """From the output of the last node to the input of the first, where that is asked for; where ways meet, the sum."""
+    """Pull a value from the output of the last node to the input of the first, if needed; sum it where ways meet."""
     for k, node in enumerate(reversed(nodes)):
         need = need_input or k < len(nodes) - 1
         if isinstance(node, Leaf):
@@ -139,10 +139,18 @@ def _pull(nodes: Sequence[Node], value: Tensor, through: Through, need_input: bo
 def approximate(
     nodes: list[Node], stop: int, m: Tensor, collect: Collect, through: bool = False, forget: bool = False
 ) -> Tensor:
-    """Carry diag(M) from the output of the last node to node `stop`, which is read, and passed only if `through`.
+    """Carry diag(M) from the output of the last node to node `stop`.
 
-    With `forget`, nodes are removed on the way, and their tensors with them. Returns diag(M) where it ended:
-    (B or 1, *F).
+    Args:
+        nodes: the record.
+        stop: index of the last node to be read.
+        m: diag(M) at the output of the last node, (B or 1, *out).
+        collect: takes what it wants of each layer.
+        through: pass node `stop` as well.
+        forget: remove nodes on the way, and their tensors with them.
+
+    Returns:
+        diag(M) where it ended, (B or 1, *F).
     """
 
     def pull(leaf: Leaf, m: Tensor, need_input: bool) -> Tensor | None:
@@ -159,7 +167,17 @@ def approximate(
 
 
 def pull_rows(nodes: Sequence[Node], rows: Rows, read: Callable[[Leaf, Rows], None], need_input: bool = True) -> Rows:
-    """Have nodes read, and pull rows through them, through the first only if `need_input`: exact."""
+    """Pull rows through nodes, and have each layer read: exact.
+
+    Args:
+        nodes: a part of the record.
+        rows: at the output of the last node.
+        read: called with each layer with wanted parameters, and the rows at its output.
+        need_input: pull the rows through the first node as well.
+
+    Returns:
+        The rows where they ended.
+    """
 
     def pull(leaf: Leaf, v: Tensor, need_input: bool) -> Tensor | None:
         if leaf.trainable:
@@ -170,7 +188,7 @@ def pull_rows(nodes: Sequence[Node], rows: Rows, read: Callable[[Leaf, Rows], No
 
 
 def push_tangents(nodes: Sequence[Node], t: Tensor) -> Tensor:
-    """J t for tangents (R, B, *in) at the input of the first node: (R, B, *out) at the output of the last."""
+    """Return J t (R, B, *out) at the output of the last node, for tangents t (R, B, *in) at the input of the first."""
     for node in nodes:
         if isinstance(node, Skip):
             first, second = (push_tangents(way, t) for way in node.ways)
@@ -185,7 +203,7 @@ class Step:
     """Nodes first … last (walking back), passed in one form of M."""
 
     form: str
-    """keep, scale, dense or rows"""
+    """One of keep, scale, dense and rows."""
     first: int
     last: int
     floats: int
@@ -194,7 +212,15 @@ class Step:
 
 
 def plan(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget: int) -> list[Step]:
-    """Which form of M to use where, by counting, if it starts as `form`. `budget` is in numbers."""
+    """Choose the form of M for each stretch of layers, by counting numbers.
+
+    Args:
+        nodes: the record, from which M is carried back.
+        stop: index of the last node to be read.
+        form: of M at the output of the last node.
+        collect: takes what it wants of each layer.
+        budget: numbers that may be held at a time.
+    """
     steps: list[Step] = []
     diagonal, whole = isinstance(form, Diagonal), not isinstance(form, Seed)
     i = len(nodes) - 1
@@ -225,7 +251,15 @@ def plan(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget:
 
 
 def exact(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget: int) -> None:
-    """Carry all of M from the output of the last node to node `stop`, which is read and not passed."""
+    """Carry all of M from the output of the last node to node `stop`, which is read and not passed.
+
+    Args:
+        nodes: the record.
+        stop: index of the last node to be read.
+        form: of M at the output of the last node.
+        collect: takes what it wants of each layer.
+        budget: numbers that may be held at a time.
+    """
     for step in plan(nodes, stop, form, collect, budget):
         if step.form == "rows":
             form = _pass_rows(nodes, step, stop, form, collect, budget)
@@ -240,7 +274,7 @@ def exact(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget
 
 
 def _read_whole(leaf: Leaf, form: Diagonal | Dense, collect: Collect) -> None:
-    """For a diagonal M squares are exact; a dense one is read as it is."""
+    """Read a layer from M: squares are exact for a diagonal one, a dense one is read as it is."""
     if not leaf.trainable:
         return
     if isinstance(form, Diagonal) and collect.takes_squares:
@@ -264,7 +298,7 @@ def _pass_whole(leaf: Leaf, form: Diagonal | Dense) -> Diagonal | Dense:
 
 
 def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, form: Form, collect: Collect, budget: int) -> Form:
-    """Rows through a stretch of layers, some at a time, collapsed to a matrix once features are fewer than rows."""
+    """Pull rows through a stretch of layers, some at a time; collapse them to a matrix once features are fewer."""
     y = nodes[step.first].y
     collapses = step.last > stop
     size = max(1, min(step.n_rows, budget // (len(y) * step.floats)))

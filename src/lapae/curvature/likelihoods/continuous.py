@@ -20,7 +20,7 @@ Scale = float | Tensor | Sequence[float]
 
 
 class Location(Skipping):
-    """What the Gaussian and Student's t share: data scatter around the output with the deviation `sigma`, a scale."""
+    """Base of the Gaussian and Student's t: data scatter around the output with the scale `sigma`."""
 
     sigma: Any
     noisy = True
@@ -44,7 +44,7 @@ class Location(Skipping):
         object.__setattr__(self, "sigma", sigma)
 
     def scale(self, like: Tensor) -> float | Tensor:
-        """sigma as a number, or on the device and in the precision of `like`. A copy is kept, so that a step that runs
+        """sigma as a number, or on the device and in the dtype of `like`. A copy is kept, so that a step that runs
         on a GPU does not fetch it again."""
         sigma = self.sigma
         if isinstance(sigma, float) or (sigma.device == like.device and sigma.dtype == like.dtype):
@@ -62,7 +62,7 @@ class Location(Skipping):
         return value.expand(shape) if isinstance(value, Tensor) else output.new_full(shape, value)
 
     def with_noise(self, sigma: Tensor) -> Location:
-        """The same with another scale, which is looked at when it is used: it may be learned in place."""
+        """Return the likelihood with another scale, which is looked at when it is used: it may be learned in place."""
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         vars(other).update(sigma=sigma, _copies={})
@@ -129,7 +129,7 @@ class Gaussian(Location):
         return output + self.scale(output) * normal_like(output, generator)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
-        """1 / sigma², the same for every datum: (1, *features)."""
+        """Return 1 / sigma², equal for all samples: (1, *features)."""
         return self._features(self.scale(output) ** -2, output)
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:

@@ -86,8 +86,8 @@ class Mixed(Likelihood):
     def hessian_diag(self, output: Tensor) -> Tensor:
         """Part by part, (B, D)."""
         parts = [which.hessian_diag(part) for which, (part,) in self._slices(output)]
-        n_data = max(map(len, parts))
-        return torch.cat([part.expand(n_data, -1) for part in parts], -1)
+        n_batch = max(map(len, parts))
+        return torch.cat([part.expand(n_batch, -1) for part in parts], -1)
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
         return self._each("hessian_product", output, t)
@@ -118,7 +118,7 @@ class Mixed(Likelihood):
         return self._each("noise_weights", square)
 
     def for_missing(self) -> Mixed:
-        """The same, each part leaving out NaN targets."""
+        """Return the likelihood whose parts leave out NaN targets."""
         # a categorical one does so as it is: the axis of its classes is its span
         parts = tuple((w if isinstance(w, Categorical) else w.for_missing(), a, b) for w, a, b in self.parts)
         return self if self.missing else Mixed(parts, missing=True)

@@ -75,7 +75,7 @@ class Conv(Affine):
         return self._backward(at.layer, rows, like, weight, (True, False, False))[0].unflatten(0, v.shape[:2])
 
     def _flips(self, at: Leaf, v: Tensor) -> bool:
-        """Whether the transpose is better done as a convolution of its own.
+        """Return whether the transpose is better done as a convolution of its own.
 
         On a CPU that is up to ten times faster than the backward pass of torch's convolution where channels are few,
         and never slower but for the smallest feature maps.
@@ -91,7 +91,7 @@ class Conv(Affine):
         return [d * (k - 1) - p for d, k, p in zip(layer.dilation, layer.kernel_size, padding, strict=True)]
 
     def _transpose(self, at: Leaf, v: Tensor, weight: Tensor) -> Tensor:
-        """(N, *out) -> (N, *in): with stride 1 it is a plain convolution with the flipped kernel."""
+        """Map (N, *out) to (N, *in): with stride 1 by a plain convolution with the flipped kernel."""
         layer, dims = at.layer, list(range(2, weight.ndim))
         if layer.groups == 1:
             flipped = weight.transpose(0, 1).flip(dims)
@@ -126,7 +126,7 @@ class Conv(Affine):
         return windows.reshape(len(x), layer.groups, -1, math.prod(windows.shape[x.ndim :]))
 
     def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
-        """The same with the data among the positions."""
+        """Return columns with the samples among the positions, (I, B P)."""
         windows = self._windows(layer, x).movedim(0, x.ndim - 1)  # (C, *taps, B, *positions)
         return windows.reshape(math.prod(windows.shape[: x.ndim - 1]), -1)
 
@@ -137,11 +137,11 @@ class Conv(Affine):
         return _windows(x, layer.kernel_size, layer.stride, layer.dilation)
 
     def outputs(self, layer: Any, v: Tensor) -> Tensor:
-        """(R, B, C, *positions) -> (R, B, G, C/G, P)."""
+        """Reshape (R, B, C, *positions) to (R, B, G, C/G, P)."""
         return v.reshape(*v.shape[:2], layer.groups, v.shape[2] // layer.groups, -1)
 
     def to_weight(self, layer: Any, g: Tensor) -> Tensor:
-        """(…, G, O, I) -> (…, G O, *I)."""
+        """Reshape (…, G, O, I) to (…, G O, *I)."""
         return g.reshape(*g.shape[:-3], *layer.weight.shape)
 
 
@@ -176,25 +176,25 @@ class ConvTranspose(Conv):
         return windows.flip(list(range(2, 2 + n_dims)))
 
     def to_weight(self, layer: Any, g: Tensor) -> Tensor:
-        """(…, G, O, I k) -> (…, G I, O, *k)."""
+        """Reshape (…, G, O, I k) to (…, G I, O, *k)."""
         g = g.unflatten(-1, (layer.in_channels // layer.groups, -1)).transpose(-3, -2)
         return g.reshape(*g.shape[:-4], *layer.weight.shape)
 
 
 class _Several(Conv):
-    """A convolution that one datum calls with a batch of its own, (B, n, C, *size): n more among the positions."""
+    """A convolution that one sample calls with a batch of its own, (B, n, C, *size): n more among the positions."""
 
     def columns(self, layer: Any, x: Tensor) -> Tensor:
-        """(B, n, C, *size) -> (B, G, I, n P)."""
+        """Reshape (B, n, C, *size) to (B, G, I, n P)."""
         columns = super().columns(layer, x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return columns.movedim(1, -2).flatten(-2)
 
     def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
-        """(B, n, C, *size) -> (I, B n P)."""
+        """Reshape (B, n, C, *size) to (I, B n P)."""
         return super().flat_columns(layer, x.flatten(0, 1))
 
     def outputs(self, layer: Any, v: Tensor) -> Tensor:
-        """(R, B, n, C, *positions) -> (R, B, G, C/G, n P)."""
+        """Reshape (R, B, n, C, *positions) to (R, B, G, C/G, n P)."""
         outputs = super().outputs(layer, v.flatten(1, 2)).unflatten(1, v.shape[1:3])
         return outputs.movedim(2, -2).flatten(-2)
 

@@ -25,7 +25,7 @@ class LinearMap(Rule):
     uses_x = uses_y = False
 
     def selects(self, layer: nn.Module) -> bool:
-        """Whether coefficients are 0 and 1, so that variances go through as values do."""
+        """Return whether coefficients are 0 and 1, so that variances go through as values do."""
         return type(self) in (LinearMap, Reshape)
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ register(
 
 @register(nn.Flatten, nn.Unflatten)
 class Reshape(LinearMap):
-    """The same numbers under another shape."""
+    """Layers that give the same numbers another shape."""
 
     reshapes = True
 
@@ -81,7 +81,7 @@ class Reshape(LinearMap):
         return v.reshape(*v.shape[:2], *at.x.shape[1:])
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
-        return m.reshape(m.shape[0], *at.x.shape[1:])  # len() would fix the number of data in an exported graph
+        return m.reshape(m.shape[0], *at.x.shape[1:])  # len() would fix the number of samples in an exported graph
 
 
 @register(nn.Upsample)
@@ -125,7 +125,7 @@ class Upsample(LinearMap):
         return [int(s) for s in scales] if all(s >= 1 and s == int(s) for s in scales) else None
 
     def _matrix(self, layer: Any, n_in: int, n_out: int, which: int, like: Tensor) -> Tensor:
-        """(n_out, n_in): interpolation along one dimension."""
+        """Return the matrix (n_out, n_in) of interpolation along one dimension."""
         eye = torch.eye(n_in, dtype=like.dtype, device=like.device)[None]
         scale = layer.scale_factor[which] if isinstance(layer.scale_factor, tuple) else layer.scale_factor
         by_scale = scale is not None and layer.recompute_scale_factor is not True
