@@ -185,7 +185,11 @@ def places(module: nn.Module, name: str = "", seen: dict[int, str] | None = None
     prefix = f"{name}." if name else ""
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         # not named_children, which leaves out a layer's second place
-        children = [(prefix + key, child) for key, child in module._modules.items() if child is not None]
+        children = [
+            (prefix + key, child)
+            for key, child in module._modules.items()
+            if child is not None  # pyright: ignore[reportUnnecessaryComparison] (add_module takes None)
+        ]
         return [place for key, child in children for place in places(child, key, seen)]
     ways = ways_of(module)
     if ways is not None:

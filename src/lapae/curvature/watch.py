@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -121,7 +121,7 @@ def _convolution(kind: Any, weight: Tensor, given: dict[str, Any], transposed: b
 
 
 @contextmanager
-def cutting(module: nn.Module, name: str | None, start: Tensor | None = None) -> Iterator[list[Tensor]]:
+def cutting(module: nn.Module, name: str | None, start: Tensor | None = None) -> Generator[list[Tensor], None, None]:
     """Keep what a module in the network returns, the code, and have the rest go on from it without its graph.
 
     Args:

@@ -57,12 +57,12 @@ class KronPrecision(Precision):
         out = shape[1] if name in self.transposed else shape[0]
         return out, shape.numel() // out
 
-    def reset(self, values: float | Sequence[float]) -> None:
-        for i, (name, value) in enumerate(zip(self.shapes, self._each(values), strict=True)):
-            self.get_buffer(f"g{i}").zero_().diagonal().fill_(value)
+    def reset(self, value: float | Sequence[float]) -> None:
+        for i, (name, number) in enumerate(zip(self.shapes, self._each(value), strict=True)):
+            self.get_buffer(f"g{i}").zero_().diagonal().fill_(number)
             if self._is_matrix(name):
-                self.get_buffer(f"a{i}").zero_().diagonal().fill_(1.0 if value else 0.0)
-                self.get_buffer(f"n{i}").fill_(1.0 if value else 0.0)
+                self.get_buffer(f"a{i}").zero_().diagonal().fill_(1.0 if number else 0.0)
+                self.get_buffer(f"n{i}").fill_(1.0 if number else 0.0)
         self._eigen = None
 
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Kronecker]) -> None:

@@ -233,7 +233,7 @@ def likelihood(which: str | Mapping[str, Any] | Likelihood) -> Likelihood:
         return _by_name(options.pop("name"))(**options)
     if isinstance(which, str):
         return _by_name(which)()
-    if not isinstance(which, Likelihood):
+    if not isinstance(which, Likelihood):  # pyright: ignore[reportUnnecessaryIsInstance] (not all callers are typed)
         raise TypeError(f"expected a likelihood or its name, got {type(which).__name__}")
     return which
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -207,8 +208,8 @@ class SeveralConvTranspose(_Several, ConvTranspose):
     """Transposed convolutions."""
 
 
-def _windows(x: Tensor, kernel: tuple, stride: tuple, dilation: tuple) -> Tensor:
-    """Sliding windows: (B, C, *size) -> (B, C, *taps, *positions), a view."""
+def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
+    """Return sliding windows of x (B, C, *size), a view (B, C, *taps, *positions)."""
     n_dims = x.ndim - 2
     for dim, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
         x = x.unfold(dim, d * (k - 1) + 1, s)[..., ::d]
