@@ -136,6 +136,55 @@ def test_a_bottleneck_that_is_none(monkeypatch):
             ggn_diagonal(network, data, method="bottleneck")
 
 
+class BiasFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(4))
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+
+class Crossed(nn.Module):
+    """One call takes the weight of one layer and the bias of another; two layers declare their bias first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(5, 4), BiasFirst(), BiasFirst()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(nn.functional.linear(x, self.first.weight, self.second.bias))
+        x = torch.tanh(nn.functional.linear(x, self.third.weight, self.third.bias))
+        x = torch.tanh(nn.functional.linear(x, self.second.weight, self.first.bias))
+        return nn.functional.linear(x, self.second.weight)
+
+
+class Both(nn.Module):
+    """One matrix is the weight and the bias of the same call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.square = nn.Parameter(torch.randn(1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(nn.functional.linear(x[:, :1], self.square, self.square)) * x
+
+
+@pytest.mark.parametrize("kind", [Crossed, Both])
+def test_parameters_that_layers_lend_each_other(kind):
+    torch.manual_seed(0)
+    module, x = kind().double(), torch.randn(3, 5, dtype=torch.float64, generator=seeded(1))
+    exact = reference.ggn_blocks(module, x, Bernoulli())
+    assert_close(ggn_blocks(module, x, Bernoulli()), exact)
+    assert_close(ggn_diagonal(module, x, Bernoulli(), "exact"), reference.ggn_diagonal(module, x, Bernoulli()))
+    factors = ggn_kfac(module, x, Bernoulli(), n_samples=None)
+    for name, factor in factors.items():
+        if factor.a is None:
+            alone = copy.deepcopy(module)
+            for other, parameter in alone.named_parameters():
+                parameter.requires_grad_(other == name)
+            (block,) = reference.ggn_blocks(alone, x, Bernoulli()).values()
+            assert_close(factor.block(), block)
+
+
 class Blind(nn.Module):
     """The output does not depend on the code, and the decoder has no weights."""
 

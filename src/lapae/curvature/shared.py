@@ -58,7 +58,8 @@ class Shared(Rule):
                 leaf = replace(place.leaf, x=x, y=place.leaf.y[: len(x)])
                 found = leaf.rule.gradients(leaf, rows)
             for own, key in place.keys.items():
-                total[key] = total[key] + found[own] if key in total else found[own]
+                g = found[own].reshape(*v.shape[:2], *at.params[key].shape)
+                total[key] = total[key] + g if key in total else g
         for key in at.trainable:
             if key not in total:
                 total[key] = v.new_zeros(()).expand(*v.shape[:2], *at.params[key].shape)
