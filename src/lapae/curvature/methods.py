@@ -38,7 +38,7 @@ def exact(work: Work, likelihood: Likelihood, collect: Collect, budget: int) -> 
 
 
 def sampled(work: Work, likelihood: Likelihood, sampling: Sampling, collect: Collect, budget: int) -> None:
-    """Pull back vectors v ~ N(0, H_out / n), some at a time, so that E Σ v vᵀ = H_out: see `exact` for the arguments.
+    """Pull back vectors v ~ N(0, H_out / n), some at a time, so that E Σ v vᵀ = H_out.
 
     Args:
         work: the network on a batch, recorded or not.
@@ -58,7 +58,7 @@ def sampled(work: Work, likelihood: Likelihood, sampling: Sampling, collect: Col
 def bottleneck(
     work: Work, likelihood: Likelihood, name: str | None, sampling: Sampling, collect: Collect, budget: int
 ) -> None:
-    """Exact for layers that act through the code alone, at linear cost; approximate for the others.
+    """Carry M from the code: exact for layers that act through it alone, at linear cost; approximate for the others.
 
     M at the code is Tᵀ H T with T = ∂output/∂code, (K, K) for each sample.
 
@@ -90,7 +90,7 @@ def check_code(n_code: int) -> None:
 
 
 def _passes(work: Work, budget: int) -> Iterator[tuple[Backward, slice]]:
-    """Backward passes of all samples, and which these are: one of a walked network, several under the budget of others.
+    """Yield backward passes and their samples: one of a walked network, several under the budget of any other.
 
     A recorded walk holds all samples anyway; the graph of any other module is made for some at a time.
     """

@@ -44,7 +44,7 @@ class Walk:
         return cls(forward.nodes, forward.output.detach(), forward.first_trainable)
 
     def layers(self, whole: bool) -> Iterator[Leaf]:
-        """A layer has all parameters of its module in any case."""
+        """Yield layers with wanted parameters: each has all of its module."""
         return (leaf for leaf in leaves(self.nodes) if leaf.trainable)
 
     def row_floats(self) -> int:

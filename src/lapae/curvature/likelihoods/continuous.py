@@ -26,7 +26,7 @@ class Location(Skipping):
     noisy = True
 
     def _check_scale(self) -> None:
-        """A number stays one, anything else becomes a tensor; both are checked."""
+        """Return a checked scale: a number stays one, anything else becomes a tensor."""
         sigma = self.sigma
         if isinstance(sigma, Real):
             sigma = float(sigma)
@@ -44,8 +44,10 @@ class Location(Skipping):
         object.__setattr__(self, "sigma", sigma)
 
     def scale(self, like: Tensor) -> float | Tensor:
-        """sigma as a number, or on the device and in the dtype of `like`. A copy is kept, so that a step that runs
-        on a GPU does not fetch it again."""
+        """Return sigma as a number, or on the device and in the dtype of `like`.
+
+        A copy is kept, so that a step that runs on a GPU does not fetch it again.
+        """
         sigma = self.sigma
         if isinstance(sigma, float) or (sigma.device == like.device and sigma.dtype == like.dtype):
             return sigma
@@ -57,7 +59,7 @@ class Location(Skipping):
     _copies: dict[str, Any]
 
     def _features(self, value: float | Tensor, output: Tensor) -> Tensor:
-        """A scale as (1, *features) of an output (B, *features)."""
+        """Return a scale as (1, *features) of an output (B, *features)."""
         shape = (1, *output.shape[1:])
         return value.expand(shape) if isinstance(value, Tensor) else output.new_full(shape, value)
 
@@ -108,7 +110,7 @@ class Gaussian(Location):
         return torch.where(missing, 0.0, -0.5 * gap.square() - self._log_norm(output))
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """The sum of it over features, without masks where there is nothing to mask."""
+        """Return the log density summed over features, without masks if nothing is missing."""
         if self.missing:
             return super().log_prob(output, target)
         first, scale = first_feature(output, target), self.scale(output)

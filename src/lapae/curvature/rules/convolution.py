@@ -64,11 +64,11 @@ class Conv(Affine):
         return list(result)
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
-        """The convolution of the tangents."""
+        """Return the convolution of the tangents."""
         return self._convolve(at.layer, t.flatten(0, 1), at.params["weight"], None).unflatten(0, t.shape[:2])
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """The transposed convolution of the rows."""
+        """Return the transposed convolution of the rows."""
         rows, weight = v.flatten(0, 1), at.params["weight"]
         if self._flips(at, rows):
             return self._transpose(at, rows, weight).unflatten(0, v.shape[:2])
@@ -156,7 +156,7 @@ class ConvTranspose(Conv):
         return True
 
     def _transpose(self, at: Leaf, v: Tensor, weight: Tensor) -> Tensor:
-        """The convolution that this one is the transpose of; output padding may make it longer by one."""
+        """Return the convolution that this one is the transpose of; output padding may make it longer by one."""
         layer, size = at.layer, at.x.shape[2:]
         v_in = torch.convolution(
             v, weight, None, layer.stride, layer.padding, layer.dilation, False, [0] * len(size), layer.groups
