@@ -27,6 +27,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/pyright
+	$(BIN)/pyright -p pyright.strict.json
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix-only --quiet $(CODE)

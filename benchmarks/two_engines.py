@@ -1,4 +1,4 @@
-"""The two engines of the curvature side by side: layers walked by their rules, and gradients per datum of any module.
+"""The two backward passes of the curvature side by side: by the rules of layers, and by gradients per sample.
 
 Both work on the same network in one process with one thread, taking turns; the table has medians. See two_engines.md.
 """
@@ -12,15 +12,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from lapae.curvature import any_module, blocks, diagonal, kfac, walk
-from lapae.curvature.call import work
-from lapae.curvature.ggn import MEMORY_BUDGET
+from lapae.curvature import Forward, blocks, diagonal, kfac, walk
+from lapae.curvature.call import Work, work
 from lapae.curvature.likelihoods import Gaussian
 from lapae.networks.builtin import mlp, paper_fashion, paper_mnist
 from lapae_paper.bench.measure import take_turns
 
-BUDGET = MEMORY_BUDGET // 4
-"""In numbers of four bytes."""
 METHODS = ("exact", "mc", "kfac", "bottleneck", "block")
 SECONDS = 10.0
 
@@ -44,23 +41,19 @@ NETWORKS: dict[str, tuple[Callable[[], tuple[nn.Module, tuple[int, ...]]], dict[
 def walked(module: nn.Module, x: torch.Tensor, method: str) -> object:
     """By rules, the forward pass included."""
     with torch.no_grad():
-        forward = walk(module, x, lean=True)
+        return curvature(walk(module, x, lean=True), method)
+
+
+def per_sample(module: nn.Module, x: torch.Tensor, method: str) -> object:
+    """By gradients per sample, the forward pass included."""
+    return curvature(work(module, x), method)
+
+
+def curvature(forward: Forward | Work, method: str) -> object:
+    """One method over either backward pass."""
     if method == "kfac":
         return kfac(forward, Gaussian())
     return blocks(forward, Gaussian()) if method == "block" else diagonal(forward, Gaussian(), method)  # pyright: ignore
-
-
-@torch.no_grad()
-def per_datum(module: nn.Module, x: torch.Tensor, method: str) -> object:
-    """By gradients per datum, the forward pass included."""
-    task, likelihood, sampling = work(module, x), Gaussian(), (1, None)
-    if method == "kfac":
-        return any_module.kfac(task, likelihood, sampling, BUDGET)
-    if method == "block":
-        return any_module.blocks(task, likelihood, BUDGET)
-    if method == "bottleneck":
-        return any_module.bottleneck(task, likelihood, None, sampling, BUDGET)
-    return any_module.diagonal(task, likelihood, sampling if method == "mc" else None, BUDGET)
 
 
 def row(name: str, method: str, n_data: int) -> str:
@@ -68,7 +61,7 @@ def row(name: str, method: str, n_data: int) -> str:
     torch.manual_seed(0)
     module, shape = NETWORKS[name][0]()
     x = torch.rand(n_data, *shape)
-    works = {"walked": lambda: walked(module, x, method), "any": lambda: per_datum(module, x, method)}
+    works = {"walked": lambda: walked(module, x, method), "any": lambda: per_sample(module, x, method)}
     a, b = (statistics.median(times) for times in take_turns(works, SECONDS).values())
     return f"| {name} | {method} | {n_data} | {1e3 * a:.1f} ms | {1e3 * b:.1f} ms | {b / a:.2f} |"
 

@@ -16,13 +16,14 @@ from zoo import LIBRARIES, MODULES, Tied, build
 from lapae.curvature import (
     Call,
     UnknownLayerError,
-    any_module,
     blocks,
     collect,
     diagonal,
     ggn_blocks,
     ggn_diagonal,
     ggn_kfac,
+    kfac,
+    methods,
     record,
     reference,
 )
@@ -77,7 +78,7 @@ def unit_vectors() -> UnitVectors:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_sampled_vectors_are_squared_per_datum(name):
+def test_sampled_vectors_are_squared_per_sample(name):
     module, x = module_of(name)
     n = reference.outputs(module, x)[0].numel()
     h = ggn_diagonal(module, x, unit_vectors(), "mc", n_samples=n)
@@ -129,10 +130,59 @@ def test_a_bottleneck_that_is_none(monkeypatch):
     tied.idle = nn.Linear(2, 2).double()
     with pytest.raises(ValueError, match="'idle' is not called"):
         ggn_diagonal(tied, y, method="bottleneck", bottleneck="idle")
-    monkeypatch.setattr(any_module, "LARGEST_CODE", 3)
+    monkeypatch.setattr(methods, "LARGEST_CODE", 3)
     for network, data in ((module, x), (nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 5)).double(), y)):
         with pytest.raises(ValueError, match=r"the code has .* numbers.*: take sketch"):
             ggn_diagonal(network, data, method="bottleneck")
+
+
+class BiasFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(4))
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+
+class Crossed(nn.Module):
+    """One call takes the weight of one layer and the bias of another; two layers declare their bias first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(5, 4), BiasFirst(), BiasFirst()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(nn.functional.linear(x, self.first.weight, self.second.bias))
+        x = torch.tanh(nn.functional.linear(x, self.third.weight, self.third.bias))
+        x = torch.tanh(nn.functional.linear(x, self.second.weight, self.first.bias))
+        return nn.functional.linear(x, self.second.weight)
+
+
+class Both(nn.Module):
+    """One matrix is the weight and the bias of the same call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.square = nn.Parameter(torch.randn(1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(nn.functional.linear(x[:, :1], self.square, self.square)) * x
+
+
+@pytest.mark.parametrize("kind", [Crossed, Both])
+def test_parameters_that_layers_lend_each_other(kind):
+    torch.manual_seed(0)
+    module, x = kind().double(), torch.randn(3, 5, dtype=torch.float64, generator=seeded(1))
+    exact = reference.ggn_blocks(module, x, Bernoulli())
+    assert_close(ggn_blocks(module, x, Bernoulli()), exact)
+    assert_close(ggn_diagonal(module, x, Bernoulli(), "exact"), reference.ggn_diagonal(module, x, Bernoulli()))
+    factors = ggn_kfac(module, x, Bernoulli(), n_samples=None)
+    for name, factor in factors.items():
+        if factor.a is None:
+            alone = copy.deepcopy(module)
+            for other, parameter in alone.named_parameters():
+                parameter.requires_grad_(other == name)
+            (block,) = reference.ggn_blocks(alone, x, Bernoulli()).values()
+            assert_close(factor.block(), block)
 
 
 class Blind(nn.Module):
@@ -163,7 +213,7 @@ class Squeezed(nn.Module):
 
 
 def test_a_module_that_loses_a_batch_of_one_is_refused():
-    with pytest.raises(ValueError, match=r"gives \(5,\) for one datum"):
+    with pytest.raises(ValueError, match=r"gives \(5,\) for one sample"):
         ggn_diagonal(Squeezed(), torch.randn(3, 5), method="exact")
 
 
@@ -203,7 +253,7 @@ def test_complex_parameters_are_refused_by_name(method):
 
 
 class Experts(nn.Module):
-    """Each datum goes through one of two layers."""
+    """Each sample goes through one of two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -278,10 +328,13 @@ def test_a_weight_that_samples_use_in_different_ways_has_no_factors():
 def test_networks_that_can_be_walked_say_the_same(case):
     """The two ways have nothing in common but the extraction of a layer's own gradients."""
     module, x = case.module(), case.x()
-    task, budget, likelihood = work(module, x), 1 << 20, Bernoulli()
-    assert_close(any_module.diagonal(task, likelihood, None, budget), ggn_diagonal(module, x, likelihood, "exact"))
-    assert_close(any_module.blocks(task, likelihood, budget), ggn_blocks(module, x, likelihood))
-    factors, expected = any_module.kfac(task, likelihood, None, budget), ggn_kfac(module, x, likelihood, n_samples=None)
+    task, budget, likelihood = work(module, x), 1 << 23, Bernoulli()
+    assert_close(
+        diagonal(task, likelihood, "exact", memory_budget=budget), ggn_diagonal(module, x, likelihood, "exact")
+    )
+    assert_close(blocks(task, likelihood, memory_budget=budget), ggn_blocks(module, x, likelihood))
+    factors = kfac(task, likelihood, n_samples=None, memory_budget=budget)
+    expected = ggn_kfac(module, x, likelihood, n_samples=None)
     assert list(factors) == list(expected)
     for name, factor in expected.items():
         assert_close(factors[name].g, factor.g)

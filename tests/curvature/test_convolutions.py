@@ -77,7 +77,7 @@ def check(module: nn.Sequential, x: torch.Tensor) -> None:
         factors = ggn_kfac(module, x, Bernoulli(), n_samples=None)
         layer = module[2]
         y = layer(module[:2](x))
-        # the input factor by its definition: the Jacobian of one output channel, a position and a datum, by the weight
+        # the input factor by its definition: the Jacobian of one output channel, a position and a sample, by the weight
         jacobian = torch.func.vmap(
             torch.func.jacrev(
                 lambda w, x: torch.func.functional_call(layer, {"weight": w}, (x[None],))[0, 0].flatten()

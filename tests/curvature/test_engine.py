@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 
 import pytest
 import torch
@@ -30,7 +31,6 @@ from lapae.curvature import (
 )
 from lapae.curvature.ggn import DiagonalMethod
 from lapae.curvature.likelihoods import Bernoulli, Gaussian
-from lapae.curvature.rules.base import _RULES
 from lapae.networks import paper_mnist
 from lapae_paper.bench.measure import peak_bytes
 
@@ -46,10 +46,8 @@ def x() -> Tensor:
 @pytest.fixture
 def registered():
     """Rules of a test do not outlive it."""
-    before = dict(_RULES)
-    yield
-    _RULES.clear()
-    _RULES.update(before)
+    with register():
+        yield
 
 
 def everything(module: nn.Module, x: Tensor) -> None:
@@ -148,7 +146,7 @@ def test_nothing_to_compute_is_said():
     with pytest.raises(ValueError, match="no parameter that requires a gradient"):
         ggn_diagonal(module, torch.zeros(2, 3))
     for shape in ((0, 3), (3,)):
-        with pytest.raises(ValueError, match="expected a batch of at least one datum"):
+        with pytest.raises(ValueError, match="expected a batch of at least one sample"):
             ggn_diagonal(nn.Linear(3, 2), torch.zeros(shape))
 
 
@@ -280,6 +278,27 @@ def test_a_rule_s_own_forward_may_keep_several_tensors(x, registered):
     assert_close(h, reference.ggn_diagonal(module, x))
 
 
+def test_a_rule_may_be_registered_for_a_while(x):
+    """What was registered inside is gone after it, and what it replaced is back, whatever happens."""
+    network = nn.Sequential(Scale(), nn.Linear(5, 2)).double()
+
+    class Tripled(Rule):
+        def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
+            m_in, h = super().squared_backward(at, m, need_input)
+            return m_in, {key: 3 * value for key, value in h.items()}
+
+    with register(Scale) as use:
+        use(Rule)
+        plain = ggn_diagonal(network, x)
+        with suppress(KeyError), register(Scale) as again:
+            assert again(Tripled) is Tripled
+            assert_close(ggn_diagonal(network, x)["0.weight"], 3 * plain["0.weight"])
+            raise KeyError
+        assert_close(ggn_diagonal(network, x), plain)
+    with pytest.raises(UnknownLayerError, match="Scale"):
+        ggn_diagonal(network, x)
+
+
 def test_a_rule_is_inherited_with_the_forward_and_not_without(x):
     class Renamed(nn.Linear):
         """A Linear with another way to begin."""
@@ -326,7 +345,7 @@ def sequence(*layers: nn.Module) -> nn.Module:
 
 
 REFUSED = [
-    (lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)).train(), "batch statistics couple the data"),
+    (lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)).train(), "batch statistics couple the samples"),
     (lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False)).eval(), "batch statistics"),
     (lambda: nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.1)).train(), "dropout is on"),
     (lambda: sequence(nn.Conv1d(1, 2, 3, padding=1, padding_mode="circular")), "padding_mode"),

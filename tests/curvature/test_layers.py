@@ -59,7 +59,7 @@ def test_a_layer_follows_its_own_derivatives(case: Case):
             t = torch.randn(3, *leaf.x.shape, dtype=j.dtype, generator=seeded(3))
             assert_close(leaf.rule.vjp(leaf, v).flatten(2), torch.einsum("rbo,boi->rbi", v.flatten(2), j))
             assert_close(leaf.rule.jvp(leaf, t).flatten(2), torch.einsum("rbi,boi->rbo", t.flatten(2), j))
-            for m in (v[0].square(), v[0, :1].square()):  # one for each datum, one for all
+            for m in (v[0].square(), v[0, :1].square()):  # one for each sample, one for all
                 flat = m.expand_as(leaf.y).flatten(1)
                 m_in, h = leaf.rule.squared_backward(leaf, m)
                 assert m_in is not None
@@ -78,7 +78,7 @@ def test_a_batch_is_the_sum_of_its_data(case: Case, method):
     draw = torch.randn(1, 3, *module(x).shape[1:], dtype=x.dtype, generator=seeded(5))
 
     class Fixed(Bernoulli):
-        """The same draw for the same datum."""
+        """Draw the same for the same sample."""
 
         at: ClassVar[slice]
 

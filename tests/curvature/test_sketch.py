@@ -114,7 +114,7 @@ def test_a_parameter_that_is_not_used_has_none():
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (nn.BatchNorm1d(5), "batch statistics couple the data"),
+        (nn.BatchNorm1d(5), "batch statistics couple the samples"),
         (nn.Dropout(0.1), "dropout is on"),
         (nn.LSTM(5, 5, num_layers=2, dropout=0.1), "dropout is on"),
     ],
@@ -130,7 +130,7 @@ def test_mistakes():
         ggn_diagonal(nn.Linear(2, 2), torch.zeros(2, 2), method="sketch", n_samples=0)
     with pytest.raises(ValueError, match="no parameter that requires a gradient"):
         ggn_diagonal(nn.Linear(2, 2).requires_grad_(False), torch.zeros(2, 2), method="sketch")
-    with pytest.raises(ValueError, match="expected a batch of at least one datum"):
+    with pytest.raises(ValueError, match="expected a batch of at least one sample"):
         ggn_diagonal(nn.Linear(2, 2), torch.zeros(2), method="sketch")
 
 

@@ -152,7 +152,7 @@ class InPlace(nn.Module):
 
 
 class Windows(nn.Module):
-    """Folds parts of a datum into the batch axis, one before and one after the data."""
+    """Folds parts of a sample into the batch axis, one before and one after the samples."""
 
     def __init__(self) -> None:
         super().__init__()

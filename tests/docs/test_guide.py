@@ -8,7 +8,7 @@ import pytest
 from pages import PAGES, ROOT, Block, blocks
 
 from lapae.cli import main
-from lapae.curvature.rules.base import _RULES
+from lapae.curvature import register
 from lapae.export import can_export
 
 
@@ -41,15 +41,11 @@ def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, request):
     if page.name != "README.md":
         request.getfixturevalue("short")
     monkeypatch.chdir(tmp_path)
-    before = dict(_RULES)
     names = {"__name__": "__main__"}
-    try:
+    with register():
         for block in blocks(page):
             if block.reason is None:
                 run(block, names)
-    finally:
-        _RULES.clear()
-        _RULES.update(before)
 
 
 def test_what_is_not_run_is_little_and_has_a_reason(capsys):

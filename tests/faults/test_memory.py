@@ -13,8 +13,8 @@ from torch import nn
 from lapae import curvature
 from lapae.config import MethodConfig
 from lapae.curvature import ggn, ggn_blocks, ggn_diagonal, ggn_kfac
+from lapae.curvature.chunking import OutOfMemory, is_out_of_memory, within_memory
 from lapae.curvature.likelihoods import Bernoulli, Gaussian
-from lapae.curvature.memory import OutOfMemory, is_out_of_memory, within_memory
 from lapae.methods import build
 from lapae.methods.step import Step
 from lapae.networks import Autoencoder
@@ -54,7 +54,8 @@ def failing_above(monkeypatch, owner, name: str, most: int, error: Exception, si
 def test_curvature_in_smaller_chunks_is_the_same(method, error, monkeypatch):
     whole = ggn_diagonal(network().double(), X.double(), Bernoulli(), method)
     seen = failing_above(monkeypatch, ggn, "diagonal", 5, error, lambda tape, *_: len(tape.output))
-    with pytest.warns(UserWarning, match=rf"out of memory in the {method} curvature \(data\), 23 at a time; trying 11"):
+    message = rf"out of memory in the {method} curvature \(samples\), 23 at a time; trying 11"
+    with pytest.warns(UserWarning, match=message):
         chunked = ggn_diagonal(network().double(), X.double(), Bernoulli(), method)
     assert seen == [5, 5, 5, 5, 3]
     assert whole.keys() == chunked.keys()
@@ -139,7 +140,7 @@ def test_closed_forms_in_smaller_chunks_are_the_same(predictive, monkeypatch):
 def test_hopeless_cases_say_what_to_try(monkeypatch):
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
     failing_above(monkeypatch, ggn, "diagonal", 0, error, lambda *_: 1)
-    advice = r"the exact curvature \(data\), one at a time too: try hessian approx.*Tried to allocate 2 GiB"
+    advice = r"the exact curvature \(samples\), one at a time too: try hessian approx.*Tried to allocate 2 GiB"
     with pytest.warns(UserWarning, match="out of memory"), pytest.raises(OutOfMemory, match=advice):
         ggn_diagonal(network(), X, method="exact")
     failing_above(monkeypatch, mc.Statistics, "add", 0, error, lambda *_: 1)

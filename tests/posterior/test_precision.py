@@ -99,7 +99,7 @@ def as_matrix(curvature, precision):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_kronecker_factors_of_one_datum_at_one_position_are_exact(layer, shape):
+def test_kronecker_factors_of_one_sample_at_one_position_are_exact(layer, shape):
     """Then the block of the weight is G ⊗ A: the order of the weight's axes must be right to see it."""
     module = nn.Sequential(layer, nn.Flatten(), nn.Tanh(), nn.LazyLinear(5)).double()
     x = torch.randn(1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LapaeError as error:
         return _fail(str(error))
     except (MemoryError, RuntimeError) as error:
-        from lapae.curvature.memory import OutOfMemory, is_out_of_memory
+        from lapae.curvature.chunking import OutOfMemory, is_out_of_memory
 
         if isinstance(error, OutOfMemory):
             return _fail(str(error))

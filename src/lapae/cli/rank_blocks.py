@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lapae.curvature.memory import OutOfMemory
+from lapae.curvature.chunking import OutOfMemory
 from lapae.errors import LapaeError
 from lapae.train.distributed import rank, receive, send, world_size
 

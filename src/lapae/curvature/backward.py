@@ -1,187 +1,80 @@
-"""The one walk: M goes from the output back to the first layer with weights, and each such layer is read on the way.
+"""The two backward passes that the methods are written on: what they have in common.
 
-`approximate` carries the diagonal alone (the paper's linear-cost rule). `exact` carries all of M in whichever form is
-smaller, after a plan made from the sizes of the layers and a memory budget. What a layer yields from the M at its
-output is up to the reader (collect.py).
+A backward pass starts from vectors, or from the matrix M, at the network's output and carries them back. Every layer
+with wanted parameters gets what arrives at its output, as a `Leaf` (its weights and its input) with `Rows`, and a
+`Collect` takes what it wants of the two. There are two of them:
+
+| pass                        | of                          | carries                                               |
+|-----------------------------|-----------------------------|-------------------------------------------------------|
+| `walked.Walk`               | layers with rules           | M as a diagonal, a matrix or rows, by each layer's rule |
+| `per_sample.PerSample`      | any module                  | rows, by automatic differentiation per sample         |
+
+Both stay because of speed: benchmarks/two_engines.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lapae.curvature.collect import Collect
-from lapae.curvature.extract import row_floats
-from lapae.curvature.forms import Dense, Diagonal, Form, Rows, Seed
-from lapae.curvature.forward import Node, Skip, leaves, n_features
+from lapae.curvature.forms import Dense, Form
+from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.rules.base import Leaf
 
-Through = Callable[[Leaf, Tensor, bool], Tensor | None]
-"""Reads a layer from what is at its output, and pulls that to its input; None where the input is not asked for."""
+Sampling = tuple[int, torch.Generator | None]
+"""Number of random rows, and their source of randomness."""
 
 
-def _pull(nodes: Sequence[Node], value: Tensor, through: Through, need_input: bool) -> Tensor:
-    """From the output of the last node to the input of the first, where that is asked for; where ways meet, the sum."""
-    for k, node in enumerate(reversed(nodes)):
-        need = need_input or k < len(nodes) - 1
-        if isinstance(node, Leaf):
-            pulled = through(node, value, need)
-        else:
-            first, second = (_pull(way, value, through, need) for way in node.ways)
-            pulled = first + second if need else None
-        value = value if pulled is None else pulled
-    return value
+class Backward(Protocol):
+    """A recorded forward pass of a batch, to go back through."""
+
+    @property
+    def result(self) -> Tensor:
+        """The output (B, *out), without its graph."""
+        ...
+
+    def layers(self, whole: bool) -> Iterable[Leaf]:
+        """Layers with wanted parameters; with `whole`, all parameters of a module stand in one of them."""
+        ...
+
+    def row_floats(self) -> int:
+        """Numbers in memory for one row of one sample, at most."""
+        ...
+
+    def pull_rows(self, v: Tensor, collect: Collect) -> None:
+        """Pull rows v (R, B, *out) back from the output, and have every layer read."""
+        ...
+
+    def carry(self, form: Form, collect: Collect, budget: int) -> None:
+        """Carry all of M back from the output, and have every layer read; `budget` is in numbers."""
+        ...
 
 
-def approximate(
-    nodes: list[Node], stop: int, m: Tensor, collect: Collect, through: bool = False, forget: bool = False
-) -> Tensor:
-    """Carry diag(M) from the output of the last node to node `stop`, which is read, and passed only if `through`.
+class Halves(Backward, Protocol):
+    """A backward pass of a network cut at its code, the bottleneck."""
 
-    With `forget`, nodes are removed on the way, and their tensors with them. Returns diag(M) where it ended:
-    (B or 1, *F).
-    """
+    @property
+    def latent(self) -> Tensor:
+        """The code (B, *code); its values need not be there."""
+        ...
 
-    def pull(leaf: Leaf, m: Tensor, need_input: bool) -> Tensor | None:
-        m_in, h = leaf.rule.squared_backward(leaf, m, need_input)
-        if h:
-            collect.squared(leaf, h)
-        return m_in
+    @property
+    def has_encoder(self) -> bool:
+        """Whether a wanted parameter acts on the output through the code alone."""
+        ...
 
-    for i in range(len(nodes) - 1, stop - 1, -1):
-        m = _pull(nodes[i : i + 1], m, pull, need_input=through or i > stop)
-        if forget:
-            nodes.pop()
-    return m
+    def tangents(self) -> Tensor:
+        """∂output/∂code, one row per latent dimension: (K, B, *out)."""
+        ...
 
+    def carry_from_code(self, form: Dense, collect: Collect, budget: int) -> None:
+        """Carry M (B, K, K) back from the code, and have every layer of the encoder read."""
+        ...
 
-def pull_rows(nodes: Sequence[Node], rows: Rows, read: Callable[[Leaf, Rows], None], need_input: bool = True) -> Rows:
-    """Have nodes read, and pull rows through them, through the first only if `need_input`: exact."""
-
-    def pull(leaf: Leaf, v: Tensor, need_input: bool) -> Tensor | None:
-        if leaf.trainable:
-            read(leaf, Rows(v, rows.c))
-        return leaf.rule.vjp(leaf, v) if need_input else None
-
-    return Rows(_pull(nodes, rows.v, pull, need_input), rows.c)
-
-
-def push_tangents(nodes: Sequence[Node], t: Tensor) -> Tensor:
-    """J t for tangents (R, B, *in) at the input of the first node: (R, B, *out) at the output of the last."""
-    for node in nodes:
-        if isinstance(node, Skip):
-            first, second = (push_tangents(way, t) for way in node.ways)
-            t = first + second
-        else:
-            t = node.rule.jvp(node, t)
-    return t
-
-
-@dataclass(frozen=True)
-class Step:
-    """Nodes first … last (walking back), passed in one form of M."""
-
-    form: str
-    """keep, scale, dense or rows"""
-    first: int
-    last: int
-    floats: int
-    """Numbers in memory for one datum; for rows, for one row of one datum."""
-    n_rows: int = 0
-
-
-def plan(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget: int) -> list[Step]:
-    """Which form of M to use where, by counting, if it starts as `form`. `budget` is in numbers."""
-    steps: list[Step] = []
-    diagonal, whole = isinstance(form, Diagonal), not isinstance(form, Seed)
-    i = len(nodes) - 1
-    while i >= stop:
-        node = nodes[i]
-        n_in, n_out = n_features(node.x), n_features(node.y)
-        lean = diagonal and isinstance(node, Leaf) and (collect.takes_squares or not node.trainable)
-        whole_floats = n_out if lean else n_out**2
-        dense_floats = whole_floats + n_out * n_in + n_in**2
-        leaf = node if whole and isinstance(node, Leaf) else None
-        if leaf is not None and leaf.rule.reshapes:
-            steps.append(Step("keep", i, i, 0))
-        elif leaf is not None and leaf.rule.positionwise and 3 * whole_floats <= budget:
-            steps.append(Step("scale", i, i, 3 * whole_floats))
-        elif leaf is not None and leaf.rule.takes_matrix(leaf) and n_in <= n_out and dense_floats <= budget:
-            steps.append(Step("dense", i, i, dense_floats))
-            diagonal = False
-        else:
-            j = i
-            while j > stop and n_features(nodes[j].x) >= n_out:
-                j -= 1
-            floats = max(row_floats(leaf.rule, leaf) for leaf in leaves(nodes[j : i + 1]))
-            steps.append(Step("rows", i, j, floats, n_out))
-            diagonal, whole = False, True
-            i = j
-        i -= 1
-    return steps
-
-
-def exact(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget: int) -> None:
-    """Carry all of M from the output of the last node to node `stop`, which is read and not passed."""
-    for step in plan(nodes, stop, form, collect, budget):
-        if step.form == "rows":
-            form = _pass_rows(nodes, step, stop, form, collect, budget)
-            continue
-        node = nodes[step.first]
-        assert isinstance(node, Leaf)
-        assert not isinstance(form, Seed)
-        _read_whole(node, form, collect)
-        if step.first == stop or step.form == "keep":
-            continue
-        form = _pass_whole(node, form)
-
-
-def _read_whole(leaf: Leaf, form: Diagonal | Dense, collect: Collect) -> None:
-    """For a diagonal M squares are exact; a dense one is read as it is."""
-    if not leaf.trainable:
-        return
-    if isinstance(form, Diagonal) and collect.takes_squares:
-        m = form.m.reshape(len(form.m), *leaf.y.shape[1:])
-        collect.squared(leaf, leaf.rule.squared_backward(leaf, m, need_input=False)[1])
-    elif isinstance(form, Diagonal):
-        collect.dense(leaf, torch.diag_embed(form.m.flatten(1)))
-    else:
-        collect.dense(leaf, form.c)
-
-
-def _pass_whole(leaf: Leaf, form: Diagonal | Dense) -> Diagonal | Dense:
-    if isinstance(form, Diagonal):
-        m = form.m.reshape(len(form.m), *leaf.y.shape[1:])
-        if leaf.rule.positionwise:
-            pulled = leaf.rule.squared_backward(leaf, m, need_input=True)[0]
-            assert pulled is not None
-            return Diagonal(pulled)
-        return Dense(leaf.rule.dense_pull(leaf, m))
-    return Dense(leaf.rule.dense_pull(leaf, form.c))
-
-
-def _pass_rows(nodes: Sequence[Node], step: Step, stop: int, form: Form, collect: Collect, budget: int) -> Form:
-    """Rows through a stretch of layers, some at a time, collapsed to a matrix once features are fewer than rows."""
-    y = nodes[step.first].y
-    collapses = step.last > stop
-    size = max(1, min(step.n_rows, budget // (len(y) * step.floats)))
-    collapsed: Tensor | None = None
-    if isinstance(form, Diagonal):
-        form = Diagonal(form.m.reshape(len(form.m), *y.shape[1:]))
-    source = form.factor() if isinstance(form, Dense) and size < step.n_rows else form
-    for first in range(0, step.n_rows, size):
-        rows = source.rows(first, min(first + size, step.n_rows), y)
-        rows = pull_rows(nodes[step.last : step.first + 1], rows, collect.rows, need_input=collapses)
-        if collapses:
-            c = rows.dense()
-            collapsed = c if collapsed is None else collapsed.add_(c)
-    return Dense(torch.empty(0) if collapsed is None else collapsed)
-
-
-def data_per_chunk(steps: Sequence[Step], budget: int) -> int:
-    """Data that can pass at once under a budget in numbers; at least one, whose rows are then chunked."""
-    peak = max(step.floats * max(1, step.n_rows) for step in steps) if steps else 1
-    return max(1, budget // max(1, peak))
+    def read_decoder(self, likelihood: Likelihood, sampling: Sampling, collect: Collect) -> None:
+        """Have every other layer read, approximately: the pass's own way at linear cost."""
+        ...

@@ -1,6 +1,6 @@
 """One call of any module, with the graph of its output: what methods work on that know nothing about layers.
 
-All that is asked of a module is that it treats data independently: output b depends on input b alone.
+All that is asked of a module is that it treats samples independently: output b depends on input b alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NOTHING_WANTED = "the module has no parameter that requires a gradient: there is
 
 @dataclass(frozen=True)
 class Work:
-    """What a module is to do: on which batch, at which weights, and of which of them the curvature is wanted."""
+    """A module, the batch and the weights to call it with, and the weights whose curvature is wanted."""
 
     module: nn.Module
     values: Mapping[str, Tensor] | None
-    """Weights that stand in for the module's own, by the names of `named_parameters()`; None: its own."""
+    """Weights in place of the module's own, by the names of `named_parameters()`; None for its own."""
     wanted: tuple[str, ...]
     x: Tensor
     """(B, *in)"""
@@ -32,49 +32,55 @@ class Work:
     def __len__(self) -> int:
         return len(self.x)
 
-    def part(self, data: slice) -> Self:
-        """The same for some of the data."""
-        return replace(self, x=self.x[data])
+    def part(self, samples: slice) -> Self:
+        """Return the work on some of the samples."""
+        return replace(self, x=self.x[samples])
 
     def split(self, size: int) -> Iterator[Self]:
-        """The same in parts of `size` data."""
+        """Yield the work in parts of at most `size` samples."""
         return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
 
     def call(self) -> Call:
-        """That work done, with the graph of its output."""
+        """Do the work, and keep the graph of the output."""
         return call(self.module, self.x, self.values)
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """All weights that it is done with."""
+        """Weights to call the module with, by the names of `named_parameters()`."""
         return dict(self.module.named_parameters()) if self.values is None else self.values
 
 
 @dataclass(frozen=True)
 class Call(Work):
-    """That work done, with the graph of its output."""
+    """Work that was done, with the graph of its output."""
 
     output: Tensor
     """(B, *out)"""
     params: Params
     """The wanted parameters as they stand in that graph."""
 
-    def part(self, data: slice) -> Self:
-        return replace(self, x=self.x[data], output=self.output[data])
+    def part(self, samples: slice) -> Self:
+        return replace(self, x=self.x[samples], output=self.output[samples])
 
     def call(self) -> Call:
         return self if self.output.requires_grad else super().call()
 
 
 def checked(module: nn.Module) -> Stateless:
-    """A module that treats data independently, to be called many times as it is now."""
+    """Check that a module treats samples independently; return it ready to be called many times as it is now."""
     stateless = Stateless(module)
     check_independent(stateless.layers)
     return stateless
 
 
 def work(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Work:
-    """The task of any module on x (B, *in), at its own weights or at `values`: checked, and not yet begun."""
+    """Return the work of any module on a batch, checked and not yet begun.
+
+    Args:
+        module: that treats samples independently.
+        x: inputs (B, *in).
+        values: weights by the names of `named_parameters()`; the module's own by default.
+    """
     known = module if isinstance(module, Stateless) else checked(module)
     check_batch(x)
     check_values(known.parameters, values)
@@ -85,9 +91,17 @@ def work(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] 
 
 
 def call(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Call:
-    """Run any module on x (B, *in), at its own weights or at `values`, and keep the graph of the output.
+    """Run any module on a batch, and keep the graph of the output.
 
     Weights that require a gradient keep their place in a larger graph, so that the output may serve a loss as well.
+
+    Args:
+        module: that treats samples independently.
+        x: inputs (B, *in).
+        values: weights by the names of `named_parameters()`; the module's own by default.
+
+    Returns:
+        The call, with the output (B, *out).
     """
     known = module if isinstance(module, Stateless) else checked(module)
     wanted = work(known, x, values).wanted
@@ -103,15 +117,20 @@ def call(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] 
 
 
 def by_layer(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names of parameters by that of the layer which they stand in."""
+    """Return names of parameters by the name of the layer they stand in."""
     layers: dict[str, list[str]] = {}
     for name in names:
-        layers.setdefault(name.rpartition(".")[0], []).append(name)
+        layers.setdefault(layer_name(name), []).append(name)
     return layers
 
 
+def layer_name(parameter: str) -> str:
+    """Return the name of the module that a parameter stands in."""
+    return parameter.rpartition(".")[0]
+
+
 def tensor_of(output: Any) -> Tensor:
-    """The tensor that a module means: itself, the first of several, or that of an output object or dictionary."""
+    """Return the tensor in what a module returned: itself, the first of several, or a known field of an object."""
     if isinstance(output, Tensor):
         return output
     for name in ("sample", "reconstruction", "logits", "last_hidden_state"):
@@ -124,13 +143,13 @@ def tensor_of(output: Any) -> Tensor:
 
 
 def check_batch(x: Tensor) -> None:
-    """ValueError where x is no batch."""
+    """Raise a ValueError if x is no batch."""
     if x.ndim < 2 or x.shape[0] == 0:
-        raise ValueError(f"expected a batch of at least one datum, (B, features…), got shape {tuple(x.shape)}")
+        raise ValueError(f"expected a batch of at least one sample, (B, features…), got shape {tuple(x.shape)}")
 
 
 def check_values(own: Mapping[str, Tensor], values: Mapping[str, Tensor] | None) -> None:
-    """ValueError where `values` lack a parameter, or one is complex."""
+    """Raise a ValueError if `values` lack a parameter, or one is complex."""
     for name, value in own.items():
         if value.is_complex():
             raise ValueError(
@@ -143,7 +162,7 @@ def check_values(own: Mapping[str, Tensor], values: Mapping[str, Tensor] | None)
 
 
 def check_independent(layers: Mapping[str, nn.Module]) -> None:
-    """ValueError where a layer couples the data, or is random, in the mode that it is in."""
+    """Raise a ValueError if a layer couples the samples, or is random, in the mode that it is in."""
     for name, layer in layers.items():
         reason = couples(layer)
         if reason:

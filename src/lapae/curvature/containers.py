@@ -28,7 +28,7 @@ class Sum(nn.Module):
 
 
 def ways_of(module: nn.Module) -> list[tuple[str, nn.Module | None]] | None:
-    """The two ways of such a container, by name; None in place of the identity. None for any other module."""
+    """Return the two ways of such a container by name, None for the identity; None for any other module."""
     if isinstance(module, Residual) and type(module).forward is Residual.forward:
         return [("", None), ("branch", module.branch)]
     if isinstance(module, Sum) and type(module).forward is Sum.forward:

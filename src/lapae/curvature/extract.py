@@ -1,13 +1,14 @@
-"""What a layer yields of its own from the M at its output: pieces of the diagonal, of the block, of Kronecker factors.
+"""Pieces of the diagonal, of the block and of Kronecker factors that a layer yields from the M at its output.
 
-Rules say what the derivatives of a layer are; here they are made use of. Each function goes by the class of the rule,
-the first argument, and has a default that is right for any: register a faster one for a rule of your own with
+Rules say what the derivatives of a layer are; these functions use them. Each is chosen by the class of the rule, its
+first argument, and has a default that is right for any rule: register a faster one for a rule of your own with
 `rows_diagonal.register(MyRule)`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from functools import singledispatch
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from lapae.curvature.rules.affine import Affine, Linear
 from lapae.curvature.rules.base import CHUNK_FLOATS, Leaf, Params, Rule, identity_rows, product_with_itself, row_bound
+from lapae.curvature.shared import Shared
 
 COLUMN_FLOATS = 1 << 22
 """Numbers of columns whose products are summed: few enough to be found in the cache again."""
@@ -22,7 +24,17 @@ COLUMN_FLOATS = 1 << 22
 
 @singledispatch
 def rows_diagonal(rule: Rule, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
-    """Diagonal per parameter of Σ_b Gᵀ c G, G the gradients of rows v; c is (B, R, R), or None for the identity."""
+    """Return the diagonal of Σ_b Gᵀ c G, with G the gradients of rows.
+
+    Args:
+        rule: of the layer; chooses the implementation.
+        at: the layer at work.
+        v: rows at its output, (R, B, *out).
+        c: (B, R, R), or None for the identity.
+
+    Returns:
+        {key of the parameter: tensor of its shape}.
+    """
     gradients = rule.gradients(at, v)
     if c is None:
         return {k: g.square().sum((0, 1)) for k, g in gradients.items()}
@@ -31,7 +43,7 @@ def rows_diagonal(rule: Rule, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
 
 @rows_diagonal.register(Affine)
 def _(rule: Affine, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
-    """In chunks of data, as the gradient of a row and datum is |W| numbers."""
+    """Work in chunks of samples, as the gradient of a row and sample has as many numbers as the weight."""
     general = rows_diagonal.dispatch(Rule)
     size = max(1, CHUNK_FLOATS // (len(v) * sum(p.numel() for p in at.params.values()) + n_columns(at)))
     total: Params = {}
@@ -44,31 +56,64 @@ def _(rule: Affine, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
 
 @rows_diagonal.register(Linear)
 def _(rule: Linear, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
-    """Without positions only the diagonal of M counts."""
+    """Use the diagonal of M alone, which is all that counts without positions."""
     if at.x.ndim > 2:
         return rows_diagonal.dispatch(Affine)(rule, at, v, c)
     m = v.square().sum(0) if c is None else torch.einsum("brs,rbo,sbo->bo", c, v, v)
     return rule.squared_backward(at, m, need_input=False)[1]
 
 
+@rows_diagonal.register(Shared)
+def _(rule: Shared, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
+    """Work in chunks of samples, as gradients are formed."""
+    general = rows_diagonal.dispatch(Rule)
+    total: Params = {}
+    for samples in sample_chunks(at, at.trainable, len(v)):
+        h = general(rule, at.part(samples), v[:, samples], None if c is None else c[samples])
+        total = {k: total[k] + h[k] for k in h} if total else h
+    return total
+
+
+def sample_chunks(at: Leaf, keys: Sequence[str], n_rows: int) -> Iterator[slice]:
+    """Yield samples whose gradients, of some parameters and of all rows, are formed at a time."""
+    size = max(1, CHUNK_FLOATS // (2 * n_rows * sum(at.params[k].numel() for k in keys)))
+    return (slice(i, i + size) for i in range(0, len(at.y), size))
+
+
 @singledispatch
 def dense_diagonal(rule: Rule, at: Leaf, c: Tensor) -> Params:
-    """Diagonal per parameter of Σ_b (∂y/∂w)ᵀ c (∂y/∂w), for c of (B or 1, out, out)."""
+    """Return the diagonal of Σ_b (∂y/∂w)ᵀ c (∂y/∂w).
+
+    Args:
+        rule: of the layer; chooses the implementation.
+        at: the layer at work.
+        c: M at its output, (B or 1, out, out).
+
+    Returns:
+        {key of the parameter: tensor of its shape}.
+    """
     return rows_diagonal(rule, at, identity_rows(at.y), c.expand(len(at.y), *c.shape[1:]))
 
 
 @dense_diagonal.register(Linear)
 def _(rule: Linear, at: Leaf, c: Tensor) -> Params:
-    """Without positions only the diagonal of M counts."""
+    """Use the diagonal of M alone, which is all that counts without positions."""
     if at.x.ndim > 2:
         return dense_diagonal.dispatch(Rule)(rule, at, c)
     return rule.squared_backward(at, c.diagonal(dim1=1, dim2=2), need_input=False)[1]
 
 
 def linear_block(at: Leaf, c: Tensor) -> Tensor:
-    """The block Σ_b (∂y/∂w)ᵀ c (∂y/∂w), (P, P), of a linear layer without positions, for c of (B or 1, out, out).
+    """Return the block Σ_b (∂y/∂w)ᵀ c (∂y/∂w) of a linear layer without positions.
 
-    That is Σ_b c ⊗ x xᵀ, where x gets a one at its end for the bias.
+    It is Σ_b c ⊗ x xᵀ, where x gets a one at its end for the bias.
+
+    Args:
+        at: the layer at work.
+        c: M at its output, (B or 1, out, out).
+
+    Returns:
+        (P, P), over the wanted parameters flattened in their order.
     """
     n_out, n_in = at.y.shape[1], at.x.shape[1]
     x = torch.cat([at.x, at.x.new_ones(len(at.x), 1)], 1)
@@ -85,16 +130,21 @@ def linear_block(at: Leaf, c: Tensor) -> Tensor:
 
 @singledispatch
 def input_factor(rule: Rule, at: Leaf) -> tuple[Tensor, int] | None:
-    """For KFAC: Σ over data and positions of x xᵀ, x the inputs (in,) that meet the weight, and how many there are.
+    """Return the input factor of KFAC: Σ over samples and positions of x xᵀ, x the inputs (in,) that meet the weight.
 
-    None where the weight is no matrix that multiplies inputs: its block is then taken whole.
+    Args:
+        rule: of the layer; chooses the implementation.
+        at: the layer at work.
+
+    Returns:
+        (in, in) and the number of terms, or None for a weight that is no matrix: its block is then taken whole.
     """
     return None
 
 
 @input_factor.register(Affine)
 def _(rule: Affine, at: Leaf) -> tuple[Tensor, int] | None:
-    """Products of columns, some data at a time. The weight of a convolution with groups is several matrices."""
+    """Sum products of columns, some samples at a time. The weight of a convolution with groups is several matrices."""
     if getattr(at.layer, "groups", 1) != 1:
         return None
     factor, n = None, 0
@@ -107,25 +157,62 @@ def _(rule: Affine, at: Leaf) -> tuple[Tensor, int] | None:
     return factor, n
 
 
-def output_rows(at: Leaf, v: Tensor) -> Tensor:
-    """For KFAC, where there is an input factor: rows per position, (R, B, out, P), of the one group."""
-    assert isinstance(at.rule, Affine)
-    return at.rule.outputs(at.layer, v)[:, :, 0]
+@input_factor.register(Shared)
+def _(rule: Shared, at: Leaf) -> tuple[Tensor, int] | None:
+    """Sum over the places of a weight that is nothing but a weight in all of them."""
+    found = [input_factor(leaf.rule, leaf) for leaf in rule.leaves(at)] if rule.is_weight else [None]
+    factors = [factor for factor in found if factor is not None]
+    if len(factors) < len(found):
+        return None
+    return sum((a for a, _ in factors[1:]), factors[0][0]), sum(n for _, n in factors)
+
+
+@singledispatch
+def output_rows(rule: Rule, at: Leaf, v: Tensor) -> Tensor:
+    """Return rows by position, for KFAC: needed where there is an input factor.
+
+    Args:
+        rule: of the layer; chooses the implementation.
+        at: the layer at work.
+        v: rows at its output, (R, B, *out).
+
+    Returns:
+        (R, B, out, P), with P positions.
+    """
+    raise NotImplementedError(f"{type(rule).__name__} has an input factor, and no output rows beside it")
+
+
+@output_rows.register(Affine)
+def _(rule: Affine, at: Leaf, v: Tensor) -> Tensor:
+    """Take the only group."""
+    return rule.outputs(at.layer, v)[:, :, 0]
+
+
+@output_rows.register(Shared)
+def _(rule: Shared, at: Leaf, v: Tensor) -> Tensor:
+    """Put the positions of all places one after the other."""
+    pairs = zip(rule.leaves(at), rule.split(at, v), strict=True)
+    return torch.cat([output_rows(leaf.rule, leaf, rows) for leaf, rows in pairs], 3)
 
 
 @singledispatch
 def row_floats(rule: Rule, at: Leaf) -> int:
-    """Numbers in memory for one row of one datum: what chunks are planned with."""
+    """Return the numbers in memory for one row of one sample, which chunks are planned with.
+
+    Args:
+        rule: of the layer; chooses the implementation.
+        at: the layer at work.
+    """
     return row_bound(at)
 
 
 @row_floats.register(Linear)
 def _(rule: Linear, at: Leaf) -> int:
-    """No gradient is formed without positions."""
+    """Count input and output alone without positions, as no gradient is formed."""
     return 2 * max(at.x.shape[-1], at.y.shape[-1]) if at.x.ndim == 2 else row_bound(at)
 
 
 def n_columns(at: Leaf) -> int:
-    """Numbers in the columns of one datum."""
+    """Return the number of numbers in the columns of one sample."""
     n_outputs = at.layer.out_features if isinstance(at.layer, nn.Linear) else at.layer.out_channels
     return math.prod(at.y.shape[1:]) // n_outputs * at.params["weight"].numel() // n_outputs + 1

@@ -10,6 +10,7 @@ them than features (from the latent code back to the input), the dense form wher
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +22,7 @@ from lapae.curvature.rules.base import identity_rows
 
 @dataclass(frozen=True)
 class Rows:
-    """M = Σ_rs v_r c_rs v_sᵀ, of rank R at most."""
+    """M = Σ_rs v_r c_rs v_sᵀ, of rank at most R."""
 
     v: Tensor
     """(R, B, *F)"""
@@ -29,7 +30,7 @@ class Rows:
     """(B, R, R); None: the identity."""
 
     def dense(self) -> Tensor:
-        """M, (B, F, F)."""
+        """Return M, (B, F, F)."""
         v = self.v.flatten(2).movedim(0, 1)  # (B, R, F)
         return v.mT @ (v if self.c is None else self.c @ v)
 
@@ -40,45 +41,45 @@ class Diagonal:
 
     m: Tensor
 
-    def part(self, data: slice) -> Diagonal:
-        return self if len(self.m) == 1 else Diagonal(self.m[data])
+    def part(self, samples: slice) -> Diagonal:
+        return self if len(self.m) == 1 else Diagonal(self.m[samples])
 
     def rows(self, first: int, last: int, y: Tensor) -> Rows:
-        """Rows √m_r e_r for the features first … last, at an output y (B, *F)."""
+        """Return rows √m_r e_r for the features first … last, at an output y (B, *F)."""
         return Rows(identity_rows(y, first, last) * self.m.sqrt())
 
 
 @dataclass(frozen=True)
 class Dense:
-    """M as a matrix per datum, or one matrix for all."""
+    """M as a matrix per sample, or one matrix for all."""
 
     c: Tensor
     """(B or 1, F, F)"""
 
-    def part(self, data: slice) -> Dense:
-        return self if len(self.c) == 1 else Dense(self.c[data])
+    def part(self, samples: slice) -> Dense:
+        return self if len(self.c) == 1 else Dense(self.c[samples])
 
     def rows(self, first: int, last: int, y: Tensor) -> Rows:
-        """All rows of the identity, with c between them; to pass some at a time, take the `factor` first."""
+        """Return all rows of the identity, with c between them; to pass some at a time, take the `factor` first."""
         n = self.c.shape[-1]
         if (first, last) == (0, n):
             return Rows(identity_rows(y), self.c.expand(len(y), n, n))
         raise AssertionError("a part of the rows of a matrix needs its factor")
 
     def factor(self) -> Factor:
-        """M = s sᵀ."""
+        """Return s with M = s sᵀ."""
         return Factor(root(self.c))
 
 
 @dataclass(frozen=True)
 class Factor:
-    """M = s sᵀ per datum, or one for all."""
+    """M = s sᵀ per sample, or one for all."""
 
     s: Tensor
     """(B or 1, F, F)"""
 
     def rows(self, first: int, last: int, y: Tensor) -> Rows:
-        """Columns first … last of s, at an output y (B, *F)."""
+        """Return columns first … last of s as rows, at an output y (B, *F)."""
         v = self.s[:, :, first:last].permute(2, 0, 1).expand(-1, len(y), -1)
         return Rows(v.reshape(last - first, *y.shape))
 
@@ -90,11 +91,11 @@ class Seed:
     likelihood: Likelihood
     output: Tensor
 
-    def part(self, data: slice) -> Seed:
-        return Seed(self.likelihood.part(data), self.output[data])
+    def part(self, samples: slice) -> Seed:
+        return Seed(self.likelihood.part(samples), self.output[samples])
 
     def rows(self, first: int, last: int, y: Tensor) -> Rows:
-        """S e_r for the features first … last."""
+        """Return S e_r for the features first … last, with S Sᵀ = M."""
         return Rows(self.likelihood.hessian_factor(self.output, identity_rows(y, first, last)))
 
 
@@ -102,7 +103,7 @@ Form = Diagonal | Dense | Seed
 
 
 def root(c: Tensor) -> Tensor:
-    """s with s sᵀ = c (B, F, F), by eigenvalues: c may be singular."""
+    """Return s with s sᵀ = c (B, F, F), by eigenvalues: c may be singular."""
     values, vectors = torch.linalg.eigh(c)
     return vectors * values.clamp_min(0).sqrt()[:, None, :]
 
@@ -110,12 +111,28 @@ def root(c: Tensor) -> Tensor:
 def random_rows(
     likelihood: Likelihood, output: Tensor, n: int, generator: torch.Generator | None, of: int | None = None
 ) -> Tensor:
-    """v ~ N(0, H / n) at the output, (n, B, *out), so that E Σ v vᵀ = H; or some of a larger number `of` them."""
+    """Draw v ~ N(0, H / n) at the output, so that E Σ v vᵀ = H.
+
+    Args:
+        likelihood: gives H.
+        output: of the network, (B, *out).
+        n: number of vectors to draw.
+        generator: source of randomness.
+        of: the n of the formula, if these vectors are some of a larger number.
+
+    Returns:
+        (n, B, *out).
+    """
     eps = torch.randn(n, *output.shape, dtype=output.dtype, device=output.device, generator=generator)
     count = of or n
     return likelihood.hessian_factor(output, eps if count == 1 else eps * count**-0.5)
 
 
 def seed(likelihood: Likelihood, output: Tensor) -> Form:
-    """M at the output of the network: the Hessian of the negative log-likelihood."""
+    """Return M at the output (B, *out) of the network: the Hessian of the negative log-likelihood."""
     return Diagonal(likelihood.hessian_diag(output)) if likelihood.diagonal else Seed(likelihood, output)
+
+
+def ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield first and last (exclusive) of n things, at most `size` at a time."""
+    return ((i, min(i + size, n)) for i in range(0, n, size))

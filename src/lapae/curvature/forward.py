@@ -21,7 +21,7 @@ from lapae.curvature.rules.base import Leaf, Rule, UnknownLayerError, find, holl
 
 @dataclass(frozen=True)
 class Skip:
-    """Two ways whose outputs are added, in the record: of a `Residual` the first is empty, the identity."""
+    """Two ways whose outputs are added, in the record; the first of a `Residual` is empty, the identity."""
 
     name: str
     ways: tuple[tuple[Node, ...], ...]
@@ -29,9 +29,9 @@ class Skip:
     x: Tensor
     y: Tensor
 
-    def part(self, data: slice) -> Skip:
-        ways = tuple(tuple(node.part(data) for node in way) for way in self.ways)
-        return replace(self, ways=ways, x=self.x[data], y=self.y[data])
+    def part(self, samples: slice) -> Skip:
+        ways = tuple(tuple(node.part(samples) for node in way) for way in self.ways)
+        return replace(self, ways=ways, x=self.x[samples], y=self.y[samples])
 
 
 Node = Leaf | Skip
@@ -44,12 +44,12 @@ class Forward(Work):
     nodes: list[Node]
     output: Tensor
 
-    def part(self, data: slice) -> Self:
-        nodes = [n.part(data) for n in self.nodes]
-        return replace(self, nodes=nodes, x=self.x[data], output=self.output[data])
+    def part(self, samples: slice) -> Self:
+        nodes = [n.part(samples) for n in self.nodes]
+        return replace(self, nodes=nodes, x=self.x[samples], output=self.output[samples])
 
     def call(self) -> Call:
-        """The same as a call with the graph of its output, run again where there is none."""
+        """Return the call with the graph of its output, run again if there is none."""
         if not self.output.requires_grad:
             return super().call()
         weights = self.weights
@@ -57,7 +57,7 @@ class Forward(Work):
         return Call(self.module, self.values, self.wanted, self.x, self.output, params)
 
     def promoted(self) -> Forward:
-        """The same with activations in the precision of the weights; mixed precision records them in a lower one."""
+        """Return the record with activations in the dtype of the weights: autocast records them in a lower one."""
         dtype = next((p.dtype for leaf in leaves(self.nodes) for p in leaf.params.values()), self.output.dtype)
         if all(t.dtype == dtype for leaf in leaves(self.nodes) for t in (leaf.x, leaf.y)):
             return self
@@ -80,7 +80,7 @@ def _promote(node: Node, dtype: torch.dtype) -> Node:
 
 
 def leaves(nodes: Iterable[Node]) -> Iterator[Leaf]:
-    """All layers, in order."""
+    """Yield all layers, in order."""
     for node in nodes:
         if isinstance(node, Leaf):
             yield node
@@ -89,15 +89,23 @@ def leaves(nodes: Iterable[Node]) -> Iterator[Leaf]:
 
 
 def n_features(x: Tensor) -> int:
-    """Numbers per datum."""
+    """Return the number of numbers per sample of x (B, *features)."""
     return math.prod(x.shape[1:])
 
 
 def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Forward | Call:
-    """Run any module on x (B, *in), at its own weights or at `params`, and keep what the curvature needs.
+    """Run any module on a batch, and keep what the curvature needs.
 
     The output carries a gradient where gradients are on, so that one forward pass serves the loss and the curvature. A
     module that can be walked gives its layers, any other one its call as a whole.
+
+    Args:
+        module: that treats samples independently.
+        x: inputs (B, *in).
+        params: weights by the names of `named_parameters()`; the module's own by default.
+
+    Returns:
+        The record, with the output (B, *out).
     """
     layers = _walkable(module)
     return call(module, x, params) if layers is None else _run_places(layers, module, x, params, lean=False)
@@ -106,22 +114,37 @@ def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = N
 def begin(
     module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False
 ) -> Forward | Work:
-    """As `record`, for the curvature alone: a module that cannot be walked is not run yet."""
+    """Record a forward pass for the curvature alone: a module that cannot be walked is not run yet.
+
+    Args:
+        module: that treats samples independently.
+        x: inputs (B, *in).
+        params: weights by the names of `named_parameters()`; the module's own by default.
+        lean: keep only values that derivatives look at, as a backward pass would.
+    """
     layers = _walkable(module)
     return work(module, x, params) if layers is None else _run_places(layers, module, x, params, lean)
 
 
 def walk(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False) -> Forward:
-    """As `record`, for a module that can be walked: nested `Sequential`, `Residual` and `Sum` of layers with rules.
+    """Record a module that can be walked: nested `Sequential`, `Residual` and `Sum` of layers with rules.
 
-    An error names the first layer that stands in the way. A `lean` record keeps the values that derivatives look at, as
-    a backward pass would, and of all others the shape.
+    An error names the first layer that stands in the way.
+
+    Args:
+        module: the network.
+        x: inputs (B, *in).
+        params: weights by the names of `named_parameters()`; the module's own by default.
+        lean: keep only values that derivatives look at, as a backward pass would, and of all others the shape.
+
+    Returns:
+        The record of all layers, with the output (B, *out).
     """
     return _run_places(places(module), module, x, params, lean)
 
 
 def _walkable(module: nn.Module) -> list[Place | Fork] | None:
-    """Its layers in order; None for a module that cannot be walked."""
+    """Return its layers in order; None for a module that cannot be walked."""
     try:
         return places(module)
     except (UnknownLayerError, ValueError):
@@ -138,7 +161,7 @@ class Place:
     keys: tuple[str, ...]
     """Its parameters, by its own names."""
     trainable: tuple[str, ...]
-    """Those that the curvature is wanted of."""
+    """Parameters whose curvature is wanted."""
 
 
 @dataclass(frozen=True)
@@ -151,12 +174,22 @@ class Fork:
 
 
 def places(module: nn.Module, name: str = "", seen: dict[int, str] | None = None) -> list[Place | Fork]:
-    """The layers of a network in order; an error where one has no rule, or shares its weights with another."""
+    """Return the layers of a network in order; raise an error if one has no rule, or shares weights with another.
+
+    Args:
+        module: the network, or a part of it.
+        name: of the part.
+        seen: names of the parameters met so far, by id.
+    """
     seen = {} if seen is None else seen
     prefix = f"{name}." if name else ""
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         # not named_children, which leaves out a layer's second place
-        children = [(prefix + key, child) for key, child in module._modules.items() if child is not None]
+        children = [
+            (prefix + key, child)
+            for key, child in module._modules.items()
+            if child is not None  # pyright: ignore[reportUnnecessaryComparison] (add_module takes None)
+        ]
         return [place for key, child in children for place in places(child, key, seen)]
     ways = ways_of(module)
     if ways is not None:
@@ -176,7 +209,7 @@ def places(module: nn.Module, name: str = "", seen: dict[int, str] | None = None
 
 
 def _parameters(layer: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
-    """`named_parameters`, short-cut for a layer without layers inside: it is most of the cost of small networks."""
+    """Return `named_parameters()`, short-cut for a layer without layers inside: most of the cost of small networks."""
     if layer._modules:
         return layer.named_parameters()
     return [(key, p) for key, p in layer._parameters.items() if p is not None]
@@ -196,7 +229,7 @@ def _run_places(
 def _run(
     layers: Sequence[Place | Fork], x: Tensor, params: Mapping[str, Tensor], lean: bool
 ) -> tuple[list[Node], Tensor]:
-    """Run layers one after the other: what they did, and the output of the last."""
+    """Run layers one after the other; return what they did, and the output of the last."""
     nodes: list[Node] = []
     for place in layers:
         if isinstance(place, Fork):

@@ -12,8 +12,8 @@ All functions sum over the batch and leave the module as it was. `method` of `gg
 | bottleneck | encoder: K rows; decoder: its diagonal      | exact encoder, approx decoder  | about K more passes   |
 
 A network that can be walked (nested `Sequential`, `Residual` and `Sum` of layers with rules) is walked: `walked.py`.
-Any other module goes by gradients per datum, `any_module.py`; "approx" and "mixed" need rules and say which is missing,
-and in "bottleneck" one random vector stands for the diagonal in the decoder.
+Any other module goes by gradients per sample: `per_sample.py`. "approx" and "mixed" need rules, and say which is
+missing; in "bottleneck" random vectors stand for the diagonal in the decoder.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from lapae.curvature import any_module, walked
+from lapae.curvature import methods
 from lapae.curvature.call import Work, call
-from lapae.curvature.collect import Kronecker, S, add
+from lapae.curvature.chunking import within_memory
+from lapae.curvature.collect import CollectBlocks, CollectDiagonal, CollectFactors, Kronecker, S, add
 from lapae.curvature.forward import Forward, begin, walk
 from lapae.curvature.likelihoods import Gaussian, Likelihood
-from lapae.curvature.memory import within_memory
 from lapae.curvature.rules.base import Params
 from lapae.curvature.sketch import sketch
+from lapae.curvature.walked import Walk
 
 DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "sketch", "bottleneck"]
 MEMORY_BUDGET = 1 << 30
-"""Bytes that exact methods may use for M and the gradients of its rows; they work in chunks under it."""
+"""Bytes that exact methods use at most for M and the gradients of its rows, by working in chunks."""
 ADVICE = "hessian approx or sketch, whose memory is linear, a smaller batch or a smaller network"
 X = TypeVar("X", bound=Tensor | Work)
 
@@ -54,19 +55,22 @@ def ggn_diagonal(
     switch: int = 1024,
     memory_budget: int = MEMORY_BUDGET,
 ) -> Params:
-    """Diagonal of the GGN of -log p(· | module(x)), summed over the batch: {parameter name: tensor of its shape}.
+    """Return the diagonal of the GGN of -log p(· | module(x)), summed over the batch.
 
     Args:
-        module: any module that treats data independently; parameters that require no gradient are left out.
+        module: any module that treats samples independently; parameters that require no gradient are left out.
         x: inputs (B, *in).
         likelihood: gives the Hessian at the output; `Gaussian()` by default.
         method: see the table above.
-        params: weights to evaluate at instead of the module's, by the names of `named_parameters()`.
+        params: weights to evaluate at, by the names of `named_parameters()`; the module's own by default.
         n_samples: vectors drawn by "mc" and "sketch", and in the decoder by "bottleneck" where it cannot be walked.
-        generator: source of randomness of these.
-        bottleneck: name of the layer (or container) whose output is the code, where it is not the narrowest.
+        generator: source of randomness of these vectors; torch's own by default.
+        bottleneck: name of the layer or container whose output is the code; the narrowest layer by default.
         switch: number of features from which on "mixed" carries all of M.
         memory_budget: bytes for methods that hold more than a backward pass does.
+
+    Returns:
+        {parameter name: tensor of its shape}.
     """
     likelihood = likelihood or Gaussian()
     what = f"the {method} curvature"
@@ -99,10 +103,23 @@ def diagonal(
     memory_budget: int = MEMORY_BUDGET,
     forget: bool = False,
 ) -> Params:
-    """`ggn_diagonal` of a forward pass that was already recorded (and may serve the loss as well).
+    """Return `ggn_diagonal` of a forward pass that was already recorded, and may serve the loss as well.
 
-    A sketch goes back through the graph of its output, and leaves it for the loss. With `forget`, the record is used up
-    where that saves memory: it may not be used again.
+    A sketch goes back through the graph of the output, and leaves it for the loss.
+
+    Args:
+        forward: what `record` returned.
+        likelihood: gives the Hessian at the output.
+        method: see the table above.
+        n_samples: vectors drawn by "mc" and "sketch", and in the decoder by "bottleneck" where it cannot be walked.
+        generator: source of randomness of these vectors; torch's own by default.
+        bottleneck: name of the layer or container whose output is the code; the narrowest layer by default.
+        switch: number of features from which on "mixed" carries all of M.
+        memory_budget: bytes for methods that hold more than a backward pass does.
+        forget: use the record up where that saves memory; it may not be used again.
+
+    Returns:
+        {parameter name: tensor of its shape}.
     """
     if method not in get_args(DiagonalMethod):
         raise ValueError(f"unknown method {method!r}: expected one of {', '.join(get_args(DiagonalMethod))}")
@@ -110,14 +127,22 @@ def diagonal(
     sampling = n_samples, generator
     if method == "sketch":
         return sketch(forward.call(), likelihood, n_samples, generator)
-    if not isinstance(forward, Forward) and method in ("approx", "mixed"):
-        forward = walk(forward.module, forward.x, forward.values, lean=True)
-    budget = _numbers(memory_budget, forward)
-    if isinstance(forward, Forward):
-        return walked.diagonal(forward, likelihood, method, sampling, bottleneck, switch, budget, forget)
-    if method == "bottleneck":
-        return any_module.bottleneck(forward, likelihood, bottleneck, sampling, budget)
-    return any_module.diagonal(forward, likelihood, sampling if method == "mc" else None, budget)
+    budget, collect = _numbers(memory_budget, forward), CollectDiagonal()
+    if method == "exact":
+        methods.exact(forward, likelihood, collect, budget)
+    elif method == "mc":
+        methods.sampled(forward, likelihood, sampling, collect, budget)
+    elif method == "bottleneck":
+        methods.bottleneck(forward, likelihood, bottleneck, sampling, collect, budget)
+    else:
+        if not isinstance(forward, Forward):
+            forward = walk(forward.module, forward.x, forward.values, lean=True)
+        at = Walk.of(forward)
+        if method == "approx":
+            at.approx(likelihood, collect, forget)
+        else:
+            at.mixed(likelihood, switch, collect, budget)
+    return collect.of(forward)
 
 
 def ggn_blocks(
@@ -128,9 +153,17 @@ def ggn_blocks(
     *,
     memory_budget: int = MEMORY_BUDGET,
 ) -> Params:
-    """Exact block of every layer: {layer name: (P, P)}, over its parameters flattened in their order (weight, bias).
+    """Return the exact block of every layer, a module with parameters of its own.
 
-    A layer is a module with parameters of its own; see `ggn_diagonal` for the arguments.
+    Args:
+        module: any module that treats samples independently; parameters that require no gradient are left out.
+        x: inputs (B, *in).
+        likelihood: gives the Hessian at the output; `Gaussian()` by default.
+        params: weights to evaluate at, by the names of `named_parameters()`; the module's own by default.
+        memory_budget: bytes for M and the gradients of its rows.
+
+    Returns:
+        {layer name: (P, P)}, over the layer's parameters flattened in their order (weight, bias).
     """
     likelihood = likelihood or Gaussian()
 
@@ -143,11 +176,19 @@ def ggn_blocks(
 
 @torch.no_grad()
 def blocks(forward: Work, likelihood: Likelihood, *, memory_budget: int = MEMORY_BUDGET) -> Params:
-    """`ggn_blocks` of a forward pass that was already recorded."""
-    budget = _numbers(memory_budget, forward)
-    if isinstance(forward, Forward):
-        return walked.blocks(forward, likelihood, budget)
-    return any_module.blocks(forward, likelihood, budget)
+    """Return `ggn_blocks` of a forward pass that was already recorded.
+
+    Args:
+        forward: what `record` returned.
+        likelihood: gives the Hessian at the output.
+        memory_budget: bytes for M and the gradients of its rows.
+
+    Returns:
+        {layer name: (P, P)}.
+    """
+    collect = CollectBlocks()
+    methods.exact(forward, likelihood, collect, _numbers(memory_budget, forward))
+    return collect.of(forward)
 
 
 def ggn_kfac(
@@ -160,11 +201,21 @@ def ggn_kfac(
     generator: torch.Generator | None = None,
     memory_budget: int = MEMORY_BUDGET,
 ) -> dict[str, Kronecker]:
-    """Kronecker factors of every weight's and bias's block: {parameter name: Kronecker}.
+    """Return Kronecker factors of the block of every parameter.
 
-    The output factor is sampled from `n_samples` vectors with covariance H_out, or exact with `n_samples=None`.
-    Parameters other than weights of linear layers and convolutions have their whole block; see `ggn_diagonal` for the
-    arguments.
+    Parameters other than weights of linear layers and convolutions have their whole block.
+
+    Args:
+        module: any module that treats samples independently; parameters that require no gradient are left out.
+        x: inputs (B, *in).
+        likelihood: gives the Hessian at the output; `Gaussian()` by default.
+        params: weights to evaluate at, by the names of `named_parameters()`; the module's own by default.
+        n_samples: vectors with covariance H_out that the output factor is made of; None for the exact factor.
+        generator: source of randomness of these vectors; torch's own by default.
+        memory_budget: bytes for M and the gradients of its rows.
+
+    Returns:
+        {parameter name: Kronecker}.
     """
     likelihood = likelihood or Gaussian()
 
@@ -186,42 +237,60 @@ def kfac(
     generator: torch.Generator | None = None,
     memory_budget: int = MEMORY_BUDGET,
 ) -> dict[str, Kronecker]:
-    """`ggn_kfac` of a forward pass that was already recorded."""
+    """Return `ggn_kfac` of a forward pass that was already recorded.
+
+    Args:
+        forward: what `record` returned.
+        likelihood: gives the Hessian at the output.
+        n_samples: vectors with covariance H_out that the output factor is made of; None for the exact factor.
+        generator: source of randomness of these vectors; torch's own by default.
+        memory_budget: bytes for M and the gradients of its rows.
+
+    Returns:
+        {parameter name: Kronecker}.
+    """
     if n_samples is not None:
         check_samples(n_samples)
-    sampling = None if n_samples is None else (n_samples, generator)
-    budget = _numbers(memory_budget, forward)
-    if isinstance(forward, Forward):
-        return walked.kfac(forward, likelihood, sampling, budget)
-    return any_module.kfac(forward, likelihood, sampling, budget)
+    budget, collect = _numbers(memory_budget, forward), CollectFactors()
+    if n_samples is None:
+        methods.exact(forward, likelihood, collect, budget)
+    else:
+        methods.sampled(forward, likelihood, (n_samples, generator), collect, budget)
+    return collect.of(forward)
 
 
 def summed(of: Callable[[X, float], dict[str, S]], data: X, what: str) -> dict[str, S]:
-    """The curvature of a batch, or of a recorded one, in parts where it does not fit into memory: a sum over data.
+    """Return the curvature of a batch, in smaller parts if it does not fit into memory: it is a sum over samples.
 
-    `of` makes that of a part in a share of the memory budget.
+    Args:
+        of: makes the curvature of a part within a share of the memory budget.
+        data: inputs (B, *in), or a recorded forward pass.
+        what: is made, for messages.
+
+    Returns:
+        {name: curvature}.
     """
-    n_data = len(data)
+    n_batch = len(data)
 
     def attempt(size: int) -> dict[str, S]:
-        if size >= n_data:
+        if size >= n_batch:
             return of(data, 1.0)
         total: dict[str, S] = {}
         for part in data.split(size):
-            for name, h in of(part, size / n_data).items():  # pyright: ignore[reportArgumentType]
+            for name, h in of(part, size / n_batch).items():  # pyright: ignore[reportArgumentType]
                 add(total, name, h)
         return total
 
-    return within_memory(attempt, n_data, f"{what} (data)", ADVICE)[0]
+    return within_memory(attempt, n_batch, f"{what} (samples)", ADVICE)[0]
 
 
 def check_samples(n_samples: int) -> None:
-    """ValueError for none."""
+    """Raise a ValueError for a number below 1."""
     if n_samples < 1:
         raise ValueError(f"n_samples={n_samples}: expected at least 1")
 
 
 def _numbers(n_bytes: int, forward: Work) -> int:
-    """A budget in bytes as one in numbers."""
+    """Return a budget in bytes as one in numbers."""
     parameter = next(forward.module.parameters(), forward.x)
     return n_bytes // parameter.element_size()

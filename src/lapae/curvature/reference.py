@@ -19,7 +19,15 @@ from lapae.curvature.stateless import functional_call
 
 
 def output_hessian(likelihood: Likelihood, output: Tensor) -> Tensor:
-    """Hessian of -log p at each output: (B, *out) -> (B, D, D). Its target is the mean, on which it does not depend."""
+    """Return the Hessian of -log p at each output.
+
+    Args:
+        likelihood: gives the density; its target is the mean, on which the Hessian does not depend.
+        output: of the network, (B, *out).
+
+    Returns:
+        (B, D, D), with D the numbers of an output.
+    """
     flat = output.flatten(1)
     if not likelihood.exponential:  # there the expected Hessian is meant, which depends on no data
         n = flat.shape[1]
@@ -33,15 +41,32 @@ def output_hessian(likelihood: Likelihood, output: Tensor) -> Tensor:
 
 
 def outputs(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Tensor:
-    """The module's outputs (B, *out), at its own weights or at `params`."""
+    """Run the module.
+
+    Args:
+        module: any module.
+        x: inputs (B, *in).
+        params: weights to evaluate at; the module's own by default.
+
+    Returns:
+        (B, *out).
+    """
     values = dict(module.named_parameters()) if params is None else params
     return tensor_of(functional_call(module, {k: v.detach() for k, v in values.items()}, (x,)))
 
 
 def jacobians(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Params:
-    """∂ output / ∂ parameter for each datum: {name: (B, D, *parameter shape)}, parameters that require a gradient.
+    """Return ∂output/∂parameter of each sample, for parameters that require a gradient.
 
-    By `torch.func` for the whole batch; where a module does not let itself be mapped, one number at a time.
+    By `torch.func` for the whole batch; one number at a time for a module that cannot be mapped.
+
+    Args:
+        module: any module that treats samples independently.
+        x: inputs (B, *in).
+        params: weights to evaluate at; the module's own by default.
+
+    Returns:
+        {parameter name: (B, D, *parameter shape)}.
     """
     own = dict(module.named_parameters())
     values = own if params is None else dict(params)
@@ -54,12 +79,12 @@ def jacobians(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None 
     try:
         return vmap(jacrev(output), in_dims=(None, 0))(wanted, x)
     except (RuntimeError, ValueError):
-        rows = [_rows(output, wanted, datum) for datum in x]
+        rows = [_rows(output, wanted, row) for row in x]
     return {name: torch.stack([row[name] for row in rows]) for name in wanted}
 
 
 def _rows(output: Callable[[Params, Tensor], Tensor], wanted: Params, x: Tensor) -> Params:
-    """The Jacobian of one datum, {name: (D, *parameter shape)}, by one backward pass per output."""
+    """Return the Jacobian of one sample, {name: (D, *parameter shape)}, by one backward pass per output."""
     leaves = {name: value.clone().requires_grad_() for name, value in wanted.items()}
     with torch.enable_grad():
         y = output(leaves, x)
@@ -73,7 +98,17 @@ def ggn_blocks(
     likelihood: Likelihood | None = None,
     params: Mapping[str, Tensor] | None = None,
 ) -> Params:
-    """Exact block of every layer, {layer name: (P, P)}: see `lapae.curvature.ggn_blocks`."""
+    """Return the exact block of every layer: `lapae.curvature.ggn_blocks` by brute force.
+
+    Args:
+        module: any module that treats samples independently.
+        x: inputs (B, *in).
+        likelihood: gives the Hessian at the output; `Gaussian()` by default.
+        params: weights to evaluate at; the module's own by default.
+
+    Returns:
+        {layer name: (P, P)}, over the layer's parameters flattened in their order.
+    """
     h = _seed(module, x, likelihood, params)
     found = jacobians(module, x, params)
     blocks = {}
@@ -89,11 +124,21 @@ def ggn_diagonal(
     likelihood: Likelihood | None = None,
     params: Mapping[str, Tensor] | None = None,
 ) -> Params:
-    """Exact diagonal, {parameter name: its shape}: see `lapae.curvature.ggn_diagonal`."""
+    """Return the exact diagonal: `lapae.curvature.ggn_diagonal` by brute force.
+
+    Args:
+        module: any module that treats samples independently.
+        x: inputs (B, *in).
+        likelihood: gives the Hessian at the output; `Gaussian()` by default.
+        params: weights to evaluate at; the module's own by default.
+
+    Returns:
+        {parameter name: tensor of its shape}.
+    """
     h = _seed(module, x, likelihood, params)
     return {name: torch.einsum("bd...,bde,be...->...", j, h, j) for name, j in jacobians(module, x, params).items()}
 
 
 def _seed(module: nn.Module, x: Tensor, likelihood: Likelihood | None, params: Mapping[str, Tensor] | None) -> Tensor:
-    """The Hessian at the outputs of x, (B, D, D)."""
+    """Return the Hessian at the outputs of x, (B, D, D)."""
     return output_hessian(likelihood or Gaussian(), outputs(module, x, params))

@@ -4,9 +4,10 @@ With independent v_b ~ N(0, H_b), H_b the Hessian at output b,
 
     E (Σ_b J_bᵀ v_b)² = Σ_b diag(J_bᵀ H_b J_b)
 
-as the terms between two data vanish in the mean. So the square of the gradient of Σ_b v_b · f(x_b) is an unbiased
-estimate of the diagonal: of any module, without rules and without gradients per datum. A single sample is noisy (each
-entry is a χ² of one degree of freedom, of relative deviation √2); sums over batches and the online update average it.
+as the terms between two samples vanish in the mean. So the square of the gradient of Σ_b v_b · f(x_b) is an unbiased
+estimate of the diagonal: of any module, without rules and without gradients per sample. A single estimate is noisy
+(each entry is a χ² of one degree of freedom, with relative standard deviation √2); sums over batches and the online
+update average it.
 """
 
 from __future__ import annotations
@@ -30,9 +31,17 @@ def sketch(
     *,
     keep_graph: bool = True,
 ) -> Params:
-    """An unbiased estimate of the diagonal for a recorded batch, the mean of `n_samples`: {parameter name: tensor}.
+    """Return an unbiased estimate of the diagonal for a recorded batch.
 
-    The graph stays for another backward pass (that of a loss on the same output) where `keep_graph`.
+    Args:
+        run: the recorded batch.
+        likelihood: gives the Hessian at the output.
+        n_samples: number of estimates whose mean is taken.
+        generator: source of randomness; torch's own by default.
+        keep_graph: leave the graph for another backward pass, such as that of a loss on the same output.
+
+    Returns:
+        {parameter name: tensor of its shape}.
     """
     total: Params = {}
     for i in range(n_samples):
@@ -49,20 +58,23 @@ def sketch(
 
 
 def output_of(run: Call) -> Tensor:
-    """The output of a recorded batch in the precision of the weights: mixed precision has it in a lower one."""
+    """Return the output (B, *out) of a recorded batch in the dtype of the weights: autocast has it in a lower one."""
     return run.output.detach().to(next(iter(run.params.values())).dtype)
 
 
 def pull(run: Call, likelihood: Likelihood, eps: Tensor, *, keep_graph: bool = True) -> Params:
-    """The vector Σ_b J_bᵀ v_b over the weights, v_b = S_b ε_b with S_b S_bᵀ = H_b: {parameter name: tensor}.
+    """Return the vector Σ_b J_bᵀ v_b over the weights, v_b = S_b ε_b with S_b S_bᵀ = H_b.
 
     It is linear in the samples: where several processes share a batch, their vectors add up to that of the whole batch.
 
     Args:
         run: the recorded batch.
         likelihood: gives the Hessian at the output.
-        eps: standard normal numbers (B, *out), of each sample its own.
+        eps: standard normal numbers (B, *out).
         keep_graph: leave the graph for another backward pass.
+
+    Returns:
+        {parameter name: tensor of its shape}.
     """
     v = likelihood.hessian_factor(output_of(run), eps[None])[0].to(run.output.dtype)
     with torch.enable_grad():  # the gradient of v · f; handing v to torch as the first gradient imports sympy
@@ -74,9 +86,9 @@ def pull(run: Call, likelihood: Likelihood, eps: Tensor, *, keep_graph: bool = T
 
 @torch.no_grad()
 def squared(vector: Mapping[str, Tensor]) -> Params:
-    """The squares of a vector over the weights.
+    """Return the squares of a vector over the weights.
 
-    In place where a part of it has memory of its own: fresh memory costs more than the product.
+    Parts with memory of their own are squared in place: fresh memory costs more than the product.
     """
     holders = Counter(g.untyped_storage().data_ptr() for g in vector.values())
     own = {name for name, g in vector.items() if g.is_contiguous() and holders[g.untyped_storage().data_ptr()] == 1}
@@ -87,8 +99,11 @@ def squared(vector: Mapping[str, Tensor]) -> Params:
 
 
 def _hold(gradients: tuple[Tensor, ...]) -> None:
-    """A backward pass runs on the stream of its forward pass, which may give the memory of its results away while
-    another stream, the one that asked for them, still reads them."""
+    """Keep the memory of gradients while this stream reads them.
+
+    A backward pass runs on the stream of its forward pass, which may give the memory of its results away while the
+    stream that asked for them still reads them.
+    """
     for gradient in gradients:
         if gradient.is_cuda:
             gradient.record_stream(torch.cuda.current_stream(gradient.device))

@@ -1,4 +1,4 @@
-"""Calling a module at other weights than its own, which it gets back afterwards."""
+"""Call a module at other weights than its own, which it gets back afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stateless:
 
     @cached_property
     def _places(self) -> list[tuple[dict[str, Any], str, str]]:
-        """Where every parameter and buffer stands: the table of a layer, the key there, and its one name."""
+        """Places of every parameter and buffer: the table of a layer, the key there, and its one name."""
         names: dict[int, str] = {}
         places: list[tuple[dict[str, Any], str, str]] = []
         for prefix, layer in self.layers.items():
@@ -52,7 +52,7 @@ class Stateless:
         return [layer for layer in self.layers.values() if isinstance(layer, nn.RNNBase)]
 
     def __call__(self, values: Mapping[str, Tensor], args: tuple[Any, ...]) -> Any:
-        """`module(*args)` with `values` for parameters and buffers, by their names."""
+        """Return `module(*args)` with `values` for parameters and buffers, by their names."""
         unknown = values.keys() - self._names
         if unknown:
             raise ValueError(f"the module has no parameter or buffer named {', '.join(sorted(unknown)[:3])}")
@@ -69,7 +69,7 @@ class Stateless:
 
 
 def layers_of(module: nn.Module) -> dict[str, nn.Module]:
-    """`dict(module.named_modules())`, whose nested generators cost a tenth of a backward pass of a deep network."""
+    """Return `dict(module.named_modules())`, whose generators cost a tenth of a backward pass of a deep network."""
     found: dict[int, tuple[str, nn.Module]] = {}
 
     def visit(layer: nn.Module, name: str) -> None:
@@ -84,5 +84,11 @@ def layers_of(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def functional_call(module: nn.Module, values: Mapping[str, Tensor], args: tuple[Any, ...]) -> Any:
-    """As `torch.func.functional_call`: `module(*args)` with `values` for parameters and buffers, by their names."""
+    """Return `module(*args)` at other weights, as `torch.func.functional_call` does.
+
+    Args:
+        module: to be called.
+        values: for parameters and buffers, by their names.
+        args: of the call.
+    """
     return Stateless(module)(values, args)

@@ -1,21 +1,24 @@
-"""Watching a call of a module from outside: where weights meet inputs, and what a module in it gives."""
+"""Watch a call of a module from outside: where weights meet inputs, and what a module in it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from lapae.curvature.call import tensor_of
+from lapae.curvature.call import Work, tensor_of
 from lapae.curvature.rules.affine import Affine, Linear
 from lapae.curvature.rules.base import Leaf, Params, hollow
 from lapae.curvature.rules.convolution import Conv, ConvTranspose, SeveralConv, SeveralConvTranspose
+from lapae.curvature.stateless import functional_call
 
 CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -33,22 +36,22 @@ WATCHED: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Use:
-    """Where weights meet an input in one function call: for the extraction, a layer at work."""
+    """A function call in which weights meet an input, as a layer at work."""
 
     leaf: Leaf
-    """Its x is (B, *in), or (B, n, *in) where a datum calls it with a batch of n."""
+    """Its x is (B, *in), or (B, n, *in) where a sample calls it with a batch of n."""
     names: dict[str, str]
-    """Full names of the wanted among its weight and bias."""
+    """Full names of the wanted parameters among its weight and bias."""
     probe: Tensor
-    """(B, *out as the datum has it): zeros that were added to the output."""
+    """(B, *out as the sample has it): zeros that were added to the output."""
 
     def rows(self, gradients: Tensor) -> Tensor:
-        """Gradients of the probe (R, B, …) as rows at the leaf's output."""
+        """Return gradients of the probe (R, B, …) as rows at the leaf's output."""
         return gradients.reshape(*gradients.shape[:2], *self.leaf.y.shape[1:])
 
 
 class Watch(TorchFunctionMode):
-    """While it is entered, watched functions of a wanted weight run on the weight's fixed value, plus a probe."""
+    """A mode in which watched functions of a wanted weight run on the weight's fixed value, plus a probe."""
 
     def __init__(self, names: Mapping[int, str], wanted: Params, probes: Sequence[Tensor] | None = None) -> None:
         """`names` finds the full name of a parameter by the id of the tensor that stands for it in the call."""
@@ -85,17 +88,17 @@ class Watch(TorchFunctionMode):
 def _use(
     func: Any, given: dict[str, Any], names: dict[str, str], params: Params, of_first: Tensor, x: Tensor, probe: Tensor
 ) -> Use:
-    """The use that a call was, for the inputs x (B, *in as the datum has it) of all data."""
+    """Return the use that a call was, for the inputs x (B, *in as the sample has it) of all samples."""
     kind, arguments = WATCHED[func]
-    n_data, weight = len(x), params["weight"]
+    n_batch, weight = len(x), params["weight"]
     out = of_first.shape
     if kind is nn.Linear:
         rule: Affine = Linear()
         layer: nn.Module = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
         n_positions = x[0].numel() // weight.shape[1]
         single = n_positions == 1  # the layer then needs no sum over them
-        x = x.reshape(n_data, -1) if single else x.reshape(n_data, n_positions, weight.shape[1])
-        y = (n_data, weight.shape[0]) if single else (n_data, x.shape[1], weight.shape[0])
+        x = x.reshape(n_batch, -1) if single else x.reshape(n_batch, n_positions, weight.shape[1])
+        y = (n_batch, weight.shape[0]) if single else (n_batch, x.shape[1], weight.shape[0])
     else:
         transposed = arguments is TRANSPOSED
         layer = _convolution(kind, weight, given, transposed)
@@ -104,13 +107,13 @@ def _use(
         several = x.ndim == weight.ndim + 1
         rules = (SeveralConv, SeveralConvTranspose) if several else (Conv, ConvTranspose)
         rule = rules[transposed]()
-        y = (n_data, *out)
+        y = (n_batch, *out)
     leaf = Leaf(names["weight"], layer, rule, params, tuple(names), x, hollow(x.new_empty(1)).expand(y))
     return Use(leaf, names, probe)
 
 
 def _convolution(kind: Any, weight: Tensor, given: dict[str, Any], transposed: bool) -> nn.Module:
-    """The layer that a function call was; it holds no memory."""
+    """Return the layer that a function call was; it holds no memory."""
     options = {key: value for key, value in given.items() if key not in ("input", "weight", "bias")}
     first, second = weight.shape[0], weight.shape[1] * options.get("groups", 1)
     channels = (first, second) if transposed else (second, first)
@@ -118,10 +121,16 @@ def _convolution(kind: Any, weight: Tensor, given: dict[str, Any], transposed: b
 
 
 @contextmanager
-def cutting(module: nn.Module, name: str | None, start: Tensor | None = None) -> Iterator[list[Tensor]]:
-    """While it is entered, what a module in the network gives is kept in the list, and the rest goes on from it anew.
+def cutting(module: nn.Module, name: str | None, start: Tensor | None = None) -> Generator[list[Tensor], None, None]:
+    """Keep what a module in the network returns, the code, and have the rest go on from it without its graph.
 
-    With `start` the rest sees the code apart from its graph, plus `start`. Without a name nothing is cut.
+    Args:
+        module: the network.
+        name: of the module in it; None to cut nothing.
+        start: added to the code that the rest sees; None to leave the graph as it is.
+
+    Yields:
+        A list that the code is put into.
     """
     code: list[Tensor] = []
 
@@ -152,3 +161,25 @@ def _submodule(module: nn.Module, name: str) -> nn.Module:
     except AttributeError:
         known = ", ".join(n for n, _ in module.named_modules() if n)
         raise ValueError(f"bottleneck={name!r} names no layer: there are {known}") from None
+
+
+def narrowest(task: Work) -> str:
+    """Return the module, called once, whose output has the fewest numbers; the last of several."""
+    seen: list[tuple[str, Any]] = []
+    hooks = [
+        module.register_forward_hook(lambda _, __, output, name=name: seen.append((name, output)))
+        for name, module in task.module.named_modules()
+        if name
+    ]
+    try:
+        with torch.no_grad():
+            functional_call(task.module, task.weights, (task.x[:1],))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    calls = Counter(name for name, _ in seen)
+    once = [(name, y) for name, y in seen if isinstance(y, Tensor) and calls[name] == 1]
+    floats = [(name, y) for name, y in once if y.is_floating_point() and y.numel()]
+    if not floats:
+        raise ValueError("the module has no layers of its own to be the bottleneck: name one, or take another method")
+    return min(reversed(floats), key=lambda found: found[1].numel())[0]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from lapae.curvature.memory import is_out_of_memory
+from lapae.curvature.chunking import is_out_of_memory
 from lapae.curvature.stateless import functional_call
 from lapae.methods.base import Output
 from lapae.networks import Autoencoder

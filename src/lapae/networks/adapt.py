@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae.curvature.call import tensor_of
-from lapae.curvature.per_datum import leaves_of
+from lapae.curvature.per_sample import leaves_of
 from lapae.errors import ConfigError
 
 Shape = tuple[int, ...]

@@ -44,7 +44,7 @@ class BlockPrecision(Precision):
         self._eigen = [None] * len(self.layer_sizes)
 
     def _factor(self, i: int) -> tuple[Tensor, Tensor]:
-        """Precision of the i-th layer as eigenvalues and eigenvectors, kept until H or δ change."""
+        """Return the precision of the i-th layer as eigenvalues and eigenvectors, kept until H or δ change."""
         found = self._eigen[i]
         if found is None:
             prior = self.flat_prior().split(self.layer_sizes)[i]
@@ -54,7 +54,7 @@ class BlockPrecision(Precision):
         return values / self.temperature, vectors
 
     def scale_noise(self, eps: Tensor) -> Tensor:
-        """Eigenvectors diag(1 / √values) eigenvectorsᵀ eps: the same whichever eigenvectors a device finds."""
+        """Return eigenvectors diag(1 / √values) eigenvectorsᵀ eps: the same whichever eigenvectors a device finds."""
         parts = []
         for i, part in enumerate(eps.split(self.layer_sizes, dim=-1)):
             values, vectors = self._factor(i)
@@ -62,13 +62,13 @@ class BlockPrecision(Precision):
         return torch.cat(parts, dim=-1)
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """eigenvectorsᵀ g / √values."""
+        """Return eigenvectorsᵀ g / √values."""
         layer = next(iter(gradients)).rpartition(".")[0]
         values, vectors = self._factor(list(self.layers).index(layer))
         return (torch.cat([gradients[name] for name in self.layers[layer]], dim=-1) @ vectors) * values.rsqrt()
 
     def quadratic(self, delta: Tensor) -> Tensor:
-        """Σ over layers of deltaᵀ block delta."""
+        """Return the sum over layers of deltaᵀ block delta."""
         factors = (self._factor(i) for i in range(len(self.layer_sizes)))
         parts = zip(factors, delta.split(self.layer_sizes, dim=-1), strict=True)
         return torch.stack([((d @ vectors).square() * values).sum(-1) for (values, vectors), d in parts]).sum(0)
@@ -77,6 +77,6 @@ class BlockPrecision(Precision):
         return {layer: torch.linalg.eigvalsh(self.block(i)).clamp_min(0) for i, layer in enumerate(self.layers)}
 
     def log_det(self) -> Tensor:
-        """From the eigenvalues of each layer's precision (whose parameters may have different δ)."""
+        """Return it from the eigenvalues of each layer's precision, whose parameters may have different δ."""
         values = [self._factor(i)[0].double().log().sum() for i in range(len(self.layer_sizes))]
         return torch.stack(values).sum()

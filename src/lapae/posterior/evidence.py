@@ -23,7 +23,13 @@ LOG10_RANGE = (-8.0, 12.0)
 
 
 def log_marginal_likelihood(log_likelihood: float, mean: Mapping[str, Tensor], precision: Precision) -> float:
-    """Log evidence of the data, given their log-likelihood at the mode and the precision there (T = 1)."""
+    """Return the log evidence of the data.
+
+    Args:
+        log_likelihood: of the data at the mode.
+        mean: the mode, {parameter name: tensor}.
+        precision: at the mode, with temperature 1.
+    """
     if precision.temperature != 1:
         raise ValueError(f"the marginal likelihood is that of temperature 1, got {precision.temperature}")
     delta = precision.flat_prior().double()
@@ -33,12 +39,18 @@ def log_marginal_likelihood(log_likelihood: float, mean: Mapping[str, Tensor], p
 
 
 def maximise(mean: Mapping[str, Tensor], precision: Precision, groups: Literal["scalar", "layer"] = "scalar") -> None:
-    """Set the prior precision of `precision` to the maximum of the evidence: one number, or one per layer."""
+    """Set the prior precision to the maximum of the evidence.
+
+    Args:
+        mean: the mode, {parameter name: tensor}.
+        precision: whose prior is set, in place.
+        groups: "scalar" for one number, "layer" for one per layer.
+    """
     if groups not in ("scalar", "layer"):
         raise ValueError(f"prior precision by {groups!r}: expected scalar or layer")
 
     def group(name: str) -> str:
-        """Of a parameter, or of a layer."""
+        """Return the group of a parameter or of a layer."""
         if groups == "scalar":
             return ""
         return name.rpartition(".")[0] if name in precision.shapes else name
@@ -53,7 +65,7 @@ def maximise(mean: Mapping[str, Tensor], precision: Precision, groups: Literal["
 
 
 def _best(eigenvalues: Tensor, squared_norm: float) -> float:
-    """Root of the derivative in log δ: γ(δ) - δ ‖θ‖² = 0, with γ = Σ λ / (λ + δ) well-determined parameters."""
+    """Return the root of the slope in log δ, γ(δ) - δ ‖θ‖² = 0: γ = Σ λ / (λ + δ) parameters are well determined."""
     values = eigenvalues.double()
 
     def slope(log10: float) -> float:

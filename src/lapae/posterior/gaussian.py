@@ -22,7 +22,12 @@ FORMS: dict[str, type[Precision]] = {"diagonal": DiagonalPrecision, "block": Blo
 
 
 class WeightPosterior:
-    """q(θ) = N(mean, precision⁻¹)."""
+    """q(θ) = N(mean, precision⁻¹).
+
+    Args:
+        mean: of the weights, {parameter name: tensor}.
+        precision: over the same parameters.
+    """
 
     def __init__(self, mean: Mapping[str, Tensor], precision: Precision) -> None:
         if {k: v.shape for k, v in mean.items()} != precision.shapes:
@@ -31,24 +36,32 @@ class WeightPosterior:
         self.precision = precision
 
     def sample(self, n: int = 1, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """n draws of the weights: {name: (n, *shape)}."""
+        """Draw weights.
+
+        Args:
+            n: number of draws.
+            generator: source of randomness; torch's own by default.
+
+        Returns:
+            {parameter name: (n, *shape)}.
+        """
         like = self.precision.prior
         eps = torch.randn(n, self.precision.n_weights, generator=generator, device=like.device, dtype=like.dtype)
         noise = self.precision.split(self.precision.scale_noise(eps))
         return {name: self.mean[name] + noise[name] for name in self.mean}
 
     def log_prob(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Log density at weights {name: *shape}."""
+        """Return the log density at weights {name: *shape}."""
         delta = self.precision.join(params) - self.precision.join(self.mean)
         n = self.precision.n_weights
         return 0.5 * (self.log_det() - self.precision.quadratic(delta).double() - n * math.log(2 * math.pi))
 
     def log_det(self) -> Tensor:
-        """Log-determinant of the precision."""
+        """Return the log-determinant of the precision."""
         return self.precision.log_det()
 
     def entropy(self) -> Tensor:
-        """½ (P (1 + log 2π) - log det precision)."""
+        """Return ½ (P (1 + log 2π) - log det precision)."""
         return 0.5 * (self.precision.n_weights * (1 + math.log(2 * math.pi)) - self.log_det())
 
     def save(self, path: str | Path) -> None:

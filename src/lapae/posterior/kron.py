@@ -17,7 +17,15 @@ from lapae.posterior.precision import Precision, eigh
 
 
 class KronPrecision(Precision):
-    """Factors as eigenvalues and eigenvectors are refreshed on demand, after an update."""
+    """H as Kronecker factors per weight, whose eigenvalues and eigenvectors are refreshed on demand.
+
+    Args:
+        shapes: of the parameters, by name.
+        prior_precision: δ, one number for all parameters.
+        temperature: T.
+        transposed: names of weights that are (in, out, …): those of transposed convolutions.
+        whole: names of parameters besides biases that are no matrix, whatever their shape: those of a normalisation.
+    """
 
     def __init__(
         self,
@@ -27,10 +35,6 @@ class KronPrecision(Precision):
         transposed: frozenset[str] = frozenset(),
         whole: frozenset[str] = frozenset(),
     ) -> None:
-        """`transposed` names weights that are (in, out, …): those of transposed convolutions.
-
-        `whole` names parameters that are no matrix, whatever their shape, besides biases: those of a normalisation.
-        """
         super().__init__(shapes, prior_precision, temperature)
         self.transposed, self.whole = transposed, whole
         for i, name in enumerate(self.shapes):
@@ -42,27 +46,27 @@ class KronPrecision(Precision):
         self._eigen: list[tuple[Tensor, Tensor, Tensor]] | None = None
 
     def _is_matrix(self, name: str) -> bool:
-        """Whether a parameter has two factors; else its block is one matrix."""
+        """Return whether a parameter has two factors; otherwise its block is one matrix."""
         return len(self.shapes[name]) > 1 and name not in self.whole
 
     def _matrix_shape(self, name: str) -> tuple[int, int]:
-        """(out, in · taps) of a weight, (n, 1) of a bias."""
+        """Return (out, in · taps) for a weight, (n, 1) for a bias."""
         shape = self.shapes[name]
         if not self._is_matrix(name):
             return shape.numel(), 1
         out = shape[1] if name in self.transposed else shape[0]
         return out, shape.numel() // out
 
-    def reset(self, values: float | Sequence[float]) -> None:
-        for i, (name, value) in enumerate(zip(self.shapes, self._each(values), strict=True)):
-            self.get_buffer(f"g{i}").zero_().diagonal().fill_(value)
+    def reset(self, value: float | Sequence[float]) -> None:
+        for i, (name, number) in enumerate(zip(self.shapes, self._each(value), strict=True)):
+            self.get_buffer(f"g{i}").zero_().diagonal().fill_(number)
             if self._is_matrix(name):
-                self.get_buffer(f"a{i}").zero_().diagonal().fill_(1.0 if value else 0.0)
-                self.get_buffer(f"n{i}").fill_(1.0 if value else 0.0)
+                self.get_buffer(f"a{i}").zero_().diagonal().fill_(1.0 if number else 0.0)
+                self.get_buffer(f"n{i}").fill_(1.0 if number else 0.0)
         self._eigen = None
 
     def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Kronecker]) -> None:
-        """The output factor carries the scale; the input factor is a running mean with the same memory."""
+        """Add to both factors: the output factor carries the scale, the input factor is a running mean."""
         for i, name in enumerate(self.shapes):
             new = curvature[name]
             if (new.a is not None) != self._is_matrix(name):
@@ -81,7 +85,7 @@ class KronPrecision(Precision):
         self._eigen = None
 
     def _factors(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """(U, V, eigenvalues (out, in) of H) of each parameter; V is 1 where there is one factor."""
+        """Return U, V and the eigenvalues (out, in) of H of each parameter; V is 1 if there is one factor."""
         if self._eigen is None:
             self._eigen = []
             for i, name in enumerate(self.shapes):
@@ -93,7 +97,7 @@ class KronPrecision(Precision):
         return self._eigen
 
     def _rotated(self, i: int, part: Tensor, power: float = -0.5) -> Tensor:
-        """Uᵀ M V precision^power, M the matrix that a part (…, n) of parameter i is: (…, out, in)."""
+        """Return Uᵀ M V precision^power, (…, out, in), with M the matrix that a part (…, n) of parameter i is."""
         name, lead = list(self.shapes)[i], part.shape[:-1]
         out, columns = self._matrix_shape(name)
         if name in self.transposed:
@@ -103,7 +107,7 @@ class KronPrecision(Precision):
         return u.T @ part.reshape(*lead, out, columns) @ v * precision**power
 
     def scale_noise(self, eps: Tensor) -> Tensor:
-        """U (Uᵀ eps V / √values) Vᵀ: the same whichever eigenvectors a device finds."""
+        """Return U (Uᵀ eps V / √values) Vᵀ: the same whichever eigenvectors a device finds."""
         parts = []
         for i, (name, part) in enumerate(zip(self.shapes, eps.split(self.sizes, dim=-1), strict=True)):
             u, v, _ = self._factors()[i]
@@ -114,15 +118,15 @@ class KronPrecision(Precision):
         return torch.cat(parts, dim=-1)
 
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Uᵀ g V / √values."""
+        """Return Uᵀ g V / √values."""
         names = list(self.shapes)
         return torch.cat([self._rotated(names.index(name), g).flatten(-2) for name, g in gradients.items()], dim=-1)
 
     def quadratic(self, delta: Tensor) -> Tensor:
-        """Σ values (Uᵀ delta V)²."""
+        """Return Σ values (Uᵀ delta V)²."""
         parts = enumerate(delta.split(self.sizes, dim=-1))
         return torch.stack([self._rotated(i, part, 0.5).square().sum((-2, -1)) for i, part in parts]).sum(0)
 
     def eigenvalues(self) -> dict[str, Tensor]:
-        """Products of the factors' eigenvalues, by parameter."""
+        """Return products of the factors' eigenvalues, by parameter."""
         return {name: self._factors()[i][2].reshape(-1) for i, name in enumerate(self.shapes)}

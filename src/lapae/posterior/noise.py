@@ -1,4 +1,4 @@
-"""Normal numbers, many of them: a million a step cost a CPU core more than the forward and backward pass.
+"""Normal numbers, drawn fast: a million per step cost a CPU core more than the forward and backward pass.
 
 On a CPU they are drawn in chunks of fixed size, each from a generator seeded for it, by as many threads as torch uses:
 the numbers depend on the seed alone, not on the number of threads.
@@ -18,7 +18,15 @@ CHUNK = 1 << 17
 
 
 def fill_normal(rows: Tensor, seeds: Sequence[int]) -> Tensor:
-    """Fill rows (n, P) with standard normal numbers in place, each from a seed of its own."""
+    """Fill rows with standard normal numbers in place.
+
+    Args:
+        rows: (n, P).
+        seeds: one per row.
+
+    Returns:
+        The rows.
+    """
     if rows.device.type != "cpu":
         generator = torch.Generator(rows.device)
         for row, seed in zip(rows, seeds, strict=True):
@@ -50,7 +58,16 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 
 
 def normal(like: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """n standard normal numbers, on the device and in the precision of `like`."""
+    """Draw standard normal numbers.
+
+    Args:
+        like: a tensor of the device and dtype wanted.
+        n: how many.
+        generator: source of randomness; torch's own by default.
+
+    Returns:
+        (n,).
+    """
     if like.device.type != "cpu":  # from the generator itself: this may be captured in a CUDA graph
         return torch.randn(n, generator=generator, device=like.device, dtype=like.dtype)
     seed = int(torch.randint(2**62, (), generator=generator))

@@ -25,7 +25,7 @@ _TINY = 1e-18
 
 
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors; NaN for a matrix that has none, so that the loss shows that training diverged."""
+    """Return eigenvalues and eigenvectors; NaN for a matrix that has none, so that the loss shows the divergence."""
     try:
         return torch.linalg.eigh(matrix)
     except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
@@ -33,7 +33,13 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Precision(nn.Module):
-    """What the posterior asks of a precision. Its buffers are the state that checkpoints hold."""
+    """Precision of a Gaussian over the weights: what every form can do. Its buffers are the state of checkpoints.
+
+    Args:
+        shapes: of the parameters, by name.
+        prior_precision: δ, one number for all parameters.
+        temperature: T.
+    """
 
     prior: Tensor
 
@@ -62,14 +68,14 @@ class Precision(nn.Module):
         self._forget()
 
     def uniform_prior(self) -> float | None:
-        """δ where it is the same for all weights. Looked up once: the look waits for the device."""
+        """Return δ if all weights have the same, otherwise None. Looked up once: the look waits for the device."""
         if self._uniform is None:
             values = self.prior.tolist()
             self._uniform = (values[0] if len(set(values)) == 1 else None,)
         return self._uniform[0]
 
     def flat_prior(self) -> Tensor:
-        """δ for every weight, (P,). Made once: making it waits for the device."""
+        """Return δ for every weight, (P,). Made once: making it waits for the device."""
         if self._flat is None:
             self._flat = self.prior.repeat_interleave(torch.tensor(self.sizes, device=self.prior.device))
         return self._flat
@@ -87,7 +93,7 @@ class Precision(nn.Module):
         self._uniform = self._flat = None
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """(…, P) -> {name: (…, *shape)}, as views."""
+        """Split a flat tensor (…, P) into {name: (…, *shape)}, as views."""
         parts = flat.split(self.sizes, dim=-1)
         return {
             name: part.reshape((*flat.shape[:-1], *shape))
@@ -95,50 +101,60 @@ class Precision(nn.Module):
         }
 
     def join(self, params: Mapping[str, Tensor]) -> Tensor:
-        """{name: *shape} -> (P,)."""
+        """Join {name: *shape} into one flat tensor (P,)."""
         return torch.cat([params[name].detach().reshape(-1) for name in self.shapes])
 
     @abstractmethod
     def reset(self, value: float | Sequence[float]) -> None:
-        """H = value I; with one value for each parameter tensor where several are given."""
+        """Set H = value I, with one value for all parameter tensors or one for each."""
 
     def _each(self, value: float | Sequence[float]) -> list[float]:
-        """One value for each parameter tensor."""
+        """Return one value for each parameter tensor."""
         return list(value) if isinstance(value, Sequence) else [value] * len(self.shapes)
 
     @abstractmethod
     def update(self, keep: float, gain: float | Tensor, curvature: Any) -> None:
-        """H = keep H + gain curvature, where curvature is what the curvature engine returns for this form."""
+        """Set H = keep H + gain curvature.
+
+        Args:
+            keep: factor of the old H.
+            gain: factor of the new curvature.
+            curvature: what `lapae.curvature` returns for this form.
+        """
 
     def curvature_buffers(self) -> list[Tensor]:
-        """The tensors that hold H, which is linear in them: where several processes share the data, they add up."""
+        """Return the tensors that hold H, which is linear in them: if several processes share the data, they add up."""
         return [buffer for name, buffer in self.named_buffers() if name != "prior"]
 
     @abstractmethod
     def scale_noise(self, eps: Tensor) -> Tensor:
-        """Precision^(-1/2) eps, the symmetric root: (…, P) -> (…, P)."""
+        """Return precision^(-1/2) eps with the symmetric root, (…, P) for eps (…, P)."""
 
     @abstractmethod
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Precision^(-1/2) g for gradients of one layer, {full name: (…, n)} -> (…, total n), up to a rotation.
+        """Return precision^(-1/2) g up to a rotation; its squared length is the variance gᵀ precision⁻¹ g.
 
-        Its squared length is the variance gᵀ precision⁻¹ g.
+        Args:
+            gradients: of the parameters of one layer, {parameter name: (…, n)}.
+
+        Returns:
+            (…, total n).
         """
 
     @abstractmethod
     def quadratic(self, delta: Tensor) -> Tensor:
-        """deltaᵀ precision delta: (…, P) -> (…)."""
+        """Return deltaᵀ precision delta, (…) for delta (…, P)."""
 
     @abstractmethod
     def eigenvalues(self) -> dict[str, Tensor]:
-        """Eigenvalues of H, {parameter or layer name: (n,)}; δ shifts them."""
+        """Return the eigenvalues of H, {parameter or layer name: (n,)}; δ shifts them."""
 
     def prior_of(self, name: str) -> Tensor:
-        """δ of a parameter."""
+        """Return δ of a parameter."""
         return self.prior[list(self.shapes).index(name)]
 
     def log_det(self) -> Tensor:
-        """Log-determinant of the precision."""
+        """Return the log-determinant of the precision."""
         terms = [(values + self.prior_of(name)).double().log().sum() for name, values in self.eigenvalues().items()]
         return torch.stack(terms).sum() - self.n_weights * math.log(self.temperature)
 
@@ -166,13 +182,13 @@ class DiagonalPrecision(Precision):
         torch._foreach_add_(parts, new, alpha=gain)  # pyright: ignore[reportPrivateImportUsage]
 
     def pin(self, names: Collection[str]) -> None:
-        """These weights are known: H is infinite, and stays so through updates that keep some of it."""
+        """Take weights as known: their H is infinite, and stays so through updates that keep some of it."""
         for name, part in self.split(self.h).items():
             if name in names:
                 part.fill_(math.inf)
 
     def diagonal(self) -> Tensor:
-        """The precision itself, (P,)."""
+        """Return the precision itself, (P,)."""
         prior = self.uniform_prior()
         return (self.h + (self.flat_prior() if prior is None else prior)).div_(self.temperature)
 
@@ -185,9 +201,9 @@ class DiagonalPrecision(Precision):
         return torch.cat([g * precision[name].reshape(-1).rsqrt() for name, g in gradients.items()], dim=-1)
 
     def quadratic(self, delta: Tensor) -> Tensor:
-        """Σ precision delta²."""
+        """Return Σ precision delta²."""
         return (self.diagonal() * delta.square()).sum(-1)
 
     def eigenvalues(self) -> dict[str, Tensor]:
-        """The diagonal, by parameter."""
+        """Return the diagonal, by parameter."""
         return {name: part.reshape(-1) for name, part in self.split(self.h).items()}

@@ -23,18 +23,18 @@ RULES: dict[str, Callable[[float], tuple[float, float]]] = {
     "van": lambda forgetting: (1.0, forgetting),
     "nng": lambda forgetting: (1 - forgetting, forgetting),
 }
-"""Keep and gain of each."""
+"""Keep and gain of each rule, from α."""
 
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """How much of the old precision stays, and how much of the new curvature comes in."""
+    """Shares of the old precision that stays, and of the new curvature that comes in."""
 
     keep: float
     gain: float
 
     def every(self, k: int) -> UpdateRule:
-        """The same memory when the curvature is refreshed every k steps: k updates with one GGN."""
+        """Return the rule for a curvature refreshed every k steps, which forgets as fast: k updates with one GGN."""
         if k < 1:
             raise ConfigError(f"hessian_every={k}: expected at least 1")
         kept = self.keep**k
@@ -43,7 +43,12 @@ class UpdateRule:
 
 
 def update_rule(name: str, forgetting: float) -> UpdateRule:
-    """The rule called `name` with α = `forgetting`."""
+    """Return the rule called `name`.
+
+    Args:
+        name: one of `RULES`.
+        forgetting: α.
+    """
     if name not in RULES:
         raise ConfigError(f"unknown update {name!r}: expected one of {', '.join(RULES)}")
     if not 0 < forgetting <= 1:

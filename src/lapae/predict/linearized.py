@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from lapae.curvature import Forward, Leaf
-from lapae.curvature.any_module import LARGEST_CODE, ranges
-from lapae.curvature.backward import pull_rows
 from lapae.curvature.extract import row_floats
-from lapae.curvature.forms import Rows
+from lapae.curvature.forms import Rows, ranges
 from lapae.curvature.forward import Node, begin, leaves, n_features
+from lapae.curvature.methods import LARGEST_CODE
 from lapae.curvature.rules.affine import Linear
 from lapae.curvature.rules.base import identity_rows
+from lapae.curvature.walked import pull_rows
 from lapae.methods.laplace import Laplace
 from lapae.posterior import DiagonalPrecision, Precision
 from lapae.predict.closed_form import ClosedForm, weight_variances

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from lapae.curvature.any_module import LARGEST_CODE, ranges
-from lapae.curvature.call import Work, by_layer
-from lapae.curvature.per_datum import PerDatum, Pulled, passes, per_datum, rows_of_gradients
+from lapae.curvature.call import Work
+from lapae.curvature.forms import ranges
+from lapae.curvature.methods import LARGEST_CODE
+from lapae.curvature.per_sample import PerSample, Pulled, passes, per_sample, rows_of_gradients
 from lapae.curvature.rules.base import identity_rows
 from lapae.methods.laplace import Laplace
 from lapae.predict.closed_form import ClosedForm
@@ -24,7 +25,7 @@ from lapae.predict.closed_form import ClosedForm
 def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> ClosedForm:
     """As `linearized`; `budget` is in numbers."""
     task = Work(method.network, None, tuple(method.posterior.shapes), x)
-    one = per_datum(task.part(slice(0, 1)), "encoder")
+    one = per_sample(task.part(slice(0, 1)), "encoder")
     n_code, floats = one.code.numel(), one.row_floats()
     whole = n_code <= LARGEST_CODE
     size = max(1, budget // (floats * (n_code if whole else 1)))
@@ -40,7 +41,7 @@ def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> Clo
     )
 
 
-def _of_part(method: Laplace, at: PerDatum, outputs: bool, whole: bool, fit: int) -> tuple[Tensor, ...]:
+def _of_part(method: Laplace, at: PerSample, outputs: bool, whole: bool, fit: int) -> tuple[Tensor, ...]:
     """Codes, their variances and covariances, outputs and their variances, of data that go at once."""
     n_data, n_code = len(at.output), at.code[0].numel()
     if whole:
@@ -85,6 +86,6 @@ def _covariance(method: Laplace, pulled: Pulled, n_data: int) -> Tensor:
 
 def _whitened(method: Laplace, pulled: Pulled) -> Iterator[Tensor]:
     """Σ^(1/2) applied to the gradients of each layer, (R, B, n)."""
-    for names in by_layer(pulled.at.shapes).values():
-        if any(pulled.uses(name) or pulled.copies.get(name) is not None for name in names):
-            yield method.posterior.whiten({name: pulled.flat(name) for name in names})
+    for leaf, v in pulled.layers(whole=True):
+        gradients = leaf.rule.gradients(leaf, v)
+        yield method.posterior.whiten({leaf.full_name(key): gradients[key].flatten(2) for key in leaf.trainable})

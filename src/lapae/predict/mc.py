@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor
 
-from lapae.curvature.memory import within_memory
+from lapae.curvature.chunking import within_memory
 from lapae.methods.base import Method
 from lapae.networks.adapt import in_eval_mode
 from lapae.networks.threads import few_threads

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from lapae.curvature import Leaf, walk
-from lapae.curvature.any_module import LARGEST_CODE
 from lapae.curvature.forward import Node, Skip, n_features
+from lapae.curvature.methods import LARGEST_CODE
 from lapae.curvature.rules.affine import Affine
 from lapae.curvature.rules.linear_maps import LinearMap
 from lapae.methods.laplace import Laplace

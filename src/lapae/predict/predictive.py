@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lapae.curvature.memory import within_memory
+from lapae.curvature.chunking import within_memory
 from lapae.methods.base import Method
 from lapae.methods.laplace import with_posterior
 from lapae.predict import mc

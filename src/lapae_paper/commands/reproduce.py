@@ -95,7 +95,7 @@ def print_list(*, as_json: bool = False) -> None:
 
 def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     """Run experiments one after another; models that several need are trained once."""
-    from lapae.curvature.memory import OutOfMemory
+    from lapae.curvature.chunking import OutOfMemory
     from lapae.errors import DataError
     from lapae.runs.files import make_folder
     from lapae_paper.experiments import Size, Workspace

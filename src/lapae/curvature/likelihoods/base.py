@@ -1,7 +1,7 @@
-"""What training, curvature and prediction ask of a likelihood p(x | network output).
+"""Likelihoods p(x | network output), as training, curvature and prediction use them.
 
 Shapes: output and target are (B, *features); where a log density is asked for, the output may have further axes in
-front, (S, B, *features). `hessian_diag` may have a batch axis of 1 where it is the same for all data.
+front, (S, B, *features). `hessian_diag` may have a batch axis of 1 where it is the same for all samples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Likelihood(ABC):
     """
 
     name: ClassVar[str] = ""
-    """By which it is registered."""
+    """Name by which it is registered."""
     diagonal: bool = True
     """Whether the Hessian at the output is a diagonal matrix."""
     exponential: ClassVar[bool] = True
@@ -74,11 +74,14 @@ class Likelihood(ABC):
         return (target - self.mean(output)) / self.variance(output).clamp_min(1e-30).sqrt()
 
     def at_residual(self, output: Tensor, residual: Tensor) -> Tensor:
-        """What `output` and noise in standard units make, (B, *features): the inverse of `residual`."""
+        """Return what `output` and noise in standard units make, (B, *features): the inverse of `residual`."""
         return self.mean(output) + self.variance(output).clamp_min(1e-30).sqrt() * residual
 
     def with_noise(self, sigma: Tensor) -> Likelihood:
-        """The same with noise of scale `sigma` (*features), which may change in place; itself where it has none."""
+        """Return the likelihood with noise of scale `sigma` (*features), which may change in place.
+
+        A likelihood without noise returns itself.
+        """
         return self
 
     def noise_weights(self, square: Tensor) -> Tensor:
@@ -108,23 +111,23 @@ class Likelihood(ABC):
         return self.hessian_diag(output).square() * variance
 
     def with_variance(self, variance: Tensor) -> Likelihood:
-        """The same with another variance of the data, which broadcasts to the output, where it is free."""
+        """Return the likelihood with another variance of the data, which broadcasts to the output, if it is free."""
         raise ValueError(f"the variance of {self!r} follows from its mean")
 
     def for_missing(self) -> Likelihood:
-        """The same, leaving out NaN targets."""
+        """Return the likelihood that leaves out NaN targets."""
         raise ValueError(f"missing values need a likelihood that has a form for them, such as gaussian, got {self!r}")
 
     def observed(self, mask: Tensor) -> Likelihood:
-        """What the curvature of a batch with missing values sees: a Hessian that is zero where `mask` is False."""
+        """Return the likelihood of a batch with missing values: its Hessian is zero where `mask` is False."""
         return Observed(self, mask)
 
-    def part(self, data: slice) -> Likelihood:
-        """The likelihood of some data of a batch, where it knows one."""
+    def part(self, samples: slice) -> Likelihood:
+        """Return the likelihood of some samples of a batch, if it belongs to one batch."""
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """What `likelihood` makes it from again: its name and fields as numbers, lists and strings."""
+        """Return its name and fields as numbers, lists and strings, which `likelihood` makes it from again."""
         if LIKELIHOODS.get(self.name) is not type(self):
             raise ValueError(f"{self!r} is not registered by name: it cannot be written down")
         return {"name": self.name, **{f.name: _plain(getattr(self, f.name)) for f in _fields(self)}}
@@ -139,7 +142,7 @@ class Likelihood(ABC):
 
 
 def _fields(which: Any) -> list[Field[Any]]:
-    """What it was made from."""
+    """Return the fields it was made from."""
     return [f for f in fields(which) if f.init]
 
 
@@ -190,8 +193,8 @@ class Observed(Likelihood):
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.inner.sample(output, generator)
 
-    def part(self, data: slice) -> Observed:
-        return Observed(self.inner, self.mask[data])
+    def part(self, samples: slice) -> Observed:
+        return Observed(self.inner, self.mask[samples])
 
     def hessian_diag(self, output: Tensor) -> Tensor:
         return self.inner.hessian_diag(output) * self.mask
@@ -230,7 +233,7 @@ def likelihood(which: str | Mapping[str, Any] | Likelihood) -> Likelihood:
         return _by_name(options.pop("name"))(**options)
     if isinstance(which, str):
         return _by_name(which)()
-    if not isinstance(which, Likelihood):
+    if not isinstance(which, Likelihood):  # pyright: ignore[reportUnnecessaryIsInstance] (not all callers are typed)
         raise TypeError(f"expected a likelihood or its name, got {type(which).__name__}")
     return which
 

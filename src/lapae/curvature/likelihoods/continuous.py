@@ -20,13 +20,13 @@ Scale = float | Tensor | Sequence[float]
 
 
 class Location(Skipping):
-    """What the Gaussian and Student's t share: data scatter around the output with the deviation `sigma`, a scale."""
+    """Base of the Gaussian and Student's t: data scatter around the output with the scale `sigma`."""
 
     sigma: Any
     noisy = True
 
     def _check_scale(self) -> None:
-        """A number stays one, anything else becomes a tensor; both are checked."""
+        """Return a checked scale: a number stays one, anything else becomes a tensor."""
         sigma = self.sigma
         if isinstance(sigma, Real):
             sigma = float(sigma)
@@ -44,8 +44,10 @@ class Location(Skipping):
         object.__setattr__(self, "sigma", sigma)
 
     def scale(self, like: Tensor) -> float | Tensor:
-        """sigma as a number, or on the device and in the precision of `like`. A copy is kept, so that a step that runs
-        on a GPU does not fetch it again."""
+        """Return sigma as a number, or on the device and in the dtype of `like`.
+
+        A copy is kept, so that a step that runs on a GPU does not fetch it again.
+        """
         sigma = self.sigma
         if isinstance(sigma, float) or (sigma.device == like.device and sigma.dtype == like.dtype):
             return sigma
@@ -57,12 +59,12 @@ class Location(Skipping):
     _copies: dict[str, Any]
 
     def _features(self, value: float | Tensor, output: Tensor) -> Tensor:
-        """A scale as (1, *features) of an output (B, *features)."""
+        """Return a scale as (1, *features) of an output (B, *features)."""
         shape = (1, *output.shape[1:])
         return value.expand(shape) if isinstance(value, Tensor) else output.new_full(shape, value)
 
     def with_noise(self, sigma: Tensor) -> Location:
-        """The same with another scale, which is looked at when it is used: it may be learned in place."""
+        """Return the likelihood with another scale, which is looked at when it is used: it may be learned in place."""
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         vars(other).update(sigma=sigma, _copies={})
@@ -108,7 +110,7 @@ class Gaussian(Location):
         return torch.where(missing, 0.0, -0.5 * gap.square() - self._log_norm(output))
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """The sum of it over features, without masks where there is nothing to mask."""
+        """Return the log density summed over features, without masks if nothing is missing."""
         if self.missing:
             return super().log_prob(output, target)
         first, scale = first_feature(output, target), self.scale(output)
@@ -129,7 +131,7 @@ class Gaussian(Location):
         return output + self.scale(output) * normal_like(output, generator)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
-        """1 / sigma², the same for every datum: (1, *features)."""
+        """Return 1 / sigma², equal for all samples: (1, *features)."""
         return self._features(self.scale(output) ** -2, output)
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:

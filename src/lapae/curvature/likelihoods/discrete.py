@@ -29,7 +29,7 @@ class Bernoulli(Skipping):
         return -torch.where(missing, 0.0, terms)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """The sum of it over features, without masks where there is nothing to mask."""
+        """Return the log density summed over features, without masks if nothing is missing."""
         if self.missing:
             return super().log_prob(output, target)
         terms = F.binary_cross_entropy_with_logits(output, target.expand_as(output), reduction="none")
@@ -46,7 +46,7 @@ class Bernoulli(Skipping):
         return torch.bernoulli(output.sigmoid(), generator=generator)
 
     def residual(self, output: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """A normal number drawn from those above which there is a share of p for a one, from the others for a zero."""
+        """Draw a normal number from those above which there is a share of p for a one, from the others for a zero."""
         one = torch.bernoulli(target.nan_to_num(), generator=generator)  # intensities are drawn, too
         zero = (-output).sigmoid()
         chance = uniform_like(output, generator)
@@ -81,7 +81,7 @@ class Categorical(Likelihood):
         return torch.where(target.isnan(), 0.0, target).expand_as(output) * log_probs
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """The sum of it over positions."""
+        """Return the log density summed over positions."""
         features = target.ndim - 1 if target.is_floating_point() else target.ndim  # class indices lack their axis
         return self.log_prob_elements(output, target).flatten(output.ndim - features).sum(-1)
 
@@ -143,5 +143,5 @@ def uniform_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def normal_score(place: Tensor) -> Tensor:
-    """The normal numbers below which there are shares `place`; at most about 5 from 0."""
+    """Return the normal numbers below which there are shares `place`; at most about 5 from 0."""
     return torch.special.ndtri(place.clamp(1e-6, 1 - 1e-6))

@@ -59,7 +59,7 @@ class Mixed(Likelihood):
         return low, high
 
     def log_prob_elements(self, output: Tensor, target: Tensor) -> Tensor:
-        """Part by part; that of a category stands at its observed class."""
+        """Return log densities part by part; that of a category stands at its observed class."""
         return self._each("log_prob_elements", output, target)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Mixed(Likelihood):
         return torch.cat([which.sample(part, generator) for which, (part,) in self._slices(output)], -1)
 
     def residual(self, output: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Part by part; a category has one number, at each of its classes."""
+        """Return noise part by part; a category has one number, at each of its classes."""
         parts = self._slices(output, target)
         return torch.cat([which.residual(part, values, generator) for which, (part, values) in parts], -1)
 
@@ -84,10 +84,10 @@ class Mixed(Likelihood):
         return self._each("at_residual", output, residual)
 
     def hessian_diag(self, output: Tensor) -> Tensor:
-        """Part by part, (B, D)."""
+        """Return the diagonal part by part, (B, D)."""
         parts = [which.hessian_diag(part) for which, (part,) in self._slices(output)]
-        n_data = max(map(len, parts))
-        return torch.cat([part.expand(n_data, -1) for part in parts], -1)
+        n_batch = max(map(len, parts))
+        return torch.cat([part.expand(n_batch, -1) for part in parts], -1)
 
     def hessian_product(self, output: Tensor, t: Tensor) -> Tensor:
         return self._each("hessian_product", output, t)
@@ -103,7 +103,7 @@ class Mixed(Likelihood):
         return any(which.noisy for which, _, _ in self.parts)
 
     def with_noise(self, sigma: Tensor) -> Mixed:
-        """Part by part, sigma being (D,)."""
+        """Return the likelihood with noise part by part, for sigma (D,)."""
         other = object.__new__(Mixed)
         parts = tuple((which.with_noise(sigma[..., a:b]), a, b) for which, a, b in self.parts)
         vars(other).update(vars(self) | {"parts": parts})
@@ -114,11 +114,11 @@ class Mixed(Likelihood):
         return any(which.reweights for which, _, _ in self.parts)
 
     def noise_weights(self, square: Tensor) -> Tensor:
-        """Part by part."""
+        """Return weights part by part."""
         return self._each("noise_weights", square)
 
     def for_missing(self) -> Mixed:
-        """The same, each part leaving out NaN targets."""
+        """Return the likelihood whose parts leave out NaN targets."""
         # a categorical one does so as it is: the axis of its classes is its span
         parts = tuple((w if isinstance(w, Categorical) else w.for_missing(), a, b) for w, a, b in self.parts)
         return self if self.missing else Mixed(parts, missing=True)

@@ -35,19 +35,19 @@ class Affine(Rule):
             )
 
     def columns(self, layer: Any, x: Tensor) -> Tensor:
-        """(B, *in) -> (B, G, I, P)."""
+        """Reshape (B, *in) to (B, G, I, P)."""
         raise NotImplementedError
 
     def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
-        """(B, *in) -> (I, B P), for a layer without groups."""
+        """Reshape (B, *in) to (I, B P), for a layer without groups.."""
         raise NotImplementedError
 
     def outputs(self, layer: Any, v: Tensor) -> Tensor:
-        """(…, *out) -> (…, G, O, P)."""
+        """Reshape (…, *out) to (…, G, O, P)."""
         raise NotImplementedError
 
     def to_weight(self, layer: Any, g: Tensor) -> Tensor:
-        """(…, G, O, I) -> (…, *weight.shape)."""
+        """Reshape (…, G, O, I) to (…, *weight.shape)."""
         raise NotImplementedError
 
     def gradients(self, at: Leaf, v: Tensor) -> Params:
@@ -70,15 +70,15 @@ class Linear(Affine):
         return F.linear(x, params["weight"], params.get("bias"))
 
     def columns(self, layer: Any, x: Tensor) -> Tensor:
-        """(B, …, in) -> (B, 1, in, P)."""
+        """Reshape (B, …, in) to (B, 1, in, P)."""
         return x.reshape(len(x), 1, -1, x.shape[-1]).mT
 
     def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
-        """(B, …, in) -> (in, B P)."""
+        """Reshape (B, …, in) to (in, B P)."""
         return x.flatten(0, -2).T
 
     def outputs(self, layer: Any, v: Tensor) -> Tensor:
-        """(R, B, …, out) -> (R, B, 1, out, P)."""
+        """Reshape (R, B, …, out) to (R, B, 1, out, P)."""
         return v.reshape(*v.shape[:2], 1, -1, v.shape[-1]).mT
 
     def to_weight(self, layer: Any, g: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Linear(Affine):
         return v @ at.params["weight"]
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
-        """m W², mᵀ x², Σ m; where m is the same for all data, the sum over data comes first."""
+        """Return m W², mᵀ x² and Σ m; if m is the same for all samples, the sum over samples comes first."""
         h = {}
         m_in = m @ at.params["weight"].square() if need_input else None
         squared = at.x.square()
@@ -104,11 +104,11 @@ class Linear(Affine):
         return m_in, {k: h[k] for k in at.trainable}
 
     def takes_matrix(self, at: Leaf) -> bool:
-        """Without positions."""
+        """Return whether there are no positions."""
         return at.x.ndim == 2
 
     def dense_pull(self, at: Leaf, c: Tensor) -> Tensor:
-        """Wᵀ c W, with c (B or 1, out, out) or its diagonal (B or 1, out)."""
+        """Return Wᵀ c W, with c (B or 1, out, out) or its diagonal (B or 1, out)."""
         weight = at.params["weight"]
         right = c[:, :, None] * weight if c.ndim == 2 else c @ weight
         return weight.T @ right

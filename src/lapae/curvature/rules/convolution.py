@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -63,11 +64,11 @@ class Conv(Affine):
         return list(result)
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
-        """The convolution of the tangents."""
+        """Return the convolution of the tangents."""
         return self._convolve(at.layer, t.flatten(0, 1), at.params["weight"], None).unflatten(0, t.shape[:2])
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """The transposed convolution of the rows."""
+        """Return the transposed convolution of the rows."""
         rows, weight = v.flatten(0, 1), at.params["weight"]
         if self._flips(at, rows):
             return self._transpose(at, rows, weight).unflatten(0, v.shape[:2])
@@ -75,7 +76,7 @@ class Conv(Affine):
         return self._backward(at.layer, rows, like, weight, (True, False, False))[0].unflatten(0, v.shape[:2])
 
     def _flips(self, at: Leaf, v: Tensor) -> bool:
-        """Whether the transpose is better done as a convolution of its own.
+        """Return whether the transpose is better done as a convolution of its own.
 
         On a CPU that is up to ten times faster than the backward pass of torch's convolution where channels are few,
         and never slower but for the smallest feature maps.
@@ -91,7 +92,7 @@ class Conv(Affine):
         return [d * (k - 1) - p for d, k, p in zip(layer.dilation, layer.kernel_size, padding, strict=True)]
 
     def _transpose(self, at: Leaf, v: Tensor, weight: Tensor) -> Tensor:
-        """(N, *out) -> (N, *in): with stride 1 it is a plain convolution with the flipped kernel."""
+        """Map (N, *out) to (N, *in): with stride 1 by a plain convolution with the flipped kernel."""
         layer, dims = at.layer, list(range(2, weight.ndim))
         if layer.groups == 1:
             flipped = weight.transpose(0, 1).flip(dims)
@@ -126,7 +127,7 @@ class Conv(Affine):
         return windows.reshape(len(x), layer.groups, -1, math.prod(windows.shape[x.ndim :]))
 
     def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
-        """The same with the data among the positions."""
+        """Return columns with the samples among the positions, (I, B P)."""
         windows = self._windows(layer, x).movedim(0, x.ndim - 1)  # (C, *taps, B, *positions)
         return windows.reshape(math.prod(windows.shape[: x.ndim - 1]), -1)
 
@@ -137,11 +138,11 @@ class Conv(Affine):
         return _windows(x, layer.kernel_size, layer.stride, layer.dilation)
 
     def outputs(self, layer: Any, v: Tensor) -> Tensor:
-        """(R, B, C, *positions) -> (R, B, G, C/G, P)."""
+        """Reshape (R, B, C, *positions) to (R, B, G, C/G, P)."""
         return v.reshape(*v.shape[:2], layer.groups, v.shape[2] // layer.groups, -1)
 
     def to_weight(self, layer: Any, g: Tensor) -> Tensor:
-        """(…, G, O, I) -> (…, G O, *I)."""
+        """Reshape (…, G, O, I) to (…, G O, *I)."""
         return g.reshape(*g.shape[:-3], *layer.weight.shape)
 
 
@@ -155,7 +156,7 @@ class ConvTranspose(Conv):
         return True
 
     def _transpose(self, at: Leaf, v: Tensor, weight: Tensor) -> Tensor:
-        """The convolution that this one is the transpose of; output padding may make it longer by one."""
+        """Return the convolution that this one is the transpose of; output padding may make it longer by one."""
         layer, size = at.layer, at.x.shape[2:]
         v_in = torch.convolution(
             v, weight, None, layer.stride, layer.padding, layer.dilation, False, [0] * len(size), layer.groups
@@ -176,25 +177,25 @@ class ConvTranspose(Conv):
         return windows.flip(list(range(2, 2 + n_dims)))
 
     def to_weight(self, layer: Any, g: Tensor) -> Tensor:
-        """(…, G, O, I k) -> (…, G I, O, *k)."""
+        """Reshape (…, G, O, I k) to (…, G I, O, *k)."""
         g = g.unflatten(-1, (layer.in_channels // layer.groups, -1)).transpose(-3, -2)
         return g.reshape(*g.shape[:-4], *layer.weight.shape)
 
 
 class _Several(Conv):
-    """A convolution that one datum calls with a batch of its own, (B, n, C, *size): n more among the positions."""
+    """A convolution that one sample calls with a batch of its own, (B, n, C, *size): n more among the positions."""
 
     def columns(self, layer: Any, x: Tensor) -> Tensor:
-        """(B, n, C, *size) -> (B, G, I, n P)."""
+        """Reshape (B, n, C, *size) to (B, G, I, n P)."""
         columns = super().columns(layer, x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return columns.movedim(1, -2).flatten(-2)
 
     def flat_columns(self, layer: Any, x: Tensor) -> Tensor:
-        """(B, n, C, *size) -> (I, B n P)."""
+        """Reshape (B, n, C, *size) to (I, B n P)."""
         return super().flat_columns(layer, x.flatten(0, 1))
 
     def outputs(self, layer: Any, v: Tensor) -> Tensor:
-        """(R, B, n, C, *positions) -> (R, B, G, C/G, n P)."""
+        """Reshape (R, B, n, C, *positions) to (R, B, G, C/G, n P)."""
         outputs = super().outputs(layer, v.flatten(1, 2)).unflatten(1, v.shape[1:3])
         return outputs.movedim(2, -2).flatten(-2)
 
@@ -207,8 +208,8 @@ class SeveralConvTranspose(_Several, ConvTranspose):
     """Transposed convolutions."""
 
 
-def _windows(x: Tensor, kernel: tuple, stride: tuple, dilation: tuple) -> Tensor:
-    """Sliding windows: (B, C, *size) -> (B, C, *taps, *positions), a view."""
+def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
+    """Return sliding windows of x (B, C, *size), a view (B, C, *taps, *positions)."""
     n_dims = x.ndim - 2
     for dim, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
         x = x.unfold(dim, d * (k - 1) + 1, s)[..., ::d]

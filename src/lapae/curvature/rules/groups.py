@@ -1,4 +1,4 @@
-"""Layers that couple the features of a datum: normalisations of groups, and the softmax.
+"""Layers that couple the features of a sample: normalisations of groups, and the softmax.
 
 Their Jacobian is diagonal plus low rank, so that squares of its entries, summed, need a few sums over a group. With s
 the deviation of the n features of a group and c = 1 (c = 0 where no mean is taken off),
@@ -27,7 +27,7 @@ class GroupRule(Rule):
     """Whether the mean of a group is taken off."""
 
     def groups(self, layer: Any, x: Tensor, before: int = 1) -> Tensor:
-        """(B, *features), or with more axes `before` the features, -> (B, groups, n)."""
+        """Reshape (B, *features), or with more axes `before` the features, to (B, groups, n)."""
         raise NotImplementedError
 
     def over_features(self, layer: Any, parameter: Tensor, x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class LayerNorm(GroupRule):
 
 @register(nn.RMSNorm)
 class RMSNorm(LayerNorm):
-    """The same without a mean."""
+    """Normalisation by the root mean square, without a mean."""
 
     centred = False
 
@@ -132,10 +132,10 @@ class Softmax(Rule):
 
     def check(self, layer: Any) -> None:
         if layer.dim in (None, 0):
-            raise ValueError(f"dim={layer.dim}: name the axis of the classes, which is not that of the data (0)")
+            raise ValueError(f"dim={layer.dim}: name the axis of the classes, which is not that of the batch (0)")
 
     def _dim(self, at: Leaf) -> int:
-        """From the end: rows have one axis more in front."""
+        """Return the axis counted from the end: rows have one more axis in front."""
         return at.layer.dim if at.layer.dim < 0 else at.layer.dim - at.y.ndim
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:

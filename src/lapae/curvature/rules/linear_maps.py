@@ -25,16 +25,16 @@ class LinearMap(Rule):
     uses_x = uses_y = False
 
     def selects(self, layer: nn.Module) -> bool:
-        """Whether coefficients are 0 and 1, so that variances go through as values do."""
+        """Return whether coefficients are 0 and 1, so that variances go through as values do."""
         return type(self) in (LinearMap, Reshape)
 
     def jvp(self, at: Leaf, t: Tensor) -> Tensor:
-        """A t."""
+        """Return A t."""
         zero = self.apply(at.layer, at.params, torch.zeros_like(at.x[:1]))
         return (self.apply(at.layer, at.params, t.flatten(0, 1)) - zero).unflatten(0, t.shape[:2])
 
     def vjp(self, at: Leaf, v: Tensor) -> Tensor:
-        """Aᵀ v."""
+        """Return Aᵀ v."""
         return self._transpose(at.layer, at.params, at.x, v.flatten(0, 1)).unflatten(0, v.shape[:2])
 
     def _transpose(self, layer: nn.Module, params: Params, x: Tensor, v: Tensor) -> Tensor:
@@ -42,11 +42,11 @@ class LinearMap(Rule):
         return pull(v.contiguous())[0]
 
     def squared_backward(self, at: Leaf, m: Tensor, need_input: bool = True) -> tuple[Tensor | None, Params]:
-        """Σ_o A_oi² m_o."""
+        """Return Σ_o A_oi² m_o."""
         return self.squared_transpose(at, m) if need_input else None, {}
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
-        """Coefficients 0 and 1 are their own squares."""
+        """Return Aᵀ m, as coefficients 0 and 1 are their own squares."""
         return self._transpose(at.layer, at.params, at.x, m)
 
 
@@ -64,12 +64,12 @@ register(
 
 @register(nn.Flatten, nn.Unflatten)
 class Reshape(LinearMap):
-    """The same numbers under another shape."""
+    """Layers that give the same numbers another shape."""
 
     reshapes = True
 
     def check(self, layer: Any) -> None:
-        """The batch axis must stay."""
+        """Refuse to reshape the batch axis."""
         first = layer.start_dim if isinstance(layer, nn.Flatten) else layer.dim
         if first == 0 or not isinstance(first, int):
             raise ValueError("the batch axis (0) must be kept, and dimensions be numbers")
@@ -81,7 +81,7 @@ class Reshape(LinearMap):
         return v.reshape(*v.shape[:2], *at.x.shape[1:])
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
-        return m.reshape(m.shape[0], *at.x.shape[1:])  # len() would fix the number of data in an exported graph
+        return m.reshape(m.shape[0], *at.x.shape[1:])  # len() would fix the number of samples in an exported graph
 
 
 @register(nn.Upsample)
@@ -125,7 +125,7 @@ class Upsample(LinearMap):
         return [int(s) for s in scales] if all(s >= 1 and s == int(s) for s in scales) else None
 
     def _matrix(self, layer: Any, n_in: int, n_out: int, which: int, like: Tensor) -> Tensor:
-        """(n_out, n_in): interpolation along one dimension."""
+        """Return the matrix (n_out, n_in) of interpolation along one dimension."""
         eye = torch.eye(n_in, dtype=like.dtype, device=like.device)[None]
         scale = layer.scale_factor[which] if isinstance(layer.scale_factor, tuple) else layer.scale_factor
         by_scale = scale is not None and layer.recompute_scale_factor is not True
@@ -179,7 +179,7 @@ class Average(LinearMap):
 @register(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 class AvgPool(Average):
     def coefficients(self, layer: Any, n_in: int, which: int, like: Tensor) -> Tensor:
-        """The largest entry of each row of the one-dimensional pooling matrix."""
+        """Return the largest entry of each row of the one-dimensional pooling matrix."""
 
         def option(value: Any) -> int:
             return value[which % len(value)] if isinstance(value, tuple) else value
@@ -212,7 +212,7 @@ class MaxPool(LinearMap):
             raise ValueError("return_indices=True makes the output a pair: leave it out")
 
     def forward(self, layer: Any, params: Params, x: Tensor) -> tuple[Tensor, Any]:
-        """Maxima and their flat places in the feature map."""
+        """Return maxima and their flat places in the feature map."""
         pool = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}[x.ndim]
         y, indices = pool(
             x, layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode, return_indices=True

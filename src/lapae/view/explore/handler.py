@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from lapae.curvature.memory import OutOfMemory
+from lapae.curvature.chunking import OutOfMemory
 from lapae.errors import LapaeError
 from lapae.view.explore.requests import BadRequest
 from lapae.view.explore.uploads import MOST_BYTES

@@ -1,6 +1,6 @@
-"""Out of memory, on a GPU or the host: the same work in smaller pieces, tried again.
+"""Work in chunks: if a GPU or the host runs out of memory, smaller pieces are tried.
 
-Predictions go by data and curvature sums over data, so that smaller pieces give the same result.
+Predictions are made sample by sample and the curvature is a sum over samples, so smaller pieces give the same result.
 """
 
 from __future__ import annotations
@@ -12,24 +12,31 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SIGNS = ("out of memory", "allocate memory", "alloc_failed", "not enough memory")
-"""What the messages of torch's plain RuntimeErrors say: of its allocators, of cuBLAS and of cuDNN."""
+"""Parts of the messages of torch's plain RuntimeErrors: from its allocators, cuBLAS and cuDNN."""
 
 
 class OutOfMemory(MemoryError):
-    """Not even the smallest piece fits."""
+    """Error of work whose smallest piece does not fit into memory."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left."""
+    """Return whether an error says that there is no memory left."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, without importing it
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
 
 
 def within_memory(attempt: Callable[[int], T], size: int, what: str, advice: str) -> tuple[T, int]:
-    """`attempt(size)` and the size that worked: halved, with a warning, as long as memory runs out.
+    """Halve the size of the pieces, with a warning, as long as memory runs out.
 
-    `attempt` starts from nothing every time: whatever it has gathered when it fails is lost with it.
+    Args:
+        attempt: does all the work in pieces of a size. It starts from nothing every time.
+        size: to begin with.
+        what: is done, for messages.
+        advice: what to do if the smallest piece does not fit.
+
+    Returns:
+        `attempt(size)`, and the size that worked.
     """
     while True:
         try:
@@ -47,7 +54,7 @@ def within_memory(attempt: Callable[[int], T], size: int, what: str, advice: str
 
 
 def _capturing() -> bool:
-    """While a CUDA graph is recorded nothing can be tried again; the step itself is, eagerly."""
+    """Return whether a CUDA graph is being recorded: nothing can be tried again then; the step itself is, eagerly."""
     import torch
 
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
