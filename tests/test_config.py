@@ -109,8 +109,6 @@ def test_resolved_fills_in_the_forgetting():
         ("data", "limit", 10**30),
         ("model", "latent_dim", 0),
         ("model", "hidden", (3, 0)),
-        ("train", "devices", 0),
-        ("train", "num_nodes", 0),
         ("method", "samples_per_step", 0),
         ("method", "samples_per_step", "two"),
         ("method", "prior_precision", 0.0),
@@ -207,7 +205,7 @@ def test_a_huge_learning_rate_is_no_impossible_forgetting():
     assert Config(train=TrainConfig(learning_rate=0.1)).resolved().method.forgetting == 0.1
 
 
-@pytest.mark.parametrize("option", ["--devices", "--num-nodes"])
-def test_no_processes_is_a_mistake_that_the_command_names(option, capsys):
-    assert main(["train", "digits", option, "0"]) == 2
-    assert "expected at least 1" in capsys.readouterr().err
+def test_options_of_earlier_versions_are_ignored(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("[train]\nepochs = 3\ndevices = 2\nnum_nodes = 1\n")
+    assert read_config(path) == Config(train=TrainConfig(epochs=3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from lapae.config.fields import OneOf
 from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
 from lapae.errors import ConfigError
 from lapae.registry import listing
-from lapae.train.launch import end_with_launcher, in_job, may_restart, start_processes
+from lapae.train.torchrun import may_restart
 
 M = TypeVar("M", bound=MethodOptions)
 
@@ -48,8 +49,8 @@ class TrainCommand(Generic[M]):
     """Train a method on data, into a run folder.
 
     A TOML file gives the options, flags go on top of it. A run that was stopped at any moment (Ctrl-C, kill -9) is
-    continued with --resume and ends at the same weights. Under torchrun, or with --devices and --num-nodes, several
-    processes share every batch; a job that torchrun starts again (--max-restarts) continues the run in --out.
+    continued with --resume and ends at the same weights. Several devices: `torchrun -m lapae train` starts one process
+    for each, and they share every batch; a job that torchrun restarts (--max-restarts) continues the run in --out.
     """
 
     options: tyro.conf.OmitArgPrefixes[Annotated[Options[M], UNNAMED]]
@@ -77,11 +78,8 @@ class TrainCommand(Generic[M]):
 
 
 def main(arguments: Sequence[str]) -> int:
-    end_with_launcher()
     command = parse(arguments)
     config = command.configuration.resolved()
-    if not in_job() and config.train.devices * config.train.num_nodes > 1:
-        return start_processes(["train", *arguments], config.train.devices, config.train.num_nodes)
     # Heavy imports from here on: the help has been answered.
     from lapae.fit import load_data
     from lapae.runs import Run
@@ -145,6 +143,7 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
     if given.method is not None:
         config = replace(config, method=MethodConfig(given.method, config.method.options))
     name, options = config.method.method, config.method.options
+    check_no_launcher(arguments)
     check_flags(arguments, name)
     about = [inspect.getdoc(TrainCommand), "most used options, of all below:", listing(MOST_USED)]
     command: TrainCommand = parsed(
@@ -157,6 +156,19 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
     if command.out is None and command.resume is None and (command.resume_if_exists or may_restart()):
         raise ConfigError("a job that is started again must find its run: --out says where it is")
     return command
+
+
+def check_no_launcher(arguments: Sequence[str]) -> None:
+    """Raise ConfigError if flags ask for several processes, which is torchrun's work, with the command to use."""
+    launcher = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    launcher.add_argument("--devices", nargs="?", const="1")
+    launcher.add_argument("--num-nodes", "--num_nodes", nargs="?", const="1")
+    asked, others = launcher.parse_known_args(list(arguments))
+    if asked.devices is None and asked.num_nodes is None:
+        return
+    nodes = [] if asked.num_nodes in (None, "1") else ["--nnodes", asked.num_nodes]
+    start = ["torchrun", *nodes, "--nproc-per-node", asked.devices or "1", "-m", "lapae", "train", *others]
+    raise ConfigError(f"torchrun starts several processes, not lapae; use: {shlex.join(start)}")
 
 
 def check_flags(arguments: Sequence[str], method: str) -> None:

@@ -84,6 +84,10 @@ class ModelConfig:
     """Standard deviation of the noise of the gaussian likelihood; learned from held-out data where not given."""
 
 
+RETIRED = {"train": ("devices", "num_nodes")}
+"""Options of earlier versions by table. Files that have them are read, and these keys are ignored."""
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """The training loop."""
@@ -106,11 +110,6 @@ class TrainConfig:
     """Of the initial weights, the order of the batches and the noise."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
-    devices: Count = 1
-    """Processes on each machine, one per GPU (or per part of the CPU cores). torchrun's number counts where it
-    started the job."""
-    num_nodes: Count = 1
-    """Machines; the command is started on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK set."""
     precision: Literal["32", "tf32", "bf16"] = "32"
     """bf16: forward and backward passes in bfloat16, weights and curvature in float32; tf32: all in float32, but matrix
     products of a GPU round their factors to 10 bits (its convolutions do so in any case)."""

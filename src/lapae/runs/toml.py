@@ -1,7 +1,7 @@
 """Configuration files: strict TOML in, TOML out.
 
 An unknown key or a value of the wrong type is an error that names the file, the key and the nearest valid one. A
-`[versions]` table (what wrote the file) is accepted and ignored.
+`[versions]` table (what wrote the file) and options of earlier versions (`RETIRED`) are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, get_args, get_type_hints
 from lapae.config import Config, MethodConfig
 from lapae.config.fields import misfit
 from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
+from lapae.config.sections import RETIRED
 from lapae.errors import ConfigError
 from lapae.registry import nearest
 from lapae.runs.texts import read_text
@@ -81,6 +82,7 @@ def config_from_dict(tables: Any, origin: str) -> Config:
             raise ConfigError(f"{origin}: unknown key {name!r}: {hint}")
         if not isinstance(table, Mapping):
             raise ConfigError(f"{origin}: {name} must be a table [{name}], got {_describe(table)}")
+        table = {key: value for key, value in table.items() if key not in RETIRED.get(name, ())}
         built[name] = _method(table, origin) if name == "method" else _section(sections[name], table, name, origin)
     return Config(**built)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapae.errors import ConfigError
-from lapae.train.launch import launched, launched_on_node, place
+from lapae.train.torchrun import job_size, local_rank, local_size
 
 
 def choose_device(name: str) -> str:
@@ -20,9 +20,9 @@ def own_device(name: str) -> str:
     import torch
 
     device = choose_device(name)
-    if device == "cpu" or launched() == 1:
+    if device == "cpu" or job_size() == 1:
         return device
-    if launched_on_node() > torch.cuda.device_count():
-        counts = f"{launched_on_node()} processes, but {torch.cuda.device_count()} GPUs here"
+    if local_size() > torch.cuda.device_count():
+        counts = f"{local_size()} processes, but {torch.cuda.device_count()} GPUs here"
         raise ConfigError(f"{counts}: one GPU per process")
-    return f"cuda:{place('LOCAL_RANK')}"
+    return f"cuda:{local_rank()}"

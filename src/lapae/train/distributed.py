@@ -18,10 +18,10 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
 from lapae.config import TrainConfig
-from lapae.errors import ConfigError, ElsewhereError
+from lapae.errors import ElsewhereError
 from lapae.methods.step import Step, Wait, alone
 from lapae.train.devices import own_device
-from lapae.train.launch import in_job, launched, place, restarted
+from lapae.train.torchrun import job_rank, job_size, local_rank, restarted
 
 TIMEOUT = timedelta(hours=2)
 """How long a process waits for the others: one of them may be fetching the data. Deaths are noticed at once."""
@@ -45,9 +45,6 @@ def rank() -> int:
 
 def take_place(options: TrainConfig) -> torch.device:
     """The device of this process, after it has met the others where there are some."""
-    if not in_job() and options.devices * options.num_nodes > 1:
-        asked = f"devices = {options.devices}, num_nodes = {options.num_nodes}"
-        raise ConfigError(f"{asked}: lapae train starts these processes; start a program of your own with torchrun")
     device = torch.device(own_device(options.device))
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -61,15 +58,15 @@ def join(backend: str = "gloo") -> None:
     torchrun's agent keeps the store in which processes leave their addresses for those that it starts again (torch
     2.13), so that these may find the addresses of processes that are gone: each attempt has a part of its own.
     """
-    if launched() == 1 or world_size() > 1:
+    if job_size() == 1 or world_size() > 1:
         return
     if backend == "nccl":
-        torch.cuda.set_device(place("LOCAL_RANK"))
+        torch.cuda.set_device(local_rank())
     meeting: dict[str, Any] = {"timeout": MEETING}
     store = _agent_store()
     if store is not None:
         part = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        meeting |= {"store": part, "rank": place(), "world_size": launched()}
+        meeting |= {"store": part, "rank": job_rank(), "world_size": job_size()}
     dist.init_process_group(backend, **meeting)
     _set_pg_timeout(TIMEOUT)  # all of them are there: from now on they have time for each other
 
@@ -79,7 +76,7 @@ def _agent_store() -> Any:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(host, port, launched(), is_master=False, timeout=MEETING)  # pyright: ignore
+    return dist.TCPStore(host, port, job_size(), is_master=False, timeout=MEETING)  # pyright: ignore
 
 
 def note_begun() -> None:
@@ -166,7 +163,7 @@ def node_first(make: Callable[[], T]) -> T:
     """`make()` on every process, on the first of each machine before the others: it may download, or fill a cache."""
     if world_size() == 1:
         return make()
-    first = place("LOCAL_RANK") == 0
+    first = local_rank() == 0
     found: list[T] = []
     failure: Exception | None = None
     for turn in (True, False):
@@ -208,7 +205,7 @@ def receive(source: int) -> bytes:
 def lost_connection(error: Exception) -> bool:
     """Whether an error says that another process has gone away."""
     signs = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "nccl", "gloo")
-    return launched() > 1 and any(sign in str(error).lower() for sign in signs)
+    return job_size() > 1 and any(sign in str(error).lower() for sign in signs)
 
 
 def _broadcast(data: bytes) -> bytes:

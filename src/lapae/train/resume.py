@@ -22,7 +22,7 @@ MAY_CHANGE = {
     "model": set(),
     "method": {"predictive", "n_samples"},
     "train": {
-        *("epochs", "patience", "device", "devices", "num_nodes", "precision", "capture"),
+        *("epochs", "patience", "device", "precision", "capture"),
         *("checkpoint_every", "tensorboard", "verbose", "false_alarm_rate"),
     },
 }
