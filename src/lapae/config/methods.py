@@ -76,9 +76,8 @@ class OnlineOptions(LaplaceOptions):
     or "prior" for the prior precision (the paper's text)."""
     hessian_every: Count | None = None
     """Refresh the curvature every so many steps; 4 for tables where not given, else 1."""
-    samples_per_step: Count | Literal["ranks"] = 1
-    """Networks drawn in a training step, the same ones on all processes; "ranks": each process draws its own (a
-    gradient of lower variance)."""
+    samples_per_step: Count = 1
+    """Networks drawn in a training step, the same on all processes."""
 
     def resolved(self, train: TrainConfig) -> Self:
         """The forgetting is the learning rate where it was not given."""

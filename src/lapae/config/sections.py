@@ -84,8 +84,10 @@ class ModelConfig:
     """Standard deviation of the noise of the gaussian likelihood; learned from held-out data where not given."""
 
 
-RETIRED = {"train": ("devices", "num_nodes")}
+RETIRED = {"train": ("devices", "num_nodes", "capture", "checkpoint_every")}
 """Options of earlier versions by table. Files that have them are read, and these keys are ignored."""
+RETIRED_VALUES = {"method": {"samples_per_step": "ranks"}}
+"""Values of earlier versions, which are read as the default of their option."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,6 @@ class TrainConfig:
     precision: Literal["32", "tf32", "bf16"] = "32"
     """bf16: forward and backward passes in bfloat16, weights and curvature in float32; tf32: all in float32, but matrix
     products of a GPU round their factors to 10 bits (its convolutions do so in any case)."""
-    capture: Literal["auto", "never"] = "auto"
-    """auto: replay the training step as a CUDA graph where that works."""
-    checkpoint_every: Count | None = None
-    """Epochs between checkpoints; where not given, so many that checkpointing takes at most 5 % of the time."""
     tensorboard: bool = False
     """Write TensorBoard events into the run (needs the extra lapae[tensorboard])."""
     verbose: bool = True

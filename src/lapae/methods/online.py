@@ -46,8 +46,7 @@ class Online(Laplace):
                 f"the online posterior learns every weight, but {', '.join(frozen[:3])} … have requires_grad=False: "
                 "take method='posthoc', which leaves them as they are and certain"
             )
-        self.own_samples = options.samples_per_step == "ranks"
-        self.samples_per_step = 1 if options.samples_per_step == "ranks" else options.samples_per_step
+        self.samples_per_step = options.samples_per_step
         initial = {"prior": options.prior_precision, "data": float(n_data)}
         self.posterior.reset([initial[options.initial_precision] * scale for scale in self.scales])
         self.pin()
@@ -121,8 +120,7 @@ class Online(Laplace):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """Mean negative log-likelihood at sampled weights; keeps the forward pass for the curvature."""
         self._tapes = []  # before the next graph is made: one that lives on would bind it to an earlier CUDA stream
-        weights = step.noise_of_data if self.own_samples else step.generator
-        tapes = [self.run(x, self.sample_params(weights)) for _ in range(self.samples_per_step)]
+        tapes = [self.run(x, self.sample_params(step.generator)) for _ in range(self.samples_per_step)]
         losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in tapes]
         # a sketch goes back through the graph of the loss, the others do without it
         self._tapes = tapes if self.hessian == "sketch" else [replace(t, output=t.output.detach()) for t in tapes]

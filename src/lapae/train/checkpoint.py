@@ -25,6 +25,8 @@ from lapae.runs.files import sync_folder, write_whole
 from lapae.train.distributed import copy_from_first, from_first
 
 FORMAT = "lapae checkpoint 1"
+TIME_SHARE = 0.05
+"""Share of the training time that writing checkpoints may take."""
 _SCHEDULE = ("best", "num_bad_epochs")
 _FORMER = ("cooldown_counter", "last_epoch")
 """What checkpoints of earlier versions hold besides."""
@@ -64,25 +66,22 @@ def copy_state(module: nn.Module) -> Tensors:
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run: every so many epochs or, without a number, as often as is cheap.
+    """Write the checkpoints of a run as often as takes at most `TIME_SHARE` of the training time.
 
-    Cheap is at most 5 % of the time, judged by what the last one took. Between two of them the state of the last epoch
-    is held in memory and written when training ends early: a kill loses the epochs since the last checkpoint, Ctrl-C or
-    a loss that becomes NaN lose none.
+    What the next one takes is judged by the last one. Between two of them the state of the last epoch is held in memory
+    and written when training ends early: a kill loses the epochs since the last checkpoint, Ctrl-C or a loss that
+    becomes NaN lose none.
     """
 
-    def __init__(self, run: Run, every: int | None) -> None:
+    def __init__(self, run: Run) -> None:
         self.run = run
-        self.every = every
         self.held: tuple[Tensors, dict[str, Any]] | None = None
         self._cost = 0.0
         self._ended = time.monotonic()
 
-    def due(self, epoch: int) -> bool:
-        """Whether to write after `epoch`."""
-        if self.every is not None:
-            return epoch % self.every == 0
-        return time.monotonic() - self._ended >= 19 * self._cost
+    def due(self) -> bool:
+        """Return whether to write the state of the epoch that has just ended."""
+        return time.monotonic() - self._ended >= (1 / TIME_SHARE - 1) * self._cost
 
     def keep(self, tensors: Tensors, metadata: dict[str, Any], best: Tensors, *, write: bool) -> None:
         """Write a checkpoint (see `gather`), or hold it: copies, but for `best`, which training does not change."""

@@ -129,9 +129,8 @@ def train(
             losses,
             batch_size=numbers.batch_size,
             precision=numbers.precision,
-            capture=numbers.capture == "auto",
         )
-        checkpoints = None if run is None else Checkpoints(run, numbers.checkpoint_every)
+        checkpoints = None if run is None else Checkpoints(run)
         if checkpoints is not None:
             write_history(checkpoints.run, state.history)
         for observer in observers:
@@ -183,7 +182,7 @@ def train(
 
                 if checkpoints is not None:
                     append_history(checkpoints.run, state.history[-1])
-                    due = checkpoints.due(epoch) or bool(state.stop_reason(numbers.epochs, numbers.patience))
+                    due = checkpoints.due() or bool(state.stop_reason(numbers.epochs, numbers.patience))
                     kept = gather(method, optimizer, schedule, state, best, about or {})
                     checkpoints.keep(*kept, best, write=due)
                 for observer in observers:

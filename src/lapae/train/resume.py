@@ -22,8 +22,7 @@ MAY_CHANGE = {
     "model": set(),
     "method": {"predictive", "n_samples"},
     "train": {
-        *("epochs", "patience", "device", "precision", "capture"),
-        *("checkpoint_every", "tensorboard", "verbose", "false_alarm_rate"),
+        *("epochs", "patience", "device", "precision", "tensorboard", "verbose", "false_alarm_rate"),
     },
 }
 """Options that a resumed run may be given anew; the others would make it another run."""
