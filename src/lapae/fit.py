@@ -36,12 +36,14 @@ from lapae.storage import load_run, save
 from lapae.train.checkpoint import take_up
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
+from lapae.train.finish import finish
 from lapae.train.held_out import evaluate, set_noise
 from lapae.train.loop import train
 from lapae.train.messages import outcome, understood
 from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
 from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
+from lapae.train.select import select
 from lapae.train.stream import held_out, learn
 
 VALIDATION_BATCH = 256
@@ -200,22 +202,23 @@ def fit(
             device=device,
             resume=checkpoint,
             observers=observers,
-            rival=rival if linear else None,
+            by_width=linear,
         )
-        kept = fresh and result.kept
-        if kept:
+        chosen = select(method, result, rival if linear else None)
+        final = finish(method, batches, options, result.held_out)
+        if fresh and chosen.weights == "rival":
             restart(method, some_rows(data.space, data.train, data.valid))
     metrics = {
         "epochs": len(result.history),
-        "best_epoch": result.best_epoch,
+        "best_epoch": result.best_epoch if chosen.weights == "trained" else 0,
         "best_loss": result.best_loss,
         "stopped": result.stopped,
-        "explained": result.explained,
-        **({"explained_by_pca": result.rival} if fresh else {}),
+        "explained": final.explained,
+        **({"explained_by_pca": chosen.rival_explained} if fresh else {}),
         "seconds": time.monotonic() - began,
         "device": str(device),
         **({"processes": world_size()} if world_size() > 1 else {}),
-        **result.finish,
+        **final.report,
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))

@@ -19,7 +19,7 @@ from lapae.estimator import LaplacianAutoencoder
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, POSTERIOR, PREVIOUS, Run
 from lapae.runs.files import write_whole
 from lapae.storage import CALIBRATION, load_run
-from lapae.train import loop
+from lapae.train import checkpoint
 from lapae.train.checkpoint import load_checkpoint
 from lapae.train.resume import saved_config
 
@@ -83,14 +83,14 @@ def stopped(tmp_path_factory, finished, source) -> Path:
     """The run as it was when two of its three epochs were done."""
     path = tmp_path_factory.mktemp("runs") / "stopped"
     with pytest.MonkeyPatch.context() as patch:
-        gather = loop.gather
+        gather = checkpoint.gather
 
         def once_more(method, optimizer, schedule, state, *rest):
             if state.epoch == 3:
                 raise KeyboardInterrupt
             return gather(method, optimizer, schedule, state, *rest)
 
-        patch.setattr(loop, "gather", once_more)
+        patch.setattr(checkpoint, "gather", once_more)
         with pytest.raises(KeyboardInterrupt):
             train(path, source, 3)
     assert (path / PREVIOUS).exists()

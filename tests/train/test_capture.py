@@ -28,7 +28,7 @@ def test_captured_training_is_eager_training(method, table, monkeypatch):
     model, train = ModelConfig(hidden=(8,)), TrainConfig(epochs=5, batch_size=20, device="cuda")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a step that falls back to eager warns
-        warnings.filterwarnings("ignore", "held-out data are reconstructed no better")  # five epochs of dropout
+        warnings.filterwarnings("ignore", "held-out samples are reconstructed no better")  # five epochs of dropout
         captured = fit(Config(model=model, method=method, train=train), table)
     monkeypatch.setattr(loop, "make_step", partial(make_step, capture=False))
     eager = fit(Config(model=model, method=method, train=train), table)

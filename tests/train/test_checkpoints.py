@@ -46,7 +46,7 @@ def test_checkpoints_as_often_as_they_are_cheap(tmp_path, monkeypatch):
 
     monkeypatch.setattr("lapae.train.checkpoint.write_whole", write)
     monkeypatch.setattr("lapae.train.checkpoint._put_in_place", lambda run: None)
-    checkpoints = Checkpoints(Run.create(tmp_path / "run"))
+    checkpoints = Checkpoints(Run.create(tmp_path / "run"), {}, [])
     written = []
     for epoch in range(1, 101):
         now[0] += 1.0

@@ -155,7 +155,7 @@ def test_data_that_have_changed(change, tmp_path, capsys):
 
 def test_other_data(stopped, table):
     fewer = dataclasses.replace(table, train=dataclasses.replace(table.train, x=table.train.x[:90]))
-    with pytest.raises(RunError, match="is of 96 training data, there are 90 now"):
+    with pytest.raises(RunError, match="is of 96 training samples, there are 90 now"):
         fit(CURVE, fewer, run=stopped, resume=True)
 
 

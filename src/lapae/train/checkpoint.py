@@ -23,6 +23,7 @@ from lapae.methods.adam import Adam, Plateau, set_rate
 from lapae.runs import CHECKPOINT, NEXT, PREVIOUS, Run, read_tensor_file, tensor_file
 from lapae.runs.files import sync_folder, write_whole
 from lapae.train.distributed import copy_from_first, from_first
+from lapae.train.history import append_history, write_history
 
 FORMAT = "lapae checkpoint 1"
 TIME_SHARE = 0.05
@@ -55,9 +56,14 @@ class TrainState:
             return f"no better validation loss in {patience} epochs"
         return f"{epochs} epochs done" if self.epoch >= epochs else None
 
-    def is_best(self, loss: float) -> bool:
-        """Whether `loss` is better than all before it."""
-        return loss < (math.inf if self.best_loss is None else self.best_loss)
+    def add(self, record: dict[str, Any], loss: float) -> bool:
+        """Add an epoch with its validation loss; return whether that is the best so far."""
+        self.epoch += 1
+        self.history.append(record)
+        is_best = loss < (math.inf if self.best_loss is None else self.best_loss)
+        if is_best:
+            self.best_epoch, self.best_loss = self.epoch, loss
+        return is_best
 
 
 def copy_state(module: nn.Module) -> Tensors:
@@ -71,10 +77,16 @@ class Checkpoints:
     What the next one takes is judged by the last one. Between two of them the state of the last epoch is held in memory
     and written when training ends early: a kill loses the epochs since the last checkpoint, Ctrl-C or a loss that
     becomes NaN lose none.
+
+    Args:
+        run: folder of the run.
+        about: plain JSON for every checkpoint: the configuration, the data.
+        history: records of the epochs done so far, which metrics.jsonl is made to hold.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, about: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
+        self.run, self.about = run, about
+        write_history(run, history)
         self.held: tuple[Tensors, dict[str, Any]] | None = None
         self._cost = 0.0
         self._ended = time.monotonic()
@@ -82,6 +94,14 @@ class Checkpoints:
     def due(self) -> bool:
         """Return whether to write the state of the epoch that has just ended."""
         return time.monotonic() - self._ended >= (1 / TIME_SHARE - 1) * self._cost
+
+    def save(
+        self, method: nn.Module, optimizer: Adam, schedule: Plateau, state: TrainState, best: Tensors, *, last: bool
+    ) -> None:
+        """Add the epoch that has just ended to metrics.jsonl; write a checkpoint if it is due or the `last`."""
+        append_history(self.run, state.history[-1])
+        due = self.due() or last
+        self.keep(*gather(method, optimizer, schedule, state, best, self.about), best, write=due)
 
     def keep(self, tensors: Tensors, metadata: dict[str, Any], best: Tensors, *, write: bool) -> None:
         """Write a checkpoint (see `gather`), or hold it: copies, but for `best`, which training does not change."""
@@ -194,13 +214,26 @@ class Checkpoint:
         """Weights and buffers of the best epoch."""
         return self.group("best") or self.group("method")
 
-    def restore(self, method: nn.Module, optimizer: Adam, schedule: Plateau) -> None:
-        """Put everything back where it was when the checkpoint was written."""
+    def restore(self, method: nn.Module, optimizer: Adam, schedule: Plateau, n_data: int) -> tuple[TrainState, Tensors]:
+        """Put everything back where it was when the checkpoint was written.
+
+        Args:
+            method, optimizer, schedule: what gets its state back.
+            n_data: size of the training set, which must be that of the checkpoint.
+
+        Returns:
+            How far training was, and weights and buffers of the best epoch, on the device of the method.
+        """
         load_state(method, self.group("method"), self.path)
         try:
             self._restore(optimizer, schedule)
         except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise RunError(f"{self.path} is damaged: {error!r}") from error
+        state = self.state
+        if state.n_data != n_data:
+            raise RunError(f"{self.path} is of {state.n_data} training samples, there are {n_data} now")
+        device = next(method.parameters()).device
+        return state, {name: tensor.to(device) for name, tensor in self.best.items()}
 
     def _restore(self, optimizer: Adam, schedule: Plateau) -> None:
         values: dict[int, Tensors] = {}

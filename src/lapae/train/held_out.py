@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -168,6 +169,46 @@ def _sums(data: Iterable[Tensor], device: torch.device, terms: Callable[[Tensor]
         every = torch.stack([*torch.where(known, found, 0.0).sum(1), known.to(found.dtype).sum(0)]).double()
         sums = every if sums is None else sums + every
     return None if sums is None else total(sums)
+
+
+class HeldOut:
+    """Samples on which training is measured: the validation set or, without one, the training set.
+
+    A call returns their batches (B, *shape), this process's part of them, in the same order each time.
+
+    Args:
+        batches: batches of these samples.
+        device: where the method is.
+    """
+
+    def __init__(self, batches: Batches, device: torch.device) -> None:
+        self.batches, self.device = batches, device
+
+    def __call__(self) -> Iterable[Tensor]:
+        return self.batches.epoch(0)
+
+    @cached_property
+    def variance(self) -> float:
+        """Squared error per sample of the mean of the samples."""
+        return variance(self(), self.batches.n_data, self.device)
+
+    def set_noise(self, method: Method, *, per_feature: bool) -> tuple[float, float]:
+        """Fit the noise of `method` to these samples; see `set_noise`."""
+        return set_noise(method, self, self.device, per_feature=per_feature)
+
+    def error(self, method: Method) -> float:
+        """Return the squared error per sample of the point estimate, over all processes."""
+        return mean(errors(method, self(), self.device))
+
+    def explained(self, error: float) -> float | None:
+        """Return the share of the variance that a squared error per sample leaves explained; None without variance."""
+        return 1 - error / self.variance if self.variance > 0 else None
+
+    def measure(self, method: Method) -> dict[str, float]:
+        """Fit one noise for all features, and return "error", per value, and "explained", the share of the variance."""
+        square, n_values = self.set_noise(method, per_feature=False)
+        explained = self.explained(square / self.batches.n_data)
+        return {"error": square / max(n_values, 1), **({} if explained is None else {"explained": explained})}
 
 
 def is_better(after: Tensor, before: Tensor) -> bool:
