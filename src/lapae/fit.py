@@ -26,14 +26,14 @@ from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
 from lapae.methods.own import gives_logits
 from lapae.model import Model
-from lapae.networks.principal import MOST_VALUES
+from lapae.networks.principal import MOST_PCA_VALUES
 from lapae.networks.threads import few_threads
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.space import Space, for_trained
 from lapae.storage import load_run, save
-from lapae.train.checkpoint import take_up
+from lapae.train.checkpoint import load_shared_checkpoint
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.finish import finish
@@ -74,7 +74,7 @@ def load_data(config: DataConfig) -> Data:
 
 def some_rows(space: Space, *splits: Split) -> torch.Tensor:
     """Data of splits to take principal components of, in the model's space: (n, *model_shape)."""
-    most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_VALUES // math.prod(space.model_shape)))
+    most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_PCA_VALUES // math.prod(space.model_shape)))
     rows = [np.asarray(split.x[even(len(split.x), most)]) for split in splits]
     return torch.from_numpy(space.convert(np.concatenate(rows)))
 
@@ -172,7 +172,7 @@ def fit(
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
         digest = from_first(lambda: data_digest(data)) if run is not None else ""
-        checkpoint = take_up(run) if run is not None and resume else None
+        checkpoint = load_shared_checkpoint(run) if run is not None and resume else None
         if checkpoint is not None:
             check_same_data(checkpoint, data, digest)
         elif config.method.options.starts_from is not None:

@@ -297,7 +297,7 @@ class Ends(nn.Module):
 @pytest.mark.parametrize("decoder", [nn.Sequential(nn.Linear(3, 6), nn.Sigmoid()), Ends()])
 def test_probabilities_where_logits_are_expected_are_refused(decoder):
     x, encoder = 1 / (1 + np.exp(-ROWS)), nn.Linear(6, 3)
-    with pytest.raises(ConfigError, match="the decoder ends in a sigmoid, and the bernoulli likelihood expects logits"):
+    with pytest.raises(ConfigError, match="the decoder ends in a sigmoid, but the bernoulli likelihood expects logits"):
         from_trained(encoder, decoder, likelihood="bernoulli").fit(x)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

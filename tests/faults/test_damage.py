@@ -119,7 +119,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(name, stopped, finished, sour
         if name == CHECKPOINT:
             assert any("damaged" in m and "continuing from the checkpoint before it" in m for m in messages), way
         elif name == HISTORY and not content.startswith(known):
-            assert any("metrics.jsonl is damaged: written anew" in message for message in messages), way
+            assert any("metrics.jsonl is damaged: rewritten" in message for message in messages), way
         elif name == CONFIG:  # the next test says when
             assert all("config.toml is damaged or was changed" in message for message in messages), way
         else:

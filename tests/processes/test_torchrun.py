@@ -210,7 +210,7 @@ def test_commands_of_one_process_say_so(place, monkeypatch, capsys):
 def test_a_job_that_may_be_started_again_needs_a_place(monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     assert main(["train", "digits"]) == 2
-    assert "--out says where it is" in capsys.readouterr().err
+    assert "give its folder with --out" in capsys.readouterr().err
 
 
 def test_a_job_that_was_refused_is_refused_again(place, tmp_path, monkeypatch, capsys):

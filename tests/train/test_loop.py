@@ -307,11 +307,11 @@ def test_progress_lines_and_bar(table):
     assert understood.startswith(
         table.space.describe(sum(map(len, (table.train, table.valid, table.calib, table.test))))
     )
-    assert f"; {len(table.train)} to train, {len(table.valid)} to steer" in understood
+    assert f"; {len(table.train)} for training, {len(table.valid)} for validation" in understood
     assert re.match(r"epoch 1/3  error per value [\d.]+  explained -?[\d.]+ %  loss \S+  valid loss ", first)
     assert last.startswith("epoch 3/3  error per value ")
     assert last.endswith("at most 0 s left")
-    assert "of the variance of held-out data explained" in outcome
+    assert "of the variance of held-out samples explained" in outcome
     bar = io.StringIO()
     fit(config(), table, observers=[Bar(bar)])
     assert "3/3" in bar.getvalue()

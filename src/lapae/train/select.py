@@ -33,7 +33,7 @@ def select(method: Method, result: TrainResult, rival: Callable[[Method], None] 
     """Keep the trained weights of a method if they have proved better than those it started from.
 
     Trained weights have diverged if their error on held-out samples exceeds the variance of these and the error before
-    training. Against a rival they must be better beyond doubt: the errors must have fallen by more than one standard
+    training. Against a rival they must be significantly better: the errors must have fallen by more than one standard
     error of the difference.
 
     Args:
