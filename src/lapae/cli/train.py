@@ -48,9 +48,10 @@ class Options(Generic[M]):
 class TrainCommand(Generic[M]):
     """Train a method on data, into a run folder.
 
-    A TOML file gives the options, flags go on top of it. A run that was stopped at any moment (Ctrl-C, kill -9) is
-    continued with --resume and ends at the same weights. Several devices: `torchrun -m lapae train` starts one process
-    for each, and they share every batch; a job that torchrun restarts (--max-restarts) continues the run in --out.
+    Options come from a TOML file (--config) and from flags, which override it. A run that was stopped at any moment
+    (Ctrl-C, kill -9) is continued with --resume and ends at the same weights. For several devices, `torchrun -m lapae
+    train` starts one process each, and they share every batch; a job that torchrun restarts (--max-restarts) continues
+    the run in --out.
     """
 
     options: tyro.conf.OmitArgPrefixes[Annotated[Options[M], UNNAMED]]

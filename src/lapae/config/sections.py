@@ -14,7 +14,7 @@ from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What to learn from."""
+    """Training data and how they are split."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")] = "digits"
     """digits, mnist, fashion_mnist, celeba; a .npy, .npz, .csv or .parquet file; or a folder of images."""
@@ -59,7 +59,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The autoencoder and the likelihood of its output."""
+    """Autoencoder and likelihood."""
 
     network: Annotated[str, OneOf(NETWORKS)] | None = None
     """Encoder and decoder. Defaults here and below depend on the data (`lapae.train.choose`)."""
@@ -92,7 +92,7 @@ RETIRED_VALUES = {"method": {"samples_per_step": "ranks"}}
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The training loop."""
+    """Training loop."""
 
     epochs: Whole | None = None
     """Largest number of passes over the training set; early stopping may end sooner. The defaults of this and of the

@@ -26,7 +26,7 @@ from lapae.methods.base import Draws, Method, Point
 from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws
 from lapae.networks import Autoencoder
-from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
+from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision
 from lapae.posterior.noise import fill_normal, normal
 from lapae.posterior.uncertain import known_weights
 
@@ -154,10 +154,12 @@ class Laplace(Method):
         return dict(zip(means, moved, strict=True))
 
     def sample_params(self, generator: torch.Generator | None) -> dict[str, Tensor]:
+        """Draw one set of weights from the posterior: {name: *shape}. Gradients go to the mean."""
         eps = normal(self.posterior.prior, self.posterior.n_weights, generator)
         return self.params_at(self.posterior.scale_noise(eps))
 
     def draw(self, seeds: Sequence[int]) -> WeightDraws:
+        """Return networks with weights from the posterior, one per seed."""
         return WeightDraws(self.network, self.draw_params(seeds))
 
     @torch.no_grad()
@@ -168,11 +170,8 @@ class Laplace(Method):
         return self.params_at(self.posterior.scale_noise(fill_normal(eps, seeds)))
 
     def draw_mean(self) -> Draws:
+        """Return the network at its mean weights."""
         return Point(self.network)
-
-    def weight_posterior(self) -> WeightPosterior:
-        """The posterior as a thing of its own, to sample, save or take elsewhere."""
-        return WeightPosterior(dict(self.network.named_parameters()), self.posterior)
 
 
 def prior_scales(network: nn.Module, scale: str) -> list[float]:

@@ -18,7 +18,7 @@ from lapae.train.held_out import HeldOut
 
 @dataclass(frozen=True)
 class Finished:
-    """The numbers of a finished training."""
+    """Numbers of a finished training."""
 
     report: dict[str, float]
     """What `Method.finish` reported."""

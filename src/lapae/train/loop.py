@@ -36,7 +36,7 @@ from lapae.train.step import LossSum, TakeStep, anneal, make_optimizer, make_ste
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What training came to. The method holds the weights of the best epoch."""
+    """Result of training. The method holds the weights of the best epoch."""
 
     history: list[dict[str, Any]]
     """One record per epoch: epoch, loss, learning_rate, seconds, what the method validates (valid_loss and others), and
@@ -110,11 +110,11 @@ def train(
     else:
         state, best = resume.restore(method, optimizer, schedule, batches.n_data)
     context = together(torch.Generator(device))
-    kinds: dict[str, Any] = {"generator": context.generator, "own": context.own, "common": context.common}
-    seed = partial(seed_all, numbers.seed, rank=context.rank, **kinds)
+    seed = partial(
+        seed_all, numbers.seed, generator=context.generator, own=context.own, common=context.common, rank=context.rank
+    )
     losses = LossSum(device)
-    sizes = {"batch_size": numbers.batch_size, "precision": numbers.precision}
-    step = make_step(method, optimizer, context, losses, **sizes)
+    step = make_step(method, optimizer, context, losses, batch_size=numbers.batch_size, precision=numbers.precision)
     checkpoints = None if run is None else Checkpoints(run, about or {}, state.history)
 
     with _watched_by(observers, checkpoints, state.epoch, numbers.epochs, len(batches)):

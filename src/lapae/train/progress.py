@@ -95,7 +95,7 @@ class Bar(Observer):
         now = time.monotonic()
         if now - self.shown > self.REFRESH:
             self.shown = now
-            # Whole epochs are what the bar counts: a part of one moves the bar and not the number beside it.
+            # The bar counts whole epochs: a part of one moves the bar, but not the number.
             self.bar.update(self.task, completed=self.done + min(self.n_steps / self.n_batches, 0.999))
 
     def epoch(self, record: Record) -> None:

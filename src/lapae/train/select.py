@@ -20,7 +20,7 @@ from lapae.train.loop import TrainResult, is_trainable
 
 @dataclass(frozen=True)
 class Selection:
-    """Which weights a method has after `select`."""
+    """Weights that a method has after `select`."""
 
     weights: Literal["trained", "start", "rival"]
     """trained: those of the best epoch; start: all that was there before training, which has diverged; rival: the
