@@ -82,7 +82,6 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--limit", type=int, help="use so many images at most")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--capture", default="never", help="auto: the step as a CUDA graph")
     parser.add_argument("--run", help="also write checkpoints into this new run folder, which is kept")
     arguments = parser.parse_args()
 
@@ -91,7 +90,6 @@ def main() -> None:
         patience=10**6,
         batch_size=arguments.batch_size,
         device=arguments.device,
-        capture=arguments.capture,
     ).filled()
     config = Config(model=ModelConfig(network="paper-mnist"), method=MethodConfig(method="ae"), train=options)
     config = config.as_in_the_paper().resolved()

@@ -17,7 +17,7 @@ CURVE = (
     Config(
         model=ModelConfig(hidden=(8,)),
         method=MethodConfig(method="vae"),
-        train=TrainConfig(epochs=6, device="cpu", checkpoint_every=1),
+        train=TrainConfig(epochs=6, device="cpu"),
     )
     .as_in_the_paper()
     .resolved()

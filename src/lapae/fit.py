@@ -28,7 +28,7 @@ from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
 from lapae.methods.own import gives_logits
 from lapae.model import Model, settle
-from lapae.networks.principal import MOST_VALUES
+from lapae.networks.principal import MOST_PCA_VALUES
 from lapae.networks.threads import few_threads
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
@@ -37,15 +37,17 @@ from lapae.score.code_density import MOST_CODES
 from lapae.score.latent_codes import LatentCodes
 from lapae.space import Source, Space, for_trained
 from lapae.storage import load_run, save
-from lapae.train.checkpoint import take_up
+from lapae.train.checkpoint import load_shared_checkpoint
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
+from lapae.train.finish import finish
 from lapae.train.held_out import evaluate, set_noise
 from lapae.train.loop import train
 from lapae.train.messages import outcome, understood
 from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
 from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
+from lapae.train.select import select
 from lapae.train.stream import held_out, learn
 
 VALIDATION_BATCH = 256
@@ -82,7 +84,7 @@ def load_data(config: DataConfig) -> Data:
 
 def some_rows(space: Space, *splits: Split) -> torch.Tensor:
     """Data of splits to take principal components of, in the model's space: (n, *model_shape)."""
-    most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_VALUES // math.prod(space.model_shape)))
+    most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_PCA_VALUES // math.prod(space.model_shape)))
     rows = [np.asarray(split.x[even(len(split.x), most)]) for split in splits]
     return torch.from_numpy(space.convert(np.concatenate(rows)))
 
@@ -180,7 +182,7 @@ def fit(
         batches = Batches(data.train.x, data.space, options.batch_size, shuffle=True, **share)
         valid = Batches(data.valid.x, data.space, max(options.batch_size, VALIDATION_BATCH), **share)
         digest = from_first(lambda: data_digest(data)) if run is not None else ""
-        checkpoint = take_up(run) if run is not None and resume else None
+        checkpoint = load_shared_checkpoint(run) if run is not None and resume else None
         if checkpoint is not None:
             check_same_data(checkpoint, data, digest)
         elif config.method.options.starts_from is not None:
@@ -210,22 +212,23 @@ def fit(
             device=device,
             resume=checkpoint,
             observers=observers,
-            rival=rival if linear else None,
+            by_width=linear,
         )
-        kept = fresh and result.kept
-        if kept:
+        chosen = select(method, result, rival if linear else None)
+        final = finish(method, batches, options, result.held_out)
+        if fresh and chosen.weights == "rival":
             restart(method, some_rows(data.space, data.train, data.valid))
     metrics = {
         "epochs": len(result.history),
-        "best_epoch": result.best_epoch,
+        "best_epoch": result.best_epoch if chosen.weights == "trained" else 0,
         "best_loss": result.best_loss,
         "stopped": result.stopped,
-        "explained": result.explained,
-        **({"explained_by_pca": result.rival} if fresh else {}),
+        "explained": final.explained,
+        **({"explained_by_pca": chosen.rival_explained} if fresh else {}),
         "seconds": time.monotonic() - began,
         "device": str(device),
         **({"processes": world_size()} if world_size() > 1 else {}),
-        **result.finish,
+        **final.report,
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))

@@ -305,9 +305,9 @@ def test_what_cannot_be_is_refused(options, message):
 @pytest.mark.parametrize(
     ("widths", "message"),
     [
-        (((5, 2), (2, 6)), r"the encoder does not take what it is given, of shape \(3, 6\)"),
-        (((6, 2), (3, 6)), r"the decoder does not take what it is given, of shape \(3, 2\)"),
-        (((6, 2), (2, 5)), r"the decoder gives \(3, 5\) for 3 samples, expected .* \(3, 6\)"),
+        (((5, 2), (2, 6)), r"the encoder does not take its input, of shape \(3, 6\)"),
+        (((6, 2), (3, 6)), r"the decoder does not take its input, of shape \(3, 2\)"),
+        (((6, 2), (2, 5)), r"the decoder returns \(3, 5\) for 3 samples, expected .* \(3, 6\)"),
     ],
 )
 def test_modules_that_do_not_fit_the_data_are_named(widths, message):

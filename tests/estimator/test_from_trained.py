@@ -169,7 +169,7 @@ WINDOWS = 1e3 + 50 * np.cumsum(np.random.default_rng(0).normal(size=(60, 8, 2)),
 SIGNED = np.tanh(np.random.default_rng(0).normal(size=(60, 3, 8, 8)))
 
 
-@pytest.mark.filterwarnings("ignore:held-out data are reconstructed no better")
+@pytest.mark.filterwarnings("ignore:held-out samples are reconstructed no better")
 @pytest.mark.parametrize(
     ("x", "modules"),
     [
@@ -191,7 +191,7 @@ def test_the_network_gets_the_data_as_they_are(x, modules):
     np.testing.assert_allclose(back, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
-@pytest.mark.filterwarnings("ignore:held-out data are reconstructed no better")
+@pytest.mark.filterwarnings("ignore:held-out samples are reconstructed no better")
 @pytest.mark.parametrize("kind", [np.uint8, np.int64])
 def test_integer_images_are_divided_by_255(kind, capsys):
     x, modules = ((SIGNED + 1) * 127.5).astype(kind), of_numbers((3, 8, 8))
@@ -297,7 +297,7 @@ class Ends(nn.Module):
 @pytest.mark.parametrize("decoder", [nn.Sequential(nn.Linear(3, 6), nn.Sigmoid()), Ends()])
 def test_probabilities_where_logits_are_expected_are_refused(decoder):
     x, encoder = 1 / (1 + np.exp(-ROWS)), nn.Linear(6, 3)
-    with pytest.raises(ConfigError, match="the decoder ends in a sigmoid, and the bernoulli likelihood expects logits"):
+    with pytest.raises(ConfigError, match="the decoder ends in a sigmoid, but the bernoulli likelihood expects logits"):
         from_trained(encoder, decoder, likelihood="bernoulli").fit(x)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

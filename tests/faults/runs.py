@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Thread
+from unittest import mock
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ import trained
 from lapae.cli.run_folder import train_in
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.runs import HISTORY, Run
+from lapae.train.checkpoint import Checkpoints
 
 
 def curve(path: Path) -> Path:
@@ -26,13 +29,13 @@ def curve(path: Path) -> Path:
     return path
 
 
-def config(source: Path, epochs: int = 4, every: int | None = None) -> Config:
+def config(source: Path, epochs: int = 4) -> Config:
     return (
         Config(
             data=DataConfig(source=str(source)),
             model=ModelConfig(hidden=(8,)),
             method=MethodConfig(method="online"),
-            train=TrainConfig(epochs=epochs, device="cpu", verbose=False, patience=10_000, checkpoint_every=every),
+            train=TrainConfig(epochs=epochs, device="cpu", verbose=False, patience=10_000),
         )
         .as_in_the_paper()
         .resolved()
@@ -40,10 +43,15 @@ def config(source: Path, epochs: int = 4, every: int | None = None) -> Config:
 
 
 def train(path: Path, source: Path, epochs: int = 4, every: int | None = None) -> None:
-    """Train the run at `path`, or go on with it; as `lapae train` does, with the lock."""
+    """Train the run at `path`, or go on with it; as `lapae train` does, with the lock. Checkpoints `every` n epochs."""
     torch.set_num_threads(1)
     path.mkdir(exist_ok=True)
-    train_in(Run(path), config(source, epochs, every), resume=True)
+
+    def due(self: Checkpoints) -> bool:
+        return every is not None and epochs_of(path) % every == 0
+
+    with nullcontext() if every is None else mock.patch.object(Checkpoints, "due", due):
+        train_in(Run(path), config(source, epochs), resume=True)
 
 
 def epochs_of(run: Path) -> int:

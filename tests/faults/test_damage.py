@@ -19,7 +19,7 @@ from lapae.estimator import LaplacianAutoencoder
 from lapae.runs import CHECKPOINT, CONFIG, HISTORY, METRICS, MODEL, POSTERIOR, PREVIOUS, Run
 from lapae.runs.files import write_whole
 from lapae.storage import CALIBRATION, load_run
-from lapae.train import loop
+from lapae.train import checkpoint
 from lapae.train.checkpoint import load_checkpoint
 from lapae.train.resume import saved_config
 
@@ -83,14 +83,14 @@ def stopped(tmp_path_factory, finished, source) -> Path:
     """The run as it was when two of its three epochs were done."""
     path = tmp_path_factory.mktemp("runs") / "stopped"
     with pytest.MonkeyPatch.context() as patch:
-        gather = loop.gather
+        gather = checkpoint.gather
 
         def once_more(method, optimizer, schedule, state, *rest):
             if state.epoch == 3:
                 raise KeyboardInterrupt
             return gather(method, optimizer, schedule, state, *rest)
 
-        patch.setattr(loop, "gather", once_more)
+        patch.setattr(checkpoint, "gather", once_more)
         with pytest.raises(KeyboardInterrupt):
             train(path, source, 3)
     assert (path / PREVIOUS).exists()
@@ -119,7 +119,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(name, stopped, finished, sour
         if name == CHECKPOINT:
             assert any("damaged" in m and "continuing from the checkpoint before it" in m for m in messages), way
         elif name == HISTORY and not content.startswith(known):
-            assert any("metrics.jsonl is damaged: written anew" in message for message in messages), way
+            assert any("metrics.jsonl is damaged: rewritten" in message for message in messages), way
         elif name == CONFIG:  # the next test says when
             assert all("config.toml is damaged or was changed" in message for message in messages), way
         else:

@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_left_for_the_error_that_says_so():
         assert adapt(pair, (4,)) == pair
     with pytest.raises(TypeError, match="expected a model that can encode and decode"):
         adapt(nn.Linear(4, 4), (4,))
-    with pytest.raises(TypeError, match="expected an encoder that gives codes"):
+    with pytest.raises(TypeError, match="expected an encoder that returns codes"):
         code_of(3)
 
 
@@ -182,7 +182,7 @@ class Named(Between):
 
 
 def test_halves_that_are_not_the_whole_are_warned_of():
-    with pytest.warns(UserWarning, match="Between gives another reconstruction than its halves"):
+    with pytest.warns(UserWarning, match="Between returns another reconstruction than its encoder and decoder"):
         adapt(Between(), (4,))
 
 
@@ -254,12 +254,12 @@ def window() -> nn.Module:
 
 BATCHED = nn.BatchNorm1d(3, track_running_stats=False)
 REFUSED = {
-    "lstm": (nn.LSTM(2, 3, batch_first=True), window(), r"what a LSTM gives.*return self\.lstm"),
-    "lstm in a module": (Recurrent(lambda found: found), window(), r"recurrent layer gives.*return self\.lstm"),
+    "lstm": (nn.LSTM(2, 3, batch_first=True), window(), r"what a LSTM returns.*return self\.lstm"),
+    "lstm in a module": (Recurrent(lambda found: found), window(), r"recurrent layer returns.*return self\.lstm"),
     "time first": (Recurrent(lambda found: found[1][0][-1]), window(), r"for 3 samples.*batch_first=True"),
-    "two arguments": (Skips(), Skipping(False), r"the encoder gives 2 things.*torch\.cat"),
-    "a pair": (Skips(), Skipping(True), r"the encoder gives 2 things.*torch\.cat"),
-    "missing argument": (nn.Linear(8, 2), nn.Bilinear(2, 2, 8), r"the decoder does not take what it is given"),
+    "two arguments": (Skips(), Skipping(False), r"the encoder returns 2 values.*torch\.cat"),
+    "a pair": (Skips(), Skipping(True), r"the encoder returns 2 values.*torch\.cat"),
+    "missing argument": (nn.Linear(8, 2), nn.Bilinear(2, 2, 8), r"the decoder does not take its input"),
     "coupled codes": (Centred(nn.Linear(8, 2)), nn.Linear(2, 8), r"the encoder .* couples the samples"),
     "coupled outputs": (nn.Linear(8, 2), Centred(nn.Linear(2, 8)), r"the decoder .* couples the samples"),
     "batch statistics": (nn.Sequential(nn.Linear(8, 3), BATCHED), nn.Linear(3, 8), r"couples .*track_running_stats"),

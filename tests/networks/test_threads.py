@@ -8,7 +8,7 @@ from torch import nn
 
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.fit import fit
-from lapae.networks.threads import SMALL, few_threads, multiply_adds
+from lapae.networks.threads import SMALL_PASS, few_threads, multiply_adds
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_multiply_adds():
 
 @pytest.mark.parametrize("rows", [1, 100])
 def test_one_thread_where_a_pass_is_small(rows, two_threads):
-    layer = nn.Linear(1000, int(SMALL / 1e4), bias=False)  # a tenth of the bound per row
+    layer = nn.Linear(1000, int(SMALL_PASS / 1e4), bias=False)  # a tenth of the bound per row
     with few_threads(layer, rows):
         assert torch.get_num_threads() == (1 if rows == 1 else 2)
     assert torch.get_num_threads() == 2

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +19,7 @@ from trained import weights
 from waiting import PATIENCE, until
 
 from lapae.cli import main
-from lapae.config import Config, TrainConfig
-from lapae.errors import ConfigError
-from lapae.fit import fit
 from lapae.runs import HISTORY, MODEL, Run
-from lapae.runs.files import passing_folder
 from lapae.train.checkpoint import load_checkpoint
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -45,12 +40,12 @@ def assert_close(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> 
         torch.testing.assert_close(two[name], value, rtol=2e-3, atol=2e-3 * float(value.abs().max()))
 
 
-def worker(launcher: int, rank: int, name: str = "RANK") -> int:
+def worker(torchrun: int, rank: int) -> int:
     """Process id of a process of a job."""
-    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text("utf-8").split():
-        if f"\0{name}={rank}\0".encode() in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
+    for child in Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text("utf-8").split():
+        if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
             return int(child)
-    raise AssertionError(f"no process {rank} among the children of {launcher}")
+    raise AssertionError(f"no process {rank} among the children of {torchrun}")
 
 
 def wait_for_epoch(run: Path, epoch: int, process: subprocess.Popen) -> None:
@@ -71,12 +66,11 @@ def command(arguments: list[str]) -> tuple[int, str, str]:
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path, monkeypatch) -> Path:
-    """The temporary folder of the commands: torchrun leaves its own folders behind."""
+def temporary(tmp_path, monkeypatch) -> None:
+    """Have torchrun leave its folders of logs below the test's own folder."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -126,75 +120,24 @@ def test_a_killed_process_ends_the_job_with_its_reason(tmp_path):
     assert not (run / MODEL).exists()
 
 
-def test_processes_of_its_own_end_together(tmp_path):
-    """`--devices 2` without torchrun: the command starts two processes, and ends the other when one is killed."""
-    run = tmp_path / "run"
-    arguments = ["digits", *QUICK, "--devices", "2", "--epochs", "1000", "--patience", "1000", "--out", str(run)]
-    with subprocess.Popen([sys.executable, *LAPAE, "train", *arguments], stderr=subprocess.PIPE, text=True) as process:
-        wait_for_epoch(run, 2, process)
-        os.kill(worker(process.pid, rank=1, name="LOCAL_RANK"), signal.SIGKILL)
-        _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode != 0
-    assert errors.count("epoch 1/1000") == 1
-    assert "lapae: process 1 of this job was ended by SIGKILL, and the others with it" in errors
-    assert "Traceback" not in errors
-
-
-def test_a_killed_command_takes_its_processes_with_it(tmp_path, temporary, monkeypatch):
-    run = tmp_path / "run"
-    arguments = ["digits", *QUICK, "--devices", "2", "--epochs", "1000", "--patience", "1000", "--out", str(run)]
-    with subprocess.Popen([sys.executable, *LAPAE, "train", *arguments], stderr=subprocess.PIPE) as process:
-        wait_for_epoch(run, 1, process)
-        workers = [worker(process.pid, rank) for rank in (0, 1)]
-        process.kill()
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the processes of the job end")
-    assert [path.stat().st_mode & 0o777 for path in temporary.glob(".lapae-job.*.tmp")] == [0o700]
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    other = temporary / ".other.0123456789abcdef.tmp"  # all programs share this folder
-    other.touch()
-    with passing_folder("lapae-job") as own:  # the next job
-        assert {*temporary.glob(".*.tmp")} == {own, other}
-    assert [*temporary.glob(".*.tmp")] == [other]
-
-
-def test_an_unusable_temporary_folder_is_told_in_a_line(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
-    code, _, errors = command(["train", "digits", *QUICK, "--devices", "2", "--out", str(tmp_path / "run")])
-    assert code == 2
-    assert errors == "lapae: cannot make a temporary folder: Not a directory (TMPDIR chooses another)\n"
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("options", [[], ["--batch-size", "0"]])
-def test_a_job_leaves_the_process_as_it_was(options, tmp_path):
-    """What its processes are told of their launcher is not for this one: it would end itself in its next training."""
-    environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
-    arguments = ["train", "digits", *QUICK, "--devices", "2", "--epochs", "1", "--out", str(tmp_path / "run")]
-    code, _, errors = command([*arguments, *options])
-    assert code == (2 if options else 0), errors
-    assert dict(os.environ) == environment
-    assert signal.getsignal(signal.SIGTERM) == handler
-
-
-def machines(run: Path, port: int, nodes: tuple[int, ...] = (0, 1)) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of commands with a process each, as on two machines."""
-    arguments = ["digits", *QUICK, "--num-nodes", "2", "--epochs", "1", "--json", "--out", str(run)]
+def machines(run: Path, port: int) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of two torchrun commands with one process each, as on two machines."""
+    arguments = ["train", "digits", *QUICK, "--epochs", "1", "--json", "--out", str(run)]
+    meeting = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), "--nproc-per-node", "1"]
     commands = [
         subprocess.Popen(
-            [sys.executable, *LAPAE, "train", *arguments],
-            env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": str(node)},
+            [sys.executable, "-m", "torch.distributed.run", *meeting, "--node-rank", str(node), *LAPAE, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for node in nodes
+        for node in (0, 1)
     ]
     said = []
     try:
         for machine in commands:
             out, errors = machine.communicate(timeout=PATIENCE)
-            if "EADDRINUSE" in errors and len(nodes) > 1:
+            if "EADDRINUSE" in errors:
                 raise PortTakenError
             said.append((machine.returncode, out, errors))
     finally:
@@ -210,16 +153,6 @@ def test_machines_meet(tmp_path):
     assert second[1] == ""
 
 
-def test_machines_that_cannot_meet_say_where(tmp_path):
-    with socket.create_server(("", 0)) as taken:
-        ((code, _, errors),) = machines(tmp_path / "run", port := taken.getsockname()[1], nodes=(0,))
-    assert code == 2
-    assert f"lapae: the machines of this job cannot meet at 127.0.0.1:{port}: " in errors
-    assert "address already in use" in errors
-    assert "Traceback" not in errors
-    assert not (tmp_path / "run").exists()
-
-
 def test_the_first_process_keeps_the_meeting_place_where_no_agent_does(tmp_path):
     arguments = ["train", "digits", *QUICK, "--epochs", "1", "--json", "--out", str(tmp_path / "run")]
     first, second = at_a_free_port(lambda port: on_processes(command, arguments, port=port))
@@ -227,15 +160,19 @@ def test_the_first_process_keeps_the_meeting_place_where_no_agent_does(tmp_path)
     assert second[:2] == (0, "")
 
 
-def test_machines_need_a_place_to_meet(monkeypatch, capsys):
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    assert main(["train", "digits", "--num-nodes", "2"]) == 2
-    assert "set MASTER_PORT, NODE_RANK, or start the job with torchrun" in capsys.readouterr().err
-
-
-def test_python_code_starts_no_processes(table):
-    with pytest.raises(ConfigError, match="start a program of your own with torchrun"):
-        fit(Config(train=TrainConfig(devices=2, device="cpu")), table)
+@pytest.mark.parametrize(
+    ("flags", "start"),
+    [
+        (["--devices", "2"], "torchrun --nproc-per-node 2 -m lapae train digits --out 'my run'"),
+        (["--devices=0"], "torchrun --nproc-per-node 0 -m lapae train digits --out 'my run'"),
+        (["--devices"], "torchrun --nproc-per-node 1 -m lapae train digits --out 'my run'"),
+        (["--devices", "2", "--num-nodes", "3"], "torchrun --nnodes 3 --nproc-per-node 2 -m lapae train digits"),
+        (["--num-nodes", "3"], "torchrun --nnodes 3 --nproc-per-node 1 -m lapae train digits --out 'my run'"),
+    ],
+)
+def test_flags_that_started_processes_say_how_torchrun_does(flags, start, capsys):
+    assert main(["train", "digits", "--out", "my run", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"lapae: torchrun starts several processes, not lapae; use: {start}")
 
 
 def test_a_run_goes_on_with_another_number_of_processes(place, tmp_path):
@@ -273,7 +210,7 @@ def test_commands_of_one_process_say_so(place, monkeypatch, capsys):
 def test_a_job_that_may_be_started_again_needs_a_place(monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     assert main(["train", "digits"]) == 2
-    assert "--out says where it is" in capsys.readouterr().err
+    assert "give its folder with --out" in capsys.readouterr().err
 
 
 def test_a_job_that_was_refused_is_refused_again(place, tmp_path, monkeypatch, capsys):

@@ -95,13 +95,10 @@ CASES = {
     "online mc": config("online", hessian="mc"),
     "online kfac": config("online", hessian="kfac"),
     "posthoc kfac": config("posthoc", hessian="kfac"),
-    "online, own samples": config("online", samples_per_step="ranks"),
     "online bf16": config("online", precision="bf16"),
     "online, as the data choose": config("online", paper=False, epochs=4),
 }
-EXACT = [
-    name for name in CASES if not any(noisy in name for noisy in (*NOISE_OF_DATA, "mc", "kfac", "own samples", "bf16"))
-]
+EXACT = [name for name in CASES if not any(noisy in name for noisy in (*NOISE_OF_DATA, "mc", "kfac", "bf16"))]
 
 
 @pytest.fixture(scope="module")
@@ -157,11 +154,10 @@ def draws(options: Config) -> tuple[list, list, list]:
     return weights, data, precision
 
 
-@pytest.mark.parametrize("samples", [1, "ranks"])
-def test_weight_samples_are_shared_unless_asked_otherwise(samples):
-    first, second = on_processes(draws, config("online", epochs=1, samples_per_step=samples))
+def test_weight_samples_are_shared():
+    first, second = on_processes(draws, config("online", epochs=1))
     assert len(first[0]) == 3
-    assert all((a == b) is (samples == 1) for a, b in zip(first[0], second[0], strict=True))
+    assert first[0] == second[0]
     assert all(a != b for a, b in zip(first[1], second[1], strict=True))  # noise of data: each its own
     assert first[2] == second[2]
 

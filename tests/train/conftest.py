@@ -4,7 +4,20 @@ import pytest
 from trained import CURVE
 
 from lapae.fit import fit
-from lapae.runs import Run
+from lapae.runs import HISTORY, Run
+from lapae.train.checkpoint import Checkpoints
+
+
+@pytest.fixture
+def every(monkeypatch):
+    """Have checkpoints written every n epochs: `every(n)`."""
+
+    def write_every(n: int) -> None:
+        monkeypatch.setattr(
+            Checkpoints, "due", lambda self: len((self.run / HISTORY).read_bytes().splitlines()) % n == 0
+        )
+
+    return write_every
 
 
 @pytest.fixture

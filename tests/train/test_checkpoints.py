@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import pairwise
 
 import pytest
@@ -16,25 +15,25 @@ from lapae.train import checkpoint
 from lapae.train.checkpoint import Checkpoints, load_checkpoint
 
 
-def test_checkpoints_now_and_then(table, tmp_path, whole):
+def test_checkpoints_now_and_then(table, tmp_path, whole, every):
     """A kill loses what is held in memory alone; Ctrl-C does not."""
     run = Run.create(tmp_path / "run")
-    rare = dataclasses.replace(CURVE, train=dataclasses.replace(CURVE.train, checkpoint_every=3))
+    every(3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "end", lambda self: None)  # as if killed
         with pytest.raises(KeyboardInterrupt):
-            fit(rare, table, run=run, observers=[StopAfter(5)])
+            fit(CURVE, table, run=run, observers=[StopAfter(5)])
     found = load_checkpoint(run)
     assert found is not None
     assert found.state.epoch == 3
     assert not (run / PREVIOUS).exists()
     assert len(losses(run.path)) == 5
     with pytest.raises(KeyboardInterrupt):
-        fit(rare, table, run=run, resume=True, observers=[StopAfter(5)])
+        fit(CURVE, table, run=run, resume=True, observers=[StopAfter(5)])
     found = load_checkpoint(run)
     assert found is not None
     assert found.state.epoch == 5
-    fit(rare, table, run=run, resume=True)
+    fit(CURVE, table, run=run, resume=True)
     assert_same(run.path, whole.path)
 
 
@@ -47,22 +46,20 @@ def test_checkpoints_as_often_as_they_are_cheap(tmp_path, monkeypatch):
 
     monkeypatch.setattr("lapae.train.checkpoint.write_whole", write)
     monkeypatch.setattr("lapae.train.checkpoint._put_in_place", lambda run: None)
-    checkpoints = Checkpoints(Run.create(tmp_path / "run"), None)
+    checkpoints = Checkpoints(Run.create(tmp_path / "run"), {}, [])
     written = []
     for epoch in range(1, 101):
         now[0] += 1.0
-        if checkpoints.due(epoch):
+        if checkpoints.due():
             written.append(epoch)
-        checkpoints.keep({}, {}, {}, write=checkpoints.due(epoch))
+        checkpoints.keep({}, {}, {}, write=checkpoints.due())
     assert written[0] == 1  # what one costs is known after the first
     assert {later - earlier for earlier, later in pairwise(written)} == {10}
 
 
-RARE = dataclasses.replace(CURVE, train=dataclasses.replace(CURVE.train, checkpoint_every=4))
-
-
-def test_an_interrupt_while_a_checkpoint_is_written_loses_nothing(table, tmp_path, monkeypatch):
+def test_an_interrupt_while_a_checkpoint_is_written_loses_nothing(table, tmp_path, monkeypatch, every):
     run = Run.create(tmp_path / "run")
+    every(4)
     write, calls = checkpoint.write_whole, []
 
     def interrupted(path, content):
@@ -73,15 +70,16 @@ def test_an_interrupt_while_a_checkpoint_is_written_loses_nothing(table, tmp_pat
 
     monkeypatch.setattr(checkpoint, "write_whole", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fit(RARE, table, run=run)
+        fit(CURVE, table, run=run)
     found = load_checkpoint(run)
     assert found is not None
     assert found.state.epoch == 6
     assert calls == [NEXT] * 3  # epoch 4, epoch 6 broken off, and once more while ending
 
 
-def test_what_ended_training_is_said_though_the_disk_is_full(table, tmp_path, monkeypatch):
+def test_what_ended_training_is_said_though_the_disk_is_full(table, tmp_path, monkeypatch, every):
     run = Run.create(tmp_path / "run")
+    every(4)
 
     def full(path, content):
         raise RunError(f"cannot write {path}: No space left on device")
@@ -91,11 +89,12 @@ def test_what_ended_training_is_said_though_the_disk_is_full(table, tmp_path, mo
         pytest.raises(KeyboardInterrupt),
         pytest.warns(UserWarning, match="No space left on device; the epochs since the last checkpoint are lost"),
     ):
-        fit(RARE, table, run=run, observers=[StopAfter(3)])
+        fit(CURVE, table, run=run, observers=[StopAfter(3)])
 
 
-def test_what_is_held_shares_the_best_weights(table, tmp_path, monkeypatch):
+def test_what_is_held_shares_the_best_weights(table, tmp_path, monkeypatch, every):
     """And nothing that the next step changes."""
+    every(4)
     keep, shared = Checkpoints.keep, []
 
     def looked_at(self, tensors, metadata, best, *, write):
@@ -108,15 +107,14 @@ def test_what_is_held_shares_the_best_weights(table, tmp_path, monkeypatch):
             shared.append(here <= held)
 
     monkeypatch.setattr(Checkpoints, "keep", looked_at)
-    fit(RARE, table, run=Run.create(tmp_path / "run"))
+    fit(CURVE, table, run=Run.create(tmp_path / "run"))
     assert shared
     assert all(shared)
 
 
 def test_by_default_too_a_run_goes_on_to_the_same_weights(table, tmp_path, whole):
     run = Run.create(tmp_path / "run")
-    now_and_then = dataclasses.replace(CURVE, train=dataclasses.replace(CURVE.train, checkpoint_every=None))
     with pytest.raises(KeyboardInterrupt):
-        fit(now_and_then, table, run=run, observers=[StopAfter(5)])
-    fit(now_and_then, table, run=run, resume=True)
+        fit(CURVE, table, run=run, observers=[StopAfter(5)])
+    fit(CURVE, table, run=run, resume=True)
     assert_same(run.path, whole.path)

@@ -15,7 +15,7 @@ from lapae.data import Data
 from lapae.fit import fit
 from lapae.runs import Run
 from lapae.space import Space
-from lapae.train.choose import MOST_VALUES, choose
+from lapae.train.choose import MOST_CPU_VALUES, choose
 
 
 @pytest.mark.parametrize("side", [8, 28, 64, 128, 256])
@@ -29,7 +29,7 @@ def test_images_of_any_size_are_learned_in_minutes(side, n):
     steps = config.train.epochs * math.ceil(n / config.train.batch_size)
     shown = config.train.epochs * n * 3 * side**2
     assert steps >= 20
-    assert shown <= MOST_VALUES + 3 * n * 3 * side**2  # whole epochs, at least three
+    assert shown <= MOST_CPU_VALUES + 3 * n * 3 * side**2  # whole epochs, at least three
 
 
 def test_linear_data_keep_principal_components():

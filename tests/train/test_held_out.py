@@ -20,7 +20,7 @@ from lapae.data import Data
 from lapae.errors import ConfigError
 from lapae.fit import fit
 from lapae.methods.base import Draws, Method, Output
-from lapae.train.held_out import LEAST, SHRINK, mean, set_noise, variance
+from lapae.train.held_out import NOISE_FLOOR, SHRINK, mean, set_noise, variance
 
 SMALL = ModelConfig(hidden=(8,), latent_dim=2, linear=False, sigma=1.0)
 CPU = torch.device("cpu")
@@ -147,7 +147,7 @@ def test_the_scale_of_constant_columns_few_rows_and_nothing(likelihood, x):
     assert (found > 0).all()
     square = x.square().nanmean()
     if square > 0:
-        assert (found >= 0.999 * LEAST * math.sqrt(square)).all()
+        assert (found >= 0.999 * NOISE_FLOOR * math.sqrt(square)).all()
 
 
 def test_each_kind_of_columns_weighs_its_residuals():

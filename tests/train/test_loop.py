@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from contextlib import nullcontext
 from typing import Literal
 
 import pytest
@@ -23,8 +24,12 @@ from lapae.methods.ae import AE
 from lapae.networks import Autoencoder
 from lapae.runs import HISTORY, POSTERIOR, Run
 from lapae.storage import load_run
-from lapae.train.loop import train
+from lapae.train.checkpoint import copy_state
+from lapae.train.finish import finish
+from lapae.train.held_out import HeldOut
+from lapae.train.loop import TrainResult, train
 from lapae.train.progress import Bar, Lines
+from lapae.train.select import Selection, select
 
 SMALL = ModelConfig(hidden=(8,), latent_dim=2)
 
@@ -88,8 +93,6 @@ def test_stops_eight_epochs_after_the_best_and_puts_its_weights_back():
     assert (len(result.history), result.best_epoch, result.best_loss) == (11, 3, 3.0)
     assert result.stopped == "no better validation loss in 8 epochs"
     assert method.weight.item() == pytest.approx(3 * 2 * 1e-3, rel=1e-3)  # two steps of Adam an epoch, three epochs
-    assert result.finish == {"seen": 10.0, "weight": method.weight.item()}
-    assert method.calls[-1] == "finish"
     assert method.calls[:4] == ["forward", "after_forward"] * 2
     assert result.history[0]["valid_other"] == 2.0
 
@@ -132,11 +135,69 @@ def test_nan_in_validation_stops_too():
         run_scripted([3, math.nan, 1])
 
 
-def test_nothing_to_train_goes_straight_to_finish():
+def test_nothing_to_train_is_no_training():
     method = Scripted([])
     method.weight.requires_grad_(False)
     result = train(method, Batches(torch.zeros(10, 3), None, 5), None, TrainConfig(device="cpu"))
-    assert (result.history, result.stopped, method.calls) == ([], "nothing to train", ["finish"])
+    assert (result.history, result.stopped, method.calls) == ([], "nothing to train", [])
+    assert select(method, result) == Selection("trained")
+
+
+def test_a_method_finishes_at_its_selected_weights():
+    method, batches = Scripted([1, 2]), Batches(torch.zeros(10, 3), None, 5)
+    options = TrainConfig(epochs=2, device="cpu")
+    result = train(method, batches, Batches(torch.zeros(4, 3), None, 4), options)
+    assert "finish" not in method.calls
+    found = finish(method, batches, options, result.held_out)
+    assert found.report == {"seen": 10.0, "weight": pytest.approx(2e-3, rel=1e-3)}  # the best epoch is the first
+
+
+class Offset(Method):
+    """Reconstructs x as x + weight: its squared error is 3 weight² for three features."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(Gaussian())
+        self.weight = torch.nn.Parameter(torch.tensor(weight))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def draw_mean(self):
+        decoder = torch.nn.Module()
+        decoder.forward = lambda z: z + self.weight
+        return Point(Autoencoder(torch.nn.Identity(), decoder))
+
+
+@pytest.mark.parametrize(
+    ("trained", "rival", "weights", "ends_at"),
+    [
+        (0.2, None, "trained", 0.2),  # no rival: it has not diverged
+        (0.9, None, "trained", 0.9),  # worse than at the start, but no worse than the mean
+        (9.0, None, "start", 0.5),
+        (0.2, 0.3, "trained", 0.2),
+        (0.3, 0.3, "rival", 0.5),  # must be better
+        (0.4, 0.3, "rival", 0.5),
+        (9.0, 0.3, "start", 0.5),
+    ],
+)
+def test_what_is_selected(trained, rival, weights, ends_at):
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    method = Offset(0.5)
+    result = TrainResult(
+        [{"learning_rate": 0.1}], 1, 0.0, "", copy_state(method), HeldOut(Batches(x, None, 9), torch.device("cpu"))
+    )
+    method.load_state_dict({"weight": torch.tensor(trained), "seen": torch.tensor(1.0)})
+
+    def put(method):
+        method.weight.data.fill_(rival)
+
+    diverges = pytest.warns(UserWarning, match="diverged.*below 0.1") if weights == "start" else nullcontext()
+    with diverges:
+        found = select(method, result, None if rival is None else put)
+    assert found.weights == weights
+    assert method.weight.item() == pytest.approx(ends_at)
+    assert float(method.get_buffer("seen")) == (weights != "start")  # the posterior of training stays with the rival
+    variance = float((x - x.mean(0)).square().sum()) / len(x)
+    expected = None if rival is None else pytest.approx(1 - 3 * rival**2 / variance, rel=1e-5)
+    assert found.rival_explained == expected
 
 
 def test_no_epochs_is_for_a_network_that_is_trained(table):
@@ -246,11 +307,11 @@ def test_progress_lines_and_bar(table):
     assert understood.startswith(
         table.space.describe(sum(map(len, (table.train, table.valid, table.calib, table.test))))
     )
-    assert f"; {len(table.train)} to train, {len(table.valid)} to steer" in understood
+    assert f"; {len(table.train)} for training, {len(table.valid)} for validation" in understood
     assert re.match(r"epoch 1/3  error per value [\d.]+  explained -?[\d.]+ %  loss \S+  valid loss ", first)
     assert last.startswith("epoch 3/3  error per value ")
     assert last.endswith("at most 0 s left")
-    assert "of the variance of held-out data explained" in outcome
+    assert "of the variance of held-out samples explained" in outcome
     bar = io.StringIO()
     fit(config(), table, observers=[Bar(bar)])
     assert "3/3" in bar.getvalue()

@@ -73,6 +73,12 @@ def test_ctrl_c_leaves_a_resumable_run_and_a_clean_message(undisturbed, tmp_path
     assert_equal(weights(run), weights(undisturbed))
 
 
+@pytest.fixture(autouse=True)
+def each_epoch(every) -> None:
+    """Checkpoints of every epoch, for tests that look at the last two."""
+    every(1)
+
+
 @pytest.fixture
 def stopped(table, tmp_path) -> Run:
     """A run that was stopped after its fourth epoch of six."""
@@ -85,7 +91,7 @@ def stopped(table, tmp_path) -> Run:
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_resumes_to_the_same_state(name, table, tmp_path):
     """Posteriors included: every tensor of the method, also what it makes at the end. With what the data choose."""
-    train = TrainConfig(epochs=6, device="cpu", checkpoint_every=1)
+    train = TrainConfig(epochs=6, device="cpu")
     config = Config(model=ModelConfig(hidden=(8,)), method=MethodConfig(method=name), train=train).resolved()
     run = Run.create(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
@@ -149,7 +155,7 @@ def test_data_that_have_changed(change, tmp_path, capsys):
 
 def test_other_data(stopped, table):
     fewer = dataclasses.replace(table, train=dataclasses.replace(table.train, x=table.train.x[:90]))
-    with pytest.raises(RunError, match="is of 96 training data, there are 90 now"):
+    with pytest.raises(RunError, match="is of 96 training samples, there are 90 now"):
         fit(CURVE, fewer, run=stopped, resume=True)
 
 

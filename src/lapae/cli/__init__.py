@@ -15,7 +15,7 @@ from lapae.cli.registry import COMMANDS
 from lapae.cli.signals import Terminated, cleaning_up
 from lapae.errors import ConfigError, ElsewhereError, LapaeError
 from lapae.registry import listing
-from lapae.train.launch import await_end, launched, place, tell_launcher
+from lapae.train.torchrun import await_end, job_rank, job_size, report_failure
 
 FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 
@@ -47,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = COMMANDS.find(given[0])
     except ConfigError as error:
         return _fail(str(error))
-    if launched() > 1 and not command.several:
+    if job_size() > 1 and not command.several:
         name = f"lapae {given[0]}"
-        return _fail(f"{name} is the work of one process and torchrun started {launched()}: start it without torchrun")
+        return _fail(f"{name} is the work of one process and torchrun started {job_size()}: start it without torchrun")
     warnings.showwarning = _show_warning
     try:
         with cleaning_up():
@@ -90,9 +90,9 @@ def _others_are_gone(error: Exception) -> bool:
 
 
 def _fail(message: str) -> int:
-    speaker = f"lapae: process {place()}" if launched() > 1 else "lapae"
+    speaker = f"lapae: process {job_rank()}" if job_size() > 1 else "lapae"
     print(f"{speaker}: {' '.join(message.split())}", file=sys.stderr)
-    tell_launcher(message)
+    report_failure(message)
     return FAILED
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from threading import Thread, current_thread, main_thread
 from types import FrameType
 
-from lapae.train.launch import launched
+from lapae.train.torchrun import job_size
 
 
 class Terminated(KeyboardInterrupt):
@@ -23,7 +23,7 @@ def cleaning_up() -> Iterator[None]:
         yield  # someone else's to handle
         return
     try:
-        if launched() == 1:
+        if job_size() == 1:
             signal.signal(signal.SIGTERM, _terminate)
             yield
         else:

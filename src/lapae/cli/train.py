@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,23 +20,23 @@ from lapae.config.fields import OneOf
 from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
 from lapae.errors import ConfigError
 from lapae.registry import listing
-from lapae.train.launch import end_with_launcher, in_job, may_restart, start_processes
+from lapae.train.torchrun import may_restart
 
 M = TypeVar("M", bound=MethodOptions)
 
 MOST_USED = {
     "--out FOLDER": "where the run goes",
-    "--label-column NAME": "a column of a table that is a label: to colour by, not to learn",
-    "--window STEPS": "rows are steps of a series: learn windows of so many",
-    "--epochs N": "passes over the data at most",
-    "--latent-dim K": "size of the code; 2 for a map to look at",
+    "--label-column NAME": "column of a table that holds labels: shown in colours, not learned",
+    "--window STEPS": "rows are time steps of a series: learn windows of this length",
+    "--epochs N": "largest number of passes over the data",
+    "--latent-dim K": "size of the latent code; 2 for a map",
 }
-"""What comes first in the help: most need no other."""
+"""Options that the help shows first: most users need no others."""
 
 
 @dataclass(frozen=True)
 class Options(Generic[M]):
-    """A `Config` whose method has been chosen: flags for its options and not for those of others."""
+    """Options of a `Config` with a chosen method: the flags are those of this method and of no other."""
 
     data: DataConfig
     model: ModelConfig
@@ -47,42 +48,41 @@ class Options(Generic[M]):
 class TrainCommand(Generic[M]):
     """Train a method on data, into a run folder.
 
-    A TOML file gives the options, flags go on top of it. A run that was stopped at any moment (Ctrl-C, kill -9) is
-    continued with --resume and ends at the same weights. Under torchrun, or with --devices and --num-nodes, several
-    processes share every batch; a job that torchrun starts again (--max-restarts) continues the run in --out.
+    Options come from a TOML file (--config) and from flags, which override it. A run that was stopped at any moment
+    (Ctrl-C, kill -9) is continued with --resume and ends at the same weights. For several devices, `torchrun -m lapae
+    train` starts one process each, and they share every batch; a job that torchrun restarts (--max-restarts) continues
+    the run in --out.
     """
 
     options: tyro.conf.OmitArgPrefixes[Annotated[Options[M], UNNAMED]]
     name: Annotated[str, tyro.conf.arg(name="method"), OneOf(METHODS)] = "online"
-    """What is trained; --method NAME --help shows the options of another."""
+    """Method to train; --method NAME --help shows the options of another."""
     config: Path | None = None
     """TOML file of options, such as the config.toml of a run."""
     out: Path | None = None
-    """Folder of the run; runs/SOURCE-METHOD-N where not given."""
+    """Folder of the run; default: runs/SOURCE-METHOD-N."""
     resume: Path | None = None
     """Continue this run."""
     resume_if_exists: bool = False
-    """Continue the run in --out where there is one, with the same options: for jobs that a cluster starts again."""
+    """Continue the run in --out if there is one, with the same options: for jobs that a cluster restarts."""
     print_config: bool = False
-    """Print the configuration, with what the data choose, and train nothing: it can be kept, changed and given with
+    """Print the configuration, with the defaults for these data, and train nothing; it can be edited and used with
     --config."""
     json: bool = False
     """Print one JSON object to stdout."""
 
     @property
     def configuration(self) -> Config:
-        """As the other layers know it."""
+        """Configuration for the other layers."""
         options = self.options
         return Config(options.data, options.model, MethodConfig(self.name, options.method), options.train)
 
 
 def main(arguments: Sequence[str]) -> int:
-    end_with_launcher()
+    """Run `lapae train` with these arguments, and return its exit code."""
     command = parse(arguments)
     config = command.configuration.resolved()
-    if not in_job() and config.train.devices * config.train.num_nodes > 1:
-        return start_processes(["train", *arguments], config.train.devices, config.train.num_nodes)
-    # Heavy imports from here on: the help has been answered.
+    # Heavy imports only now: --help does not need them.
     from lapae.fit import load_data
     from lapae.runs import Run
     from lapae.runs.toml import write_config
@@ -90,11 +90,11 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.train.distributed import from_first, node_first, rank, take_place
 
     data = None
-    take_place(config.train)  # from here on there are all processes
+    take_place(config.train)  # from here on all processes work together
     if command.resume is None:
         config = replace(config, data=replace(config.data, source=absolute(config.data.source)))
         data = node_first(lambda: load_data(config.data))
-        config = choose(config, data.space)  # a run that is continued has chosen too
+        config = choose(config, data.space)  # a resumed run has chosen already
     if command.print_config:
         if rank() == 0:
             print(write_config(config), end="")
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
-    """The run folder, and whether to continue what is in it."""
+    """Return the run folder, and whether to continue the run in it."""
     from lapae.runs import CHECKPOINT, CONFIG, Run
     from lapae.train.distributed import has_begun
     from lapae.train.resume import check_resumable, saved_config
@@ -122,12 +122,12 @@ def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
 
 
 def parse(arguments: Sequence[str]) -> TrainCommand:
-    """The command with its options: those of the file (or of the run to resume), the flags on top."""
+    """Return the command with its options: those of the file or of the resumed run, overridden by flags."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     flags = ("--config", "--resume", "--method")
     for flag in flags:
         first.add_argument(flag)
-    # A flag without its value is left for tyro to complain about.
+    # tyro reports a flag without its value.
     dangling = bool(arguments) and arguments[-1] in flags
     given, _ = first.parse_known_args(arguments[:-1] if dangling else arguments)
     config = Config()
@@ -136,7 +136,7 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
         from lapae.train.resume import saved_config
 
         if given.config is not None:
-            raise ConfigError("--resume takes the options of the run, so there is no --config with it")
+            raise ConfigError("--resume uses the options of the run: leave out --config")
         config = saved_config(Run.open(given.resume))
     elif given.config is not None:
         from lapae.runs.toml import read_config
@@ -145,8 +145,9 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
     if given.method is not None:
         config = replace(config, method=MethodConfig(given.method, config.method.options))
     name, options = config.method.method, config.method.options
+    check_no_launcher(arguments)
     check_flags(arguments, name)
-    about = [inspect.getdoc(TrainCommand), "most used options, of all below:", listing(MOST_USED)]
+    about = [inspect.getdoc(TrainCommand), "most used options:", listing(MOST_USED)]
     command: TrainCommand = parsed(
         TrainCommand[type(options)],
         arguments,
@@ -155,12 +156,25 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
         description="\n".join([str(about[0]), "", *about[1:], "", "methods:", listing(METHODS.titles())]),
     )
     if command.out is None and command.resume is None and (command.resume_if_exists or may_restart()):
-        raise ConfigError("a job that is started again must find its run: --out says where it is")
+        raise ConfigError("a job that may be restarted must find its run: give its folder with --out")
     return command
 
 
+def check_no_launcher(arguments: Sequence[str]) -> None:
+    """Raise ConfigError if flags ask for several processes, which is torchrun's work, with the command to use."""
+    launcher = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    launcher.add_argument("--devices", nargs="?", const="1")
+    launcher.add_argument("--num-nodes", "--num_nodes", nargs="?", const="1")
+    asked, others = launcher.parse_known_args(list(arguments))
+    if asked.devices is None and asked.num_nodes is None:
+        return
+    nodes = [] if asked.num_nodes in (None, "1") else ["--nnodes", asked.num_nodes]
+    start = ["torchrun", *nodes, "--nproc-per-node", asked.devices or "1", "-m", "lapae", "train", *others]
+    raise ConfigError(f"torchrun starts several processes, not lapae; use: {shlex.join(start)}")
+
+
 def check_flags(arguments: Sequence[str], method: str) -> None:
-    """ConfigError where a flag is an option of another method than the one chosen."""
+    """Raise ConfigError if a flag is an option of another method than the chosen one."""
     others = {name for kind in (DataConfig, ModelConfig, TrainConfig) for name in option_names(kind)}
     own = {*option_names(options_of(method)), *others}
     for word in arguments:
@@ -171,9 +185,9 @@ def check_flags(arguments: Sequence[str], method: str) -> None:
 
 
 def absolute(source: str) -> str:
-    """A file or folder by its full path, so that the run can be resumed from anywhere; a name stays as it is.
+    """Return the full path of a file or folder, so that the run can be resumed from anywhere; names stay as they are.
 
-    Links are followed, unless the name of the link alone tells the format.
+    Links are followed, unless only the name of the link tells the format.
     """
     from lapae.data import data_sets
     from lapae.data.opening import format_of

@@ -1,10 +1,10 @@
-"""What an option's value may be, said once in its type: checked in a configuration, shown by `--help`.
+"""Types of options that say which values they admit: checked in a configuration, shown by `--help`.
 
     n_samples: Count = 100
     hessian: Annotated[str, OneOf(HESSIANS)] = "approx"
 
-Whether a value is an integer or a string is checked where a file or a flag is read; `check` is for what such a type
-does not say, and for values that Python code has set.
+Whether a value is an integer or a string is checked when a file or a flag is read; `check` is for what such a type
+does not say, and for values set by Python code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lapae.registry import Registry
 
 @dataclass(frozen=True)
 class Bound:
-    """A condition on a value, and how to say it."""
+    """Condition on a value, and its description for messages."""
 
     holds: Callable[[Any], bool]
     says: str
@@ -33,7 +33,7 @@ class Bound:
 
 Count = Annotated[int, Bound(lambda n: n >= 1, "at least 1")]
 CodeSize = Annotated[int, Bound(lambda n: 1 <= n <= 65_536, "from 1 to 65,536")]
-"""Of a code; a larger one is taken for a mistake, which would fill the memory before anything is said."""
+"""Size of a latent code; a larger one is a mistake, which would fill the memory before any message."""
 Whole = Annotated[int, Bound(lambda n: n >= 0, "0 or more")]
 Positive = Annotated[float, Bound(lambda value: 0 < value < math.inf, "a finite number above 0")]
 Share = Annotated[float, Bound(lambda value: 0 < value <= 1, "a number above 0 and at most 1")]
@@ -42,7 +42,7 @@ Widths = Annotated[tuple[int, ...], Bound(lambda widths: min(widths, default=1) 
 
 
 class OneOf(PrimitiveConstructorSpec[str]):
-    """A name of a registry. The help lists the names; another one is refused with the nearest."""
+    """Name of a registry. The help lists the names; an unknown one is refused with the nearest."""
 
     def __init__(self, registry: Registry[Any]) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class OneOf(PrimitiveConstructorSpec[str]):
 
 
 def check(options: Any) -> None:
-    """ConfigError where a dataclass of options has a value that the type of its field does not admit."""
+    """Raise ConfigError if a dataclass of options has a value that the type of its field does not admit."""
     hints = get_type_hints(type(options), include_extras=True)
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
@@ -71,7 +71,7 @@ def check(options: Any) -> None:
 
 
 def misfit(value: Any, kind: Any) -> str | None:
-    """What a type expects instead of a value; None where it admits it."""
+    """Return what a type expects instead of a value; None if it admits the value."""
     if get_origin(kind) in (Union, types.UnionType):
         expected = [misfit(value, option) for option in get_args(kind) if option is not type(None) or value is None]
         return None if None in expected else " or ".join(filter(None, expected))
@@ -97,7 +97,7 @@ NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or f
 
 
 def _is_a(value: Any, kind: type) -> bool:
-    """Whether a value is of a plain type. An integer is a number; true is none."""
+    """Return whether a value is of a plain type. An integer is a number, a boolean is not."""
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, {int: Integral, float: Real}.get(kind, kind))

@@ -1,7 +1,7 @@
-"""The methods: name, title and options of each. The classes are in `lapae.methods`, one file each.
+"""Name, title and options of each method. The classes are in `lapae.methods`, one file each.
 
-Titles and options stand here, and not beside the classes, because `lapae train --help` shows them and does not wait
-for torch. A method of another package (entry point `lapae.methods`) may have all three in one file.
+Titles and options are here, and not beside the classes, because `lapae train --help` shows them without importing
+torch. A method of another package (entry point `lapae.methods`) may have all three in one file.
 """
 
 from __future__ import annotations
@@ -26,62 +26,62 @@ Predictive = Literal["mc", "linearized", "moments"]
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """What every method has: how it predicts."""
+    """Options of every method: how it predicts."""
 
     predictive: Predictive | None = None
-    """Codes and reconstructions with uncertainty by moments (one pass), mc (sampled networks) or linearized; moments
-    where the method and the network allow it."""
+    """How codes and reconstructions get their uncertainty: moments (one pass), mc (sampled networks) or linearized.
+    Default: moments if the method and the network allow it."""
     n_samples: Count | None = None
-    """Networks drawn for a prediction by mc; 20 where not given."""
+    """Number of networks drawn for a prediction by mc; default: 20."""
 
     @property
     def starts_from(self) -> str | None:
-        """Run folder whose trained method this one starts from."""
+        """Run folder of the trained method that this one starts from."""
         return None
 
     def resolved(self, train: TrainConfig) -> Self:
-        """With the defaults filled in that depend on the options of training."""
+        """Return the options with defaults that depend on the options of training filled in."""
         return self
 
 
 @dataclass(frozen=True)
 class LaplaceOptions(MethodOptions):
-    """What the online and the post-hoc posterior have in common."""
+    """Options of the online and the post-hoc posterior."""
 
     hessian: Annotated[str, OneOf(HESSIANS)] | None = None
-    """Curvature of the posterior; sketch where not given."""
+    """Curvature of the posterior; default: sketch."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior over the weights."""
     prior_scale: Literal["flat", "fan-in"] | None = None
-    """fan-in: the precision of a weight, that of the prior and the one it starts with, is times the number of inputs of
-    its unit, so that the outputs of units vary alike however wide the layer; flat: the same for all (the paper's)."""
+    """fan-in: prior precision and initial precision of a weight are multiplied by the number of inputs of its unit, so
+    that the outputs of units have the same variance for layers of any width; flat: one precision for all weights (the
+    paper's)."""
     temperature: Positive | None = None
-    """Divides the posterior precision: above 1 is a wider posterior. Where not given, training is at 1, and what
-    predicts held-out data best is taken afterwards."""
+    """Divides the posterior precision: above 1, the posterior is wider. Default: 1 in training, then the one that
+    predicts the validation set best."""
     uncertain: str = "all"
-    """Weights that the posterior is over, the others are taken as known: all, encoder, decoder, or patterns of
-    parameter names with commas between them, such as decoder.*,encoder.4.weight."""
+    """Weights that have a posterior; the others are taken as known. all, encoder, decoder, or patterns of parameter
+    names separated by commas, such as decoder.*,encoder.4.weight."""
 
 
 @dataclass(frozen=True)
 class OnlineOptions(LaplaceOptions):
-    """Trains mean and precision of the weights together: the paper's method."""
+    """Train mean and precision of the weights together: the paper's method."""
 
     update: Literal["laplacian", "redux", "van", "nng"] = "laplacian"
     """Update of the precision (paper, appendix C)."""
     forgetting: Share | None = None
-    """The α of the update; the learning rate, at most 1, where not given."""
+    """The α of the update; default: the learning rate, at most 1."""
     initial_precision: Literal["data", "prior"] = "data"
-    """H_0: "data" for the number of training data, which keeps the first sampled networks sane (the authors' code),
-    or "prior" for the prior precision (the paper's text)."""
+    """H_0: "data" for the size of the training set, which keeps the first sampled networks close to their mean (the
+    authors' code), or "prior" for the prior precision (the paper's text)."""
     hessian_every: Count | None = None
-    """Refresh the curvature every so many steps; 4 for tables where not given, else 1."""
-    samples_per_step: Count | Literal["ranks"] = 1
-    """Networks drawn in a training step, the same ones on all processes; "ranks": each process draws its own (a
-    gradient of lower variance)."""
+    """Number of steps between updates of the curvature; default: 4 for tables, else 1."""
+    samples_per_step: Count = 1
+    """Networks drawn in a training step, the same on all processes."""
 
     def resolved(self, train: TrainConfig) -> Self:
-        """The forgetting is the learning rate where it was not given."""
+        """Return the options with the learning rate as the default of the forgetting."""
         if self.forgetting is not None or train.learning_rate is None:
             return self
         return replace(self, forgetting=min(train.learning_rate, 1.0))
@@ -89,32 +89,32 @@ class OnlineOptions(LaplaceOptions):
 
 @dataclass(frozen=True)
 class PostHocOptions(LaplaceOptions):
-    """Trains an autoencoder, then measures the curvature at its optimum once."""
+    """Train an autoencoder, then compute the curvature once, at its optimum."""
 
     optimize_prior: Literal["scalar", "layer", "none"] = "scalar"
-    """Prior precision by marginal likelihood: one number, one for each layer, or as given."""
+    """Choose the prior precision by marginal likelihood: one number, one for each layer, or none (as given)."""
     pretrained: str | None = None
-    """Run folder of a trained autoencoder to start from; its weights are not trained further."""
+    """Run folder of a trained autoencoder, whose weights are used as they are."""
 
     @property
     def starts_from(self) -> str | None:
-        """The trained autoencoder."""
+        """Run folder of the trained autoencoder."""
         return self.pretrained
 
 
 @dataclass(frozen=True)
 class VAEOptions(MethodOptions):
-    """Twin encoders for mean and variance of the code."""
+    """Train twin encoders for mean and variance of the code."""
 
     kl_weight: float = 0.001
     """Weight of the KL term."""
     learned_variance: bool = True
-    """Whether the variance of the output is learned too (False: constant)."""
+    """Learn the variance of the output too (False: constant)."""
 
 
 @dataclass(frozen=True)
 class DropoutOptions(MethodOptions):
-    """Dropout in training and in prediction."""
+    """Use dropout in training and in prediction."""
 
     dropout: Probability = 0.2
     """Dropout probability."""
@@ -122,23 +122,23 @@ class DropoutOptions(MethodOptions):
 
 @dataclass(frozen=True)
 class EnsembleOptions(MethodOptions):
-    """Several autoencoders that differ in their initial weights."""
+    """Train several autoencoders that differ in their initial weights."""
 
     members: Count = 5
-    """How many."""
+    """Number of members."""
 
 
 @dataclass(frozen=True)
 class OnlineEnsembleOptions(OnlineOptions):
-    """Several online autoencoders that differ in their initial weights, each with a posterior of its own."""
+    """Train several online autoencoders that differ in their initial weights, each with a posterior of its own."""
 
     members: Count = 5
-    """How many."""
+    """Number of members."""
 
 
 @dataclass(frozen=True)
 class BBBOptions(MethodOptions):
-    """A Gaussian over the weights, fitted by gradient descent."""
+    """Fit a Gaussian over the weights by gradient descent."""
 
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior over the weights."""
@@ -177,25 +177,26 @@ METHODS: Registry[Entry] = Registry(
 
 
 def options_of(method: str) -> type[MethodOptions]:
-    """The dataclass of a method's options."""
+    """Return the dataclass of a method's options."""
     return METHODS.find(method).options
 
 
 @dataclass(frozen=True, init=False)
 class MethodConfig:
-    """A method by name, with its options: `MethodConfig("online", hessian="mc").hessian`."""
+    """Name and options of a method: `MethodConfig("online", hessian="mc").hessian`."""
 
     method: str
     options: Any
-    """Of the class that the registry has for the method; its fields are attributes of this object too."""
+    """Options of the class that the registry has for the method; its fields are attributes of this object too."""
 
     def __init__(self, method: str = "online", options: MethodOptions | None = None, **given: Any) -> None:
         """Choose a method.
 
         Args:
             method: a name of `METHODS`.
-            options: where to start from instead of the defaults; of another method's, what was set and both have stays.
-            given: options by name. One that the method does not have is a ConfigError.
+            options: options to start from instead of the defaults. From those of another method, values that were set
+                are taken if both methods have the option.
+            given: options by name. One that the method does not have raises ConfigError.
         """
         kind = options_of(method)
         known = option_names(kind)
@@ -212,7 +213,7 @@ class MethodConfig:
 
     @classmethod
     def taking(cls, method: str, **given: Any) -> MethodConfig:
-        """With those of the options given that the method has; the others are left out."""
+        """Choose a method with the given options that it has; the others are left out."""
         known = option_names(options_of(method))
         return cls(method, **{name: value for name, value in given.items() if name in known})
 
@@ -226,21 +227,21 @@ class MethodConfig:
 
     @property
     def title(self) -> str:
-        """The method's name for a reader."""
+        """Name of the method for a reader."""
         return METHODS[self.method].title
 
     def to_dict(self) -> dict[str, Any]:
-        """A flat table: the method's name and its options."""
+        """Return a flat table: the method's name and its options."""
         return {"method": self.method, **dataclasses.asdict(self.options)}
 
 
 def option_names(options: type) -> list[str]:
-    """The options of a dataclass of them."""
+    """Return the names of the fields of an options dataclass."""
     return [field.name for field in dataclasses.fields(options)]
 
 
 def belongs_to(option: str) -> list[str]:
-    """The methods that have an option."""
+    """Return the names of the methods that have an option."""
     owners = []
     for method in METHODS:
         with suppress(ConfigError):  # a package that cannot be loaded says so elsewhere
@@ -249,7 +250,7 @@ def belongs_to(option: str) -> list[str]:
 
 
 def unknown_option(method: str, option: str) -> str:
-    """What to say of an option that a method does not have."""
+    """Return the message for an option that a method does not have."""
     owners = belongs_to(option)
     hint = f"it belongs to {', '.join(owners)}" if owners else nearest(option, option_names(options_of(method)))
     return f"the method {method!r} has no option {option!r}: {hint}"

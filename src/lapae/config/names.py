@@ -1,7 +1,7 @@
-"""The registries of what a model is made of: networks, activations, likelihoods, Hessians.
+"""Registries of what a model is made of: networks, activations, likelihoods, Hessians.
 
-What can be named in a configuration is listed here and nowhere else. Methods have a file of their own beside this one,
-tasks and commands are listed in their folders.
+What a configuration can name is listed here and nowhere else. Methods have a file of their own beside this one; tasks
+and commands are listed in their folders.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ LIKELIHOODS: Registry[Entry] = Registry(
 
 @dataclass(frozen=True)
 class Hessian:
-    """A curvature of the Laplace posteriors."""
+    """Curvature of a Laplace posterior."""
 
     title: str
     form: Literal["diagonal", "block", "kron"]
-    """Of the precision that it yields (`lapae.posterior`)."""
+    """Form of the precision that it yields (`lapae.posterior`)."""
 
 
 HESSIANS: Registry[Hessian] = Registry(

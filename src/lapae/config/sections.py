@@ -14,122 +14,119 @@ from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What to learn from."""
+    """Training data and how they are split."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")] = "digits"
     """digits, mnist, fashion_mnist, celeba; a .npy, .npz, .csv or .parquet file; or a folder of images."""
     data_dir: str | None = None
-    """Folder of the named data sets; $LAPAE_DATA where not given."""
+    """Folder of the named data sets; default: $LAPAE_DATA."""
     validation_fraction: float | None = None
-    """Part of the training data held out to steer training; a number of data where 1 or more. Chosen by the size of
-    the data where not given."""
+    """Share of the training data held out as the validation set, or its number of samples if 1 or more. Default: by the
+    size of the data."""
     calibration_fraction: float | None = None
-    """Part of the training data held out to calibrate what is reported (p-values, intervals); a number of data where 1
-    or more. Chosen by the size of the data where not given."""
+    """Share of the training data held out as the calibration set (p-values, prediction intervals), or its number of
+    samples if 1 or more. Default: by the size of the data."""
     test_fraction: float | None = None
-    """Part of the data held out for testing, where the source has no test split of its own."""
+    """Share of the data held out as the test set, if the source has no test split of its own."""
     split_seed: Whole = 0
-    """Seed of the splits. Not that of training: runs of several seeds are tested on the same data."""
+    """Seed of the splits, apart from the seed of training: runs with several seeds have the same test set."""
     label_column: str | None = None
     """Column of a table that holds the labels: a name, or a number from 0."""
     columns: tuple[str, ...] | None = None
-    """Columns of a table to learn: names, or numbers from 0; all that can be learned where not given."""
+    """Columns of a table to learn: names, or numbers from 0; default: all that can be learned."""
     drop: tuple[str, ...] | None = None
     """Columns of a table not to learn."""
     window: int | None = None
-    """Steps per window. The rows of a table or of an array (time, channels) are then a series, cut into windows and
-    split in time."""
+    """Time steps per window. The rows of a table or of an array (time, channels) are then a time series, which is cut
+    into windows and split in time."""
     stride: int | None = None
-    """Steps from one window of a series to the next; half a window where not given."""
+    """Time steps from one window to the next; default: half a window."""
     image_size: int | None = None
     """Side of the square that the images of a folder are fitted into."""
     fit: Literal["border", "crop", "stretch"] | None = None
-    """How images of a folder that are not all of one size are brought to one; border where not given."""
+    """How images of different sizes are brought to one size; default: border."""
     tile: int | None = None
-    """Side of the square tiles that large images of a folder are cut into, to learn them at full size; images are then
-    scored as a whole."""
+    """Side of the square tiles that large images of a folder are cut into, to learn them at full resolution; scores are
+    those of whole images."""
     allow_nan: bool = False
-    """Missing values (NaN, empty cells) are taken as such by default, where the likelihood can. With this option the
-    model takes them even if the training data have none."""
+    """Accept missing values (NaN, empty cells) later even if the training data have none. Missing values in the
+    training data are always accepted, if the likelihood can handle them."""
     skip_bad: bool = False
-    """Leave out images of a folder that cannot be read, instead of stopping at the first."""
+    """Skip images of a folder that cannot be read, instead of stopping at the first."""
     limit: int | None = None
-    """Use so many data at most."""
+    """Use at most this number of samples."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The autoencoder and the likelihood of its output."""
+    """Autoencoder and likelihood."""
 
     network: Annotated[str, OneOf(NETWORKS)] | None = None
-    """Encoder and decoder. What is not given here and below is chosen by the data (`lapae.train.choose`)."""
+    """Encoder and decoder. Defaults here and below depend on the data (`lapae.train.choose`)."""
     latent_dim: CodeSize | None = None
-    """Size K of the code."""
+    """Size K of the latent code."""
     hidden: Widths | None = None
-    """Widths of the hidden dense layers of the encoder (mlp, conv); the network's own where not given."""
+    """Widths of the hidden dense layers of the encoder (mlp, conv); default: the network's own."""
     channels: Widths | None = None
-    """Channels of the convolutions of the encoder (conv); the network's own where not given."""
+    """Channels of the convolutions of the encoder (conv); default: the network's own."""
     kernel_size: int | None = None
-    """Side of the convolution kernels (conv); the network's own where not given."""
+    """Side of the convolution kernels (conv); default: the network's own."""
     activation: Annotated[str, OneOf(ACTIVATIONS)] | None = None
-    """Between layers (mlp, conv)."""
+    """Activation between layers (mlp, conv)."""
     linear: bool | None = None
-    """A linear path beside the network (mlp, conv), which starts from the principal components of the data."""
+    """Add a linear path to the network (mlp, conv), which starts from the principal components of the data."""
     hide: Annotated[float, Bound(lambda share: 0 <= share < 1, "a share from 0 to below 1")] | None = None
-    """Share of the values of a table that training hides from the network (mlp) at most, which also gets to know what
-    is missing: then it fills in missing values well. 0 for none of this."""
+    """Largest share of the values of a row that training masks (mlp on tables). The network then takes the mask of
+    missing values as an input and learns to impute them. 0: no masking."""
     likelihood: Annotated[str, OneOf(LIKELIHOODS)] = "gaussian"
-    """Of the data given the output of the network."""
+    """Likelihood of the data given the output of the network."""
     sigma: Positive | None = None
-    """Standard deviation of the noise of the gaussian likelihood; learned from held-out data where not given."""
+    """Standard deviation of the noise of the gaussian likelihood; default: learned from the validation set."""
+
+
+RETIRED = {"train": ("devices", "num_nodes", "capture", "checkpoint_every")}
+"""Options of earlier versions by table. Files that have them are read, and these keys are ignored."""
+RETIRED_VALUES = {"method": {"samples_per_step": "ranks"}}
+"""Values of earlier versions, which are read as the default of their option."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The training loop."""
+    """Training loop."""
 
     epochs: Whole | None = None
-    """Passes over the training data at most; early stopping ends sooner. Chosen by the data where not given, as are
-    the other numbers below."""
+    """Largest number of passes over the training set; early stopping may end sooner. The defaults of this and of the
+    numbers below depend on the data."""
     batch_size: Count | None = None
-    """Data in a step, those of all processes together."""
+    """Samples per step, over all processes."""
     learning_rate: Positive | None = None
-    """Of Adam, at the start."""
+    """Initial learning rate of Adam."""
     schedule: Literal["plateau", "cosine"] | None = None
     """plateau: the learning rate is halved after 5 epochs without a better validation loss (the paper's); cosine: it
     falls to 0 over all epochs."""
     patience: Count | None = None
-    """Epochs without a better validation loss after which training stops."""
+    """Number of epochs without a better validation loss after which training stops."""
     false_alarm_rate: Probability = 0.05
-    """Share of new normal data that the trained model flags: those with a p-value of at most this."""
+    """Share of new normal samples that the trained model flags: those with a p-value of at most this."""
     seed: Whole = 0
-    """Of the initial weights, the order of the batches and the noise."""
+    """Seed of the initial weights, the order of the batches and the noise."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto is cuda where there is one."""
-    devices: Count = 1
-    """Processes on each machine, one per GPU (or per part of the CPU cores). torchrun's number counts where it
-    started the job."""
-    num_nodes: Count = 1
-    """Machines; the command is started on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK set."""
+    """Device to train on; auto: cuda if there is one."""
     precision: Literal["32", "tf32", "bf16"] = "32"
     """bf16: forward and backward passes in bfloat16, weights and curvature in float32; tf32: all in float32, but matrix
-    products of a GPU round their factors to 10 bits (its convolutions do so in any case)."""
-    capture: Literal["auto", "never"] = "auto"
-    """auto: replay the training step as a CUDA graph where that works."""
-    checkpoint_every: Count | None = None
-    """Epochs between checkpoints; where not given, so many that checkpointing takes at most 5 % of the time."""
+    products on a GPU round their factors to 10 bits (its convolutions always do)."""
     tensorboard: bool = False
     """Write TensorBoard events into the run (needs the extra lapae[tensorboard])."""
     verbose: bool = True
     """Show the progress of training."""
 
     def filled(self) -> Any:
-        """With the paper's numbers in place of what is open: a TrainConfig without a None among them."""
+        """Return the options with the paper's numbers in place of None."""
         return _filled(self, epochs=100, batch_size=64, learning_rate=1e-3, schedule="plateau", patience=8)
 
 
 def _filled(section: Any, **values: Any) -> Any:
-    """A section with `values` for the fields of theirs that are None."""
+    """Return a section with `values` in place of fields that are None."""
     return replace(section, **{name: value for name, value in values.items() if getattr(section, name) is None})
 
 
@@ -143,7 +140,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def as_in_the_paper(self) -> Config:
-        """With the paper's choices in place of what is open, where `lapae.train.choose` would look at the data."""
+        """Return the configuration with the paper's choices in place of None, whatever the data are."""
         chosen = {"hessian": "approx", "prior_scale": "flat", "predictive": "mc", "n_samples": 100, "hessian_every": 1}
         chosen["temperature"] = 1.0
         open_ = {name: value for name, value in chosen.items() if getattr(self.method.options, name, value) is None}
@@ -157,7 +154,10 @@ class Config:
         return replace(self, model=model, method=method, train=self.train.filled())
 
     def resolved(self) -> Config:
-        """With the defaults filled in that depend on other options; raises ConfigError where a value is impossible."""
+        """Return the configuration with defaults that depend on other options filled in; check every value.
+
+        A value that its option does not admit raises ConfigError.
+        """
         for section in (self.data, self.model, self.method.options, self.train):
             check(section)
         options = self.method.options.resolved(self.train)

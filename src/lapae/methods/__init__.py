@@ -1,4 +1,4 @@
-"""Every way to train an autoencoder, behind one protocol (`base.Method`)."""
+"""Methods: ways to train an autoencoder, behind one protocol (`base.Method`)."""
 
 from lapae.config import METHODS
 from lapae.methods.ae import AE

@@ -1,7 +1,7 @@
-"""Adam and the schedule that halves its rate.
+"""Adam, and the schedule that halves its learning rate.
 
-torch's own optimisers import torch's compiler when they are made, and with it sympy and torch.onnx: two seconds in
-every process that trains. What they compute is one call of a kernel.
+The constructor of `torch.optim.Adam` imports torch's compiler, and with it sympy and torch.onnx: two seconds in every
+process that trains. The function that it calls in each step imports nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
-LEAST_CHANGE = 1e-8
-"""A learning rate that would change by less is left as it is."""
+SMALLEST_CHANGE = 1e-8
+"""A learning rate that would change by less than this is left as it is."""
 
 
 class Adam:
-    """Adam (Kingma & Ba 2015) by torch's fused kernel, the same numbers as `torch.optim.Adam(fused=True)`.
+    """Adam (Kingma & Ba 2015) by `torch.optim.adam.adam`, with the numbers of `torch.optim.Adam(fused=True)`.
 
     Args:
-        groups: each with "params" and "lr", a number or, for a step that is captured on a GPU, a tensor there.
+        groups: dictionaries with "params", a list of tensors, and "lr", their learning rate: a number or, for a step
+            that is captured on a GPU, a tensor there. They are kept as `param_groups`.
+        betas: decay rates of the running means of the gradient and of its square.
+        eps: added to the root of the second running mean.
+
+    Attributes:
+        state: {index of a parameter among all: {"step": (), "exp_avg": *shape, "exp_avg_sq": *shape}}, for parameters
+            that have had a gradient.
     """
 
     def __init__(
@@ -31,43 +39,40 @@ class Adam:
         self.param_groups = list(groups)
         self.betas, self.eps = betas, eps
         self.state: dict[int, dict[str, Tensor]] = {}
-        """Of each parameter that has had a gradient, by its place among all: "step", "exp_avg" and "exp_avg_sq"."""
         self._parameters: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
 
     def zero_grad(self) -> None:
+        """Set all gradients to None."""
         for parameter in self._parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
+        """Update every parameter that has a gradient."""
         first = 0
         for group in self.param_groups:
-            places = [first + i for i, p in enumerate(group["params"]) if p.grad is not None]
+            given = [(first + i, p, p.grad) for i, p in enumerate(group["params"]) if p.grad is not None]
             first += len(group["params"])
-            if not places:
-                continue
-            held = [self._of(i) for i in places]
-            lists = [[state[name] for state in held] for name in ("exp_avg", "exp_avg_sq", "step")]
-            parameters = [self._parameters[i] for i in places]
-            gradients = [p.grad for p in parameters]
-            torch._foreach_add_(lists[2], 1)  # pyright: ignore[reportPrivateImportUsage]
-            torch._fused_adam_(  # pyright: ignore
-                parameters,
-                gradients,  # pyright: ignore[reportArgumentType]
-                lists[0],
-                lists[1],
+            states = [self._state_of(index) for index, _, _ in given]
+            adam(
+                [parameter for _, parameter, _ in given],
+                [gradient for _, _, gradient in given],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
                 [],
-                lists[2],
-                lr=group["lr"],
+                [state["step"] for state in states],
+                fused=True,
+                amsgrad=False,
                 beta1=self.betas[0],
                 beta2=self.betas[1],
+                lr=group["lr"],
                 weight_decay=0.0,
                 eps=self.eps,
-                amsgrad=False,
                 maximize=False,
             )
 
-    def _of(self, index: int) -> dict[str, Tensor]:
+    def _state_of(self, index: int) -> dict[str, Tensor]:
+        """Return the state of a parameter, zeros before its first step."""
         if index not in self.state:
             p = self._parameters[index]
             step = torch.zeros((), dtype=torch.float32, device=p.device)
@@ -75,11 +80,15 @@ class Adam:
         return self.state[index]
 
     def load(self, state: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Continue from the state of another; ValueError where it is not that of these parameters."""
+        """Continue from the state of another optimiser.
+
+        Args:
+            state: as `self.state`. A ValueError says which part does not fit these parameters.
+        """
         for index, held in state.items():
             if not 0 <= index < len(self._parameters):
                 raise ValueError(f"there is no parameter {index}")
-            own = self._of(index)
+            own = self._state_of(index)
             if held.keys() != own.keys() or any(held[name].shape != own[name].shape for name in own):
                 raise ValueError(f"the optimiser's state of parameter {index} is not Adam's")
             for name, tensor in own.items():
@@ -88,9 +97,9 @@ class Adam:
 
 @dataclass
 class Plateau:
-    """Halves the learning rate when the loss has not become smaller for more than `patience` epochs.
+    """Halve the learning rate after more than `patience` epochs without a smaller loss.
 
-    Any smaller loss is better, as for early stopping: a relative threshold means nothing for a log-density.
+    Any smaller loss is an improvement, as for early stopping: a relative threshold means nothing for a log-density.
     """
 
     optimizer: Adam
@@ -100,6 +109,7 @@ class Plateau:
     num_bad_epochs: int = 0
 
     def step(self, loss: float) -> None:
+        """Take note of the validation loss of an epoch."""
         if loss < self.best:
             self.best, self.num_bad_epochs = loss, 0
         else:
@@ -109,12 +119,12 @@ class Plateau:
         self.num_bad_epochs = 0
         for group in self.optimizer.param_groups:
             rate = float(group["lr"])
-            if rate * (1 - self.factor) > LEAST_CHANGE:
+            if rate * (1 - self.factor) > SMALLEST_CHANGE:
                 set_rate(group, rate * self.factor)
 
 
 def set_rate(group: dict[str, Any], rate: float) -> None:
-    """In place where it is a tensor: a captured step reads it."""
+    """Set the learning rate of a parameter group; in place if it is a tensor, which a captured step reads."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
     else:

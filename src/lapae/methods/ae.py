@@ -1,4 +1,4 @@
-"""The plain autoencoder: one network, no uncertainty. The baseline of everything."""
+"""Plain autoencoder: one network without uncertainty, the baseline of all other methods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lapae.methods.step import Step
 
 
 class AE(Method):
-    """min over θ of -log p(x | f_θ(x))."""
+    """Autoencoder that minimises -log p(x | f_θ(x)) over θ."""
 
     stochastic = False
 
@@ -22,11 +22,13 @@ class AE(Method):
         self.network = network()
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
+        """Return the mean negative log-likelihood of x (B, *shape)."""
         return -self.likelihood.log_prob(self.network(x), x).mean()
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """The network, once: further draws would be the same."""
+        """Return the network once: further draws would be equal."""
         return Point(self.network)
 
     def draw_mean(self) -> Draws:
+        """Return the network."""
         return Point(self.network)

@@ -1,4 +1,4 @@
-"""An autoencoder with a learned output variance: x ~ N(μ(z), σ²(z)), z = e(x), and a second decoder for log σ²."""
+"""Autoencoder with a learned output variance: x ~ N(μ(z), σ²(z)), z = e(x), and a second decoder for log σ²."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lapae.networks import Autoencoder
 
 
 class AEVar(Method):
-    """min over θ of ½ Σ ((x - μ)² / σ² + log 2πσ²): the Gaussian negative log-likelihood."""
+    """Autoencoder that minimises ½ Σ ((x - μ)² / σ² + log 2πσ²) over θ, the Gaussian negative log-likelihood."""
 
     stochastic = False
     learns_variance = True
@@ -26,26 +26,27 @@ class AEVar(Method):
         self.log_variance: nn.Module = network().get_submodule("decoder")
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
+        """Return the mean negative log-likelihood of x (B, *shape)."""
         draws = self.draw_mean()
         return -log_prob(self.likelihood, draws.decode(draws.encode(x[None])), x).mean()
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """The network, once: further draws would be the same."""
+        """Return the network once: further draws would be equal."""
         return self.draw_mean()
 
     def draw_mean(self) -> Draws:
-        """The network with its variance."""
+        """Return the network with its variance."""
         return PointWithVariance(self.network, self.log_variance)
 
 
 class PointWithVariance(Point):
-    """One encoder and the twin decoders of mean and log variance as draws: S is that of the input."""
+    """Draws of one encoder and twin decoders for mean and log variance; S is that of the input."""
 
     def __init__(self, network: Autoencoder, log_variance: nn.Module) -> None:
         super().__init__(network)
         self.log_variance = log_variance
 
     def decode(self, z: Tensor) -> Output:
-        """(S, B, K) -> mean and variance, both (S, B, *shape)."""
+        """Decode codes (S, B, K) into mean and variance, both (S, B, *shape)."""
         log_variance = self.log_variance(z.flatten(0, 1)).unflatten(0, z.shape[:2])
         return Output(super().decode(z).loc, variance(log_variance))

@@ -1,4 +1,4 @@
-"""The protocol of a method: how it makes its loss, what it does after a step, and how it draws networks.
+"""Protocol of a method: its loss, what it does after a step, and how it draws networks.
 
 Training, prediction, tasks and reports know nothing else about a method. A new one is a subclass of `Method`:
 
@@ -22,12 +22,12 @@ Training, prediction, tasks and reports know nothing else about a method. A new 
         def draw(self, seeds):
             return Point(self.network)
 
-`register` makes it known in this process. In an installed package, an entry point does so for every command:
+`register` makes it known in this process. In an installed package, an entry point makes it known to every command:
 
     [project.entry-points."lapae.methods"]
     mine = "my_package:Mine"
 
-Shapes: S draws, B data, K latent dimensions; x is (B, *shape), codes (S, B, K), outputs (S, B, *shape).
+Shapes: S draws, B samples, K latent dimensions; x is (B, *shape), codes are (S, B, K), outputs (S, B, *shape).
 """
 
 from __future__ import annotations
@@ -49,63 +49,63 @@ BatchFactory = Callable[[], Iterable[Tensor]]
 
 
 class Output(NamedTuple):
-    """What decoders say: the parameters of the likelihood, and the noise variance where the method learns one."""
+    """Output of decoders: the parameters of the likelihood, and the noise variance if the method learns one."""
 
     loc: Tensor
-    """(S, B, *shape): network outputs (a mean, or logits)."""
+    """Network outputs (a mean, or logits), (S, B, *shape)."""
     var: Tensor | None = None
-    """(S, B, *shape): learned variance of the data around `loc`; None where the likelihood fixes it."""
+    """Learned variance of the data around `loc`, (S, B, *shape); None if the likelihood fixes it."""
 
 
 class Draws(Protocol):
-    """S stochastic networks at once. Draw s of `encode` and draw s of `decode` are the same network.
+    """S sampled networks. Draw s of `encode` and draw s of `decode` are the same network.
 
-    The leading axis of what comes in is S (an input for each network) or 1 (the same for all): it broadcasts.
+    The leading axis of inputs is S (one input for each network) or 1 (one for all): it broadcasts.
     """
 
     def encode(self, x: Tensor) -> Tensor:
-        """(S or 1, B, *shape) -> codes (S, B, K)."""
+        """Encode x (S or 1, B, *shape) into codes (S, B, K)."""
         ...
 
     def decode(self, z: Tensor) -> Output:
-        """(S or 1, B, K) -> outputs (S, B, *shape)."""
+        """Decode z (S or 1, B, K) into outputs (S, B, *shape)."""
         ...
 
 
 class Method(nn.Module):
-    """A way to train an autoencoder. Its parameters are what the optimiser trains, its buffers the rest of its state.
+    """Way to train an autoencoder. Its parameters are what the optimiser trains, its buffers the rest of its state.
 
-    The constructor of a method takes `(network, likelihood, options, n_data)`: a function that makes a new network, the
-    likelihood, the method's options and the number of training data.
+    The constructor of a subclass takes `(network, likelihood, options, n_data)`: a function that makes a new network,
+    the likelihood, the method's options and the size of the training set.
     """
 
     title: ClassVar[str] = ""
-    """The name that a reader sees, where a method is registered as a class; those of the library have it in
+    """Name for a reader, of a method that is registered as a class; methods of the library have it in
     `lapae.config.methods`."""
     options: ClassVar[type[MethodOptions]] = MethodOptions
-    """Its options, where a method is registered as a class."""
+    """Class of its options, of a method that is registered as a class."""
     temperature: float | None = None
-    """What its posterior is widened by, where it has one to widen."""
+    """Factor of the variance of its posterior; None without a posterior."""
     learns_variance = False
-    """Whether the deviation that it reports is, or contains, a noise of the data that it has learned."""
+    """Whether the standard deviation that it reports contains noise of the data that it has learned."""
 
     stochastic = True
-    """Whether draws differ: False means that one draw says it all."""
+    """Whether draws differ; if not, one draw is enough."""
     distinct_draws: int | None = None
-    """How many draws differ where they are finitely many, as an ensemble's: those of consecutive seeds do."""
+    """Number of different draws if it is finite, as for an ensemble; consecutive seeds give different draws."""
     shared_codes = True
-    """Whether draws have one latent space: then any may decode the code of another."""
+    """Whether draws share one latent space, so that each can decode the code of another."""
     latent_prior = False
     """Whether codes have a standard normal prior to generate from."""
     capturable: bool = True
-    """Whether its step can be replayed as a CUDA graph: the same operations every time, on state that is kept in place,
-    without waiting for the device."""
+    """Whether its training step can be replayed as a CUDA graph: the same operations every time, on state that is
+    updated in place, without synchronisation with the device."""
 
     still: tuple[nn.Module, ...] = ()
-    """Modules that a user handed over in evaluation mode: they stay in it, in training too."""
+    """Modules that a user passed in evaluation mode; they stay in it during training."""
 
     sigma: Tensor | None
-    """Scale of the noise where it is learned: of the model's shape, or of ones where all features share it."""
+    """Scale of the noise if it is learned: of the model's shape, or (1, …, 1) if all features share it."""
 
     def __init__(self, likelihood: Likelihood) -> None:
         super().__init__()
@@ -114,61 +114,90 @@ class Method(nn.Module):
 
     @property
     def likelihood(self) -> Likelihood:
-        """Of the data given the decoder's output; with the noise learned so far, where it is learned."""
+        """Likelihood of the data given the decoder's output, with the noise learned so far if it is learned."""
         return self._likelihood if self.sigma is None else self._likelihood.with_noise(self.sigma)
 
     def learn_noise(self, shape: tuple[int, ...]) -> None:
-        """From now on the scale of the noise is a state of the method, `sigma` (*shape), which training sets."""
+        """Make the scale of the noise a state of the method, `sigma` (*shape), which training sets."""
         self.sigma = torch.ones(shape)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of all modules but those that stay in evaluation mode."""
+        """Set training or evaluation mode, except for modules that stay in evaluation mode."""
         super().train(mode)
         for module in self.still:
             module.training = False
         return self
 
     def begin(self, batches: BatchFactory, step: Step) -> None:
-        """Called once, before the first epoch: a look at the training data (this process's part of them)."""
+        """Look at the training set before the first epoch.
+
+        Args:
+            batches: makes an iterator over batches of the training set, this process's part of them.
+            step: the processes that train together.
+        """
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Training loss of a batch: a scalar, the mean over data (so that DDP averages it)."""
+        """Return the training loss of a batch.
+
+        Args:
+            x: samples (B, *shape).
+            step: generators of noise, and this process's share of the batch.
+
+        Returns:
+            A scalar, the mean over samples (so that DDP averages it).
+        """
         raise NotImplementedError
 
     def start_from(self, source: Method) -> None:
-        """Take over what another, trained method has learned: that of the run that `options.starts_from` names."""
+        """Take over the weights of a trained method, that of the run that `options.starts_from` names."""
         raise NotImplementedError
 
     def after_forward(self, step: Step) -> None:
-        """Called after every training forward pass (a posterior updates its precision here).
+        """Update state after a training forward pass, such as the precision of a posterior.
 
-        On a GPU it runs beside the backward pass, on a stream of its own: it must not touch gradients or parameters,
-        and what it uses of the forward pass must be kept until the next one.
+        On a GPU it runs concurrently with the backward pass, on a stream of its own: it must not touch gradients or
+        parameters, and must keep what it uses of the forward pass until the next one.
         """
 
     def after_backward(self, step: Step) -> None:
-        """Called after every backward pass, before the optimiser's step: ends what `after_forward` left under way."""
+        """Complete what `after_forward` has begun, after the backward pass and before the optimiser's step."""
 
     def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
-        """Sums over the batch of what to report; "loss" steers the schedule, early stopping and the best weights."""
+        """Return sums over a validation batch of the numbers to report.
+
+        Args:
+            x: samples (B, *shape).
+            step: generators of noise, and the other processes.
+
+        Returns:
+            Scalars by name; "loss" decides on the learning rate, early stopping and the best epoch.
+        """
         return {"loss": self(x, step) * len(x)}
 
     def finish(self, batches: BatchFactory, n_data: int, step: Step) -> dict[str, float]:
-        """After training, at the best weights: one more look at the training data (this process's part of them, of
-        `n_data` in all). Returns numbers to report."""
+        """Fit what depends on the final weights, such as a post-hoc posterior.
+
+        Args:
+            batches: makes an iterator over batches of the training set, this process's part of them.
+            n_data: size of the training set, over all processes.
+            step: the processes that work together.
+
+        Returns:
+            Numbers to report.
+        """
         return {}
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """One draw per seed; the same seed gives the same network, however the draws are grouped."""
+        """Return one draw per seed; a seed gives the same network in any grouping of seeds."""
         raise NotImplementedError
 
     def draw_mean(self) -> Draws:
-        """The point estimate, S = 1: the network at the mean of what is stochastic."""
+        """Return the point estimate, S = 1: the network at the mean of its distribution."""
         raise NotImplementedError
 
 
 class Point:
-    """A single deterministic network as draws: S is that of the input."""
+    """Draws of a single deterministic network; S is that of the input."""
 
     def __init__(self, network: Autoencoder) -> None:
         self.network = network
@@ -194,13 +223,16 @@ def register(name: str) -> Callable[[type[M]], type[M]]:
 
 
 def build(config: MethodConfig, network: NetworkFactory, likelihood: Likelihood, n_data: int) -> Method:
-    """A fresh method.
+    """Build a method with initial weights.
 
     Args:
         config: the method's name and options.
         network: makes a new network, each time with new initial weights.
-        likelihood: of the data given the output of the network.
-        n_data: number of training data, which the curvature of a batch is scaled to.
+        likelihood: likelihood of the data given the output of the network.
+        n_data: size of the training set, to which the curvature of a batch is scaled.
+
+    Returns:
+        The method, on the CPU, in training mode.
     """
     check(config.options)
     method = METHODS.find(config.method).load()(network, likelihood, config.options, n_data)

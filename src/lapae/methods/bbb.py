@@ -23,12 +23,12 @@ from lapae.methods.weights import WeightDraws, normal_draws
 from lapae.networks import Autoencoder
 
 INITIAL_DEVIATION = 0.01
-"""Standard deviation of every weight before training: small beside the weights, so that learning starts as a plain
-autoencoder's does."""
+"""Standard deviation of every weight before training: small compared to the weights, so that training starts as that of
+a plain autoencoder."""
 
 
 class BBB(Method):
-    """`network` holds the means μ, `rho` the parameters ρ of the deviations under the same names."""
+    """Bayes by Backprop: `network` holds the means μ, `rho` the parameters ρ of the standard deviations."""
 
     network: Autoencoder
     rho: Autoencoder
@@ -44,7 +44,7 @@ class BBB(Method):
         self.n_data = n_data
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Mean negative log-likelihood at one sample of the weights, plus the KL divergence over the number of data."""
+        """Return the mean negative log-likelihood at one sample of the weights, plus KL(q || prior) / N."""
         params = {}
         for name, (mean, std) in self._gaussians().items():
             eps = torch.randn(mean.shape, generator=step.generator, dtype=mean.dtype, device=mean.device)
@@ -53,7 +53,7 @@ class BBB(Method):
         return -self.likelihood.log_prob(output, x).mean() + self.kl() / self.n_data
 
     def kl(self) -> Tensor:
-        """KL(q || prior), a scalar."""
+        """Return KL(q || prior), a scalar."""
         terms = [
             0.5 * (self.prior_precision * (mean.square() + std.square()) - 1).sum() - std.log().sum()
             for mean, std in self._gaussians().values()
@@ -62,7 +62,7 @@ class BBB(Method):
         return torch.stack(terms).sum() - 0.5 * n_weights * math.log(self.prior_precision)
 
     def _gaussians(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Mean and standard deviation of every parameter."""
+        """Return mean and standard deviation of every parameter."""
         rho = dict(self.rho.named_parameters())
         return {name: (mean, F.softplus(rho[name])) for name, mean in self.network.named_parameters()}
 

@@ -1,6 +1,6 @@
-"""From a configuration to a fresh method: its network, by name or of the user's own modules, and its likelihood.
+"""Build a method from a configuration: its network, by name or from a user's own modules, and its likelihood.
 
-A user's modules are copied, and the copies looked at (`lapae.methods.own`): what a user hands over is only read.
+A user's modules are copied, and the copies checked (`lapae.methods.own`): the originals are never changed.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ def build_method(
     start: Tensor | None = None,
     loading: bool = False,
 ) -> Method:
-    """A fresh method, its initial weights given by the seed (it seeds torch's global generator).
+    """Build a method with initial weights given by the seed (it seeds torch's global generator).
 
     Args:
-        config: resolved, with everything chosen (`lapae.train.choose`).
+        config: resolved, without open choices (`lapae.train.choose`).
         space: what the training data are.
-        network, likelihood: in place of those that the configuration names.
-        start: data (n, *model_shape) whose principal components the linear path of a network starts from.
+        network, likelihood: replace those that the configuration names.
+        start: samples (n, *model_shape) whose principal components the linear path of a network starts from.
         loading: whether weights will be read from a file: then it does not matter which of them the user has frozen.
+
+    Returns:
+        The method, on the CPU, in training mode.
     """
     seed_all(config.train.seed, "init")
     learned = likelihood is None and config.model.sigma is None
@@ -63,7 +66,7 @@ def build_method(
     if space.unit is not None and isinstance(likelihood, Location) and not learned:  # given in the network's units
         sigma = np.asarray(likelihood.sigma, np.float64) * space.unit / space.scale
         likelihood = likelihood.with_noise(torch.as_tensor(sigma))
-    # later data of our networks may have holes where these have none
+    # later data may have missing values even if the training data have none
     if config.data.allow_nan or space.missing or (config.model.linear is not None and likelihood.takes_missing):
         head = partial(Observe, config.model.hide) if config.model.hide else FillMissing
         try:
@@ -78,7 +81,7 @@ def build_method(
 
 
 def _started(factory: Callable[[], Autoencoder], x: Tensor) -> Callable[[], Autoencoder]:
-    """Networks whose linear path is at the principal components of x."""
+    """Make networks whose linear path starts at the principal components of x."""
 
     def build() -> Autoencoder:
         network = factory()
@@ -89,14 +92,14 @@ def _started(factory: Callable[[], Autoencoder], x: Tensor) -> Callable[[], Auto
 
 
 def restart(method: Method, x: Tensor) -> None:
-    """Put the principal components of other data x (n, *model_shape) into the linear paths of a method's networks."""
+    """Put the principal components of samples x (n, *model_shape) into the linear paths of a method's networks."""
     for module in method.modules():
         if isinstance(module, Autoencoder):
             start_at_principal_components(module, x)
 
 
 def make_likelihood(config: ModelConfig, space: Space) -> Likelihood:
-    """The likelihood that the configuration names; of columns of several kinds one for each kind."""
+    """Return the likelihood that the configuration names; for columns of several kinds, one for each kind."""
     name = config.likelihood.lower()
     kind = LIKELIHOODS.find(name).load()
     if any(part != "gaussian" for part, _, _ in space.parts):
@@ -106,7 +109,7 @@ def make_likelihood(config: ModelConfig, space: Space) -> Likelihood:
 
 @dataclass(frozen=True)
 class Named:
-    """Networks by name, each freshly initialised."""
+    """Factory of networks by name, each with new initial weights."""
 
     config: ModelConfig
     shape: Shape
@@ -126,7 +129,7 @@ class Named:
 
 
 class _Copies:
-    """A user's own modules in 32 bits: the first copy as they are, further ones (an ensemble's) initialised anew."""
+    """Factory of copies of a user's modules in 32 bits: the first with their weights, others with new ones."""
 
     def __init__(self, modules: Modules) -> None:
         self.modules, self.n_calls = modules, 0

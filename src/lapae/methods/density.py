@@ -1,4 +1,4 @@
-"""What decoders that learn a variance have in common: the floor of that variance, and the density of data under it."""
+"""Learned output variance: its floor, and the log density of samples under it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ the density with it. It is the authors' floor: a standard deviation of 0.05 on a
 
 
 def variance(raw: Tensor) -> Tensor:
-    """exp of a network's output, of any shape, with a smooth floor so that gradients pass below it too."""
+    """Return exp of a network's output, of any shape, with a smooth floor so that gradients pass below it too."""
     return (MIN_LOG_VARIANCE + F.softplus(raw - MIN_LOG_VARIANCE)).exp()
 
 
 def log_prob(likelihood: Likelihood, output: Output, x: Tensor) -> Tensor:
-    """Log density of data x (B, *shape) under outputs (S, B, *shape), summed over features: (S, B)."""
+    """Return the log density of samples x (B, *shape) under outputs (S, B, *shape), summed over features: (S, B)."""
     known = likelihood if output.var is None else likelihood.with_variance(output.var)
     return known.log_prob(output.loc, x)
 
 
 def gaussian(likelihood: Likelihood, method: str) -> Likelihood:
-    """The likelihood, where it is the Gaussian that a learned variance needs; an error otherwise."""
+    """Return the likelihood if it is the Gaussian that a learned variance needs; raise ValueError otherwise."""
     if not likelihood.free_variance:
         raise ValueError(f"method {method!r} learns a variance: it needs likelihood 'gaussian', got {likelihood!r}")
     return likelihood

@@ -1,7 +1,7 @@
 """Monte Carlo dropout (Gal & Ghahramani 2016): dropout between trainable layers, kept on at test time.
 
-A mask is drawn for every datum and every draw. The code itself is never dropped: dropout stands between the trainable
-layers of the encoder and between those of the decoder, as in the authors' networks.
+A mask is drawn for every sample and every draw. The code itself is never dropped: dropout layers are between the
+trainable layers of the encoder and between those of the decoder, as in the authors' networks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lapae.networks.missing import LAYER, FillMissing, Observe
 
 
 class Dropout(Method):
-    """The loss of the plain autoencoder, under a random mask."""
+    """Autoencoder with the loss of a plain one, under random masks."""
 
     def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: DropoutOptions, n_data: int) -> None:
         super().__init__(likelihood)
@@ -35,21 +35,21 @@ class Dropout(Method):
             raise ValueError("method 'dropout' needs two trainable layers or more in the encoder or in the decoder")
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Mean negative log-likelihood with dropout on, in training and in validation."""
+        """Return the mean negative log-likelihood with dropout on, in training and in validation."""
         with self.masks.on([step.noise_of_data], len(x)):
             return -self.likelihood.log_prob(self.network(x), x).mean()
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """Networks with dropout on, one stream of masks per seed."""
+        """Return networks with dropout on, one stream of masks per seed."""
         return MaskDraws(self.network, self.masks, seeds)
 
     def draw_mean(self) -> Draws:
-        """The network with dropout off: the expected activations."""
+        """Return the network with dropout off: the expected activations."""
         return Point(self.network)
 
 
 class Masks:
-    """Where the dropout layers of one network get their masks: S generators while on, nothing while off."""
+    """Source of masks for the dropout layers of one network: S generators while on, none while off."""
 
     def __init__(self, p: float) -> None:
         self.p = p
@@ -58,7 +58,7 @@ class Masks:
 
     @contextmanager
     def on(self, generators: Sequence[torch.Generator | None], batch: int) -> Iterator[None]:
-        """Turn dropout on for S generators and batches of `batch` data."""
+        """Turn dropout on for S generators and batches of `batch` samples."""
         self.generators, self.batch = generators, batch
         try:
             yield
@@ -67,9 +67,9 @@ class Masks:
 
 
 class MaskLayer(nn.Module):
-    """A dropout layer: rows come in as (B, ...) or (S·B, ...) and leave as (S·B, ...), each with a mask of its own.
+    """Dropout layer: (B, ...) or (S·B, ...) -> (S·B, ...), each row with a mask of its own.
 
-    Up to the first of these layers all draws agree, so that part of the network runs once.
+    Up to the first of these layers all draws are equal, so that part of the network runs once.
     """
 
     def __init__(self, masks: Masks) -> None:
@@ -77,7 +77,7 @@ class MaskLayer(nn.Module):
         self.masks = masks
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero with probability p, and scale what is left by 1 / (1 - p)."""
+        """Set values to zero with probability p, and scale the others by 1 / (1 - p)."""
         generators, batch = self.masks.generators, self.masks.batch
         if not generators:
             return x
@@ -92,7 +92,7 @@ class MaskLayer(nn.Module):
 
 
 class MaskDraws:
-    """S dropout networks; successive calls go on along each seed's stream of masks."""
+    """S dropout networks; successive calls continue each seed's stream of masks."""
 
     def __init__(self, network: Autoencoder, masks: Masks, seeds: Sequence[int]) -> None:
         self.network = network
@@ -113,7 +113,7 @@ class MaskDraws:
 
 
 def with_dropout(half: nn.Module, masks: Masks) -> nn.Sequential:
-    """The layers of a (nested) `Sequential` with dropout before every trainable layer but the first."""
+    """Return the layers of a (nested) `Sequential` with dropout before every trainable layer but the first."""
     layers = list(_flatten(half))
     if not isinstance(half, nn.Sequential) and any(True for _ in half.parameters()):
         raise TypeError(f"method 'dropout' stands between the layers of an nn.Sequential, got {type(half).__name__}")
@@ -125,8 +125,8 @@ def with_dropout(half: nn.Module, masks: Masks) -> nn.Sequential:
             out.append(MaskLayer(masks))
         seen |= trainable
         out.append(layer)
-    # The layer that fills in missing values has its name and not a number, as in networks without dropout: weights
-    # trained without it fit the network with it.
+    # The layer that replaces missing values has a name and not a number, as in networks without dropout, so that
+    # weights trained without dropout fit a network with it.
     filled = [LAYER] if out and isinstance(out[0], FillMissing | Observe) else []
     names = [*filled, *map(str, range(len(out) - len(filled)))]
     return nn.Sequential(OrderedDict(zip(names, out, strict=True)))

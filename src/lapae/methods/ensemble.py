@@ -1,4 +1,4 @@
-"""A deep ensemble of autoencoders (Lakshminarayanan et al. 2017), its members trained together.
+"""Deep ensemble of autoencoders (Lakshminarayanan et al. 2017), whose members are trained together.
 
 Members share an architecture and differ in their initialisation. Their parameters are stacked, (members, *shape) under
 the names of one network, so that a step of the whole ensemble is one batched pass.
@@ -18,7 +18,7 @@ from lapae.methods.weights import WeightDraws
 
 
 class Ensemble(Method):
-    """The sum of the members' losses: the gradient of a member is the one it would have alone."""
+    """Ensemble whose loss is the sum of the members' losses: each member has the gradient it would have alone."""
 
     shared_codes = False
 
@@ -38,11 +38,11 @@ class Ensemble(Method):
             setattr(self.network.get_submodule(owner), key, put)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Sum over members of the mean negative log-likelihood."""
+        """Return the sum over members of the mean negative log-likelihood."""
         return self._losses(x).sum(0).mean()
 
     def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
-        """The mean member's loss, to compare with methods of one network."""
+        """Return the mean over members of the loss, to compare with methods of one network."""
         return {"loss": self._losses(x).mean(0).sum()}
 
     def _losses(self, x: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Ensemble(Method):
         return -self.likelihood.log_prob(draws.decode(draws.encode(x[None])).loc, x)
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """Seed s is member s modulo the number of members."""
+        """Return member s modulo the number of members for seed s."""
         state = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
         index = [seed % self.members for seed in seeds]
         if index != list(range(self.members)):
@@ -58,5 +58,5 @@ class Ensemble(Method):
         return WeightDraws(self.network, state)
 
     def draw_mean(self) -> Draws:
-        """The first member: weights of different members do not average to a network."""
+        """Return the first member: the mean of the weights of different members is no useful network."""
         return self.draw([0])

@@ -1,4 +1,4 @@
-"""What the online and the post-hoc Laplacian autoencoder share: a network at its mean weights, and its precision."""
+"""Base of the online and the post-hoc Laplacian autoencoder: a network at its mean weights, and its precision."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lapae.methods.base import Draws, Method, Point
 from lapae.methods.step import Step
 from lapae.methods.weights import WeightDraws
 from lapae.networks import Autoencoder
-from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision, WeightPosterior
+from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision
 from lapae.posterior.noise import fill_normal, normal
 from lapae.posterior.uncertain import known_weights
 
 
 class Laplace(Method):
-    """`network` holds the means θ, `posterior` the precision; together q(θ) = N(θ, precision⁻¹)."""
+    """Laplacian autoencoder: `network` holds the means θ, `posterior` the precision of q(θ) = N(θ, precision⁻¹)."""
 
     network: Autoencoder
     posterior: Precision
@@ -60,7 +60,7 @@ class Laplace(Method):
 
     @property
     def temperature(self) -> float:
-        """Of the posterior."""
+        """Temperature of the posterior."""
         return self.posterior.temperature
 
     @temperature.setter
@@ -68,7 +68,7 @@ class Laplace(Method):
         self.posterior.temperature = value
 
     def train(self, mode: bool = True) -> Self:
-        """Lets go of what was looked up in the network, which a mode may change."""
+        """Set the mode, and drop what was looked up in the network, which a mode may change."""
         self._called = None
         return super().train(mode)
 
@@ -78,15 +78,15 @@ class Laplace(Method):
             self.posterior.pin(self.known)
 
     def sketch(self, tape: Call, step: Step) -> dict[str, Tensor]:
-        """The random vector over the weights whose squares are the sketch of a recorded batch.
+        """Return the random vector over the weights whose squares are the sketch of a recorded batch.
 
-        Where several processes share the batch, their vectors are to be added up before they are squared: the squares
-        have terms between two samples, which vanish in the mean only.
+        If several processes share the batch, their vectors must be summed before they are squared: the squares contain
+        cross terms between samples, which vanish in expectation only.
         """
         return pull(tape, self._observed(tape), step.normal(output_of(tape)))
 
     def squares(self, vector: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The sketch itself; weights that are known are left out of it, and what is infinite stays so."""
+        """Return the squares of a sketched vector; zero for known weights, whose precision stays infinite."""
         prior, shapes = self.posterior.prior, self.posterior.shapes
         return squared(vector) | {name: prior.new_zeros(shapes[name]) for name in self.known}
 
@@ -94,11 +94,11 @@ class Laplace(Method):
         return self.likelihood.observed(~tape.x.isnan()) if self.likelihood.missing else self.likelihood
 
     def curvature(self, tape: Forward | Call, generator: torch.Generator | None = None) -> Any:
-        """The GGN of a recorded batch, summed over it, in the form that `posterior` takes; by a `sketch`, see there."""
+        """Return the GGN of a recorded batch, summed over its samples, in the form of `posterior`."""
         return summed(lambda part, share: self._curvature(part, generator, share), tape, f"hessian {self.hessian}")
 
     def _curvature(self, tape: Any, generator: torch.Generator | None, share: float) -> Any:
-        """That of some data, in a share of the memory budget."""
+        """Return the curvature of a part of a batch within a share of the memory budget."""
         likelihood, budget = self._observed(tape), int(MEMORY_BUDGET * share)
         if self.form == "kron":
             return curvature.kfac(tape, likelihood, n_samples=1, generator=generator, memory_budget=budget)
@@ -117,7 +117,7 @@ class Laplace(Method):
         return h
 
     def run(self, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Forward | Call:
-        """The forward pass as the curvature needs it: its layers, or for a sketch the graph alone."""
+        """Run the forward pass and record what the curvature needs: the layers or, for a sketch, the graph alone."""
         if self.hessian != "sketch":
             return record(self.network, x, params)
         if self._called is None:
@@ -126,7 +126,7 @@ class Laplace(Method):
         return replace(found, params={name: p for name, p in found.params.items() if name not in self.known})
 
     def run_at_mean(self, x: Tensor) -> Forward | Call:
-        """The forward pass at the mean, for the curvature of every weight."""
+        """Run the forward pass at the mean, recorded for the curvature of every weight."""
         with self.unfrozen():
             if self.hessian != "sketch":
                 return self.run(x)
@@ -135,7 +135,7 @@ class Laplace(Method):
 
     @contextmanager
     def unfrozen(self) -> Iterator[None]:
-        """All weights require a gradient: those of a trained method do not, and have a posterior."""
+        """Have all weights require a gradient: those of a trained method do not, but have a posterior."""
         trains = [p.requires_grad for p in self.network.parameters()]
         self.network.requires_grad_(True)
         try:
@@ -145,7 +145,7 @@ class Laplace(Method):
                 parameter.requires_grad_(flag)
 
     def params_at(self, noise: Tensor) -> dict[str, Tensor]:
-        """Weights θ + noise: (P,) -> {name: *shape}, (S, P) -> {name: (S, *shape)}. Gradients go to θ."""
+        """Return weights θ + noise: (P,) -> {name: *shape}, (S, P) -> {name: (S, *shape)}. Gradients go to θ."""
         parts = self.posterior.split(noise)
         means = dict(self.network.named_parameters()) if self._called is None else self._called.parameters
         moved = torch._foreach_add(  # pyright: ignore[reportPrivateImportUsage]
@@ -154,34 +154,33 @@ class Laplace(Method):
         return dict(zip(means, moved, strict=True))
 
     def sample_params(self, generator: torch.Generator | None) -> dict[str, Tensor]:
+        """Draw one set of weights from the posterior: {name: *shape}. Gradients go to the mean."""
         eps = normal(self.posterior.prior, self.posterior.n_weights, generator)
         return self.params_at(self.posterior.scale_noise(eps))
 
     def draw(self, seeds: Sequence[int]) -> WeightDraws:
+        """Return networks with weights from the posterior, one per seed."""
         return WeightDraws(self.network, self.draw_params(seeds))
 
     @torch.no_grad()
     def draw_params(self, seeds: Sequence[int]) -> dict[str, Tensor]:
-        """Weights from the posterior, {name: (S, *shape)}, one of each seed."""
+        """Draw weights from the posterior, one set per seed: {name: (S, *shape)}."""
         like = self.posterior.prior
         eps = torch.empty(len(seeds), self.posterior.n_weights, device=like.device, dtype=like.dtype)
         return self.params_at(self.posterior.scale_noise(fill_normal(eps, seeds)))
 
     def draw_mean(self) -> Draws:
+        """Return the network at its mean weights."""
         return Point(self.network)
-
-    def weight_posterior(self) -> WeightPosterior:
-        """The posterior as a thing of its own, to sample, save or take elsewhere."""
-        return WeightPosterior(dict(self.network.named_parameters()), self.posterior)
 
 
 def prior_scales(network: nn.Module, scale: str) -> list[float]:
-    """Factor of the precision of each parameter of `network`: 1, or for "fan-in" the number of inputs of a unit."""
+    """Return the factor of the precision of each parameter: 1 or, for "fan-in", the number of inputs of a unit."""
     return [float(p[0].numel()) if scale == "fan-in" and p.ndim > 1 else 1.0 for p in network.parameters()]
 
 
 def make_precision(network: nn.Module, hessian: str, prior_precision: float, temperature: float) -> Precision:
-    """An empty precision over the parameters of `network` in the form that `hessian` yields."""
+    """Return an empty precision over the parameters of `network`, in the form that `hessian` yields."""
     shapes = {name: p.shape for name, p in network.named_parameters()}
     form = HESSIANS.find(hessian).form
     if form == "kron":
@@ -192,7 +191,7 @@ def make_precision(network: nn.Module, hessian: str, prior_precision: float, tem
 
 
 def with_posterior(method: Method, predictive: str) -> Laplace:
-    """The method, which must have a posterior over its weights for this predictive; else ValueError."""
+    """Return the method if it has a posterior over its weights, which this predictive needs; else raise ValueError."""
     if isinstance(method, Laplace):
         return method
     kind = type(method).__name__

@@ -1,13 +1,13 @@
-"""The online Laplacian autoencoder, the paper's method (section 2, "Iterative learning").
+"""Online Laplacian autoencoder, the paper's method (section 2, "Iterative learning").
 
-Each step draws weights θ ~ N(θ_t, H_t⁻¹), takes the gradient of the log-likelihood there to the mean, and lets the
-curvature there, scaled from the batch to the whole data, into the precision:
+Each step draws weights θ ~ N(θ_t, H_t⁻¹), applies the gradient of the log-likelihood at θ to the mean, and adds the
+curvature at θ, scaled from the batch to the whole training set, to the precision:
 
     H_{t+1} = (1 - α) H_t + (N / B) Σ_b J_bᵀ H_out J_b
 
-(or another of the updates in `lapae.posterior.update`). One forward pass serves the gradient and the curvature. Where
-several processes train, the sum over b goes over all of them, by one all-reduce while the backward pass runs; of a
-sketch, that of its vectors before they are squared, so that the precision is that of one process.
+(or another of the updates in `lapae.posterior.update`). One forward pass serves the gradient and the curvature. With
+several processes, the sum over b is over all of them, by one all-reduce while the backward pass runs; for a sketch it
+is the sum of its vectors before they are squared, so that the precision is that of one process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT_FORGETTING = 1e-3
 
 
 class Online(Laplace):
-    """Mean by the optimiser, precision by the update rule, one weight sample per step."""
+    """Online Laplacian autoencoder: mean by the optimiser, precision by the update rule, at sampled weights."""
 
     steps: Tensor
 
@@ -46,8 +46,7 @@ class Online(Laplace):
                 f"the online posterior learns every weight, but {', '.join(frozen[:3])} … have requires_grad=False: "
                 "take method='posthoc', which leaves them as they are and certain"
             )
-        self.own_samples = options.samples_per_step == "ranks"
-        self.samples_per_step = 1 if options.samples_per_step == "ranks" else options.samples_per_step
+        self.samples_per_step = options.samples_per_step
         initial = {"prior": options.prior_precision, "data": float(n_data)}
         self.posterior.reset([initial[options.initial_precision] * scale for scale in self.scales])
         self.pin()
@@ -68,8 +67,8 @@ class Online(Laplace):
         self._wait: Wait | None = None
 
     def train(self, mode: bool = True) -> Self:
-        """Lets go of the last forward pass. Batch normalisation has fixed statistics: those of a batch would couple its
-        samples, and there is no curvature then."""
+        """Set the mode, and drop the last forward pass. Batch normalisation keeps fixed statistics: those of a batch
+        would couple its samples, and there is no curvature then."""
         self._tapes = []
         super().train(mode)
         for layer in self._norms:
@@ -78,9 +77,9 @@ class Online(Laplace):
 
     @torch.no_grad()
     def begin(self, batches: BatchFactory, step: Step) -> None:
-        """Take the statistics of batch normalisation from one pass over the training data, with the initial weights.
+        """Fit the statistics of batch normalisation by one pass over the training set, with the initial weights.
 
-        Layers that a user handed over in evaluation mode keep their own.
+        Layers that a user passed in evaluation mode keep their own.
         """
         if not self._unknown:
             return
@@ -111,7 +110,7 @@ class Online(Laplace):
         self._steps = None
 
     def _refreshes(self) -> bool:
-        """Count a step; whether the curvature is refreshed in it. Reads the device once, after loading a state."""
+        """Count a step; return whether it updates the curvature. Reads the device once, after loading a state."""
         if self.hessian_every == 1:
             return True
         self._steps = (int(self.steps) if self._steps is None else self._steps) + 1
@@ -119,10 +118,9 @@ class Online(Laplace):
         return self._steps % self.hessian_every == 0
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Mean negative log-likelihood at sampled weights; keeps the forward pass for the curvature."""
+        """Return the mean negative log-likelihood at sampled weights; keep the forward pass for the curvature."""
         self._tapes = []  # before the next graph is made: one that lives on would bind it to an earlier CUDA stream
-        weights = step.noise_of_data if self.own_samples else step.generator
-        tapes = [self.run(x, self.sample_params(weights)) for _ in range(self.samples_per_step)]
+        tapes = [self.run(x, self.sample_params(step.generator)) for _ in range(self.samples_per_step)]
         losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in tapes]
         # a sketch goes back through the graph of the loss, the others do without it
         self._tapes = tapes if self.hessian == "sketch" else [replace(t, output=t.output.detach()) for t in tapes]
@@ -130,7 +128,7 @@ class Online(Laplace):
 
     @torch.no_grad()
     def after_forward(self, step: Step) -> None:
-        """Let the curvature of the step into the precision."""
+        """Update the precision by the curvature of the step."""
         if not self._refreshes():
             return
         if self.hessian == "sketch":
@@ -145,7 +143,7 @@ class Online(Laplace):
             self._wait = step.start_sum(self.posterior.curvature_buffers())
 
     def _sketch(self, step: Step) -> None:
-        """As `after_forward`; where several processes train, the update waits for the sum of their vectors."""
+        """Update the precision by a sketch; with several processes, after the sum of their vectors has arrived."""
         vectors = [self.sketch(tape, step) for tape in self._tapes]  # pyright: ignore[reportArgumentType]
         gain = self.rule.gain * self.n_data / ((step.n_batch or len(self._tapes[0].output)) * len(vectors))
         wait = step.start_sum([part for vector in vectors for part in vector.values()])
@@ -164,13 +162,13 @@ class Online(Laplace):
             update()
 
     def after_backward(self, step: Step) -> None:
-        """The precision is that of all processes from here on."""
+        """Wait until the precision is that of all processes."""
         if self._wait is not None:
             self._wait()
             self._wait = None
 
     def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
-        """The loss of a sampled network, as in training, and that of the mean."""
+        """Return the summed loss of a sampled network, as in training, and that of the mean."""
         sampled = functional_call(self.network, self.sample_params(step.generator), (x,))
         return {
             "loss": -self.likelihood.log_prob(sampled, x).sum(),

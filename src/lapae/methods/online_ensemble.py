@@ -1,6 +1,6 @@
-"""An ensemble of online Laplacian autoencoders: several modes of the posterior, each with a width of its own.
+"""Ensemble of online Laplacian autoencoders: several modes of the posterior, each with a width of its own.
 
-A Laplace approximation knows the surroundings of one optimum, an ensemble knows several optima and nothing around them.
+A Laplace approximation describes the surroundings of one optimum, an ensemble has several optima without surroundings.
 Members differ in their initial weights and in the weights that are drawn in training.
 """
 
@@ -22,7 +22,7 @@ from lapae.methods.weights import WeightDraws
 
 
 class OnlineEnsemble(Method):
-    """The sum of the members' losses: the gradient of a member is the one it would have alone."""
+    """Ensemble whose loss is the sum of the members' losses: each member has the gradient it would have alone."""
 
     shared_codes = False
     capturable = False  # members take their turns
@@ -36,14 +36,14 @@ class OnlineEnsemble(Method):
 
     @property
     def _online(self) -> list[Any]:
-        """The members, with the noise that all have learned together."""
+        """Members, with the noise that they have learned together."""
         for member in self.members:
             member._likelihood = self.likelihood  # pyright: ignore[reportArgumentType]
         return list(self.members)
 
     @property
     def temperature(self) -> float:
-        """Of all members."""
+        """Temperature of all members."""
         return self._online[0].temperature
 
     @temperature.setter
@@ -52,7 +52,7 @@ class OnlineEnsemble(Method):
             member.temperature = value
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Sum over members of the mean negative log-likelihood at sampled weights."""
+        """Return the sum over members of the mean negative log-likelihood at sampled weights."""
         return torch.stack([member(x, step) for member in self._online]).sum()
 
     def begin(self, batches: BatchFactory, step: Step) -> None:
@@ -68,12 +68,12 @@ class OnlineEnsemble(Method):
             member.after_backward(step)
 
     def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
-        """The mean member's, to compare with methods of one network."""
+        """Return means over members, to compare with methods of one network."""
         found = [member.validate(x, step) for member in self._online]
         return {name: torch.stack([one[name] for one in found]).mean(0) for name in found[0]}
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """Seed s draws from the posterior of member s modulo their number."""
+        """Draw from the posterior of member s modulo the number of members for seed s."""
         members = self._online
         turns = [[place for place, seed in enumerate(seeds) if seed % len(members) == i] for i in range(len(members))]
         drawn = [
@@ -84,5 +84,5 @@ class OnlineEnsemble(Method):
         return WeightDraws(members[0].network, stacked)
 
     def draw_mean(self) -> Draws:
-        """The first member's mean: weights of different members do not average to a network."""
+        """Return the mean of the first member: the mean over different members is no useful network."""
         return self._online[0].draw_mean()

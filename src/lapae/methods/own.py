@@ -1,7 +1,7 @@
 """A user's own modules: copied, brought into the form of an encoder and a decoder, and checked.
 
-What would train, or get a posterior, and mean nothing is refused here: modules that do not fit the data, that couple
-the samples of a batch, or that end in a sigmoid where logits are expected.
+Modules that could be trained without a meaningful result are refused: those that do not fit the data, that couple the
+samples of a batch, or that end in a sigmoid if logits are expected.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from lapae.space import Space
 
 CLOSE, ROUNDING = 1e-3, 1e-5
-"""Outputs of a sample alone and in a batch may differ by these shares, which rounding explains: of the difference
-between samples, and in 32 bits of the largest."""
+"""Outputs of a sample alone and in a batch may differ by rounding: by `CLOSE` times the difference between samples,
+plus `ROUNDING` times the largest output in 32 bits."""
 AXES = "The first axis must be that of the samples; recurrent layers and attention need batch_first=True"
 RESHAPES = ("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Clone", "ToCopy", "Alias")
-"""Functions that leave numbers as they are, by the beginning of the names of their derivatives."""
+"""Functions that only move numbers, by the beginning of the names of their derivatives."""
 SQUASHES = {"Sigmoid": "a sigmoid", "Hardsigmoid": "a sigmoid", "Softmax": "a softmax"}
 
 
@@ -36,11 +36,14 @@ def own_modules(
     """Return copies of a user's modules in 32 bits: an encoder (B, *model_shape) -> (B, K) and a decoder back.
 
     Args:
-        network: encoder and decoder, or a model that has both verbs.
-        space: what the data are. Where it has a `unit`, the modules get values in that unit.
-        likelihood: what the decoder's outputs are parameters of.
-        loading: whether weights will be read from a file: which are frozen is then not looked at, and neither is what
-            was accepted when the model was made.
+        network: encoder and decoder, or a model that has both as methods.
+        space: what the data are. If it has a `unit`, the modules get values in that unit.
+        likelihood: the likelihood whose parameters the decoder returns.
+        loading: whether weights will be read from a file: then it does not matter which are frozen, and what was
+            checked when the model was made is not checked again.
+
+    Returns:
+        Encoder and decoder. A ConfigError says which module does not fit, and what to change.
     """
     network = copy.deepcopy(network)
     for module in (network,) if isinstance(network, nn.Module) else network:
@@ -63,19 +66,19 @@ def own_modules(
 
 
 def gives_logits(likelihood: Likelihood) -> bool:
-    """Whether outputs are no values in the units of the data: where these are bounded, and outputs are not."""
+    """Return whether outputs are logits: values of the data are bounded, and outputs are not."""
     least, most = (np.asarray(bound) for bound in likelihood.support)
     return not (np.isinf(least).all() and np.isinf(most).all())
 
 
 def _check_fits(network: Modules, x: Tensor) -> Tensor:
-    """ConfigError where modules do not take samples x (B, *shape), or do not give such samples back; the codes."""
+    """Return the codes of samples x (B, *shape); raise ConfigError if the modules do not fit this shape."""
     encoder, decoder = network
     at, came = "encoder", tuple(x.shape)
     try:
         z = encoder(x)
         if z.ndim == 0 or len(z) != len(x):
-            raise ConfigError(f"the encoder gives a code of shape {tuple(z.shape)} for {len(x)} samples: {AXES}")
+            raise ConfigError(f"the encoder returns a code of shape {tuple(z.shape)} for {len(x)} samples: {AXES}")
         at, came = "decoder", tuple(z.shape)
         out = tuple(decoder(z).shape)
     except ConfigError:
@@ -83,19 +86,19 @@ def _check_fits(network: Modules, x: Tensor) -> Tensor:
     except (RuntimeError, TypeError, ValueError, IndexError) as error:  # shapes that do not fit, missing arguments
         hint = "; modules are copied into 32 bits" if "dtype" in str(error) else ""
         hint = "; images go in as they are, give them as (n, C, H, W)" if at == "encoder" and x.ndim > 2 else hint
-        message = f"the {at} does not take what it is given, of shape {came} ({len(x)} samples{hint}): {error}"
+        message = f"the {at} does not take its input, of shape {came} ({len(x)} samples{hint}): {error}"
         raise ConfigError(message) from error
     if out != tuple(x.shape):
         raise ConfigError(
-            f"the decoder gives {out} for {len(x)} samples, expected the shape that came, {tuple(x.shape)}"
+            f"the decoder returns {out} for {len(x)} samples, expected the shape of the input, {tuple(x.shape)}"
         )
     return z
 
 
 def _check_independent(network: Modules, x: Tensor, z: Tensor) -> None:
-    """ConfigError where what a module gives for a sample depends on the others of its batch.
+    """Raise ConfigError if the output of a module for a sample depends on the others of its batch.
 
-    Looked at in 64 bits, where a module takes these, so that an offset does not hide it.
+    Checked in 64 bits, if a module takes these, so that an offset does not hide the dependence.
     """
     for name, module, given in zip(("encoder", "decoder"), network, (x, z), strict=True):
         try:
@@ -105,14 +108,14 @@ def _check_independent(network: Modules, x: Tensor, z: Tensor) -> None:
         module.float()
         if coupled:
             raise ConfigError(
-                f"the {name} gives something else for a sample alone than in a batch: it couples the samples, and "
-                f"there is no posterior then. {AXES}; normalisation over a batch needs running statistics "
+                f"the {name} returns another output for a sample alone than in a batch: it couples the samples, and "
+                f"then there is no posterior. {AXES}; normalisation over a batch needs running statistics "
                 "(track_running_stats=True)"
             )
 
 
 def _couples(module: nn.Module, x: Tensor, rounding: float) -> bool:
-    """Whether the first of samples x has another output without the others; `rounding` is a share of the largest."""
+    """Return whether the first of samples x has another output without the others, beyond rounding (see `ROUNDING`)."""
     together, again = module(x), module(x)
     if not torch.equal(together, again) or not together.isfinite().all():  # random: there is nothing to compare
         return False
@@ -127,7 +130,7 @@ def _couples(module: nn.Module, x: Tensor, rounding: float) -> bool:
 
 
 def _check_logits(decoder: nn.Module, z: Tensor, name: str) -> None:
-    """ConfigError where a decoder ends in a sigmoid or a softmax: the likelihood would put another on top."""
+    """Raise ConfigError if a decoder ends in a sigmoid or a softmax: the likelihood applies one itself."""
     with torch.enable_grad():
         node = decoder(z.detach().requires_grad_()).grad_fn
     while node is not None and node.name().startswith(RESHAPES) and node.next_functions:
@@ -135,7 +138,7 @@ def _check_logits(decoder: nn.Module, z: Tensor, name: str) -> None:
     last = next((what for start, what in SQUASHES.items() if node is not None and node.name().startswith(start)), None)
     if last is not None:
         raise ConfigError(
-            f"the decoder ends in {last}, and the {name} likelihood expects logits, which it makes probabilities of "
-            "itself: hand over the decoder without that layer (decoder[:-1] of a Sequential), or take the gaussian "
-            "likelihood"
+            f"the decoder ends in {last}, but the {name} likelihood expects logits and turns them into "
+            "probabilities itself: pass the decoder without that layer (decoder[:-1] of a Sequential), or use the "
+            "gaussian likelihood"
         )

@@ -1,4 +1,4 @@
-"""The post-hoc Laplacian autoencoder: an autoencoder at its optimum, then one pass for the curvature.
+"""Post-hoc Laplacian autoencoder: an autoencoder at its optimum, then one pass for the curvature.
 
     q(θ) = N(θ*, (Σ_n J_nᵀ H_out J_n + δ I)⁻¹)
 
@@ -22,7 +22,7 @@ from lapae.posterior import log_marginal_likelihood, maximise
 
 
 class PostHoc(Laplace):
-    """Trains as a plain autoencoder; `finish` fits the posterior."""
+    """Autoencoder that is trained as a plain one; `finish` fits the posterior."""
 
     def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: PostHocOptions, n_data: int) -> None:
         super().__init__(network(), likelihood, options)
@@ -31,7 +31,7 @@ class PostHoc(Laplace):
             self.network.requires_grad_(False)
 
     def start_from(self, source: Method) -> None:
-        """Take over the weights of a trained autoencoder."""
+        """Take the weights of a trained autoencoder."""
         network = getattr(source, "network", None)
         if network is None:
             raise ConfigError("a run of method ae has one network to take, this one has not")
@@ -42,12 +42,12 @@ class PostHoc(Laplace):
             raise ConfigError(f"its network is another than this run's: {reason}") from None
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Mean negative log-likelihood, as a plain autoencoder's."""
+        """Return the mean negative log-likelihood, as a plain autoencoder."""
         return -self.likelihood.log_prob(self.network(x), x).mean()
 
     @torch.no_grad()
     def finish(self, batches: BatchFactory, n_data: int, step: Step) -> dict[str, float]:
-        """Sum the GGN over the training data once, then choose the prior precision."""
+        """Sum the GGN over the training set once, then choose the prior precision."""
         self.posterior.reset(0.0)
         log_likelihood = 0.0
         for x in batches():
@@ -71,7 +71,7 @@ class PostHoc(Laplace):
         return report
 
     def _add_sketch(self, x: Tensor, step: Step) -> float:
-        """Add the sketch of a batch, which processes share, to the precision; the log-likelihood of this one's part."""
+        """Add the sketch of a batch that processes share to the precision; return the log-likelihood of this part."""
         n = len(x)
         if step.world_size > 1:
             step, x = step.of(int(self._sum(n, step))), x if n else x.new_zeros(1, *x.shape[1:])
@@ -82,7 +82,7 @@ class PostHoc(Laplace):
         return float(self.likelihood.log_prob(tape.output, x).sum()) if n else 0.0
 
     def _sum(self, value: float, step: Step) -> float:
-        """A number, added up over all processes."""
+        """Return the sum of a number over all processes."""
         sums = self.posterior.prior.new_tensor([value], dtype=torch.float64)
         step.sum([sums])
         return float(sums)

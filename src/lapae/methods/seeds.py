@@ -1,4 +1,4 @@
-"""Randomness as a pure function of the seed, the purpose and the epoch, so that resuming needs no generator's state."""
+"""Random seeds as a function of the run's seed, the purpose and the epoch: resuming needs no state of a generator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def derive_seed(seed: int, *what: str | int) -> int:
-    """A seed of 63 bits for one purpose; different purposes give unrelated streams."""
+    """Return a seed of 63 bits for one purpose; different purposes give unrelated streams."""
     return int.from_bytes(hashlib.sha256(repr((seed, *what)).encode()).digest()[:8], "little") >> 1
 
 
@@ -20,15 +20,20 @@ def seed_all(
     common: torch.Generator | None = None,
     rank: int = 0,
 ) -> None:
-    """Seed torch's global generators (dropout, initial weights) and `generator` (what a method draws) for a purpose.
+    """Seed the random generators for one purpose.
 
-    Those of the process `rank` differ from those of others, and so does `own`; `generator` is the same on all, and so
-    is `common`, which draws what the global generator of a process that trains alone does.
+    Args:
+        seed: the seed of the run.
+        what: the purpose, such as ("train", epoch).
+        generator: draws the noise of a method, the same on all processes.
+        own: draws noise that differs between processes.
+        common: draws, on all processes, what the global generator of a single process draws.
+        rank: this process. torch's global generators (initial weights, dropout) differ between processes.
     """
     everywhere = derive_seed(seed, "global", *what, *((f"rank {rank}",) if rank else ()))
     if torch.cuda.is_initialized():
         torch.manual_seed(everywhere)
-    else:  # the other leaves a note to every kind of device that there might be: milliseconds
+    else:  # torch.manual_seed looks at every kind of device that there might be: milliseconds
         torch.default_generator.manual_seed(everywhere)
     if generator is not None:
         generator.manual_seed(derive_seed(seed, "method", *what))

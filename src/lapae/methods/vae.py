@@ -1,6 +1,6 @@
-"""The variational autoencoder: twin encoders for mean and log variance of the code, twin decoders for the data.
+"""Variational autoencoder: twin encoders for mean and log variance of the code, twin decoders for the data.
 
-The evidence lower bound of paper eq. (1), with the KL term weighted as in its appendix A:
+Its loss is the evidence lower bound of paper eq. (1), with the KL term weighted as in its appendix A:
 E_q(z|x)[-log p(x|z)] + β KL(q(z|x) || N(0, I)).
 """
 
@@ -21,9 +21,9 @@ from lapae.networks import Autoencoder
 
 
 class VAE(Method):
-    """q(z|x) = N(μ(x), σ²(x)), one sample of the code per datum and step.
+    """Variational autoencoder, q(z|x) = N(μ(x), σ²(x)), with one sampled code per sample and step.
 
-    `learned_variance` concerns the Gaussian likelihood: the others have no variance beside their mean.
+    `learned_variance` is for the Gaussian likelihood: the others have no variance apart from their mean.
     """
 
     latent_prior = True
@@ -38,12 +38,12 @@ class VAE(Method):
         self.kl_weight = options.kl_weight
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Negative evidence lower bound, a mean over data."""
+        """Return the negative evidence lower bound, a mean over samples."""
         reconstruction, kl = self._terms(x, step)
         return (reconstruction + self.kl_weight * kl).mean()
 
     def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
-        """The bound and its two terms, summed over the batch."""
+        """Return the bound and its two terms, summed over the batch."""
         reconstruction, kl = self._terms(x, step)
         return {
             "loss": (reconstruction + self.kl_weight * kl).sum(),
@@ -52,7 +52,7 @@ class VAE(Method):
         }
 
     def _terms(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """-log p(x|z) at a sampled code, and the KL divergence: (B,) each."""
+        """Return -log p(x|z) at a sampled code, and the KL divergence: (B,) each."""
         mean, var = self.network.encode(x), variance(self.code_log_variance(x))
         eps = torch.randn(mean.shape, generator=step.noise_of_data, dtype=mean.dtype, device=mean.device)
         output = self.draw_mean().decode((mean + var.sqrt() * eps)[None])
@@ -60,7 +60,7 @@ class VAE(Method):
         return -log_prob(self.likelihood, output, x)[0], kl
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """Codes sampled from q(z|x), one stream of noise per seed."""
+        """Return draws of codes from q(z|x), one stream of noise per seed."""
         return CodeDraws(self.draw_mean(), self.code_log_variance, seeds)
 
     def draw_mean(self) -> Draws:
@@ -70,7 +70,7 @@ class VAE(Method):
 
 
 class CodeDraws:
-    """S samples of the code of every datum; successive calls go on along each seed's stream of noise."""
+    """S sampled codes for every sample; successive calls continue each seed's stream of noise."""
 
     def __init__(self, point: Draws, code_log_variance: nn.Module, seeds: Sequence[int]) -> None:
         self.point = point
@@ -79,7 +79,7 @@ class CodeDraws:
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def encode(self, x: Tensor) -> Tensor:
-        """(S or 1, B, *shape) -> samples of q(z|x), (S, B, K)."""
+        """Sample codes (S, B, K) from q(z|x) for x (S or 1, B, *shape)."""
         mean = self.point.encode(x)
         var = variance(self.code_log_variance(x.flatten(0, 1))).unflatten(0, x.shape[:2])
         shape, kind = mean.shape[1:], {"dtype": mean.dtype, "device": mean.device}

@@ -1,11 +1,11 @@
-"""Many networks of one architecture at once: draws from a distribution over weights.
+"""Draws from a distribution over weights: many networks of one architecture at once.
 
 Parameters are stacked along a leading axis S and the network is mapped over it. On a GPU, and for dense networks on a
 CPU, the map is `torch.func.vmap`: one batched matrix product per layer. A convolution with its own kernel for each
-network becomes a grouped convolution under vmap, which the CPU runs two to three times slower than the plain ones, so
-there the networks run one after the other.
+network becomes a grouped convolution under vmap, which a CPU runs two to three times slower than plain ones, so that
+the networks run one after the other there.
 
-Shapes: S draws, B data; x is (S or 1, B, *shape), stacked parameters are (S, *parameter shape).
+Shapes: S draws, B samples; x is (S or 1, B, *shape), stacked parameters are (S, *parameter shape).
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ class WeightDraws:
         }
 
     def encode(self, x: Tensor) -> Tensor:
+        """Encode x (S or 1, B, *shape) into codes (S, B, K)."""
         return self._apply("encoder", x)
 
     def decode(self, z: Tensor) -> Output:
+        """Decode z (S or 1, B, K) into outputs (S, B, *shape)."""
         return Output(self._apply("decoder", z))
 
     def _apply(self, part: str, x: Tensor) -> Tensor:
@@ -59,9 +61,15 @@ class WeightDraws:
 
 
 def stacked_forward(module: nn.Module, stacked: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Apply `module` at each of S stacked parameter vectors: (S or 1, B, ...) -> (S, B, ...).
+    """Apply a module at each of S stacked sets of parameters.
 
-    With no stacked parameters, or with one set of them, S is that of the input.
+    Args:
+        module: the module.
+        stacked: parameters by name, (S, *parameter shape); the others are the module's own.
+        x: inputs (S or 1, B, ...).
+
+    Returns:
+        Outputs (S, B, ...). Without stacked parameters, or with one set of them, S is that of the input.
     """
     n_draws = len(next(iter(stacked.values()))) if stacked else 1
     if n_draws == 1:
@@ -93,7 +101,7 @@ def stacked_forward(module: nn.Module, stacked: Mapping[str, Tensor], x: Tensor)
 
 
 def normal_draws(parameters: Mapping[str, Tensor], seeds: Sequence[int]) -> dict[str, Tensor]:
-    """Standard normal noise of the shape of `parameters`, (S, *shape) each; a seed's noise depends on nothing else."""
+    """Draw standard normal noise for `parameters`, (S, *shape) each; the noise of a seed depends on nothing else."""
     first = next(iter(parameters.values()))
     sizes = [value.numel() for value in parameters.values()]
     flat = fill_normal(first.new_empty(len(seeds), sum(sizes)), seeds)

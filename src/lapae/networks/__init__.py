@@ -1,4 +1,4 @@
-"""Networks, and the layer that takes missing values."""
+"""Encoders and decoders: built-in networks, adapters for a user's modules, missing values, principal components."""
 
 from lapae.networks.builtin import Autoencoder, build, conv, mlp, paper_celeba, paper_fashion, paper_mnist
 

@@ -1,15 +1,16 @@
-"""Encoders and decoders as others wrote them: what they give becomes a tensor, and a code one row of numbers.
+"""Adapters for encoders and decoders of other packages: outputs become tensors, codes become (B, K).
 
-| the encoder gives                                    | the code                                        |
+| the encoder returns                                  | the code                                        |
 |------------------------------------------------------|-------------------------------------------------|
 | a tensor (B, K)                                      | it                                              |
 | a tensor (B, C, h, w), or of any other shape         | its numbers, (B, K)                             |
 | a pair (mean, log-variance)                          | the mean                                        |
-| both side by side, of which the decoder takes half   | the first half                                  |
+| both in one tensor, half of which the decoder takes  | the first half                                  |
 | an object with `latent_dist`, `latents`, `mean`, …   | the mean of the distribution, the latents       |
 
-A whole model with a pair of `VERBS` (diffusers', MONAI's and pythae's autoencoders) is taken apart into two modules,
-each with the weights that it uses. Modules that give and take (B, K) stay as they are, names of their parameters too.
+A whole model with a pair of methods in `VERBS` (autoencoders of diffusers, MONAI and pythae) is split into two modules,
+each with the weights that it uses. Modules that return and take (B, K) stay as they are, with the names of their
+parameters.
 """
 
 from __future__ import annotations
@@ -31,23 +32,31 @@ from lapae.errors import ConfigError
 Shape = tuple[int, ...]
 Modules = tuple[nn.Module, nn.Module]
 VERBS = (("encode_forward", "decode_forward"), ("encode", "decode"), ("encoder", "decoder"))
-"""What models call their two halves: methods or modules. The first pair that a model has is taken."""
+"""Names of the two halves of a model, methods or modules. The first pair that a model has is used."""
 RECURRENT = (
-    "the encoder gives what a {} gives, the outputs of all steps and its states: write a module that returns the code, "
-    "such as the last state, `def forward(self, x): return self.lstm(x)[1][0][-1]` with nn.LSTM(..., batch_first=True)"
+    "the encoder returns what a {} returns, the outputs of all time steps and its states: write a module that returns "
+    "the code, such as the last state, `def forward(self, x): return self.lstm(x)[1][0][-1]` with nn.LSTM(..., "
+    "batch_first=True)"
 )
 SEVERAL = (
-    "the encoder gives {} things, and the decoder does not take the first of them alone. The code must be all that the "
-    "decoder gets: have the encoder return one tensor, such as torch.cat([z, skip.flatten(1)], 1), and the decoder "
-    "take it apart again"
+    "the encoder returns {} values, and the decoder does not take the first of them alone. The code must be the only "
+    "input of the decoder: have the encoder return one tensor, such as torch.cat([z, skip.flatten(1)], 1), and the "
+    "decoder split it again"
 )
 
 
 def adapt(network: Modules | nn.Module, shape: Shape) -> Modules:
-    """An encoder (B, *shape) -> (B, K) and a decoder back, of two modules or of a model that has both verbs.
+    """Adapt two modules, or a model that can encode and decode, to the shapes of an autoencoder.
 
-    They are called once, on zeros. What cannot be called so is left as it is. A ConfigError says what to write in place
-    of a recurrent layer, and of an encoder that hands the decoder more than a code.
+    The modules are called once, on zeros. What cannot be called this way is returned unchanged.
+
+    Args:
+        network: encoder and decoder, or a model with a pair of methods in `VERBS`.
+        shape: shape of a sample.
+
+    Returns:
+        An encoder (B, *shape) -> (B, K) and a decoder back. A ConfigError says what to write instead of a recurrent
+        layer, or of an encoder that passes more than a code to the decoder.
     """
     if isinstance(network, nn.Module):
         network = halves(network, shape)
@@ -83,7 +92,7 @@ def adapt(network: Modules | nn.Module, shape: Shape) -> Modules:
 
 
 def code_of(given: Any) -> Tensor:
-    """The code in what an encoder gives: a mean, where it gives a distribution."""
+    """Return the code in the output of an encoder: the mean, if the output is a distribution."""
     if isinstance(given, Tensor):
         return given
     for name in ("latent_dist", "latents", "embedding", "mean", "mu", "loc", "z", "last_hidden_state"):
@@ -92,14 +101,14 @@ def code_of(given: Any) -> Tensor:
             return code_of(value)
     if isinstance(given, tuple | list) and given:
         return code_of(given[0])
-    raise TypeError(f"expected an encoder that gives codes, or a mean and a log-variance, got {type(given).__name__}")
+    raise TypeError(f"expected an encoder that returns codes, or a mean and a log-variance, got {type(given).__name__}")
 
 
 class Coded(nn.Module):
-    """An encoder whose output holds the code among other things."""
+    """Encoder that returns the code alone out of all that `network` returns."""
 
     def __init__(self, network: nn.Module, half: bool = False) -> None:
-        """With `half` the code is the first half along dimension 1: the other half are log-variances."""
+        """Wrap an encoder; with `half` the code is the first half along dimension 1, the other half log-variances."""
         super().__init__()
         self.network, self.half = network, half  # pyright: ignore
 
@@ -109,7 +118,7 @@ class Coded(nn.Module):
 
 
 class Decoded(nn.Module):
-    """A decoder that gives an object or several things."""
+    """Decoder that returns one tensor out of an object or several values that `network` returns."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -120,7 +129,7 @@ class Decoded(nn.Module):
 
 
 class Verb(nn.Module):
-    """One verb of a model, as a module."""
+    """One method of a model, as a module."""
 
     def __init__(self, network: nn.Module, verb: str) -> None:
         super().__init__()
@@ -131,7 +140,7 @@ class Verb(nn.Module):
 
 
 def halves(model: nn.Module, shape: Shape) -> Modules:
-    """The two verbs of a model, copies of it with the weights that each of them uses."""
+    """Split a model into encoder and decoder: copies of it, each with the weights that it uses."""
     found = [pair for pair in VERBS if all(callable(getattr(model, verb, None)) for verb in pair)]
     if not found:
         raise TypeError(
@@ -146,7 +155,7 @@ def halves(model: nn.Module, shape: Shape) -> Modules:
 
 
 def _compare(model: nn.Module, encoder: nn.Module, decoder: nn.Module, shape: Shape) -> None:
-    """Warn where the halves do another thing than the model as a whole, if that is not random."""
+    """Warn if the halves, one after the other, differ from the model as a whole, unless that is random."""
     like = _zeros(model, shape)
     x = torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like)
     with in_eval_mode(model, encoder, decoder), torch.no_grad():
@@ -157,14 +166,14 @@ def _compare(model: nn.Module, encoder: nn.Module, decoder: nn.Module, shape: Sh
             return
     if whole.shape == parts.shape and torch.equal(whole, again) and not torch.allclose(whole, parts, 1e-2, 1e-3):
         warnings.warn(
-            f"{type(model).__name__} gives another reconstruction than its halves one after the other, which are what "
-            "is looked at: hand over a pair (encoder, decoder) that does what the model does",
+            f"{type(model).__name__} returns another reconstruction than its encoder and decoder one after the other, "
+            "which are what is used: pass a pair (encoder, decoder) that computes what the model does",
             stacklevel=2,
         )
 
 
 def _keep_used(verb: Verb, x: Tensor, result: Any) -> Any:
-    """Run a verb, and let go of weights that had no part in it; returns what it gave."""
+    """Run one method of a model, remove the weights that it does not use, and return its output."""
     called: set[nn.Module] = set()
     hooks = [m.register_forward_hook(lambda module, *_: called.add(module)) for m in verb.modules()]
     wanted = [p.requires_grad for p in verb.parameters()]
@@ -188,7 +197,7 @@ def _keep_used(verb: Verb, x: Tensor, result: Any) -> Any:
 def with_layer(
     module: nn.Module, *, before: tuple[str, nn.Module] | None = None, after: tuple[str, nn.Module] | None = None
 ) -> nn.Sequential:
-    """One more layer at an end; the parameters of a `Sequential` keep their names."""
+    """Add a layer before or after a module; the parameters of a `Sequential` keep their names."""
     # not named_children, which leaves out a layer's second place
     inner = list(module._modules.items()) if type(module) is nn.Sequential else [("network", module)]
     layers = [layer for layer in (before, *inner, after) if layer is not None]
@@ -211,7 +220,7 @@ def _zeros(module: nn.Module, shape: Shape) -> Tensor:
 
 @contextmanager
 def in_eval_mode(*modules: nn.Module) -> Iterator[None]:
-    """Evaluation mode; every module gets its own mode back."""
+    """Set modules to evaluation mode, and give each module its own mode back at the end."""
     modes = [(m, m.training) for module in modules for m in module.modules()]
     try:
         for module in modules:

@@ -1,7 +1,7 @@
-"""Encoders and decoders out of plain `torch.nn` layers: dense, convolutional, and the paper's three by name.
+"""Encoders and decoders of plain `torch.nn` layers: dense, convolutional, and the paper's three by name.
 
 A network is an `Autoencoder`, a `Sequential` of an encoder and a decoder, so that everything that can walk a
-`Sequential` (the curvature engine, `torch.func`) can walk it. Activations stand between layers; codes and outputs are
+`Sequential` (the curvature engine, `torch.func`) can walk it. Activations are between layers; codes and outputs are
 linear. Shapes: x is (B, *shape), z is (B, K).
 """
 
@@ -20,11 +20,11 @@ from lapae.curvature import Sum
 
 Shape = tuple[int, ...]
 LARGEST_PLAIN = 64
-"""Side in pixels up to which two convolutions are the default."""
+"""Side in pixels up to which the default number of convolutions is enough."""
 
 
 class Autoencoder(nn.Sequential):
-    """decoder ∘ encoder, as a `Sequential` with these two names."""
+    """Autoencoder decoder ∘ encoder, as a `Sequential` with these two names."""
 
     encoder: nn.Module
     decoder: nn.Module
@@ -33,11 +33,11 @@ class Autoencoder(nn.Sequential):
         super().__init__(OrderedDict(encoder=encoder, decoder=decoder))
 
     def encode(self, x: Tensor) -> Tensor:
-        """Codes: (B, *shape) -> (B, K)."""
+        """Return codes: (B, *shape) -> (B, K)."""
         return self.encoder(x)
 
     def decode(self, z: Tensor) -> Tensor:
-        """Network outputs, the parameters of the likelihood: (B, K) -> (B, *shape)."""
+        """Return outputs, the parameters of the likelihood: (B, K) -> (B, *shape)."""
         return self.decoder(z)
 
 
@@ -50,16 +50,19 @@ def mlp(
     linear: bool = False,
     mask: bool = False,
 ) -> Autoencoder:
-    """Dense autoencoder: D - hidden - K - reversed hidden - D.
+    """Build a dense autoencoder: D - hidden - K - reversed hidden - D.
 
     Args:
-        shape: of one datum.
-        latent_dim: size K of the code.
+        shape: shape of a sample.
+        latent_dim: size K of the latent code.
         hidden: widths of the encoder's hidden layers.
-        activation: between layers.
-        linear: with a linear path beside encoder and decoder, which may start from principal components
-            (`lapae.networks.principal`); the nonlinear ones then start at zero.
+        activation: class of the activations between layers.
+        linear: add a linear path to encoder and decoder, which may start from principal components
+            (`lapae.networks.principal`); the nonlinear paths then start at zero.
         mask: the encoder takes the mask of missing values as a second input (`lapae.networks.missing.Observe`).
+
+    Returns:
+        The network, with torch's initial weights.
     """
     d = math.prod(shape)
     encoder = _dense(((1 + mask) * d, *hidden, latent_dim), activation)
@@ -85,22 +88,25 @@ def conv(
     activation: type[nn.Module] = nn.Tanh,
     linear: bool = False,
 ) -> Autoencoder:
-    """Convolutional autoencoder for images.
+    """Build a convolutional autoencoder for images.
 
     Encoder: for each of `channels` a convolution, the activation and a 2x2 max-pool; then dense layers of `hidden`. The
-    decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels. Beside a linear path
-    convolutions of stride 2 take the place of poolings, at a quarter of the cost.
+    decoder mirrors it with nearest upsampling, and ends in a convolution to the image's channels. With a linear path,
+    convolutions of stride 2 replace the poolings, at a quarter of the cost.
 
     Args:
         shape: (C, H, W) of an image.
-        latent_dim: size K of the code.
-        channels: of the convolutions. Where not given (32, 64), beside a linear path (16, 32) up to 32 pixels and
-            (16, 32, 64) up to 64, with one more of half as many before them for each doubling above 64 pixels, so that
+        latent_dim: size K of the latent code.
+        channels: channels of the convolutions. Default: (32, 64); with a linear path (16, 32) up to 32 pixels and
+            (16, 32, 64) up to 64. Each doubling above 64 pixels adds one with half the channels before them, so that
             neither feature maps nor the first dense layer fill the memory.
         hidden: widths of the dense layers.
         kernel_size: side of the kernels, odd.
-        activation: class of the layers between the others.
-        linear: as in `mlp`.
+        activation: class of the activations between layers.
+        linear: add a linear path, as in `mlp`.
+
+    Returns:
+        The network, with torch's initial weights.
     """
     if len(shape) != 3:
         raise ValueError(f"a convolutional network needs images of shape (C, H, W), got data of shape {shape}")
@@ -134,7 +140,7 @@ def conv(
 
     up: list[nn.Module] = [activation(), nn.Unflatten(1, features)]
     for n_out, size in zip((*channels[-2::-1], channels[0]), sizes[-2::-1], strict=True):
-        # the same function in either order; before upsampling there are a quarter of the values
+        # either order is the same function; before upsampling there are a quarter of the values
         last = [activation(), nn.Upsample(size=size)] if linear else [nn.Upsample(size=size), activation()]
         up += [convolution(n_in, n_out), *last]
         n_in = n_out
@@ -150,22 +156,32 @@ def conv(
 
 
 def paper_mnist(shape: Shape = (1, 28, 28), latent_dim: int = 2) -> Autoencoder:
-    """The paper's dense network for MNIST, 784-512-256-K and mirrored: 1,068,306 weights."""
+    """Build the paper's dense network for MNIST, 784-512-256-K and mirrored: 1,068,306 weights."""
     return mlp(shape, latent_dim, hidden=(512, 256))
 
 
 def paper_fashion(shape: Shape = (1, 28, 28), latent_dim: int = 2) -> Autoencoder:
-    """The paper's convolutional network for FashionMNIST: 17,164,739 weights."""
+    """Build the paper's convolutional network for FashionMNIST: 17,164,739 weights."""
     return conv(shape, latent_dim, channels=(64, 64), hidden=(2048, 1024))
 
 
 def paper_celeba(shape: Shape = (3, 64, 64), latent_dim: int = 64) -> Autoencoder:
-    """The paper's network for CelebA: five 5x5 convolutions of 128 channels, no hidden dense layer."""
+    """Build the paper's network for CelebA: five 5x5 convolutions of 128 channels, no hidden dense layer."""
     return conv(shape, latent_dim, channels=(128,) * 5, hidden=(), kernel_size=5)
 
 
 def build(network: str | tuple[nn.Module, nn.Module], shape: Shape, latent_dim: int, **options) -> Autoencoder:
-    """Build a network by name, or take a pair (encoder, decoder) as it is."""
+    """Build a network by name, or join a pair of modules.
+
+    Args:
+        network: a name of `NETWORKS`, or (encoder, decoder).
+        shape: shape of a sample.
+        latent_dim: size K of the latent code.
+        options: further arguments of the named network.
+
+    Returns:
+        The autoencoder.
+    """
     if isinstance(network, str):
         return NETWORKS.find(network).load()(tuple(shape), latent_dim, **options)
     if not (isinstance(network, tuple | list) and len(network) == 2 and all(isinstance(m, nn.Module) for m in network)):
@@ -180,11 +196,11 @@ def _dense(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def _beside(way: nn.Sequential, path: nn.Module) -> nn.Sequential:
-    """A linear path and a nonlinear way, added; the way ends in a layer of zeros, so that the path is the start."""
-    last = [layer for layer in way.modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
+def _beside(nonlinear: nn.Sequential, linear: nn.Module) -> nn.Sequential:
+    """Return the sum of a linear and a nonlinear path, whose last layer is zero: the sum starts as the linear path."""
+    last = [layer for layer in nonlinear.modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
     with torch.no_grad():
         last.weight.zero_()
         if last.bias is not None:
             last.bias.zero_()
-    return nn.Sequential(Sum(path, way))
+    return nn.Sequential(Sum(linear, nonlinear))

@@ -1,11 +1,11 @@
 """Missing values (NaN) in training and prediction.
 
 A missing value enters the network as zero, which is the mean of a standardised feature, and is left out of the
-likelihood and of the curvature: the model is that of the observed values alone. One layer at the head of the encoder
-does the first, the form of a likelihood for missing values (`Likelihood.for_missing`) the second.
+likelihood and of the curvature: the model is that of the observed values alone. The first layer of the encoder does the
+first, the form of a likelihood for missing values (`Likelihood.for_missing`) the second.
 
-The layer of a masked autoencoder also tells the network what is missing, by a second input, and hides values in
-training: the network learns to say what they are from the others.
+The first layer of a masked autoencoder also passes the mask of missing values to the network, and masks more values in
+training: the network learns to predict them from the others.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from lapae.networks import Autoencoder
 from lapae.networks.adapt import with_layer
 
 LAYER = "missing"
+"""Name of the layer that replaces missing values."""
 
 
 class FillMissing(nn.Module):
-    """Zero in place of NaN."""
+    """Layer that replaces NaN by zero."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.where(x.isnan(), torch.zeros((), dtype=x.dtype, device=x.device), x)
 
 
 def uniform(like: Tensor) -> Tensor:
-    """Numbers from 0 to 1 from torch's global generator."""
+    """Draw uniform numbers from 0 to 1, like x, from torch's global generator."""
     return torch.rand(like.shape, dtype=like.dtype, device=like.device)
 
 
 class Observe(nn.Module):
-    """Zero in place of NaN, and beside it what is missing: the head of a masked autoencoder of tables.
+    """First layer of a masked autoencoder of tables: replace NaN by zero, and append the mask of missing values.
 
-    In training it hides values, so that the network learns to say what they are from the others: a datum in two keeps
-    all of its values, the others lose each with a probability of their own, from 0 to `hide`.
+    In training it masks further values, so that the network learns to predict them from the others: one row in two
+    keeps all of its values, each other row loses every value with a probability of its own, uniform from 0 to `hide`.
     """
 
     def __init__(self, hide: float = 0.0) -> None:
@@ -49,7 +50,7 @@ class Observe(nn.Module):
         self.uniform: Callable[[Tensor], Tensor] = uniform
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, D) -> (B, 2 D)."""
+        """Return values and mask: (B, D) -> (B, 2 D)."""
         missing = x.isnan()
         if self.training and self.hide > 0:
             rate = self.hide * self.uniform(x[:, :1])
@@ -63,7 +64,7 @@ class Observe(nn.Module):
 
 @contextmanager
 def drawing(heads: Sequence[Observe], uniform: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Draw by `uniform`, from x (B, F) to numbers of its shape, which values these layers hide."""
+    """Have these layers draw which values they mask by `uniform`, from x (B, F) to uniform numbers (B, F)."""
     before = [head.uniform for head in heads]
     for head in heads:
         head.uniform = uniform
@@ -79,7 +80,7 @@ register(Observe)(Rule)
 
 @register(FillMissing)
 class _Fill(Elementwise):
-    """1 where there is a value. The input is kept: it says what is observed."""
+    """Derivative 1 for observed values. The input is kept: it says what is observed."""
 
     uses_y = False
 
@@ -90,7 +91,12 @@ class _Fill(Elementwise):
 def filling(
     network: Callable[[], Autoencoder], head: Callable[[], nn.Module] = FillMissing
 ) -> Callable[[], Autoencoder]:
-    """Networks whose encoder takes missing values. Names of parameters stay as they are in a `Sequential`."""
+    """Return a factory of networks whose encoder takes missing values.
+
+    Args:
+        network: makes a network; in a `Sequential`, the names of its parameters stay.
+        head: makes the layer that replaces missing values.
+    """
 
     def build() -> Autoencoder:
         plain = network()

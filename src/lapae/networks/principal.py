@@ -1,9 +1,9 @@
 """Principal components, and networks that start from them.
 
-A network with a linear path beside its nonlinear one (`lapae.curvature.Sum`) starts at principal component analysis:
-the linear paths of encoder and decoder are the projection onto the first K components, scaled to unit variance, and
-back; the nonlinear ones end in a layer of zeros. Training begins where PCA ends, and keeps that if nothing better is
-found.
+A network that is the sum of a linear and a nonlinear path (`lapae.curvature.Sum`) starts as principal component
+analysis: the linear paths of encoder and decoder are the projection onto the first K components, scaled to unit
+variance, and back; the nonlinear ones end in a layer of zeros. `lapae.train.select` keeps the components if training
+finds nothing better.
 """
 
 from __future__ import annotations
@@ -16,32 +16,42 @@ from torch import Tensor, nn
 
 from lapae.curvature import Sum
 
-ENOUGH, MOST_VALUES, EXACT = 4000, 2**26, 2**24
-"""Data to take the components from, at most, and values of them; up to `EXACT` values in 64 bits."""
-SMALL = 300
-"""Side of a matrix up to which all its eigenvalues are found at once."""
-LEAST = 1e-4
-"""Variance of a component, at least, as a share of the largest: below, codes would be noise blown up."""
+MOST_PCA_ROWS, MOST_PCA_VALUES = 4000, 2**26
+"""Samples, and values of them, from which components are computed at most."""
+FLOAT64_VALUES = 2**24
+"""Number of values up to which components are computed in 64 bits."""
+SMALL_MATRIX = 300
+"""Side of a matrix up to which all its eigenvalues are computed at once."""
+VARIANCE_FLOOR = 1e-4
+"""Smallest variance of a component as a share of the largest: below, codes would be amplified noise."""
 
 
 @dataclass(frozen=True)
 class Components:
-    """The first K principal components of data of D features."""
+    """First K principal components of samples with D features.
+
+    Attributes:
+        mean: mean of the samples, (D,).
+        vectors: orthonormal components, (D, K).
+        variances: variances along the components, decreasing, (K,).
+    """
 
     mean: Tensor
-    """(D,)"""
     vectors: Tensor
-    """(D, K), orthonormal."""
     variances: Tensor
-    """(K,), decreasing."""
 
 
 def principal_components(x: Tensor, k: int) -> Components:
-    """Of x (n, …), with missing values as 0; a random sample of many data serves for all."""
-    enough = max(k, min(ENOUGH, MOST_VALUES // x[0].numel()))
+    """Return the first k principal components of samples.
+
+    Args:
+        x: samples (n, …); missing values count as 0. A random subset of many samples is used.
+        k: number of components; those beyond the number of samples are zero.
+    """
+    enough = max(k, min(MOST_PCA_ROWS, MOST_PCA_VALUES // x[0].numel()))
     if len(x) > enough:
         x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:enough].sort().values]
-    flat = x.flatten(1).to(torch.float64 if x.numel() <= EXACT else torch.float32).nan_to_num()
+    flat = x.flatten(1).to(torch.float64 if x.numel() <= FLOAT64_VALUES else torch.float32).nan_to_num()
     mean = flat.mean(0)
     gap = flat.sub_(mean)
     n, d = gap.shape
@@ -52,7 +62,7 @@ def principal_components(x: Tensor, k: int) -> Components:
     else:
         values, vectors = largest((gap.T @ gap).double(), k)
     values = values / n
-    if vectors.shape[1] < k:  # fewer data than components: the others say nothing
+    if vectors.shape[1] < k:  # fewer samples than components: the others are zero
         missing = k - vectors.shape[1]
         vectors = torch.cat([vectors, vectors.new_zeros(d, missing)], 1)
         values = torch.cat([values, values.new_zeros(missing)])
@@ -60,12 +70,12 @@ def principal_components(x: Tensor, k: int) -> Components:
 
 
 def largest(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest eigenvalues of a symmetric matrix (m, m), decreasing, and their vectors (m, k).
+    """Return the k largest eigenvalues of a symmetric matrix (m, m), decreasing, and their vectors (m, k).
 
-    Few of many are found by iteration (Lanczos), to the precision of the numbers: all of them take m³ operations.
+    Few of many are computed by Lanczos iteration, to machine precision: all of them take m³ operations.
     """
     m = len(matrix)
-    if m > SMALL and 4 * k <= m:
+    if m > SMALL_MATRIX and 4 * k <= m:
         from scipy.sparse.linalg import ArpackError, eigsh
 
         try:
@@ -81,7 +91,7 @@ def largest(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def start_at_principal_components(network: nn.Module, x: Tensor) -> None:
-    """Give the linear paths of an autoencoder, where it has them, the principal components of x (n, …).
+    """Set the linear paths of an autoencoder, if it has them, to the principal components of samples x (n, …).
 
     Inputs of the encoder beyond the features of x (a mask) get weights of 0.
     """
@@ -89,7 +99,7 @@ def start_at_principal_components(network: nn.Module, x: Tensor) -> None:
     if down is None or up is None:
         return
     found = principal_components(x, down.out_features)
-    scale = found.variances.clamp_min(LEAST * float(found.variances.max()) + 1e-12).sqrt()
+    scale = found.variances.clamp_min(VARIANCE_FLOOR * float(found.variances.max()) + 1e-12).sqrt()
     k, d = found.vectors.shape[1], len(found.mean)
     inward, outward = (found.vectors / scale).T, found.vectors * scale
     for layer in (down, up):
@@ -103,7 +113,7 @@ def start_at_principal_components(network: nn.Module, x: Tensor) -> None:
 
 
 def _linear_path(half: nn.Module) -> nn.Linear | None:
-    """The linear layer beside a nonlinear way, of an encoder or a decoder that has one."""
+    """Return the linear layer beside a nonlinear path of an encoder or a decoder; None if there is none."""
     for module in half.modules():
         if isinstance(module, Sum):
             layers = [layer for layer in module.first.modules() if isinstance(layer, nn.Linear)]

@@ -1,8 +1,8 @@
-"""The units of a network that was trained elsewhere, as two layers around it.
+"""Units of a network that was trained elsewhere, as two layers around it.
 
-The model's space is standardised; the network was trained on other numbers. A layer before the encoder leads from the
-model's space to these, and one after the decoder back: everything between a user's values and the calibration works as
-it does for any other network, and the network gets what it was trained on.
+The model's space is standardised; the network was trained in other units. A layer before the encoder converts from the
+model's space to these, and one after the decoder back: the rest of the library treats the network as any other, and
+the network gets values in the units that it was trained on.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lapae.networks.adapt import Modules, with_layer
 
 
 class Units(nn.Module):
-    """x · scale + offset, or the inverse of it, in 64 bits: an offset may be large beside the values' deviation."""
+    """Layer x · scale + offset, or its inverse, in 64 bits: an offset may be large beside the standard deviation."""
 
     offset: Tensor
     scale: Tensor
 
     def __init__(self, offset: Any, scale: Any, *, inverse: bool = False) -> None:
-        """Offset and scale broadcast to a sample."""
+        """Make the layer; offset and scale broadcast to a sample."""
         super().__init__()
         self.inverse = inverse
         for name, value in (("offset", offset), ("scale", scale)):
@@ -37,7 +37,7 @@ class Units(nn.Module):
         return exact.to(torch.promote_types(x.dtype, torch.float32))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Units:
-        """Move to another device; the numbers keep their 64 bits."""
+        """Move to another device; offset and scale stay in 64 bits."""
         exact = self.offset, self.scale
         super()._apply(fn, recurse)
         self.offset, self.scale = (value.to(self.offset.device) for value in exact)
@@ -49,7 +49,7 @@ class Units(nn.Module):
 
 @register(Units)
 class _Scale(Elementwise):
-    """The scale, or one over it."""
+    """Derivative: the scale, or its inverse."""
 
     uses_x = uses_y = False
 
@@ -59,12 +59,12 @@ class _Scale(Elementwise):
 
 
 def in_units(network: Modules, offset: Any, scale: Any, *, logits: bool) -> Modules:
-    """Return the modules with the layers that lead to their own units and, unless they give `logits`, back.
+    """Return the modules with layers that convert to their own units and, unless they return `logits`, back.
 
     Args:
         network: encoder and decoder.
         offset, scale: the network gets the model's values · scale + offset.
-        logits: whether the decoder gives logits, which have no unit.
+        logits: whether the decoder returns logits, which have no unit.
     """
     if np.all(np.asarray(offset) == 0) and np.all(np.asarray(scale) == 1):
         return network

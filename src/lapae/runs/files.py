@@ -13,7 +13,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -47,21 +47,6 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             _exchange(temporary, path)
         else:
             os.rename(temporary, path)  # an empty folder gives way
-
-
-@contextmanager
-def passing_folder(name: str) -> Iterator[Path]:
-    """A folder among the system's temporary files, for this user alone, that is removed when the body ends."""
-    with ExitStack() as until_the_end:
-        try:
-            place = Path(tempfile.gettempdir())
-            sweep(place, name)
-            made = until_the_end.enter_context(_for_a_time(place / name, lambda path: _make_folder(path, 0o700)))
-        except OSError as error:
-            raise RunError(
-                f"cannot make a temporary folder: {error.strerror or error} (TMPDIR chooses another)"
-            ) from error
-        yield made
 
 
 def _exchange(a: Path, b: Path) -> None:
@@ -156,11 +141,11 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def sweep(folder: Path, name: str = "") -> None:
-    """Remove what killed processes have left in a folder; `name`: only on the way to that name."""
+def sweep(folder: Path) -> None:
+    """Remove what killed processes have left in a folder."""
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
-            if _STRAY.fullmatch(entry.name) and entry.name.startswith(f".{name}"):
+            if _STRAY.fullmatch(entry.name):
                 _remove_stray(Path(entry.path))
 
 
@@ -245,8 +230,8 @@ def _remove_stray(path: Path) -> None:
         os.close(descriptor)
 
 
-def _make_folder(path: Path, mode: int = 0o777) -> int:
-    path.mkdir(mode)
+def _make_folder(path: Path) -> int:
+    path.mkdir()
     return os.open(path, os.O_RDONLY)
 
 

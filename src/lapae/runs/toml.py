@@ -1,7 +1,7 @@
 """Configuration files: strict TOML in, TOML out.
 
 An unknown key or a value of the wrong type is an error that names the file, the key and the nearest valid one. A
-`[versions]` table (what wrote the file) is accepted and ignored.
+`[versions]` table (what wrote the file) and options of earlier versions (`RETIRED`) are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, get_args, get_type_hints
 from lapae.config import Config, MethodConfig
 from lapae.config.fields import misfit
 from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
+from lapae.config.sections import RETIRED, RETIRED_VALUES
 from lapae.errors import ConfigError
 from lapae.registry import nearest
 from lapae.runs.texts import read_text
@@ -81,6 +82,7 @@ def config_from_dict(tables: Any, origin: str) -> Config:
             raise ConfigError(f"{origin}: unknown key {name!r}: {hint}")
         if not isinstance(table, Mapping):
             raise ConfigError(f"{origin}: {name} must be a table [{name}], got {_describe(table)}")
+        table = _without_retired(table, name)
         built[name] = _method(table, origin) if name == "method" else _section(sections[name], table, name, origin)
     return Config(**built)
 
@@ -93,6 +95,14 @@ def dumps(tables: Mapping[str, Mapping[str, Any]]) -> str:
         lines += [f"{_key(key)} = {_value(value)}" for key, value in table.items() if value is not None]
         lines += [""]
     return "\n".join(lines)
+
+
+def _without_retired(table: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """Leave out options and values of earlier versions."""
+    keys, values = RETIRED.get(section, ()), RETIRED_VALUES.get(section, {})
+    return {
+        key: value for key, value in table.items() if key not in keys and (key not in values or value != values[key])
+    }
 
 
 def _method(table: Mapping[str, Any], origin: str) -> MethodConfig:

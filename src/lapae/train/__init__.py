@@ -1,1 +1,1 @@
-"""One training loop for all methods, its checkpoints and its progress."""
+"""Training: defaults that depend on the data, the loop, selection of weights, checkpoints, several processes."""

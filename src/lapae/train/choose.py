@@ -1,7 +1,7 @@
-"""What a user leaves open, chosen by the data: the one place where defaults depend on them.
+"""Defaults that depend on the data, all in one place.
 
-The networks of one's own and the paper's keep what they were made for; `mlp` and `conv` start from principal components
-and continue from there, so that they are no worse. docs/methods.md says what each choice rests on.
+A user's own networks and the paper's keep the options they were made for; `mlp` and `conv` start from principal
+components, so that they are no worse. docs/methods.md gives the reason for each choice.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from lapae.space import Space
 from lapae.train.devices import choose_device
 
 OURS = ("mlp", "conv")
-"""Networks that may have a linear path."""
+"""Networks that can have a linear path."""
 SMALLEST_CONVOLVED = 16
 """Side in pixels from which images get convolutions."""
-CODE = {"table": 8, "series": 8, "array": 8, "image": 16}
-"""Size of the code, at most; a half (of images a quarter) of the values of a datum."""
+LARGEST_CODE = {"table": 8, "series": 8, "array": 8, "image": 16}
+"""Largest default size of the latent code; it is at most half (for images a quarter) of the values of a sample."""
 STEPS = {"table": 500, "series": 1500, "array": 1500, "image": 3000}
-"""Training steps, until the learning rate has fallen to 0; half as many for few data, twice as many for very many."""
-MOST_VALUES = 2**29
-"""Values of images that a CPU is shown in training: some minutes, however large the images are."""
-LARGE_BATCH = 2**21
-"""Values of images in a batch, at most."""
-HIDE = 0.6
-"""Share of the values of a table that training hides, at most."""
+"""Training steps until the learning rate has fallen to 0; half of that for few samples, double for very many."""
+MOST_CPU_VALUES = 2**29
+"""Largest number of pixel values that a CPU is trained on: a few minutes for images of any size."""
+MOST_BATCH_VALUES = 2**21
+"""Largest number of pixel values in a batch of images."""
+MASKED_SHARE = 0.6
+"""Largest share of the values of a row of a table that training masks."""
 
 
 def choose(config: Config, space: Space, *, own: bool = False) -> Config:
-    """`config` with everything filled in.
+    """Fill in the options that a user has left open.
 
     Args:
-        config: what the user gave.
+        config: the user's options.
         space: what the training data are, and how many.
-        own: whether the network is one of the user's modules.
+        own: whether the network is made of the user's modules.
+
+    Returns:
+        The configuration, resolved.
     """
     model, train = config.model, config.train
     n, d = space.n_data, math.prod(space.model_shape)
@@ -44,7 +47,7 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
     ours = network in OURS and not own
     linear = ours and config.method.method != "dropout" if model.linear is None else model.linear
     masked = ours and network == "mlp" and space.kind == "table" and space.maskable
-    code = max(1, min(CODE[space.kind], d // (4 if space.kind == "image" else 2)))
+    code = max(1, min(LARGEST_CODE[space.kind], d // (4 if space.kind == "image" else 2)))
     model = replace(
         model,
         network=network,
@@ -52,13 +55,13 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
         hidden=model.hidden if model.hidden is not None or not ours else _widths(space, network, n),
         activation=model.activation or ("gelu" if ours and linear else None),
         linear=linear if ours else None,
-        hide=model.hide if model.hide is not None or not masked else HIDE,
+        hide=model.hide if model.hide is not None or not masked else MASKED_SHARE,
     )
     batch_size = train.batch_size or _batch_size(space, n, d)
     per_epoch = max(1, math.ceil(n / batch_size))
     steps = _steps(space.kind, n)
     if space.kind == "image" and choose_device(train.device) == "cpu":
-        steps = min(steps, MOST_VALUES // (batch_size * d))
+        steps = min(steps, MOST_CPU_VALUES // (batch_size * d))
     epochs = max(3, math.ceil(steps / per_epoch)) if train.epochs is None else train.epochs
     train = replace(
         train,
@@ -79,19 +82,19 @@ def _convolved(space: Space) -> bool:
 
 
 def _steps(kind: str, n: int) -> int:
-    if kind == "table" and 500 <= n < 2000:  # in between: half a thousand rows of numbers are learned in half the steps
+    if kind == "table" and 500 <= n < 2000:  # interpolate: 500 rows need half of the steps
         return STEPS[kind] * (1000 + n) // 3000
     return STEPS[kind] * (1 if n < 500 else 2 if n < 20_000 else 4) // 2
 
 
 def _batch_size(space: Space, n: int, d: int) -> int:
     if space.kind == "image":
-        return min(32 if n < 500 else 64 if n < 20_000 else 128, max(8, LARGE_BATCH // d))
+        return min(32 if n < 500 else 64 if n < 20_000 else 128, max(8, MOST_BATCH_VALUES // d))
     return 32 if n < 500 else 64 if n < 4000 else 128 if n < 40_000 else 256
 
 
 def _widths(space: Space, network: str, n: int) -> tuple[int, ...]:
-    """Hidden layers of the encoder."""
+    """Return the widths of the hidden layers of the encoder."""
     if network == "conv":
         return (128,)
     if space.kind == "table":
@@ -100,7 +103,7 @@ def _widths(space: Space, network: str, n: int) -> tuple[int, ...]:
 
 
 def _method(config: MethodConfig, ours: bool, every: int, n_samples: int) -> MethodConfig:
-    """Of the options that the method has, those that are open."""
+    """Fill in the options that the method has and the user has left open."""
     options = config.options
     diagonal = HESSIANS[getattr(options, "hessian", None) or "sketch"].form == "diagonal"
     closed_form = config.method in ("online", "posthoc") and diagonal

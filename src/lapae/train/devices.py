@@ -1,13 +1,16 @@
-"""Where a model works: a device by its name in the options, or a GPU of its own for each process of a job."""
+"""Choice of the device: by its name in the options, or one GPU for each process of a job."""
 
 from __future__ import annotations
 
 from lapae.errors import ConfigError
-from lapae.train.launch import launched, launched_on_node, place
+from lapae.train.torchrun import job_size, local_rank, local_size
 
 
 def choose_device(name: str) -> str:
-    """cpu or cuda: auto is cuda where there is one; ConfigError where cuda is asked for and there is none."""
+    """Return "cpu" or "cuda" for a name of the options; auto is cuda if there is one.
+
+    Asking for cuda on a machine without it raises ConfigError.
+    """
     import torch
 
     if name == "cuda" and not torch.cuda.is_available():
@@ -16,13 +19,13 @@ def choose_device(name: str) -> str:
 
 
 def own_device(name: str) -> str:
-    """The same for one of the processes that torchrun started: each has a GPU of its own."""
+    """Return the device of this process: with torchrun, each process has a GPU of its own (see `choose_device`)."""
     import torch
 
     device = choose_device(name)
-    if device == "cpu" or launched() == 1:
+    if device == "cpu" or job_size() == 1:
         return device
-    if launched_on_node() > torch.cuda.device_count():
-        counts = f"{launched_on_node()} processes, but {torch.cuda.device_count()} GPUs here"
+    if local_size() > torch.cuda.device_count():
+        counts = f"{local_size()} processes, but {torch.cuda.device_count()} GPUs here"
         raise ConfigError(f"{counts}: one GPU per process")
-    return f"cuda:{place('LOCAL_RANK')}"
+    return f"cuda:{local_rank()}"

@@ -1,7 +1,7 @@
-"""Several processes that train or predict as one: what they add up, and what they agree on.
+"""Several processes that train or predict as one: sums over processes, and decisions of the first one.
 
-Where there is one process (nobody has made a process group), all of this does nothing: `world_size()` is 1, a sum over
-processes is the tensor itself, and `from_first` is a plain call.
+With one process (no process group), all of this does nothing: `world_size()` is 1, a sum over processes is the tensor
+itself, and `from_first` is a plain call.
 """
 
 from __future__ import annotations
@@ -18,36 +18,34 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
 from lapae.config import TrainConfig
-from lapae.errors import ConfigError, ElsewhereError
+from lapae.errors import ElsewhereError
 from lapae.methods.step import Step, Wait, alone
 from lapae.train.devices import own_device
-from lapae.train.launch import in_job, launched, place, restarted
+from lapae.train.torchrun import job_rank, job_size, local_rank, restarted
 
 TIMEOUT = timedelta(hours=2)
-"""How long a process waits for the others: one of them may be fetching the data. Deaths are noticed at once."""
+"""How long a process waits for the others: one of them may be downloading data. Deaths are noticed at once."""
 MEETING = timedelta(minutes=2)
-"""How long at the start, where all of them should be there. Then the job fails, and torchrun may start it again."""
+"""How long it waits at the start, when all should be there; then the job fails, and torchrun may restart it."""
 
 BEGUN = "lapae: the run is begun"
+"""Key in the store of torchrun's agent."""
 
 T = TypeVar("T")
 
 
 def world_size() -> int:
-    """Processes that work together."""
+    """Return the number of processes that work together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this is."""
+    """Return the rank of this process."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def take_place(options: TrainConfig) -> torch.device:
-    """The device of this process, after it has met the others where there are some."""
-    if not in_job() and options.devices * options.num_nodes > 1:
-        asked = f"devices = {options.devices}, num_nodes = {options.num_nodes}"
-        raise ConfigError(f"{asked}: lapae train starts these processes; start a program of your own with torchrun")
+    """Join the other processes of the job, if there are some, and return the device of this process."""
     device = torch.device(own_device(options.device))
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -56,55 +54,65 @@ def take_place(options: TrainConfig) -> torch.device:
 
 
 def join(backend: str = "gloo") -> None:
-    """Meet the other processes that torchrun started; gloo exchanges what is on the CPU, nccl what is on GPUs.
+    """Join the process group of the processes that torchrun started.
 
-    torchrun's agent keeps the store in which processes leave their addresses for those that it starts again (torch
-    2.13), so that these may find the addresses of processes that are gone: each attempt has a part of its own.
+    torchrun's agent keeps the store of the addresses of processes when it restarts them (torch 2.13), so that these
+    could find the addresses of processes that are gone: each attempt has a prefix of its own.
+
+    Args:
+        backend: gloo for tensors on the CPU, nccl for tensors on GPUs.
     """
-    if launched() == 1 or world_size() > 1:
+    if job_size() == 1 or world_size() > 1:
         return
     if backend == "nccl":
-        torch.cuda.set_device(place("LOCAL_RANK"))
+        torch.cuda.set_device(local_rank())
     meeting: dict[str, Any] = {"timeout": MEETING}
     store = _agent_store()
     if store is not None:
         part = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        meeting |= {"store": part, "rank": place(), "world_size": launched()}
+        meeting |= {"store": part, "rank": job_rank(), "world_size": job_size()}
     dist.init_process_group(backend, **meeting)
-    _set_pg_timeout(TIMEOUT)  # all of them are there: from now on they have time for each other
+    _set_pg_timeout(TIMEOUT)  # all of them are there: from now on they may wait longer for each other
 
 
 def _agent_store() -> Any:
-    """The store of torchrun's agent, which outlives the processes; None where there is none."""
+    """Return the store of torchrun's agent, which outlives the processes; None without one."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(host, port, launched(), is_master=False, timeout=MEETING)  # pyright: ignore
+    return dist.TCPStore(host, port, job_size(), is_master=False, timeout=MEETING)  # pyright: ignore
 
 
 def note_begun() -> None:
-    """Have the processes that torchrun may start after these know that the job has begun its run."""
+    """Tell processes that torchrun may start later that the job has begun its run."""
     store = _agent_store()
     if store is not None:
         store.set(BEGUN, "yes")
 
 
 def has_begun() -> bool:
-    """Whether this is a job that torchrun has started again after it had begun its run (or may be one, without a
-    store). One that was refused, as the run was another job's, is refused again."""
+    """Return whether torchrun has restarted this job after it had begun its run (always, without a store).
+
+    A job that was refused because the run belongs to another job is refused again.
+    """
     store = _agent_store() if restarted() else None
     return restarted() and (store is None or store.check([BEGUN]))
 
 
 def leave() -> None:
+    """Leave the process group."""
     if world_size() > 1:
         dist.destroy_process_group()
 
 
 def start_sum(tensors: Sequence[Tensor]) -> Wait:
-    """Begin to sum `tensors` over all processes, in place; the function that is returned waits for the sum.
+    """Begin to sum tensors over all processes, in place, by one all-reduce of one flat buffer.
 
-    It is one all-reduce of one flat buffer.
+    Args:
+        tensors: tensors of one type on one device.
+
+    Returns:
+        A function that waits for the sum.
     """
     if world_size() == 1:
         return alone(tensors)
@@ -124,7 +132,7 @@ def start_sum(tensors: Sequence[Tensor]) -> Wait:
 
 
 def total(tensor: Tensor) -> Tensor:
-    """`tensor` summed over all processes, in place, wherever it is."""
+    """Sum a tensor over all processes, in place, on any device, and return it."""
     if world_size() > 1:
         carried = tensor.to(_device())
         start_sum([carried])()
@@ -133,7 +141,11 @@ def total(tensor: Tensor) -> Tensor:
 
 
 def together(generator: torch.Generator | None = None) -> Step:
-    """A step of all processes of this job; `own` and `common` are to be seeded."""
+    """Return the context of a step of all processes of this job; its generators have to be seeded.
+
+    Args:
+        generator: draws the noise of the weights, the same on all processes; None: torch's global generator.
+    """
     own = common = None
     if generator is not None and world_size() > 1:
         own, common = torch.Generator(generator.device), torch.Generator(generator.device)
@@ -141,12 +153,12 @@ def together(generator: torch.Generator | None = None) -> Step:
 
 
 def stand_in(x: Tensor) -> Tensor:
-    """x (B, *shape), or a row of zeros where B is 0: a process without data takes part, and counts for nothing."""
+    """Return x (B, *shape), or one row of zeros if B is 0: a process without samples takes part, with no weight."""
     return x if len(x) else x.new_zeros(1, *x.shape[1:])
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """What `make()` gives (plain JSON) on the first process, on all of them. Where it fails, it fails for all."""
+    """Call `make` on the first process, and return its result (plain JSON) on all; if it fails, it fails on all."""
     if world_size() == 1:
         return make()
     message: dict[str, Any] = {}
@@ -163,10 +175,10 @@ def from_first(make: Callable[[], T]) -> T:
 
 
 def node_first(make: Callable[[], T]) -> T:
-    """`make()` on every process, on the first of each machine before the others: it may download, or fill a cache."""
+    """Call `make` on every process, on the first of each machine before the others: it may download or fill a cache."""
     if world_size() == 1:
         return make()
-    first = place("LOCAL_RANK") == 0
+    first = local_rank() == 0
     found: list[T] = []
     failure: Exception | None = None
     for turn in (True, False):
@@ -181,7 +193,7 @@ def node_first(make: Callable[[], T]) -> T:
 
 
 def copy_from_first(tensor: Tensor) -> None:
-    """Give `tensor` the values that it has on the first process."""
+    """Copy the values of `tensor` from the first process to all others."""
     if world_size() > 1:
         carried = tensor.to(_device()).contiguous()
         dist.broadcast(carried, 0)
@@ -189,14 +201,14 @@ def copy_from_first(tensor: Tensor) -> None:
 
 
 def send(data: bytes) -> None:
-    """Send bytes to the first process, which receives them; waits until it does."""
+    """Send bytes to the first process, and wait until it receives them."""
     dist.send(torch.tensor([len(data)]), 0)
     if data:
         dist.send(_bytes(data), 0)
 
 
 def receive(source: int) -> bytes:
-    """The next bytes that process `source` sends."""
+    """Return the next bytes that process `source` sends."""
     size = torch.zeros(1, dtype=torch.int64)
     dist.recv(size, source)
     buffer = torch.empty(int(size), dtype=torch.uint8)
@@ -206,9 +218,9 @@ def receive(source: int) -> bytes:
 
 
 def lost_connection(error: Exception) -> bool:
-    """Whether an error says that another process has gone away."""
+    """Return whether an error means that another process has ended."""
     signs = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "nccl", "gloo")
-    return launched() > 1 and any(sign in str(error).lower() for sign in signs)
+    return job_size() > 1 and any(sign in str(error).lower() for sign in signs)
 
 
 def _broadcast(data: bytes) -> bytes:
@@ -224,5 +236,5 @@ def _bytes(data: bytes) -> Tensor:
 
 
 def _device() -> torch.device:
-    """Where tensors must be for the process group to carry them."""
+    """Return the device of tensors that the process group can exchange."""
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")

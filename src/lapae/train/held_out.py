@@ -1,9 +1,10 @@
-"""Held-out residuals in training: the noise of the likelihood, and whether training has led beyond where it began."""
+"""Errors of held-out samples in training: the noise of the likelihood, and whether trained weights are better."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,18 +15,27 @@ from lapae.networks.threads import few_threads
 from lapae.train.distributed import stand_in, total
 
 SHRINK = 5.0
-"""Data that the noise of all features counts for in that of one."""
+"""Weight, in samples, of the noise of all features in the noise of one feature."""
 N_DRAWS = 10
-"""Networks drawn for the error under sampled networks."""
-LEAST = 1e-3
-"""Scale of the noise, at least, as a share of the root mean square residual of all features."""
-ROUNDS, CLOSE = 50, 1e-3
-"""Rounds of expectation maximisation at most, and the relative change of the scale that ends them."""
+"""Number of networks drawn for the error under sampled networks."""
+NOISE_FLOOR = 1e-3
+"""Smallest scale of the noise as a share of the root mean square residual of all features."""
+EM_ITERATIONS, EM_TOLERANCE = 50, 1e-3
+"""Largest number of iterations of expectation maximisation, and the relative change of the scale that ends them."""
 
 
 @torch.no_grad()
 def residuals(method: Method, x: Tensor, draws: Draws | None = None) -> Tensor:
-    """(S, B, *shape) of x (B, *shape) under S networks, or the point estimate alone; NaN where missing."""
+    """Return the residuals of samples.
+
+    Args:
+        method: the model.
+        x: samples (B, *shape).
+        draws: S networks; the point estimate by default.
+
+    Returns:
+        Residuals (S, B, *shape), NaN for missing values.
+    """
     draws = method.draw_mean() if draws is None else draws
     output = draws.decode(draws.encode(x[None])).loc
     return x - method.likelihood.mean(output.flatten(0, 1)).unflatten(0, output.shape[:2])
@@ -35,30 +45,31 @@ def residuals(method: Method, x: Tensor, draws: Draws | None = None) -> Tensor:
 def set_noise(
     method: Method, data: Callable[[], Iterable[Tensor]], device: torch.device, *, per_feature: bool
 ) -> tuple[float, float]:
-    """Give the noise of `method` its maximum likelihood on held-out data.
+    """Fit the noise of a method to held-out samples by maximum likelihood.
 
     That is the mean squared residual, weighted as the likelihood says. Weights that differ depend on the scale: then
-    several passes are made over the data (expectation maximisation).
-
-    Returns the squared residuals of the data, added up, and the number of their values.
+    expectation maximisation makes several passes over the samples.
 
     Args:
         method: its noise is left as it is if it is not learned.
-        data: makes batches of held-out data, this process's part of them; called once a pass.
-        device: where the method works.
-        per_feature: one number per feature, if `sigma` has room for that, or one for all.
+        data: makes batches of held-out samples, this process's part of them; called once per pass.
+        device: where the method is.
+        per_feature: fit one number per feature, if `sigma` has this shape, or one for all.
+
+    Returns:
+        The sum of the squared residuals over all processes, and the number of observed values.
     """
     method.eval()
     likelihood, sigma = method.likelihood, method.sigma
 
     def weighted(x: Tensor, *scales: Tensor) -> Tensor:
-        """Squared residuals, and with each scale their weights and the weighted squares: (1 + 2 k, B, *shape)."""
+        """Return squared residuals and, for each of k scales, weighted squares and weights: (1 + 2 k, B, *shape)."""
         square = residuals(method, x).square()
         weights = [likelihood.noise_weights(square / scale.to(square.dtype)) for scale in scales]
         return torch.cat([square, *(part for w in weights for part in (w * square, w))])
 
     def scaled(sums: Tensor, scales: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Squared scales: of all values, and of each feature if wanted."""
+        """Return the squared scale of all values and, if wanted, of each feature."""
         pooled = (sums[0].sum() / sums[1].sum().clamp_min(1e-12)).maximum(least)
         if len(scales) == 1:
             return (pooled,)
@@ -72,17 +83,17 @@ def set_noise(
     if sigma is None:
         return found
     pooled = (square.sum() / count.sum().clamp_min(1)).clamp_min(1e-12)
-    least = LEAST**2 * pooled
+    least = NOISE_FLOOR**2 * pooled
     own = per_feature and sigma.shape == square.shape
     scales = scaled(torch.stack([square, count] * 2), (pooled,) * (1 + own))
-    if likelihood.reweights:  # the last estimate is a better start: it is that of the epoch before
+    if likelihood.reweights:  # start from the estimate of the epoch before
         now = sigma.double().square().maximum(least)
         scales = (now.mean(), now)[: 1 + own]
-    for _ in range(ROUNDS if likelihood.reweights else 0):
+    for _ in range(EM_ITERATIONS if likelihood.reweights else 0):
         before, sums = scales, _sums(data(), device, lambda x, now=scales: weighted(x, *now))
         assert sums is not None
         scales = scaled(sums[1:-1], before)
-        if all(bool(((a / b).log().abs() < 2 * CLOSE).all()) for a, b in zip(scales, before, strict=True)):
+        if all(bool(((a / b).log().abs() < 2 * EM_TOLERANCE).all()) for a, b in zip(scales, before, strict=True)):
             break
     sigma.copy_(scales[-1].sqrt().expand(sigma.shape))
     return found
@@ -90,7 +101,17 @@ def set_noise(
 
 @torch.no_grad()
 def errors(method: Method, data: Iterable[Tensor], device: torch.device, draws: Draws | None = None) -> Tensor:
-    """Squared error (n,) of each held-out datum of this process, in 64 bits: of the point estimate, or over draws."""
+    """Return the squared error of each held-out sample.
+
+    Args:
+        method: the model, which is set to evaluation mode.
+        data: batches of samples (B, *shape), this process's part of them.
+        device: where the method is.
+        draws: networks to average the error over; the point estimate by default.
+
+    Returns:
+        Errors (n,) in 64 bits, summed over features.
+    """
     method.eval()
     parts = [torch.empty(0, dtype=torch.float64)]
     for x in data:
@@ -100,10 +121,18 @@ def errors(method: Method, data: Iterable[Tensor], device: torch.device, draws: 
 
 
 def judge(method: Method, data: Callable[[], Iterable[Tensor]], device: torch.device) -> Callable[[], Tensor]:
-    """Return what gives the errors (n,) of held-out data under the weights that `method` has when it is called.
+    """Return a function that computes losses by which two sets of weights of a method are compared.
 
-    These are squared errors, unless the likelihood lets outliers count for less: then they are its negative logarithm,
-    with the scale that suits the present weights best.
+    These are squared errors, unless the likelihood gives outliers less weight: then they are its negative logarithm,
+    with the scale that is fitted to the present weights.
+
+    Args:
+        method: the model, with one of the two sets of weights.
+        data: makes batches of held-out samples, this process's part of them.
+        device: where the method is.
+
+    Returns:
+        A function that returns the losses (n,) of the samples under the weights that `method` has when it is called.
     """
     if not method.likelihood.reweights:
         return lambda: errors(method, data(), device)
@@ -127,10 +156,15 @@ def judge(method: Method, data: Callable[[], Iterable[Tensor]], device: torch.de
 
 @torch.no_grad()
 def evaluate(method: Method, batches: Batches) -> dict[str, float]:
-    """Squared error per datum, summed over its elements, in model space, as the paper reports it.
+    """Return the squared error per sample, summed over its values, in model space, as the paper reports it.
 
-    "squared_error" is that of the point estimate; "squared_error_sampled", for a stochastic method, the average over
-    `N_DRAWS` sampled networks (the paper's "-log p").
+    Args:
+        method: the trained method.
+        batches: batches of a test set.
+
+    Returns:
+        "squared_error", that of the point estimate, and for a stochastic method "squared_error_sampled", the mean over
+        `N_DRAWS` sampled networks (the paper's "-log p").
     """
     with few_threads(method, batches.batch_size * N_DRAWS):
         found = {"squared_error": mean(errors(method, batches.epoch(0), batches.device))}
@@ -141,14 +175,20 @@ def evaluate(method: Method, batches: Batches) -> dict[str, float]:
 
 
 def mean(values: Tensor) -> float:
-    """Of values (n,) over all processes."""
+    """Return the mean of values (n,) over all processes."""
     whole, n = total(values.new_tensor([values.sum(), len(values)])).tolist()
     return whole / max(n, 1)
 
 
 @torch.no_grad()
 def variance(data: Iterable[Tensor], n_data: int, device: torch.device) -> float:
-    """Squared error per datum of the best constant, which is the mean of the data; missing values do not count."""
+    """Return the squared error per sample of the best constant, the mean of the samples, without missing values.
+
+    Args:
+        data: batches of samples (B, *shape), this process's part of them.
+        n_data: number of samples, over all processes.
+        device: where to compute.
+    """
     sums = _sums(data, device, lambda x: torch.stack([x.double(), x.double().square()]))
     if sums is None:
         return 0.0
@@ -157,9 +197,15 @@ def variance(data: Iterable[Tensor], n_data: int, device: torch.device) -> float
 
 
 def _sums(data: Iterable[Tensor], device: torch.device, terms: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """Of held-out data x (B, *shape), over all processes: the sums of `terms(x)` (k, B, *shape), and of what is known.
+    """Sum terms over samples x (B, *shape) of all processes.
 
-    (k + 1, *shape) in 64 bits; None without data.
+    Args:
+        data: batches of samples, this process's part of them.
+        device: where to compute.
+        terms: computes k terms (k, B, *shape) of a batch, NaN for missing values.
+
+    Returns:
+        Sums of the terms and the number of observed values, (k + 1, *shape) in 64 bits; None without samples.
     """
     sums: Tensor | None = None
     for part in data:
@@ -170,11 +216,55 @@ def _sums(data: Iterable[Tensor], device: torch.device, terms: Callable[[Tensor]
     return None if sums is None else total(sums)
 
 
+class HeldOut:
+    """Samples on which training is measured: the validation set or, without one, the training set.
+
+    A call returns their batches (B, *shape), this process's part of them, in the same order each time.
+
+    Args:
+        batches: batches of these samples.
+        device: where the method is.
+    """
+
+    def __init__(self, batches: Batches, device: torch.device) -> None:
+        self.batches, self.device = batches, device
+
+    def __call__(self) -> Iterable[Tensor]:
+        return self.batches.epoch(0)
+
+    @cached_property
+    def variance(self) -> float:
+        """Squared error per sample of the mean of the samples."""
+        return variance(self(), self.batches.n_data, self.device)
+
+    def set_noise(self, method: Method, *, per_feature: bool) -> tuple[float, float]:
+        """Fit the noise of `method` to these samples; see `set_noise`."""
+        return set_noise(method, self, self.device, per_feature=per_feature)
+
+    def error(self, method: Method) -> float:
+        """Return the squared error per sample of the point estimate, over all processes."""
+        return mean(errors(method, self(), self.device))
+
+    def explained(self, error: float) -> float | None:
+        """Return the share of the variance that a squared error per sample leaves explained; None without variance."""
+        return 1 - error / self.variance if self.variance > 0 else None
+
+    def measure(self, method: Method) -> dict[str, float]:
+        """Fit one noise for all features, and return "error", per value, and "explained", the share of the variance."""
+        square, n_values = self.set_noise(method, per_feature=False)
+        explained = self.explained(square / self.batches.n_data)
+        return {"error": square / max(n_values, 1), **({} if explained is None else {"explained": explained})}
+
+
 def is_better(after: Tensor, before: Tensor) -> bool:
-    """Whether errors (n,) have fallen by more than one standard error of the difference, datum by datum."""
+    """Return whether losses have fallen by more than one standard error of the paired difference.
+
+    Args:
+        after, before: losses (n,) of the same samples, this process's part of them.
+    """
     gain = before - after
     first, second, n = total(gain.new_tensor([gain.sum(), gain.square().sum(), len(gain)])).tolist()
-    if n < 2:  # over all processes: one alone may have none
+    if n < 2:  # over all processes: a single one may have no samples
         return True
     variance = max(second / n - (first / n) ** 2, 0.0)
     return first / n > math.sqrt(variance / n)

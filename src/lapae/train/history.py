@@ -1,4 +1,4 @@
-"""The epochs of a training as lines of metrics.jsonl."""
+"""Records of epochs in metrics.jsonl, one line each."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def append_history(run: Run, record: dict[str, Any]) -> None:
 
 
 def write_history(run: Run, history: list[dict[str, Any]]) -> None:
-    """Make metrics.jsonl say what the checkpoint knows: epochs after it are done again, damage is mended."""
+    """Make metrics.jsonl hold the epochs of the checkpoint: later ones are trained again, damage is repaired."""
     known = "".join(json.dumps(record) + "\n" for record in history).encode()
     if os.path.lexists(run / HISTORY) and not _begins_with(run / HISTORY, known):
-        warnings.warn(f"{run / HISTORY} is damaged: written anew from the checkpoint", stacklevel=2)
+        warnings.warn(f"{run / HISTORY} is damaged: rewritten from the checkpoint", stacklevel=2)
     write_whole(run / HISTORY, known)
 
 

@@ -1,17 +1,18 @@
 """The training loop, one for all methods. It never knows which method it trains.
 
 Adam; the learning rate is halved after 5 epochs without a better validation loss (or falls along a cosine); training
-stops after 8 such epochs (`patience`); the best weights are put back at the end, and the method finishes on them (a
-post-hoc posterior is fitted there).
+stops after 8 such epochs (`patience`). The method is left at the weights of its best epoch. Whether these are kept is
+decided afterwards, by `lapae.train.select`, and `lapae.train.finish` fits what a method fits at its final weights.
 """
 
 from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,42 +20,41 @@ from torch import Tensor
 
 from lapae.config import TrainConfig
 from lapae.data import Batches
-from lapae.errors import DivergedError, ElsewhereError, RunError
+from lapae.errors import DivergedError, ElsewhereError
 from lapae.methods import Method
 from lapae.methods.adam import Plateau
 from lapae.methods.seeds import seed_all
 from lapae.methods.step import Step
 from lapae.runs import Run, plain
-from lapae.train import distributed as processes
-from lapae.train.checkpoint import Checkpoint, Checkpoints, TrainState, copy_state, gather
-from lapae.train.distributed import from_first, stand_in, take_place, together, total
-from lapae.train.held_out import errors, is_better, judge, mean, set_noise, variance
-from lapae.train.history import append_history, write_history
+from lapae.train.checkpoint import Checkpoint, Checkpoints, Tensors, TrainState, copy_state
+from lapae.train.distributed import from_first, rank, stand_in, take_place, together, total, world_size
+from lapae.train.held_out import HeldOut
 from lapae.train.precision import autocast
 from lapae.train.progress import Observer
-from lapae.train.step import LossSum, anneal, make_optimizer, make_step
+from lapae.train.step import LossSum, TakeStep, anneal, make_optimizer, make_step
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What training came to. The method holds the best weights."""
+    """Result of training. The method holds the weights of the best epoch."""
 
     history: list[dict[str, Any]]
-    """One record per epoch: epoch, loss, valid_loss, learning_rate, seconds, what the method validates; of held-out
-    data the squared error per value (`error`) and the share of their variance that is explained (`explained`)."""
+    """One record per epoch: epoch, loss, learning_rate, seconds, what the method validates (valid_loss and others), and
+    of held-out samples the squared error per value (`error`) and the share of variance explained (`explained`)."""
     best_epoch: int
+    """Epoch of the best validation loss; 0 if there was no epoch."""
     best_loss: float | None
     stopped: str
     """Why training ended."""
-    finish: dict[str, float]
-    """What `Method.finish` reported."""
-    explained: float | None = None
-    """Share of the variance of held-out data that their reconstructions explain: 0 or less is no better than the mean
-    of the data. None where they do not vary."""
-    rival: float | None = None
-    """The same for the weights that training had to beat, where there were some."""
-    kept: bool = False
-    """Whether it did not, and the initial weights are kept."""
+    start: Tensors
+    """Weights and buffers before the first step."""
+    held_out: HeldOut
+    """The validation set or, without one, the training set."""
+
+
+def is_trainable(method: Method) -> bool:
+    """Return whether any weight of the method requires a gradient."""
+    return any(parameter.requires_grad for parameter in method.parameters())
 
 
 def train(
@@ -68,172 +68,135 @@ def train(
     device: torch.device | None = None,
     resume: Checkpoint | None = None,
     observers: Sequence[Observer] = (),
-    rival: Callable[[Method], None] | None = None,
+    by_width: bool = False,
 ) -> TrainResult:
-    """Train a method.
+    """Train a method until its last epoch, or until the validation loss has not fallen for `patience` epochs.
 
     Args:
-        method: what to train; it is left at its best weights.
-        batches: of training data.
-        valid: of validation data, whose loss steers the learning rate and early stopping; without them, the training
-            loss does.
+        method: what to train; it is left at the weights of its best epoch.
+        batches: batches of the training set.
+        valid: batches of the validation set, whose loss decides on the learning rate, early stopping and the best
+            epoch; without a validation set the training loss does.
         options: epochs, learning rate, schedule, patience, precision, seed.
-        run: folder that keeps the metrics and the checkpoints.
+        run: folder for the metrics and the checkpoints; nothing is written by default.
         about: plain JSON to keep in the checkpoints: the configuration, the data.
-        device: where to train; where the method is, by default.
+        device: where to train; by default as `options` say.
         resume: checkpoint to continue from.
         observers: are told how training goes.
-        rival: for initial weights that were chosen with care: they are moved with care too, and kept unless training
-            has made held-out errors smaller, beyond doubt, than the weights that this puts into the method.
+        by_width: lower the learning rate of units with many inputs (see `make_optimizer`).
+
+    Returns:
+        The history, why training stopped, and what `select` and `finish` need. A loss that is not finite raises
+        DivergedError, with the best weights so far in the method.
     """
     numbers: Any = options.filled()
     device = take_place(options) if device is None else device
     method.to(device)
-    state = TrainState(batches.n_data)
-    rank, world_size = processes.rank(), processes.world_size()
-    run, observers = (run, observers) if rank == 0 else (None, ())  # one process writes, and speaks
-
     valid = valid if valid is not None and valid.n_data else None
-    held_out = valid or batches
-    spread, given = variance(held_out.epoch(0), held_out.n_data, device), None
-    stopped, keep = "nothing to train", False
-    if any(parameter.requires_grad for parameter in method.parameters()):
-        optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=rival is not None)
-        schedule = Plateau(optimizer)
-        if resume is None and numbers.epochs:
-            method.begin(lambda: batches.epoch(0), together())
-        begun = copy_state(method)
-        if rival is not None:
-            rival(method)
-        first = errors(method, held_out.epoch(0), device)
-        judged = judge(method, lambda: held_out.epoch(0), device)
-        before = judged()
-        method.load_state_dict(begun)
-        given = mean(first) if rival is not None else None
-        if resume is not None:
-            resume.restore(method, optimizer, schedule)
-            state = resume.state
-            if state.n_data != batches.n_data:
-                raise RunError(f"{resume.path} is of {state.n_data} training data, there are {batches.n_data} now")
-        else:
-            set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
-        best = {k: v.to(device) for k, v in resume.best.items()} if resume is not None else copy_state(method)
-        generator = torch.Generator(device)
-        context = together(generator)
-        noise: dict[str, Any] = {"generator": generator, "own": context.own, "common": context.common, "rank": rank}
-        losses = LossSum(device)
-        step = make_step(
-            method,
-            optimizer,
-            context,
-            losses,
-            batch_size=numbers.batch_size,
-            precision=numbers.precision,
-            capture=numbers.capture == "auto",
-        )
-        checkpoints = None if run is None else Checkpoints(run, numbers.checkpoint_every)
-        if checkpoints is not None:
-            write_history(checkpoints.run, state.history)
-        for observer in observers:
-            observer.start(state.epoch, numbers.epochs, len(batches))
-        try:
-            while not state.stop_reason(numbers.epochs, numbers.patience):
-                began = time.monotonic()
-                epoch = state.epoch + 1
+    held_out = HeldOut(valid or batches, device)
+    if not is_trainable(method):
+        return TrainResult([], 0, None, "nothing to train", copy_state(method), held_out)
+    if rank() > 0:
+        run, observers = None, ()  # one process writes and speaks
 
-                if numbers.schedule == "cosine":
-                    anneal(optimizer, numbers.learning_rate, (epoch - 1) / numbers.epochs)
-                method.train()
-                seed_all(numbers.seed, "train", epoch, **noise)
-                losses.reset()
-                sizes = batches.sizes() if world_size > 1 else [None] * len(batches)
-                for x, n_batch in zip(batches.epoch(epoch), sizes, strict=True):
-                    step(x.to(device), n_batch)
-                    for observer in observers:
-                        observer.step()
-                loss, n_finite = losses.read()
-                record: dict[str, Any] = {"epoch": epoch, "loss": loss}
+    optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=by_width)
+    schedule = Plateau(optimizer)
+    if resume is None and numbers.epochs:
+        method.begin(lambda: batches.epoch(0), together())
+    start = copy_state(method)
+    if resume is None:
+        held_out.set_noise(method, per_feature=False)
+        state, best = TrainState(batches.n_data), copy_state(method)
+    else:
+        state, best = resume.restore(method, optimizer, schedule, batches.n_data)
+    context = together(torch.Generator(device))
+    seed = partial(
+        seed_all, numbers.seed, generator=context.generator, own=context.own, common=context.common, rank=context.rank
+    )
+    losses = LossSum(device)
+    step = make_step(method, optimizer, context, losses, batch_size=numbers.batch_size, precision=numbers.precision)
+    checkpoints = None if run is None else Checkpoints(run, about or {}, state.history)
 
-                square, n_values = set_noise(method, lambda: held_out.epoch(0), device, per_feature=False)
-                record["error"] = square / max(n_values, 1)
-                if spread > 0:
-                    record["explained"] = 1 - square / held_out.n_data / spread
-                if valid is not None:
-                    seed_all(numbers.seed, "valid", epoch, **noise)
-                    found = validate(method, valid, context, device, numbers.precision)
-                    record |= {f"valid_{name}": value for name, value in found.items()}
-                record = from_first(record.copy)  # what is decided by it is decided alike everywhere
-                loss, steering = record["loss"], record.get("valid_loss", record["loss"])
-                if not math.isfinite(loss) or not math.isfinite(steering):
-                    method.load_state_dict(best)
-                    message = _diverged(record, n_finite, len(batches), state, run)
-                    raise DivergedError(message) if rank == 0 else ElsewhereError(message)
+    with _watched_by(observers, checkpoints, state.epoch, numbers.epochs, len(batches)):
+        while not state.stop_reason(numbers.epochs, numbers.patience):
+            began, epoch = time.monotonic(), state.epoch + 1
+            if numbers.schedule == "cosine":
+                anneal(optimizer, numbers.learning_rate, (epoch - 1) / numbers.epochs)
+            seed("train", epoch)
+            loss, n_finite = _take_steps(method, step, losses, batches, epoch, observers)
+            record: dict[str, Any] = {"epoch": epoch, "loss": loss, **held_out.measure(method)}
+            if valid is not None:
+                seed("valid", epoch)
+                record |= validate(method, valid, context, device, numbers.precision)
+            record = from_first(record.copy)  # so that all processes decide alike
+            watched = record.get("valid_loss", record["loss"])
+            if not math.isfinite(record["loss"]) or not math.isfinite(watched):
+                method.load_state_dict(best)
+                message = _diverged(record, n_finite, len(batches), state, run)
+                raise DivergedError(message) if rank() == 0 else ElsewhereError(message)
 
-                record |= {
-                    "learning_rate": max(float(group["lr"]) for group in optimizer.param_groups),
-                    "seconds": time.monotonic() - began,
-                }
-                state.epoch = epoch
-                state.history.append(plain(record))
-                if state.is_best(steering):
-                    state.best_epoch, state.best_loss = epoch, steering
-                    best = copy_state(method)
-                if numbers.schedule == "plateau":
-                    schedule.step(steering)
-
-                if checkpoints is not None:
-                    append_history(checkpoints.run, state.history[-1])
-                    due = checkpoints.due(epoch) or bool(state.stop_reason(numbers.epochs, numbers.patience))
-                    kept = gather(method, optimizer, schedule, state, best, about or {})
-                    checkpoints.keep(*kept, best, write=due)
-                for observer in observers:
-                    observer.epoch(record)
-        except BaseException:
+            record["learning_rate"] = max(float(group["lr"]) for group in optimizer.param_groups)
+            record["seconds"] = time.monotonic() - began
+            if state.add(plain(record), watched):
+                best = copy_state(method)
+            if numbers.schedule == "plateau":
+                schedule.step(watched)
             if checkpoints is not None:
-                checkpoints.end()
-            raise
-        finally:
+                last = state.stop_reason(numbers.epochs, numbers.patience) is not None
+                checkpoints.save(method, optimizer, schedule, state, best, last=last)
             for observer in observers:
-                observer.close()
-        stopped = state.stop_reason(numbers.epochs, numbers.patience) or stopped
-        method.load_state_dict(best)
-        reached = mean(errors(method, held_out.epoch(0), device))
-        if reached > max(spread, mean(first)):  # it has diverged to a finite number
-            method.load_state_dict(begun)
-            state.best_epoch = 0
-            if rank == 0:
-                warnings.warn(
-                    f"training has led away: a squared error of {reached:.4g} on held-out data, where their mean has "
-                    f"{spread:.4g}. The initial weights are kept. Try a learning_rate below {numbers.learning_rate:g}",
-                    stacklevel=2,
-                )
-        elif rival is not None and not is_better(judged(), before):
-            kept = {name: value for name, value in begun.items() if name in dict(method.named_parameters())}
-            method.load_state_dict({**best, **kept})  # with the posterior that training has found
-            state.best_epoch, keep = 0, True
-    set_noise(method, lambda: held_out.epoch(0), device, per_feature=True)
+                observer.epoch(record)
+    method.load_state_dict(best)
+    stopped = state.stop_reason(numbers.epochs, numbers.patience) or ""
+    return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, start, held_out)
 
-    method.eval()
-    common = torch.Generator(device) if world_size > 1 else None
-    seed_all(numbers.seed, "finish", common=common, rank=rank)
-    finish = method.finish(lambda: batches.epoch(0), batches.n_data, replace(together(), generator=common))
-    error = mean(errors(method, held_out.epoch(0), device))
-    explained, before = (1 - e / spread if spread > 0 and e is not None else None for e in (error, given))
-    if explained is not None and explained <= 0 and rank == 0:
-        advice = "nothing was learned. Try a smaller learning_rate or more epochs"
-        if numbers.epochs == 0:
-            advice = "the network is of other data, or X is in other units than it was trained on; it gets X as it is"
-        warnings.warn(
-            f"held-out data are reconstructed no better than by their mean (squared error {error:.4g}, of the mean "
-            f"{spread:.4g}): {advice}",
-            stacklevel=2,
-        )
-    return TrainResult(state.history, state.best_epoch, state.best_loss, stopped, finish, explained, before, keep)
+
+@contextmanager
+def _watched_by(
+    observers: Sequence[Observer], checkpoints: Checkpoints | None, epoch: int, epochs: int, n_batches: int
+) -> Iterator[None]:
+    """Tell observers of the start and the end; if training breaks off, write the checkpoint that is held in memory."""
+    for observer in observers:
+        observer.start(epoch, epochs, n_batches)
+    try:
+        yield
+    except BaseException:
+        if checkpoints is not None:
+            checkpoints.end()
+        raise
+    finally:
+        for observer in observers:
+            observer.close()
+
+
+def _take_steps(
+    method: Method, step: TakeStep, losses: LossSum, batches: Batches, epoch: int, observers: Sequence[Observer]
+) -> tuple[float, int]:
+    """Take one step on each batch of an epoch; the mean loss, and the number of steps up to which it was finite."""
+    method.train()
+    losses.reset()
+    sizes = batches.sizes() if world_size() > 1 else [None] * len(batches)
+    for x, n_batch in zip(batches.epoch(epoch), sizes, strict=True):
+        step(x.to(losses.sums.device), n_batch)
+        for observer in observers:
+            observer.step()
+    return losses.read()
 
 
 @torch.no_grad()
 def validate(method: Method, valid: Batches, step: Step, device: torch.device, precision: str) -> dict[str, float]:
-    """Means over the validation data of what `Method.validate` sums."""
+    """Return means over the validation set of what `Method.validate` sums over a batch.
+
+    Args:
+        method: the method, which is set to evaluation mode.
+        valid: batches of the validation set, this process's part of them.
+        step: what the method is told: its generators, and the other processes.
+        device: where the method is.
+        precision: "32", "tf32" or "bf16".
+
+    Returns:
+        {"valid_loss": mean, ...}, a name with the prefix `valid_` for each number.
+    """
     method.eval()
     sums: dict[str, Tensor] = {}
     for x in valid.epoch(0):
@@ -243,10 +206,11 @@ def validate(method: Method, valid: Batches, step: Step, device: torch.device, p
             sums[name] = sums.get(name, torch.zeros_like(value)) + value.double() * bool(len(x))
     # One reduction and one read for all of them.
     values = total(torch.stack([*sums.values()])).tolist()
-    return {name: value / valid.n_data for name, value in zip(sums, values, strict=True)}
+    return {f"valid_{name}": value / valid.n_data for name, value in zip(sums, values, strict=True)}
 
 
 def _diverged(record: dict[str, Any], n_finite: int, n_steps: int, state: TrainState, run: Run | None) -> str:
+    """Say where the loss stopped being finite, which weights are kept, and what to try."""
     epoch = record["epoch"]
     if math.isfinite(record["loss"]):
         what = f"the validation loss is {record['valid_loss']} in epoch {epoch}, the training loss {record['loss']:.6g}"

@@ -1,4 +1,4 @@
-"""Training in a line: what was understood of the data and chosen, and what came of it."""
+"""One-line summaries of a training: the data and the choices before it, the result after it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from lapae.config import Config
 from lapae.data import Data
 
-ROLES = {"train": "to train", "valid": "to steer", "calib": "to calibrate", "test": "to test"}
+ROLES = {"train": "for training", "valid": "for validation", "calib": "for calibration", "test": "for testing"}
 
 
 def understood(config: Config, data: Data) -> str:
-    """What the data are, how they are divided, and what is trained on them."""
+    """Return what the data are, how they are split, and what is trained on them."""
     sizes = {name: len(getattr(data, name)) for name in ROLES}
     parts = ", ".join(f"{n:,} {ROLES[name]}" for name, n in sizes.items() if n)
     model, options, train = config.model, config.method.options, config.train
@@ -23,13 +23,18 @@ def understood(config: Config, data: Data) -> str:
 
 
 def outcome(metrics: dict[str, Any], k: int | None) -> str:
-    """How much of the variance of held-out data is explained, and by principal components."""
+    """Return how much of the variance of held-out samples is explained, and how much by principal components.
+
+    Args:
+        metrics: the metrics of a training.
+        k: size of the latent code.
+    """
     if metrics.get("explained") is None:
-        return "held-out data do not vary: there is nothing to explain"
-    explained = f"{100 * metrics['explained']:.1f} % of the variance of held-out data explained"
+        return "held-out samples do not vary: there is no variance to explain"
+    explained = f"{100 * metrics['explained']:.1f} % of the variance of held-out samples explained"
     if metrics.get("explained_by_pca") is None:
         return explained
     pca = f"{100 * metrics['explained_by_pca']:.1f} % by PCA with {k} component{'' if k == 1 else 's'}"
     if metrics["best_epoch"] or metrics["explained"] > metrics["explained_by_pca"]:
         return f"{explained}, {pca}"
-    return f"{explained}, {pca}: training found nothing better beyond doubt, and its start, a PCA, is kept"
+    return f"{explained}, {pca}: training found nothing significantly better, so its start, the PCA, is kept"

@@ -1,4 +1,4 @@
-"""The precision of the arithmetic of training, as the options have it."""
+"""Floating-point precision of training."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lapae.config import TrainConfig
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Forward passes in bfloat16, where `precision` is "bf16"; weights and curvature stay in float32."""
+    """Run forward passes in bfloat16 if `precision` is "bf16"; weights and curvature stay in float32."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 @contextmanager
 def matrix_products(config: TrainConfig) -> Iterator[None]:
-    """Products of float32 matrices as `config` asks for: on a GPU, "tf32" rounds their factors to 10 bits."""
+    """Set the precision of float32 matrix products: on a GPU, "tf32" rounds their factors to 10 bits."""
     before = torch.get_float32_matmul_precision()
     if config.precision == "tf32":
         torch.set_float32_matmul_precision("high")

@@ -1,4 +1,4 @@
-"""Who watches training: a progress bar on a terminal, plain lines elsewhere, TensorBoard on request."""
+"""Observers of training: a progress bar on a terminal, plain lines elsewhere, TensorBoard on request."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Record = dict[str, Any]
 
 
 class Observer:
-    """What the loop tells its observers; each takes what it has a use for."""
+    """Base class: what the loop tells its observers. Each overrides what it needs."""
 
     def say(self, text: str) -> None:
-        """What was understood and chosen, before training; what came of it, after."""
+        """Show a summary: the data and the choices before training, the result after it."""
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
-        """Training goes on after `epoch` epochs, to `epochs` at most, each of `n_batches` steps."""
+        """Begin after `epoch` epochs are done, of `epochs` at most, with `n_batches` steps each."""
 
     def step(self) -> None:
-        """A step was queued."""
+        """Count a training step."""
 
     def epoch(self, record: Record) -> None:
-        """An epoch is over."""
+        """Take the record of an epoch that is over."""
 
     def close(self) -> None:
-        """Training is over, well or not."""
+        """End, after success or failure."""
 
 
 def describe(record: Record) -> str:
-    """An epoch's numbers in a line."""
+    """Return the numbers of an epoch in one line."""
     parts = []
     if record.get("error") is not None:
         parts.append(f"error per value {record['error']:.4g}")
@@ -47,7 +47,7 @@ def _explained(share: float) -> str:
 
 
 class Lines(Observer):
-    """One line per epoch."""
+    """Observer that prints one line per epoch."""
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
@@ -56,11 +56,11 @@ class Lines(Observer):
         print(text, file=self.file, flush=True)
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
-        """Remember what the time left depends on."""
+        """Remember when training began, to estimate the remaining time."""
         self.first, self.epochs, self.began = epoch, epochs, time.monotonic()
 
     def epoch(self, record: Record) -> None:
-        """Print the epoch with the time left until the last one."""
+        """Print the epoch with the remaining time."""
         done = record["epoch"] - self.first
         left = (time.monotonic() - self.began) / max(done, 1) * (self.epochs - record["epoch"])
         times = f"{record['seconds']:.1f} s, at most {left:.0f} s left"
@@ -68,7 +68,7 @@ class Lines(Observer):
 
 
 class Bar(Observer):
-    """A rich progress bar over all steps, the last epoch's numbers on held-out data beside it."""
+    """Observer that shows a progress bar over all steps, with the numbers of the last epoch on held-out samples."""
 
     REFRESH = 0.1
     """Seconds between updates: a step of a small network is shorter than one."""
@@ -90,12 +90,12 @@ class Bar(Observer):
         self.bar.start()
 
     def step(self) -> None:
-        """Advance by a step, now and then on the screen."""
+        """Advance by a step, on the screen every `REFRESH` seconds."""
         self.n_steps += 1
         now = time.monotonic()
         if now - self.shown > self.REFRESH:
             self.shown = now
-            # Whole epochs are what the bar counts: a part of one moves the bar and not the number beside it.
+            # The bar counts whole epochs: a part of one moves the bar, but not the number.
             self.bar.update(self.task, completed=self.done + min(self.n_steps / self.n_batches, 0.999))
 
     def epoch(self, record: Record) -> None:
@@ -110,7 +110,7 @@ class Bar(Observer):
 
 
 class TensorBoard(Observer):
-    """Every number of an epoch as a TensorBoard scalar."""
+    """Observer that writes every number of an epoch as a TensorBoard scalar."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -120,7 +120,7 @@ class TensorBoard(Observer):
         self.folder, self.writer_class = folder, SummaryWriter
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
-        """Open the event file; what came after `epoch` in an earlier one is void."""
+        """Open the event file; events after `epoch` in an earlier one are void."""
         self.writer = self.writer_class(str(self.folder), purge_step=epoch + 1)
 
     def epoch(self, record: Record) -> None:
@@ -133,5 +133,5 @@ class TensorBoard(Observer):
 
 
 def make_progress(file: TextIO) -> Observer:
-    """A bar where `file` is a terminal, lines otherwise."""
+    """Return a progress bar if `file` is a terminal, lines otherwise."""
     return Bar(file) if file.isatty() else Lines(file)

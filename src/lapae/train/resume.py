@@ -1,4 +1,4 @@
-"""What a run that is resumed must have in common with what it was: its options, and its data."""
+"""Checks of a resumed run: its options and its data must be those that it began with."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ MAY_CHANGE = {
     "model": set(),
     "method": {"predictive", "n_samples"},
     "train": {
-        *("epochs", "patience", "device", "devices", "num_nodes", "precision", "capture"),
-        *("checkpoint_every", "tensorboard", "verbose", "false_alarm_rate"),
+        *("epochs", "patience", "device", "precision", "tensorboard", "verbose", "false_alarm_rate"),
     },
 }
-"""Options that a resumed run may be given anew; the others would make it another run."""
+"""Options that a resumed run may change; changing the others would make it another run."""
 
 
 def has_config(run: Run) -> bool:
-    """Whether there is anything to resume."""
+    """Return whether there is anything to resume."""
     return any((run / name).exists() for name in (CONFIG, CHECKPOINT, PREVIOUS, NEXT))
 
 
 def saved_config(run: Run) -> Config:
-    """The configuration of a run: the checkpoint's, which a digest guards; that of config.toml before there is one."""
+    """Return the configuration of a run: that of its checkpoint, which has a digest, or else of config.toml."""
     checkpoint = load_checkpoint(run)
     if checkpoint is not None:
         config = config_from_dict(checkpoint.about.get("config"), checkpoint.path)
@@ -50,7 +49,7 @@ def saved_config(run: Run) -> Config:
 
 
 def _says(path: Path, config: Config) -> bool:
-    """Whether a configuration file can be read and says `config`."""
+    """Return whether a configuration file can be read and holds `config`."""
     try:
         return config_to_dict(read_config(path).resolved()) == config_to_dict(config.resolved())
     except ConfigError:
@@ -58,7 +57,7 @@ def _says(path: Path, config: Config) -> bool:
 
 
 def data_digest(data: Data) -> str:
-    """BLAKE2 of all values of all splits, or of the files that they are decoded from: a gigabyte in a second or two."""
+    """Return the BLAKE2 digest of all values of all splits, or of the files that they are decoded from."""
     found = hashlib.blake2b(digest_size=32)
     for split in (data.train, data.valid, data.calib, data.test):
         x = split.x
@@ -69,24 +68,24 @@ def data_digest(data: Data) -> str:
 
 
 def check_same_data(checkpoint: Checkpoint, data: Data, digest: str) -> None:
-    """RunError where the data are of another kind than those of a checkpoint, or have other values.
+    """Raise RunError if the data are not those of a checkpoint.
 
     Args:
-        checkpoint: what training is resumed from.
-        data: the data to go on with.
-        digest: `data_digest` of these.
+        checkpoint: the checkpoint to resume from.
+        data: the data to continue with.
+        digest: their `data_digest`.
     """
     now = data.space
     try:
         before = Space.from_dict(checkpoint.about["space"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{checkpoint.path} is damaged: what it says of its data is not valid ({error!r})") from error
+        raise RunError(f"{checkpoint.path} is damaged: its description of the data is not valid ({error!r})") from error
     if checkpoint.state.n_data != len(data.train.x):
-        return  # the loop says so
+        return  # `Checkpoint.restore` says so
     for name in ("kind", "shape", "columns", "label_names"):
         was, found = getattr(before, name), getattr(now, name)
         if was != found:
-            raise RunError(f"{checkpoint.path} is of other data: their {name} was {was}, and is {found} now")
+            raise RunError(f"{checkpoint.path} is of other data: {name} was {was}, and is {found} now")
     for name in ("offset", "scale"):  # up to rounding: another machine may sum in another order
         was, found = getattr(before, name), getattr(now, name)
         if not np.allclose(was, found, rtol=1e-5, atol=1e-5 * float(np.max(before.scale))):
@@ -96,7 +95,7 @@ def check_same_data(checkpoint: Checkpoint, data: Data, digest: str) -> None:
 
 
 def as_before(saved: Config, wanted: Config) -> Config:
-    """`wanted`, with the options that it leaves open as they were."""
+    """Return `wanted` with its open options as they are in `saved`."""
     before, asked = config_to_dict(saved.resolved()), config_to_dict(wanted.resolved())
     if before["method"]["method"] != asked["method"]["method"]:
         return wanted
@@ -108,7 +107,7 @@ def as_before(saved: Config, wanted: Config) -> Config:
 
 
 def check_resumable(saved: Config, wanted: Config) -> None:
-    """ConfigError where `wanted` differs from `saved` in an option that a resumed run cannot change."""
+    """Raise ConfigError if `wanted` differs from `saved` in an option that a resumed run cannot change."""
     for section, before in config_to_dict(saved.resolved()).items():
         after = config_to_dict(as_before(saved, wanted))[section]
         for name, value in before.items():

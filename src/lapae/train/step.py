@@ -1,4 +1,4 @@
-"""One training step, eager or replayed as a CUDA graph, and the sum of its losses on the device."""
+"""One training step, eager or replayed as a CUDA graph, its optimiser, and the sum of losses on the device."""
 
 from __future__ import annotations
 
@@ -20,41 +20,48 @@ from lapae.train.distributed import stand_in, total
 from lapae.train.precision import autocast
 
 TakeStep = Callable[..., Tensor]
-"""x (B, *shape) on the device, and where several processes share the batch the number of data in all of it -> the loss
-(a scalar on the device, not to be kept over steps)."""
+"""Function of samples x (B, *shape) on the device and, if several processes share the batch, its size on all of them.
+It returns the loss: a scalar on the device that the next step overwrites."""
 
 
 class LossSum:
-    """Losses summed on the device, read once per epoch: reading each step would make the device wait."""
+    """Sum of losses on the device, read once per epoch: reading each step would make the device wait."""
 
     def __init__(self, device: torch.device) -> None:
-        # [sum of loss times B, number of data, steps whose running sum was finite]
+        # [sum of loss times B, number of samples, steps whose running sum was finite]
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
 
     def reset(self) -> None:
         self.sums.zero_()
 
     def add(self, loss: Tensor, n_data: int) -> None:
-        """Add the mean loss of `n_data`. Only in-place operations on the device: it is part of the captured step."""
+        """Add the mean loss of `n_data` samples. In-place operations on the device alone: the step may be captured."""
         self.sums[0] += loss * n_data
         self.sums[1] += n_data
         self.sums[2] += self.sums[0].isfinite()
 
     def read(self) -> tuple[float, int]:
-        """Mean loss over all processes, and the number of this one's steps up to which it was finite."""
+        """Return the mean loss over all processes, and the number of this one's steps up to which it was finite."""
         loss, n_data, _ = total(self.sums.clone()).tolist()
         return loss / max(n_data, 1.0), int(self.sums[2])
 
 
 WIDE = 256
-"""Inputs of a unit beyond which the learning rate of its weights falls, where `by_width`."""
+"""Number of inputs of a unit above which `by_width` lowers the learning rate of its weights."""
 
 
 def make_optimizer(method: nn.Module, learning_rate: float, device: torch.device, *, by_width: bool = False) -> Adam:
-    """Adam over what is trainable; on a GPU so that it can be captured, its learning rate in a tensor.
+    """Make the optimiser of the trainable weights.
 
-    A step of Adam changes all weights of a unit by as much, and so its sum by more the more inputs it has: `by_width`
-    divides the rate of weights by the number of inputs, in units of `WIDE`.
+    Args:
+        method: the method to train.
+        learning_rate: initial learning rate.
+        device: where the method is; on a GPU, learning rates are tensors, so that the step can be captured.
+        by_width: divide the learning rate of weights by the number of inputs of their unit, in units of `WIDE`. A step
+            of Adam changes all weights of a unit by the same size, so that its output changes more with more inputs.
+
+    Returns:
+        Adam, with one group of parameters for each learning rate.
     """
     groups: dict[float, list[nn.Parameter]] = {}
     for parameter in method.parameters():
@@ -68,15 +75,15 @@ def make_optimizer(method: nn.Module, learning_rate: float, device: torch.device
 
 
 def anneal(optimizer: Adam, learning_rate: float, done: float) -> None:
-    """Set the learning rate to its place on half a cosine, with a part `done` of the training behind."""
+    """Set the learning rate to its value on half a cosine, after a share `done` of the training."""
     rate = 0.5 * learning_rate * (1 + math.cos(math.pi * done))
     for group in optimizer.param_groups:
         set_rate(group, rate * group["share"])
 
 
 def averaging_gradients(method: nn.Module) -> DistributedDataParallel:
-    """`method` under DDP: its gradients are means over the processes that train."""
-    # The precision is a buffer, and the same everywhere already: not to be broadcast before every forward pass.
+    """Wrap a method in DDP, which averages its gradients over the processes."""
+    # The precision is a buffer that is equal on all processes: it need not be broadcast before every forward pass.
     known = inspect.signature(DistributedDataParallel).parameters
     option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name before 2.13
     options: dict[str, Any] = {option: False}
@@ -93,14 +100,19 @@ def make_step(
     precision: str = "32",
     capture: bool = True,
 ) -> TakeStep:
-    """The step of `method`: loss, gradient, what the method does with it, update.
+    """Make the training step of a method: loss, gradient, the method's own updates, optimiser.
 
     Args:
-        context: what the method is told about a step of which all data are in this process.
-        losses: the sum that each step's loss is added to.
-        batch_size: data in a full batch; only steps of that size are replayed as a CUDA graph.
+        method: the method to train.
+        optimizer: its optimiser.
+        context: what the method is told about a step whose samples are all in this process.
+        losses: the sum that the loss of each step is added to.
+        batch_size: samples in a full batch; only steps of this size are replayed as a CUDA graph.
         precision: "32", "tf32" or "bf16".
-        capture: replay the step as a CUDA graph where that works.
+        capture: replay the step as a CUDA graph if possible.
+
+    Returns:
+        A function that takes one step (see `TakeStep`).
     """
 
     generator, n_processes, device = context.generator, context.world_size, losses.sums.device
@@ -118,11 +130,11 @@ def make_step(
             loss = module(x, here)
         if beside is None:
             method.after_forward(here)
-        else:  # kernels this small leave most of a GPU idle: the curvature and the backward pass share it
+        else:  # small kernels leave most of a GPU idle: the curvature and the backward pass share it
             beside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(beside):
                 method.after_forward(here)
-        # DDP takes the mean over processes, which is that over data where each loss weighs as its data do.
+        # DDP takes the mean over processes; weighting each loss by its samples makes it a mean over samples.
         loss = loss.float() if loss.dtype == torch.bfloat16 else loss
         (loss if n_processes == 1 else loss * (n_processes * here.share)).backward()
         method.after_backward(here)
@@ -139,12 +151,12 @@ def make_step(
 
 
 class CapturedStep:
-    """Replays `step` as one CUDA graph for batches of the full size; others (the last of an epoch) run eagerly.
+    """Training step that is replayed as one CUDA graph for full batches; others (the last of an epoch) run eagerly.
 
-    The first few steps run eagerly on a side stream, as capture asks for (they are ordinary steps of training). Capture
-    itself records and does not run, so that the numbers are those of the eager step. It asks of a method that its step
-    has the same operations every time, keeps its state in place and never waits for the device; a method whose step is
-    not such says `capturable = False`, and where capture fails the step stays eager, with a warning.
+    The first few steps run eagerly on a side stream, as capture requires (they are ordinary steps of training). Capture
+    itself records and does not run, so that the numbers are those of the eager step. The step of a method must have the
+    same operations every time, update its state in place and never wait for the device; a method whose step does not
+    has `capturable = False`. If capture fails, the step stays eager, with a warning.
     """
 
     WARM_UP = 3
@@ -159,7 +171,7 @@ class CapturedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, x: Tensor, n_batch: None = None) -> Tensor:
-        """Take a step on x (B, *shape), which is the whole batch."""
+        """Take a step on a whole batch x (B, *shape)."""
         if self.failed or len(x) != self.batch_size:
             return self.step(x)
         if self.graph is None:

@@ -1,7 +1,7 @@
-"""Learning on: a few steps on the newest data of a stream.
+"""Training on a stream: a few steps on the newest samples.
 
-The online posterior is a running one, H_{t+1} = (1 - α) H_t + GGN: what was learned long ago is forgotten at the rate α
-(`forgetting`), in the precision as in the weights that it holds in place.
+The online posterior is a running one, H_{t+1} = (1 - α) H_t + GGN: old samples are forgotten at the rate α
+(`forgetting`), in the precision and in the weights that it constrains.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from lapae.methods.step import Step
 from lapae.train.checkpoint import copy_state
 from lapae.train.step import LossSum, make_optimizer, make_step
 
-STEPS = 40
-"""Steps on a portion of data, at least: a portion of a few batches is passed over several times."""
+FEWEST_STEPS = 40
+"""Smallest number of steps on a portion of a stream: a portion of a few batches is passed over several times."""
 HOLD_OUT = 4
-"""One datum of so many is held out of learning, to calibrate."""
+"""One sample in `HOLD_OUT` is held out of training, for calibration."""
 
 
 def held_out(n: int, seed: int, turn: int) -> Tensor:
-    """Which of the n data of portion `turn` are held out: (n,) booleans, a random `1 / HOLD_OUT` of them."""
+    """Return which of the n samples of portion `turn` are held out: (n,) booleans, a random `1 / HOLD_OUT` of them."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "held out", turn))
     return torch.randperm(n, generator=generator) % HOLD_OUT == HOLD_OUT - 1
 
 
 def learn(method: Method, x: Tensor, options: TrainConfig, turn: int, *, by_width: bool) -> None:
-    """Take `STEPS` steps or one pass on data x (n, *shape) in the model's space; torch's generators stay as they were.
+    """Train on the newest samples: one pass, or `FEWEST_STEPS` steps. torch's generators are left as they were.
 
     Args:
-        method: what learns; where its loss is not finite any more, it is left as it was, with a DivergedError.
-        x: the newest data.
+        method: what is trained; if its loss is not finite, it is left as it was, with a DivergedError.
+        x: samples (n, *shape) in the model's space.
         options: batch size, learning rate, seed.
-        turn: number of the portion: each has noise of its own.
+        turn: number of the portion, which has noise of its own.
         by_width: see `make_optimizer`.
     """
     numbers = options.filled()
@@ -47,7 +47,7 @@ def learn(method: Method, x: Tensor, options: TrainConfig, turn: int, *, by_widt
     method.requires_grad_(True).train()
     optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=by_width)
     step = make_step(method, optimizer, Step(generator), losses, batch_size=numbers.batch_size, capture=False)
-    passes = max(1, math.ceil(STEPS / max(1, math.ceil(len(x) / numbers.batch_size))))
+    passes = max(1, math.ceil(FEWEST_STEPS / max(1, math.ceil(len(x) / numbers.batch_size))))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         seed_all(numbers.seed, "stream", turn, generator=generator)
         for _ in range(passes):
@@ -57,4 +57,4 @@ def learn(method: Method, x: Tensor, options: TrainConfig, turn: int, *, by_widt
     loss, _ = losses.read()
     if not math.isfinite(loss):
         method.load_state_dict(before)
-        raise DivergedError(f"the loss is {loss} on these data: the model is left as it was")
+        raise DivergedError(f"the loss is {loss} on these samples: the model is left as it was")
