@@ -61,7 +61,7 @@ def test_a_pair_of_modules_is_taken_as_it_is():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match=f"unknown network 'resnet': expected one of {', '.join(NETWORKS)}"):
+    with pytest.raises(ValueError, match=f"unknown network 'resnet': expected one of {', '.join(NETWORKS.visible())}"):
         build("resnet", (4,), 2)
     with pytest.raises(TypeError, match="a pair"):
         build((nn.Linear(1, 1),), (4,), 2)  # pyright: ignore[reportArgumentType]

@@ -240,7 +240,7 @@ def option_names(options: type) -> list[str]:
 
 
 def belongs_to(option: str) -> list[str]:
-    """The methods that have an option."""
+    """Names of the methods that have an option."""
     owners = []
     for method in METHODS:
         with suppress(ConfigError):  # a package that cannot be loaded says so elsewhere
@@ -249,7 +249,8 @@ def belongs_to(option: str) -> list[str]:
 
 
 def unknown_option(method: str, option: str) -> str:
-    """What to say of an option that a method does not have."""
+    """Say what is wrong with an option that a method does not have, and which methods have it."""
     owners = belongs_to(option)
+    owners = [name for name in owners if name in METHODS.visible()] or owners
     hint = f"it belongs to {', '.join(owners)}" if owners else nearest(option, option_names(options_of(method)))
     return f"the method {method!r} has no option {option!r}: {hint}"
