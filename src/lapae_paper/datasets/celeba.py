@@ -16,6 +16,7 @@ from PIL import Image
 from lapae.data.arrays import open_npy
 from lapae.data.bounds import check_file
 from lapae.data.decode import in_threads, opened
+from lapae.data.named import NamedSet
 from lapae.data.progress import progress
 from lapae.data.source import Records
 from lapae.errors import DataError, RunError
@@ -36,15 +37,16 @@ HOW_TO_GET = (
 )
 
 
-def missing_celeba(folder: Path) -> list[str]:
-    """Parts of the layout that are not in the folder."""
-    return [name for name in (IMAGES, ATTRIBUTES, PARTITION) if not (folder / name).exists()]
-
-
 def read_celeba(folder: Path, image_size: int | None = None) -> Records:
-    """Faces (N, 3, 64, 64) uint8 in a memory map, attributes (N, 40) 0/1, and the official splits."""
-    if lacking := missing_celeba(folder):
-        raise DataError(f"{folder}: {', '.join(lacking)} not found. {HOW_TO_GET.format(folder=folder)}")
+    """Read the faces, their attributes and the official splits.
+
+    Args:
+        folder: of the standard layout.
+        image_size: height and width that faces are resized to; default: 64.
+
+    Returns:
+        Faces (N, 3, image_size, image_size), uint8 in a memory map, and attributes (N, 40) that are 0 or 1.
+    """
     names, codes = _read_partition(folder / PARTITION)
     attribute_names, attributes = _read_attributes(folder / ATTRIBUTES, names)
     return Records(
@@ -56,8 +58,13 @@ def read_celeba(folder: Path, image_size: int | None = None) -> Records:
     )
 
 
+CELEBA = NamedSet(
+    read_celeba, by_hand=HOW_TO_GET, parts=(IMAGES, ATTRIBUTES, PARTITION), takes=frozenset({"image_size"})
+)
+
+
 def decode_face(path: Path, size: int = SIZE) -> np.ndarray:
-    """One face, uint8 (3, size, size). The crop scales with the image: half-size files give the same face."""
+    """Decode one face: uint8 (3, size, size). The crop scales with the image: half-size files give the same face."""
     with opened(path) as image:
         width, height = image.size
         if abs(height - width * HEIGHT / WIDTH) > 1:
@@ -70,7 +77,7 @@ def decode_face(path: Path, size: int = SIZE) -> np.ndarray:
 
 
 def _faces(folder: Path, names: list[str], size: int) -> np.ndarray:
-    """All faces as a memory map, decoded first where this content has not been seen."""
+    """Return all faces as a memory map; they are decoded once and cached."""
     cache = Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/lapae").expanduser()  # the data may be read-only
     cached = cache / f"celeba-{size}-{_fingerprint(folder, names)}.npy"
     shape = (len(names), 3, size, size)
@@ -94,7 +101,7 @@ def _faces(folder: Path, names: list[str], size: int) -> np.ndarray:
 
 
 def _fingerprint(folder: Path, names: list[str]) -> str:
-    """Of the names, sizes and times of the images: other content is another cache."""
+    """Digest of the names, sizes and times of the images: other content has another cache."""
     digest = hashlib.sha256(RECIPE.encode())
     for name in names:
         try:
@@ -115,12 +122,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def _is_name(cell: str) -> bool:
-    """Whether it names a file in the folder of the images, and nothing elsewhere."""
+    """Whether a cell names a file in the folder of the images, and nothing elsewhere."""
     return Path(cell).name == cell and cell.isprintable() and cell != ".."
 
 
 def _read_partition(path: Path) -> tuple[list[str], np.ndarray]:
-    """File names, and their codes (N,): 0 train, 1 validation, 2 test."""
+    """Read the file names and their codes (N,): 0 train, 1 validation, 2 test."""
     names, codes = [], []
     for row, line in enumerate(_lines(path), start=1):
         cells = line.split()
@@ -136,7 +143,10 @@ def _read_partition(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 def _read_attributes(path: Path, names: list[str]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Attribute names (A), and 0/1 (N, A) in the order of `names`. The file: a count, the names, rows of -1 and 1."""
+    """Read the names of the attributes (A), and their values 0 or 1 (N, A) in the order of `names`.
+
+    The file holds a count, the names, and rows of -1 and 1.
+    """
     lines = _lines(path)
     if len(lines) < 2 or not lines[0].strip().isdecimal():
         raise DataError(f"{path}: expected the number of images in row 1 and the names of the attributes in row 2")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from lapae.data.download import Download
-from lapae.data.idx import read_idx
+from lapae.data.named import NamedSet
 from lapae.data.source import Records
 from lapae.errors import DataError
+from lapae_paper.datasets.idx import read_idx
 
 LABELS = {
     "mnist": tuple("0123456789"),
@@ -23,7 +25,7 @@ TEST = ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
 
 
 def _files(*known: tuple[int, str]) -> dict[str, tuple[int, str]]:
-    """Sizes and checksums of the images and the labels, to train and to test."""
+    """Name the sizes and checksums of the images and labels of the training and the test set."""
     return dict(zip((*TRAIN, *TEST), known, strict=True))
 
 
@@ -50,7 +52,12 @@ DOWNLOADS = {
 
 
 def read_mnist(folder: Path, name: str) -> Records:
-    """All images (N, 1, 28, 28) uint8 and classes (N,) of `name`; the official test set is the test split."""
+    """Read all images (N, 1, 28, 28), uint8, and their classes (N,); the official test set is the test split.
+
+    Args:
+        folder: where the four files lie.
+        name: "mnist" or "fashion_mnist".
+    """
     train, train_labels = _read_pair(folder, *TRAIN, len(LABELS[name]))
     test, test_labels = _read_pair(folder, *TEST, len(LABELS[name]))
     if train.shape[1:] != test.shape[1:]:
@@ -67,6 +74,7 @@ def read_mnist(folder: Path, name: str) -> Records:
 
 
 def _read_pair(folder: Path, images_name: str, labels_name: str, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read the images (N, H, W) and labels (N,) of one part."""
     images = read_idx(folder / images_name, ndim=3)
     labels = read_idx(folder / labels_name, ndim=1)
     if len(images) == 0:
@@ -79,3 +87,7 @@ def _read_pair(folder: Path, images_name: str, labels_name: str, n_classes: int)
         row = int(np.argmax(labels >= n_classes))
         raise DataError(f"{folder / labels_name}: label {labels[row]} of image {row}, expected 0 to {n_classes - 1}")
     return images, labels
+
+
+MNIST = NamedSet(partial(read_mnist, name="mnist"), DOWNLOADS["mnist"])
+FASHION_MNIST = NamedSet(partial(read_mnist, name="fashion_mnist"), DOWNLOADS["fashion_mnist"])

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from lapae.data import DataError, load
-from lapae.data.celeba import decode_face
+from lapae_paper.datasets.celeba import decode_face
 
 N = 9
 
@@ -65,7 +65,7 @@ def test_half_size_gives_the_same_face(tmp_path):
 def test_second_load_decodes_nothing(celeba, monkeypatch):
     first = load("celeba", data_dir=celeba.parent)
     assert len(cached()) == 1
-    monkeypatch.setattr("lapae.data.celeba.decode_face", None)
+    monkeypatch.setattr("lapae_paper.datasets.celeba.decode_face", None)
     second = load("celeba", data_dir=celeba.parent)
     np.testing.assert_array_equal(first.train.x, second.train.x)
 
@@ -99,7 +99,7 @@ def test_interruption_leaves_no_cache(celeba, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lapae.data.celeba.decode_face", interrupt)
+    monkeypatch.setattr("lapae_paper.datasets.celeba.decode_face", interrupt)
     with pytest.raises(KeyboardInterrupt):
         load("celeba", data_dir=celeba.parent)
     assert cached() == []

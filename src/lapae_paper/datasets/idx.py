@@ -19,7 +19,7 @@ DEFLATE_RATIO = 1032  # no deflate stream unpacks to more times its own size
 
 
 def read_idx(path: Path, *, ndim: int) -> np.ndarray:
-    """A uint8 array of `ndim` axes from an idx file, gzipped if its name ends in .gz."""
+    """Read a uint8 array of `ndim` axes from an idx file, gzipped if its name ends in .gz."""
     packed = path.suffix == ".gz"
     try:
         held = check_file(path).st_size

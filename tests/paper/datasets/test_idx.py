@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from narrow import as_a, sure
 
 from lapae.data import DataError, load
-from lapae.data.idx import read_idx
+from lapae_paper.datasets.idx import read_idx
 
 IMAGES = "train-images-idx3-ubyte.gz"
 LABELS = "train-labels-idx1-ubyte.gz"
