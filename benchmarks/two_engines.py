@@ -16,8 +16,9 @@ from lapae.curvature import any_module, blocks, diagonal, kfac, walk
 from lapae.curvature.call import work
 from lapae.curvature.ggn import MEMORY_BUDGET
 from lapae.curvature.likelihoods import Gaussian
-from lapae.networks.builtin import mlp, paper_fashion, paper_mnist
+from lapae.networks.builtin import mlp
 from lapae_paper.bench.measure import take_turns
+from lapae_paper.variants.networks import paper_fashion, paper_mnist
 
 BUDGET = MEMORY_BUDGET // 4
 """In numbers of four bytes."""

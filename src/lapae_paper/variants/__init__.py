@@ -1,4 +1,4 @@
-"""Methods and networks that the experiments compare with, made known to `lapae` through entry points.
+"""The paper's networks, and methods and networks that the experiments compare with: made known through entry points.
 
 Nothing heavy is imported here: `lapae train --help-all` lists them.
 """
@@ -22,6 +22,13 @@ class NoisyAdamOptions(LaplaceOptions):
 
 noisy_adam = Entry(
     "Noisy Adam, to compare with", "lapae_paper.variants.noisy_adam:NoisyAdam", NoisyAdamOptions, research=True
+)
+paper_mnist = Entry("the paper's dense network for MNIST", "lapae_paper.variants.networks:paper_mnist", research=True)
+paper_fashion = Entry(
+    "the paper's convolutional network for FashionMNIST", "lapae_paper.variants.networks:paper_fashion", research=True
+)
+paper_celeba = Entry(
+    "the paper's convolutional network for CelebA", "lapae_paper.variants.networks:paper_celeba", research=True
 )
 faulty_conv = Entry(
     "conv with the fault of the authors' code, to compare with",
