@@ -14,8 +14,8 @@ from lapae.config import ACTIVATIONS, HESSIANS, LIKELIHOODS, METHODS, NETWORKS
 from lapae.curvature import likelihoods
 from lapae.curvature.ggn import DiagonalMethod
 from lapae.errors import ConfigError
+from lapae.evaluate import TASKS
 from lapae.registry import Entry, Registry, entry_points, listing, research_shown
-from lapae.tasks import TASKS
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The registries of what a model is made of: networks, activations, likelihoods, Hessians.
 
 What can be named in a configuration is listed here and nowhere else. Methods have a file of their own beside this one,
-tasks and commands are listed in their folders.
+tasks, data sets and commands are listed in their folders.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from lapae.errors import ConfigError
 from lapae.predict.decode import encode_draws
-from lapae.tasks.knn import Voting, choose_k, votes
-from lapae.tasks.semi_supervised import SemiSupervisedOptions, evaluate
+from lapae_paper.tasks.knn import Voting, choose_k, votes
+from lapae_paper.tasks.semi_supervised import SemiSupervisedOptions, evaluate
 
 
 def judged(method, x, y, labels, **options):
@@ -46,7 +46,7 @@ def test_votes_in_pieces_and_in_any_order(monkeypatch):
     points, queries, ks = rng.normal(size=(60, 2)), rng.normal(size=(40, 2)), [7, 1, 7, 30]
     indicators = Voting(rng.integers(3, size=60)).indicators
     whole = votes(points, indicators, queries, ks)
-    monkeypatch.setattr("lapae.tasks.knn.CELLS", 7 * 30 * 3)
+    monkeypatch.setattr("lapae_paper.tasks.knn.CELLS", 7 * 30 * 3)
     np.testing.assert_array_equal(votes(points, indicators, queries, ks), whole)
     for k, found in zip(ks, whole, strict=True):
         np.testing.assert_allclose(found, votes(points, indicators, queries, [k])[0], rtol=1e-6)

@@ -13,7 +13,7 @@ from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Data
 from lapae.impute.chains import impute, noise_like
 from lapae.methods import Method, Output
-from lapae.tasks.imputation import ImputationOptions, MaskName, completed, evaluate, judge, mask
+from lapae_paper.tasks.completion import CompletionOptions, MaskName, completed, evaluate, judge, mask
 
 
 class Constant(Method):
@@ -39,7 +39,7 @@ class Constant(Method):
 
 
 def judged(method, x, observed, **options):
-    return judge(x, observed, completed(model_of(method), x, observed, ImputationOptions(**options)))
+    return judge(x, observed, completed(model_of(method), x, observed, CompletionOptions(**options)))
 
 
 def test_every_method(method):
@@ -51,7 +51,7 @@ def test_every_method(method):
     assert torch.equal(found.imputation.samples[:, :, :, 4:], x[None, :, :, 4:].expand(3, -1, -1, -1, -1))
     assert found.imputation.var[:, :, 4:].max() == 0
     assert result["missing"] == 0.5
-    assert set(found.figures()) == {"imputation_modes"}
+    assert set(found.figures()) == {"completion_modes"}
     noise = impute(method, x, mask("upper", SHAPE), modes=1, average=0, steps=1)
     again = impute(method, x, mask("upper", SHAPE), modes=1, average=0, steps=1)
     assert torch.equal(noise.samples, again.samples)
@@ -129,14 +129,14 @@ def test_nan_marks_missing_values_in_tables():
 
 
 def test_holes_of_the_data_do_not_count():
-    """`eval imputation` of a table with holes of its own: values that are known are hidden, and judged."""
+    """`eval completion` of a table with holes of its own: values that are known are hidden, and judged."""
     rng = np.random.default_rng(0)
     a = rng.normal(size=(120, 1))
     x = np.where(
         rng.random((120, 4)) < 0.2, np.nan, np.hstack([a, 2 * a, -a, a + 1]) + 0.01 * rng.normal(size=(120, 4))
     )
     model = LaplacianAutoencoder(epochs=2, random_state=0).fit(x).model_
-    found = evaluate(model, Data.of(x), ImputationOptions(missing=0.3, modes=3))
+    found = evaluate(model, Data.of(x), CompletionOptions(missing=0.3, modes=3))
     hidden = ~found.observed & ~found.x.isnan()
     gap = (found.imputation.mean - found.x)[hidden]
     assert found.mse_missing == pytest.approx(float(gap.square().mean()), rel=1e-4)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
-from lapae.generate.sample import from_noise, from_prior, n_progress
 from lapae.runs.results import Table
-from lapae.tasks.base import subset, tensor
+from lapae_paper.tasks.base import tensor
+from lapae_paper.tasks.noise import from_noise, from_prior, n_progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +58,7 @@ class GenerationResult:
 
     def figures(self) -> dict[str, Figure]:
         """Grids of samples, and some beside their nearest training images."""
-        from lapae.tasks.figures import image_grid
+        from lapae_paper.tasks.figures import image_grid
 
         out = {}
         for name, found in self.sets.items():
@@ -104,12 +104,12 @@ class GenerationOptions:
 def evaluate(model: Model, data: Data, options: GenerationOptions) -> GenerationResult:
     if options.n < 2:
         raise ConfigError(f"n={options.n}: expected at least 2, as diversity is a distance between two")
-    train = tensor(model, data.train, subset(data.train, options.train_limit, options.seed))
+    train = tensor(model, data.train, data.train.some(options.train_limit, options.seed))
     how: dict[str, Any] = {"steps": options.steps, "average": options.average, "seed": options.seed}
     with progress_bar("generation", n_progress(model.method, options.n, options.average)) as advance:
         how |= {"value_range": model.space.value_range, "progress": advance}
         sets = {"noise": from_noise(model.method, model.shape, options.n, **how)}
     if model.method.latent_prior:
         sets["prior"] = from_prior(model.method, model.code_shape[-1], options.n, seed=options.seed)
-    sets["data"] = tensor(model, data.held_out, subset(data.held_out, options.n, options.seed))
+    sets["data"] = tensor(model, data.held_out, data.held_out.some(options.n, options.seed))
     return GenerationResult({name: describe(samples, train) for name, samples in sets.items()})

@@ -19,10 +19,10 @@ from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
 from lapae.impute.chains import noise_like
 from lapae.runs.results import Table
-from lapae.tasks.base import device, labels, subset, tensor
-from lapae.tasks.classifier import class_probabilities, train_classifier
-from lapae.tasks.imputation import ImputationOptions, ImputationResult, completed, hidden_test_data, judge
-from lapae.tasks.metrics import classification, reliability
+from lapae_paper.tasks.base import device, labels, tensor
+from lapae_paper.tasks.classifier import class_probabilities, train_classifier
+from lapae_paper.tasks.completion import CompletionOptions, CompletionResult, completed, hidden_test_data, judge
+from lapae_paper.tasks.reliability import classification, reliability
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +39,7 @@ class ClassificationResult:
     """By input ("imputed", "hidden", "clean"): accuracy, ece, mce, rmsce."""
     bins: dict[str, dict[str, np.ndarray]]
     """By input: the bins of the reliability diagram."""
-    imputation: ImputationResult
+    imputation: CompletionResult
 
     def to_dict(self) -> dict[str, Any]:
         """Metrics, and the errors of the imputation."""
@@ -50,13 +50,13 @@ class ClassificationResult:
 
     def figures(self) -> dict[str, Figure]:
         """The reliability diagram, and the imputed data."""
-        from lapae.tasks.figures import reliability_diagram
+        from lapae_paper.tasks.figures import reliability_diagram
 
         return {"classification_reliability": reliability_diagram(self.bins)} | self.imputation.figures()
 
 
 @dataclass(frozen=True)
-class ClassificationOptions(ImputationOptions):
+class ClassificationOptions(CompletionOptions):
     """Calibration of a classifier on imputed data."""
 
     keep_observed: bool = True
@@ -73,7 +73,7 @@ def evaluate(model: Model, data: Data, options: ClassificationOptions) -> Classi
     y_train, y_test = (labels(split, "the task 'classification'") for split in (data.train, data.held_out))
     if y_train.ndim != 1:
         raise ConfigError(f"the task 'classification' needs one class per datum, got labels of shape {y_train.shape}")
-    chosen = subset(data.train, options.train_limit, options.seed)
+    chosen = data.train.some(options.train_limit, options.seed)
     path = options.cache or model.path
     with progress_bar("classifier", len(chosen) * options.epochs) as advance:
         classifier = train_classifier(

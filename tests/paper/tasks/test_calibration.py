@@ -9,7 +9,7 @@ from bars import data_of, images, model_of
 from narrow import sure
 from scipy.stats import spearmanr
 
-from lapae.tasks.calibration import LEVELS, CalibrationOptions, coverage, equal_count_bins, evaluate
+from lapae_paper.tasks.calibration import LEVELS, CalibrationOptions, coverage, equal_count_bins, evaluate
 
 
 def test_every_method(method):

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from lapae.data import Split
 from lapae.errors import ConfigError
 from lapae.space import Space
-from lapae.tasks.ood import SCORES, OodOptions, detect, varying_features
+from lapae_paper.tasks.ood import SCORES, OodOptions, detect, varying_features
 
 
 def test_every_method(method):

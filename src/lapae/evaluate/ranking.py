@@ -1,6 +1,6 @@
-"""How well scores tell two sets apart, with bootstrap intervals.
+"""How well an anomaly score tells two sets of samples apart: AUROC, AUPRC and FPR, with bootstrap intervals.
 
-Scores are higher for what is more anomalous; the positive class is "out of distribution". Thresholds are the different
+Scores are higher for what is more unusual; the positive class is "out of distribution". Thresholds are the different
 values of the scores, from high to low. Everything is computed from how many of each set share a threshold, so that a
 bootstrap resample is a reweighting of those counts and needs no sorting.
 
@@ -33,17 +33,24 @@ class Detection:
     auroc: Estimate
     auprc: Estimate
     fpr95: Estimate
-    """Share of in-distribution data flagged at the threshold that catches 95 % of the others."""
+    """Share of in-distribution samples flagged at the threshold that catches 95 % of the others."""
     roc: tuple[np.ndarray, np.ndarray]
     """False and true positive rate at every threshold, (T + 1,) each, from (0, 0) to (1, 1)."""
 
     def to_dict(self) -> dict[str, dict[str, float]]:
-        """The numbers, without the curve."""
+        """Return the numbers, without the curve."""
         return {"auroc": asdict(self.auroc), "auprc": asdict(self.auprc), "fpr95": asdict(self.fpr95)}
 
 
 def detection(inside: np.ndarray, outside: np.ndarray, *, n_bootstrap: int = 500, seed: int = 0) -> Detection:
-    """Metrics of scores inside (n,) and outside (m,) of the distribution; 95 % intervals of bootstrap percentiles."""
+    """Measure how well scores tell samples apart.
+
+    Args:
+        inside: scores (n,) of in-distribution samples.
+        outside: scores (m,) of out-of-distribution samples.
+        n_bootstrap: resamples for the 95 % intervals of bootstrap percentiles; 0 for none.
+        seed: of the resamples.
+    """
     inside, outside = _checked(inside, "in-distribution"), _checked(outside, "out-of-distribution")
     thresholds, place = np.unique(np.concatenate([inside, outside]), return_inverse=True)
     place = len(thresholds) - 1 - place  # from high to low
@@ -64,7 +71,7 @@ def detection(inside: np.ndarray, outside: np.ndarray, *, n_bootstrap: int = 500
 
 
 def _metrics(n_in: np.ndarray, n_out: np.ndarray) -> tuple[float, float, float]:
-    """AUROC (trapezoids), AUPRC (average precision) and FPR at 95 % TPR from the counts (T,) of a threshold."""
+    """Return AUROC (trapezoids), AUPRC (average precision) and FPR at 95 % TPR from the counts (T,) of a threshold."""
     false, true = np.cumsum(n_in), np.cumsum(n_out)
     # every pair (in, out) with the out score higher counts one, ties a half
     auroc = ((true - 0.5 * n_out) * n_in).sum() / (true[-1] * false[-1])
@@ -80,38 +87,3 @@ def _checked(scores: np.ndarray, which: str) -> np.ndarray:
     if np.isnan(scores).any():
         raise ValueError(f"{int(np.isnan(scores).sum())} of {len(scores)} {which} scores are NaN")
     return scores
-
-
-def classification(probs: np.ndarray, y: np.ndarray, *, n_bins: int = 15) -> dict[str, float]:
-    """Accuracy and calibration errors of class probabilities (N, C) against y (N,).
-
-    With g_k = |accuracy - confidence| in bin k of `reliability` and s_k its share of the data: ECE = Σ s_k g_k,
-    MCE = max g_k, RMSCE = √(Σ s_k g_k²) (Guo et al. 2017). torchmetrics, which the authors used, differs at the edges
-    of the bins alone: there they hold their left edge, and confidences of 1 have a bin of their own.
-    """
-    probs = np.asarray(probs, dtype=np.float64)
-    bins = reliability(probs, y, n_bins=n_bins)
-    share, gap = bins["share"], np.nan_to_num(np.abs(bins["accuracy"] - bins["confidence"]))
-    return {
-        "accuracy": float((probs.argmax(1) == y).mean()),
-        "ece": float((share * gap).sum()),
-        "mce": float(gap.max()),
-        "rmsce": float(np.sqrt((share * gap**2).sum())),
-    }
-
-
-def reliability(probs: np.ndarray, y: np.ndarray, *, n_bins: int = 15) -> dict[str, np.ndarray]:
-    """Mean confidence, accuracy and share of the data in equal-width bins of the confidence: (n_bins,) each.
-
-    Empty bins have NaN for confidence and accuracy. Bins hold their right edge.
-    """
-    confidence, correct = probs.max(1), probs.argmax(1) == y
-    edges = np.linspace(0, 1, n_bins + 1)
-    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
-    size = np.bincount(place, minlength=n_bins)
-    with np.errstate(invalid="ignore"):
-        return {
-            "confidence": np.bincount(place, confidence, n_bins) / size,
-            "accuracy": np.bincount(place, correct, n_bins) / size,
-            "share": size / len(y),
-        }

@@ -26,14 +26,14 @@ from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import ConfigError
+from lapae.evaluate.ranking import Detection, detection
 from lapae.model import BOTH
 from lapae.predict import Prediction
 from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import numpy
 from lapae.runs.results import Table
 from lapae.space import Space, chunks
-from lapae.tasks.base import batches, size
-from lapae.tasks.metrics import Detection, detection
+from lapae_paper.tasks.base import batches, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 
 SCORES = ("log_likelihood", "typicality", "latent_deviation", "output_deviation")
 VARYING = "varying_deviation"
+TITLES = {
+    "log_likelihood": "negative log-likelihood",
+    "typicality": "typicality",
+    "latent_deviation": "latent deviation",
+    "output_deviation": "output deviation",
+    "varying_deviation": "output deviation, varying features",
+}
 
 
 @dataclass(frozen=True)
@@ -80,12 +87,15 @@ class OodResult:
 
     def figures(self) -> dict[str, Figure]:
         """ROC curves and histograms, a figure for each set."""
-        from lapae.tasks.figures import histograms, roc_curves
+        from lapae.evaluate.figures import histograms, roc_curves
 
         out = {}
         for name, found in self.detections.items():
-            out[f"ood_{name}_roc"] = roc_curves(found, f"{self.name} against {name}")
-            out[f"ood_{name}_histograms"] = histograms(self.inside, self.outside[name], self.name, name)
+            titled = {TITLES[score]: d for score, d in found.items()}
+            other = name if name != self.name else f"{name}, other"
+            both = {TITLES[score]: {self.name: self.inside[score], other: self.outside[name][score]} for score in found}
+            out[f"ood_{name}_roc"] = roc_curves(titled, f"{self.name} against {name}")
+            out[f"ood_{name}_histograms"] = histograms(both)
         return out
 
 

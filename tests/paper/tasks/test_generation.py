@@ -6,8 +6,8 @@ import pytest
 import torch
 from bars import SHAPE, data_of, images, model_of, trained
 
-from lapae.generate.sample import from_noise, from_prior
-from lapae.tasks.generation import GenerationOptions, describe, evaluate
+from lapae_paper.tasks.generation import GenerationOptions, describe, evaluate
+from lapae_paper.tasks.noise import from_noise, from_prior
 
 
 def test_every_method(method):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from bars import data_of, images, model_of
 
-from lapae.tasks.classification import ClassificationOptions, evaluate
-from lapae.tasks.classifier import class_probabilities, train_classifier
+from lapae_paper.tasks.classification import ClassificationOptions, evaluate
+from lapae_paper.tasks.classifier import class_probabilities, train_classifier
 
 
 @pytest.fixture(scope="module")

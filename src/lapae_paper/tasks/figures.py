@@ -1,74 +1,34 @@
-"""The pictures of the tasks, drawn without pyplot so that nothing is left behind in its state."""
+"""Figures of the paper's tasks, drawn without pyplot so that nothing is left behind in its state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lapae.tasks.metrics import Detection
+from lapae.evaluate.figures import on_diagonal
 
 if TYPE_CHECKING:
     from lapae.impute.chains import Imputation
 
-TITLES = {
-    "log_likelihood": "negative log-likelihood",
-    "typicality": "typicality",
-    "latent_deviation": "latent deviation",
-    "output_deviation": "output deviation",
-    "varying_deviation": "output deviation, varying features",
-}
-
-
-def _on_diagonal(lines: Mapping[str, tuple[Any, Any]], style: str = "o-", **labels: str) -> Figure:
-    """Lines in a square from 0 to 1, with its diagonal."""
-    figure = Figure(figsize=(4.2, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    for label, line in lines.items():
-        axes.plot(*line, style, label=label)
-    axes.set(xlim=(0, 1), ylim=(0, 1.01), **labels)
-    axes.legend(fontsize=8)
-    return figure
-
-
-def roc_curves(detections: Mapping[str, Detection], title: str) -> Figure:
-    """ROC curves of all scores for one out-of-distribution set (paper, figure 9); the legend has their AUROC."""
-    lines = {f"{TITLES.get(score, score)}  {d.auroc.value:.3f}": d.roc for score, d in detections.items()}
-    return _on_diagonal(lines, "-", xlabel="false positive rate", ylabel="true positive rate", title=title)
-
 
 def reliability_diagram(bins: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-    """Accuracy against confidence, a line for each set of bins of `metrics.reliability`."""
+    """Draw accuracy against confidence, a line for each set of bins of `reliability`."""
     lines = {name: (b["confidence"][b["share"] > 0], b["accuracy"][b["share"] > 0]) for name, b in bins.items()}
-    return _on_diagonal(lines, xlabel="confidence", ylabel="accuracy")
+    return on_diagonal(lines, xlabel="confidence", ylabel="accuracy")
 
 
 def coverage_curves(levels: Sequence[float], covered: Mapping[str, Sequence[float]]) -> Figure:
-    """Share of values inside their intervals against the level of the intervals."""
+    """Draw the share of values inside their intervals against the level of the intervals."""
     lines = {name: (levels, values) for name, values in covered.items()}
-    return _on_diagonal(lines, xlabel="level of the interval", ylabel="share of values inside")
-
-
-def histograms(inside: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarray], name: str, other: str) -> Figure:
-    """Histograms of each score inside and outside of the distribution (paper, figure 10)."""
-    figure = Figure(figsize=(3.2 * len(inside), 2.8), layout="constrained")
-    for axes, score in zip(np.atleast_1d(figure.subplots(1, len(inside))), inside, strict=True):
-        both = np.concatenate([inside[score], outside[score]])
-        low, high = np.percentile(both, [0, 99.5])  # a few far values would flatten all others
-        bins = np.linspace(low, high if high > low else low + 1, 51)
-        for values, label in ((inside[score], name), (outside[score], other)):
-            axes.hist(np.clip(values, bins[0], bins[-1]), bins=list(bins), alpha=0.6, density=True, label=label)
-        axes.set(title=TITLES.get(score, score), yticks=[])
-    figure.axes[0].legend(fontsize=8)
-    return figure
+    return on_diagonal(lines, xlabel="level of the interval", ylabel="share of values inside")
 
 
 def imputed_images(x: Tensor, observed: Tensor, imputation: Imputation, n: int = 8) -> Figure:
-    """One row per datum: truth, what is observed, the modes, their mean and deviation."""
+    """Draw one row per image: truth, what is observed, the modes, their mean and standard deviation."""
     rows, titles = [], ["truth", "observed", *(f"mode {m + 1}" for m in range(len(imputation.samples)))]
     for i in range(min(n, len(x))):
         visible = x[i].masked_fill(~observed[i], 0.0)
@@ -77,7 +37,7 @@ def imputed_images(x: Tensor, observed: Tensor, imputation: Imputation, n: int =
 
 
 def image_grid(rows: Sequence[Sequence[Tensor]], titles: Sequence[str] = ()) -> Figure:
-    """Images (C, H, W) in rows, on one grey scale but for a last column titled "deviation"."""
+    """Draw images (C, H, W) in rows, on one grey scale but for a last column titled "deviation"."""
     n_columns = max(len(row) for row in rows)
     figure = Figure(figsize=(0.9 * n_columns, 0.9 * len(rows) + 0.3), layout="constrained")
     axes = figure.subplots(len(rows), n_columns, squeeze=False)
@@ -95,13 +55,13 @@ def image_grid(rows: Sequence[Sequence[Tensor]], titles: Sequence[str] = ()) -> 
 
 
 def _picture(image: Tensor) -> np.ndarray:
-    """(C, H, W) -> (H, W), or (H, W, 3) for colours."""
+    """Turn (C, H, W) into (H, W), or (H, W, 3) for colours."""
     array = image.detach().float().clamp(0, 1).numpy()
     return np.moveaxis(array, 0, -1) if len(array) == 3 else array.mean(0)
 
 
 def accuracy_curve(n_labels: Sequence[int], mean: np.ndarray, std: np.ndarray, xlabel: str) -> Figure:
-    """Accuracy against the number of labels, with a band of one standard deviation."""
+    """Draw accuracy against the number of labels, with a band of one standard deviation."""
     figure = Figure(figsize=(4.8, 3.4), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(n_labels, mean, "o-")
@@ -111,7 +71,11 @@ def accuracy_curve(n_labels: Sequence[int], mean: np.ndarray, std: np.ndarray, x
 
 
 def error_against_deviation(panels: Mapping[str, tuple[np.ndarray, np.ndarray, bool]]) -> Figure:
-    """By title: mean deviation and error of each bin, and whether both have one scale (then with the diagonal)."""
+    """Draw the error against the mean deviation of bins.
+
+    Args:
+        panels: by title, deviation and error (n_bins,), and whether both have one scale (then with the diagonal).
+    """
     figure = Figure(figsize=(3.6 * len(panels), 3.2), layout="constrained")
     for axes, (title, (deviation, error, same)) in zip(
         np.atleast_1d(figure.subplots(1, len(panels))), panels.items(), strict=True

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapae.data.progress import progress as progress_bar
 from lapae.impute.chains import Imputation, impute
 from lapae.runs.results import Table
-from lapae.tasks.base import subset, tensor
+from lapae_paper.tasks.base import tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class ImputationResult:
+class CompletionResult:
     """Errors of imputed values against the truth."""
 
     mse_missing: float
@@ -98,14 +98,14 @@ class ImputationResult:
 
     def figures(self) -> dict[str, Figure]:
         """The modes of a few data side by side, where data are images."""
-        from lapae.tasks.figures import imputed_images
+        from lapae_paper.tasks.figures import imputed_images
 
         if self.x.ndim != 4:
             return {}
-        return {"imputation_modes": imputed_images(self.x, self.observed, self.imputation)}
+        return {"completion_modes": imputed_images(self.x, self.observed, self.imputation)}
 
 
-def judge(x: Tensor, observed: Tensor, found: Imputation) -> ImputationResult:
+def judge(x: Tensor, observed: Tensor, found: Imputation) -> CompletionResult:
     """The errors of an imputation of x (N, *shape), of which the network saw what is `observed`."""
     known = ~x.isnan()
     if not known.any():
@@ -122,7 +122,7 @@ def judge(x: Tensor, observed: Tensor, found: Imputation) -> ImputationResult:
     of_mean = error(found.mean, hidden)
     n_missing = float(hidden.sum())
     spread = found.var[hidden].double().sum() if n_missing else torch.zeros(())
-    return ImputationResult(
+    return CompletionResult(
         mse_missing=of_mean * len(x) / max(n_missing, 1.0),
         error_missing=of_mean,
         error_missing_samples=error(found.samples, hidden),
@@ -138,7 +138,7 @@ def judge(x: Tensor, observed: Tensor, found: Imputation) -> ImputationResult:
 
 
 @dataclass(frozen=True)
-class ImputationOptions:
+class CompletionOptions:
     """Missing data."""
 
     mask: MaskName | None = None
@@ -162,24 +162,24 @@ class ImputationOptions:
 
 def hidden_test_data(model: Model, data: Data, options: Any) -> tuple[np.ndarray, Tensor, Tensor]:
     """Indices, truth and mask of the test data that a task hides a part of."""
-    index = subset(data.held_out, options.limit, options.seed)
+    index = data.held_out.some(options.limit, options.seed)
     x = tensor(model, data.held_out, index)
     which = options.mask or ("upper" if x.ndim > 2 else "random")
     return index, x, mask(which, tuple(x.shape[1:]), n=len(x), seed=options.seed, missing=options.missing)
 
 
-def evaluate(model: Model, data: Data, options: ImputationOptions) -> ImputationResult:
+def evaluate(model: Model, data: Data, options: CompletionOptions) -> CompletionResult:
     _, x, observed = hidden_test_data(model, data, options)
     return judge(x, observed, completed(model, x, observed, options))
 
 
-def completed(model: Model, x: Tensor, observed: Tensor, options: ImputationOptions) -> Imputation:
+def completed(model: Model, x: Tensor, observed: Tensor, options: CompletionOptions) -> Imputation:
     """x (N, *shape) of held-out data with what is not observed completed: as the model fills in tables, or else by the
     paper's procedure."""
     x = torch.where(observed, x, torch.nan)
     if model.filling is None:
         how = {name: getattr(options, name) for name in ("modes", "average", "steps", "seed", "shared_noise")}
-        with progress_bar("imputation", len(x) * options.average) as advance:
+        with progress_bar("completion", len(x) * options.average) as advance:
             return impute(model.method, x, value_range=model.space.value_range, progress=advance, **how)
     guess = model.complete(x, held=True).x_mean
     samples = model.filling.draw(model.predict(x), x, options.modes, options.seed, held=True)

@@ -22,7 +22,7 @@ from lapae.predict.decode import encode_draws
 from lapae.predict.mc import n_distinct
 from lapae.predict.prediction import numpy
 from lapae.runs.results import Table
-from lapae.tasks.base import subset, tensor
+from lapae_paper.tasks.base import tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +80,7 @@ class CalibrationResult:
 
     def figures(self) -> dict[str, Figure]:
         """Error against deviation, and coverage."""
-        from lapae.tasks.figures import coverage_curves, error_against_deviation
+        from lapae_paper.tasks.figures import coverage_curves, error_against_deviation
 
         titles = {
             "output": "output, by element",
@@ -141,7 +141,7 @@ class CalibrationOptions:
 
 
 def evaluate(model: Model, data: Data, options: CalibrationOptions) -> CalibrationResult:
-    x = tensor(model, data.held_out, subset(data.held_out, options.limit, options.seed))
+    x = tensor(model, data.held_out, data.held_out.some(options.limit, options.seed))
     networks, seed = n_distinct(model.method, options.n_samples), options.seed
     with progress_bar("calibration", len(x) * networks) as advance:
         found = model.predict(x, predictive="mc", n_samples=networks, seed=seed, progress=advance)

@@ -21,8 +21,8 @@ from lapae.errors import ConfigError
 from lapae.predict.decode import encode_draws
 from lapae.predict.prediction import numpy
 from lapae.runs.results import Table
-from lapae.tasks.base import labels, subset, tensor
-from lapae.tasks.knn import Voting, choose_k, together, votes
+from lapae_paper.tasks.base import labels, tensor
+from lapae_paper.tasks.knn import Voting, choose_k, together, votes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ class SemiSupervisedResult:
 
     def figures(self) -> dict[str, Figure]:
         """Accuracy against the number of labels."""
-        from lapae.tasks.figures import accuracy_curve
+        from lapae_paper.tasks.figures import accuracy_curve
 
         what = "labelled data" if self.attributes is not None else "labels per class"
         return {"semi_supervised": accuracy_curve(self.n_labels, self.accuracy.mean(1), self._std(), what)}
@@ -101,7 +101,7 @@ def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSu
     if options.split not in ("train", "valid", "test"):
         raise ConfigError(f"unknown split {options.split!r}: expected valid, test or train")
     split, seed, repetitions = getattr(data, options.split), options.seed, options.repetitions
-    chosen = subset(split, options.limit, seed)
+    chosen = split.some(options.limit, seed)
     y = labels(split, "the task 'semi-supervised'")[chosen]
     voting = Voting(y)
     many = voting.multi_label

@@ -1,4 +1,4 @@
-"""The table of tasks, on a trained model and data; and a method defined here, through prediction and a task."""
+"""The paper's tasks by name, on a trained model and data; and a method defined here, through prediction and a task."""
 
 import json
 from dataclasses import replace
@@ -15,15 +15,15 @@ from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Split
 from lapae.errors import ConfigError
+from lapae.evaluate import TASKS, run_task
 from lapae.methods import METHODS, Method, Point, WeightDraws, build, register
 from lapae.methods.weights import normal_draws
 from lapae.model import Model
 from lapae.networks import Autoencoder, mlp
 from lapae.predict import predict
 from lapae.space import Space
-from lapae.tasks import TASKS, run_task
-from lapae.tasks.calibration import CalibrationResult
-from lapae.tasks.ood import OodOptions, detect
+from lapae_paper.tasks.calibration import CalibrationResult
+from lapae_paper.tasks.ood import OodOptions, detect
 
 SPACE = Space("image", SHAPE, scale=255.0, name="bars")
 
@@ -45,7 +45,7 @@ def data(**options):
 
 OPTIONS = {
     "ood": {"ood": ("other",), "n_samples": 5, "bootstrap": 10, "limit": 30, "train_limit": 50},
-    "imputation": {"mask": "lower", "limit": 20, "modes": 2, "average": 2},
+    "completion": {"mask": "lower", "limit": 20, "modes": 2, "average": 2},
     "classification": {"limit": 20, "modes": 2, "average": 2, "epochs": 1},
     "generation": {"n": 10, "steps": 2},
     "semi-supervised": {"labels": (1, 5), "n_embeddings": 5, "repetitions": 2},
@@ -68,9 +68,9 @@ def test_every_task_by_name(name, method, monkeypatch, tmp_path):
 
 
 def test_options_have_defaults_for_the_command_line():
-    assert set(TASKS) == set(OPTIONS)
-    for task in TASKS.values():
-        task.load_options()()
+    assert set(OPTIONS) == set(TASKS) - {"coverage", "detection", "imputation"}
+    for name in OPTIONS:
+        TASKS[name].load_options()()
 
 
 def test_the_scaling_is_that_of_the_model():
@@ -82,12 +82,12 @@ def test_the_scaling_is_that_of_the_model():
 
 def test_errors_of_the_table():
     model = model_of(trained("ae"))
-    with pytest.raises(ConfigError, match="imputation"):
+    with pytest.raises(ConfigError, match="completion"):
         run_task("nonsense", model, data())
-    with pytest.raises(TypeError, match="ImputationOptions"):
-        run_task("imputation", model, data(), TASKS["ood"].load_options()())
+    with pytest.raises(TypeError, match="CompletionOptions"):
+        run_task("completion", model, data(), TASKS["ood"].load_options()())
     with pytest.raises(ConfigError, match=r"\(1, 9, 9\)"):
-        run_task("imputation", model_of(trained("ae"), replace(SPACE, shape=(1, 9, 9))), data())
+        run_task("completion", model_of(trained("ae"), replace(SPACE, shape=(1, 9, 9))), data())
     with pytest.raises(ConfigError, match="at least one"):
         run_task("ood", model, data())
     unlabelled = in_splits(SPACE, *(Split(s.x, None) for s in (data().train,) * 3))
@@ -132,7 +132,7 @@ def test_a_method_of_ones_own():
         outside = {"inverted": 1 - images(40, 2)[0]}
         found = detect(model_of(method), data(), outside, OodOptions(n_samples=10, bootstrap=10))
         assert found.detections["inverted"]["log_likelihood"].auroc.value > 0.95
-        run_task("imputation", model_of(method), data(), OPTIONS["imputation"])
+        run_task("completion", model_of(method), data(), OPTIONS["completion"])
     finally:
         del METHODS["jitter"]
 
