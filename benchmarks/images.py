@@ -139,7 +139,7 @@ def folder(name: str) -> str:
 
 def read_gray(data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     """10,000 images and their classes."""
-    from lapae.data.mnist import read_mnist
+    from lapae_paper.datasets.mnist import read_mnist
 
     records = read_mnist(data / name, name)
     x, y = np.asarray(records.x[:10_000]), np.asarray(records.y)[:10_000]

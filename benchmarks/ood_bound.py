@@ -1,6 +1,6 @@
 """Out-of-distribution detection against its forward passes: everything but them should cost at most half of them.
 
-Times `tasks.ood.detect` (drawing the networks, all statistics, the metrics with their bootstrap) and as many plain
+Times `detect` of the task (drawing the networks, all statistics, the metrics with their bootstrap) and as many plain
 forward passes of one network over the same images, in turn, and prints the ratio of the fastest of each. On a CPU it is
 the processor time of one thread, which other programs on the machine disturb least.
 
@@ -21,7 +21,7 @@ from lapae.data import Data, Split
 from lapae.methods import METHODS, build
 from lapae.model import Model
 from lapae.space import Space
-from lapae.tasks import ood
+from lapae_paper.tasks import ood
 
 
 def main() -> None:

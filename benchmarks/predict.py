@@ -18,8 +18,8 @@ import torch
 from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.networks import paper_mnist
 from lapae.predict import predict
+from lapae_paper.variants.networks import paper_mnist
 
 
 def seconds(f: Callable[[], object]) -> float:

@@ -48,9 +48,9 @@ def worker(pipe: Any, place: dict[str, str]) -> None:
     from lapae.config import MethodConfig, TrainConfig
     from lapae.curvature.likelihoods import Gaussian
     from lapae.methods import build
-    from lapae.networks import paper_mnist
     from lapae.train.distributed import take_place, together, world_size
     from lapae.train.step import LossSum, make_optimizer, make_step
+    from lapae_paper.variants.networks import paper_mnist
 
     torch.set_num_threads(1)
     device = take_place(TrainConfig(device="cpu"))

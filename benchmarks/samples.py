@@ -29,9 +29,9 @@ from sklearn.neural_network import MLPClassifier
 
 from lapae import LaplacianAutoencoder
 from lapae.data import load
-from lapae.generate.sample import from_prior
 from lapae.impute.chains import impute
 from lapae.storage import load_run
+from lapae_paper.tasks.noise import from_prior
 
 HERE = Path(__file__).parent
 N_TEST, N_SAMPLES, EACH, EPOCHS = 200, 2000, 5, 15

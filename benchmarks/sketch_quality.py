@@ -18,9 +18,9 @@ import torch
 
 from lapae.config import DataConfig, ModelConfig, TrainConfig
 from lapae.fit import fit
-from lapae.tasks.base import batches
-from lapae.tasks.ood import OodOptions, detect
 from lapae_paper.experiments.trials import trial
+from lapae_paper.tasks.base import batches
+from lapae_paper.tasks.ood import OodOptions, detect
 
 NETWORKS = {
     "paper-mnist": ("mnist", "fashion_mnist", ModelConfig(network="paper-mnist")),

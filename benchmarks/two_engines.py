@@ -15,8 +15,9 @@ from torch import nn
 from lapae.curvature import Forward, blocks, diagonal, kfac, walk
 from lapae.curvature.call import Work, work
 from lapae.curvature.likelihoods import Gaussian
-from lapae.networks.builtin import mlp, paper_fashion, paper_mnist
+from lapae.networks.builtin import mlp
 from lapae_paper.bench.measure import take_turns
+from lapae_paper.variants.networks import paper_fashion, paper_mnist
 
 METHODS = ("exact", "mc", "kfac", "bottleneck", "block")
 SECONDS = 10.0

@@ -175,12 +175,28 @@ def test_help_shows_the_options_of_the_method_that_is_chosen(capsys):
         with pytest.raises(SystemExit):
             main(["train", "--method", method, "--help"])
         shown[method] = capsys.readouterr().out
-        assert all(f"{name} " in shown[method] for name in METHODS)
+        assert all(f"{name} " in shown[method] for name in METHODS.visible())
         assert "variational autoencoder" in shown[method]
     assert "--dropout" in shown["dropout"]
     assert "--dropout" not in shown["online"]
     assert "--forgetting" in shown["online"]
     assert "--forgetting" not in shown["dropout"]
+
+
+def test_help_hides_what_is_for_research_unless_it_is_asked_for(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    shown = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["train", "--help-all"])
+    everything = capsys.readouterr().out
+    for name in ("noisy-adam", "faulty-conv"):
+        assert name not in shown
+        assert name in everything
+    assert main(["train", "--method", "nosy"]) == 2
+    assert "noisy-adam" not in capsys.readouterr().err
+    assert main(["train", "--method", "dropout", "--forgetting", "0.1"]) == 2
+    assert "it belongs to online, online-ensemble\n" in capsys.readouterr().err
 
 
 def test_flags_choose_a_method_and_keep_what_the_file_says_of_all(tmp_path):

@@ -86,7 +86,7 @@ def test_the_wheel_works_where_the_repository_is_not(dist, tmp_path):
         return done.stdout
 
     assert all(path.startswith(str(tmp_path)) for path in run("-c", where).split())
-    assert "noisy-adam" in run("-m", "lapae", "train", "--help")
+    assert "noisy-adam" in run("-m", "lapae", "train", "--help-all")
     small = ["--hidden", "8", "--epochs", "1", "--limit", "100", "--device", "cpu", "--no-verbose"]
     run("-m", "lapae", "train", "digits", *small, "--out", "run")
     assert "report.html" in run("-m", "lapae", "report", "run", "--points", "50")

@@ -14,15 +14,16 @@ from lapae.config import ACTIVATIONS, HESSIANS, LIKELIHOODS, METHODS, NETWORKS
 from lapae.curvature import likelihoods
 from lapae.curvature.ggn import DiagonalMethod
 from lapae.errors import ConfigError
-from lapae.registry import Entry, Registry, entry_points, listing
-from lapae.tasks import TASKS
+from lapae.evaluate import TASKS
+from lapae.registry import Entry, Registry, entry_points, listing, research_shown
 
 
 @pytest.mark.parametrize(
     "registry", [METHODS, NETWORKS, LIKELIHOODS, ACTIVATIONS, TASKS], ids=lambda registry: registry.kind
 )
 def test_every_name_leads_to_something_and_has_a_title_of_its_own(registry):
-    titles = registry.titles()
+    with research_shown():
+        titles = registry.titles()
     assert list(titles) == list(registry)
     assert len(set(titles.values())) == len(titles)
     for entry in registry.values():
@@ -47,6 +48,23 @@ def test_a_registry_is_a_dictionary():
     del names["blue"]
     assert list(names) == ["red"]
     assert listing(names.titles()) == "  red  a colour"
+
+
+def test_what_is_for_research_is_hidden_and_can_be_named():
+    names: Registry[Entry] = Registry("colour", {"red": Entry("a colour", "math:pi")})
+    names["infrared"] = Entry("not to be seen", "math:e", research=True)
+    assert names.visible() == ["red"]
+    assert names.titles() == {"red": "a colour"}
+    assert list(names) == ["red", "infrared"]
+    assert names.find("infrared").load() == pytest.approx(2.71828, abs=1e-4)
+    with pytest.raises(ConfigError, match=r"unknown colour 'green': expected one of red$"):
+        names.find("green")
+    with pytest.raises(ConfigError, match=r"did you mean 'infrared'\? expected one of red$"):
+        names.find("infra-red")
+    with research_shown():
+        assert names.visible() == list(names)
+        assert "infrared" in names.titles()
+    assert names.visible() == ["red"]
 
 
 COLOURS = """

@@ -26,10 +26,10 @@ from lapae.fit import fit, load_data
 from lapae.model import Model
 from lapae.runs import Run
 from lapae.storage import load_run
-from lapae.tasks.figures import image_grid
-from lapae.tasks.imputation import mask
 from lapae.view.latent_map import latent_space, plane
 from lapae_paper.experiments.pictures import reconstruction_figure
+from lapae_paper.tasks.completion import mask
+from lapae_paper.tasks.figures import image_grid
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"

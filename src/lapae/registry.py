@@ -12,6 +12,9 @@ nothing heavy, or to the thing itself, which then says its `title` (and its `opt
 
     [project.entry-points."lapae.networks"]
     mine = "my_package.networks:mine"
+
+An entry with `research=True` is for comparisons with a paper: it can be named like any other, and help, choices and
+messages leave it out, unless `--help-all` asks for it (`research_shown`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ import difflib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from operator import attrgetter
@@ -40,6 +45,18 @@ class Titled(Protocol):
 
 E = TypeVar("E", bound=Titled)
 
+_RESEARCH_SHOWN: ContextVar[bool] = ContextVar("research_shown", default=False)
+
+
+@contextmanager
+def research_shown() -> Iterator[None]:
+    """Show entries marked as research in help and choices, too: `--help-all`."""
+    before = _RESEARCH_SHOWN.set(True)
+    try:
+        yield
+    finally:
+        _RESEARCH_SHOWN.reset(before)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -50,13 +67,15 @@ class Entry:
     """`"module:name"`, `"module"`, or the thing itself."""
     options: Any = None
     """Frozen dataclass of its options, or the place of it: a default for every field, docstrings that are the help."""
+    research: bool = field(default=False, kw_only=True)
+    """Whether it is for comparisons alone: usable by name, hidden from help and choices."""
 
     def load(self) -> Any:
-        """What is named; imported where the target is a place."""
+        """Return what is named, and import it if the target is a place."""
         return _load(self.target)
 
     def load_options(self) -> Any:
-        """The dataclass of its options; None where it has none."""
+        """Return the dataclass of its options; None if it has none."""
         return _load(self.options)
 
 
@@ -69,11 +88,11 @@ def _load(target: Any) -> Any:
 
 
 def as_entry(found: Any) -> Entry:
-    """An entry as it is; anything else (a class, a function) by its own `title` and `options`."""
+    """Return an entry as it is; anything else (a class, a function) by its own `title`, `options` and `research`."""
     if isinstance(found, Entry):
         return found
     title = getattr(found, "title", None) or (found.__doc__ or found.__name__).strip().splitlines()[0]
-    return Entry(title, found, getattr(found, "options", None))
+    return Entry(title, found, getattr(found, "options", None), research=bool(getattr(found, "research", False)))
 
 
 def entry_points(group: str) -> dict[str, str]:
@@ -161,27 +180,44 @@ class Registry(MutableMapping[str, E], Generic[E]):
         return name in self._entries or name in self._points
 
     def find(self, name: str) -> E:
-        """The entry of a name; ConfigError with the nearest names where there is none."""
+        """Return the entry of a name; ConfigError with the nearest names if there is none."""
         if name not in self:
-            raise ConfigError(f"unknown {self.kind} {name!r}: {nearest(name, self)}")
+            raise ConfigError(f"unknown {self.kind} {name!r}: {nearest(name, self, self.visible())}")
         return self[name]
 
+    def visible(self) -> list[str]:
+        """Names to show: all but those of research, unless these are asked for (`research_shown`)."""
+        return [name for name in self if _RESEARCH_SHOWN.get() or not self._is_research(name)]
+
     def titles(self) -> dict[str, str]:
-        """Title of every name. One that cannot be loaded says so: the help of the others is not lost with it."""
+        """Titles of the visible names. One that cannot be loaded says so: the others keep their help."""
         found = {}
-        for name in self:
+        for name in self.visible():
             try:
                 found[name] = self[name].title
             except ConfigError as error:
                 found[name] = f"({error})"
         return found
 
+    def _is_research(self, name: str) -> bool:
+        try:
+            return getattr(self[name], "research", False)
+        except ConfigError:  # it cannot be loaded, which its title says
+            return False
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """What was probably meant, and what there is to choose from."""
+
+def nearest(name: str, valid: Iterable[str], shown: Iterable[str] | None = None) -> str:
+    """Say what was probably meant, and what there is to choose from.
+
+    Args:
+        name: what was written.
+        valid: all names that could have been meant.
+        shown: those to list; default: all.
+    """
     names = list(valid)
     close = difflib.get_close_matches(name, names, n=1)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"expected one of {', '.join(names)}"
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return hint + f"expected one of {', '.join(names if shown is None else shown)}"
 
 
 def listing(titles: Mapping[str, str], indent: str = "  ") -> str:

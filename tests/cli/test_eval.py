@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from lapae.cli import main
-from lapae.tasks import TASKS
+from lapae.evaluate import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -42,27 +43,36 @@ def test_help_lists_every_task(capsys):
 
 
 def test_tasks_write_results_that_the_report_shows(run, capsys):
-    assert main(["eval", "ood", str(run), "--against", "digits", "digits", "--n-samples", "3", "--bootstrap", "5"]) == 0
+    """Those of the library, and one of another package."""
+    assert main(["eval", "detection", str(run), "--against", "digits", "--bootstrap", "5"]) == 0
     assert "AUROC" in capsys.readouterr().out
+    assert main(["eval", "ood", str(run), "--against", "digits", "digits", "--n-samples", "3", "--bootstrap", "5"]) == 0
+    assert "typicality" in capsys.readouterr().out
     assert main(["eval", "imputation", str(run), "--limit", "5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["n_data"] == 5
-    for task in ("ood", "imputation"):
+    assert main(["eval", "coverage", str(run)]) == 0
+    assert "of 180 test samples" in capsys.readouterr().out
+    for task in ("detection", "ood", "imputation", "coverage"):
         kept = json.loads((run / "tasks" / f"{task}.json").read_text("utf-8"))
         assert all((run / "figures" / name).stat().st_size for name in kept["figures"])
     assert main(["report", str(run), "--n-samples", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["bytes"] < 5_000_000
     page = (run / "report.html").read_text("utf-8")
-    assert all(title in page for title in ("Out-of-distribution detection", "Missing data", "imputation_modes.svg"))
+    shown = ("Detection of unusual samples", "Imputation of missing values", "Out-of-distribution", "coverage_p_values")
+    assert all(title in page for title in shown)
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["eval", "nope", "RUN"], "unknown task 'nope': expected one of ood, imputation"),
-        (["eval", "ood", "RUN"], "needs at least one out-of-distribution set (--against NAME)"),
-        (["eval", "ood", "absent", "--against", "digits"], "there is no run at absent"),
-        (["eval", "calibration", "RUN", "--n-samples", "0"], "n_samples=0: expected at least 1"),
+        (["eval", "nope", "RUN"], "unknown task 'nope': expected one of coverage, detection, imputation"),
+        (["eval", "detection", "RUN"], "which labels are unusual? Say so with --unusual, of 0, 1, 2"),
+        (["eval", "detection", "RUN", "--unusual", "12"], "there is no label '12'"),
+        (["eval", "detection", "absent", "--against", "digits"], "there is no run at absent"),
+        (["eval", "detection", "RUN", "--against", "nowhere.npy"], "nowhere.npy: no such file"),
+        (["eval", "coverage", "RUN", "--level", "2"], "level = 2.0: expected a probability"),
+        (["eval", "imputation", "RUN", "--missing", "1"], "missing = 1.0: expected a probability"),
         (["report", "absent"], "there is no run at absent"),
         (["report", "RUN", "--points", "0"], "points = 0: expected at least 1"),
     ],
@@ -74,21 +84,54 @@ def test_mistakes_are_one_line(run, arguments, complaint, capsys):
     assert complaint in captured.err
 
 
-def test_a_table_is_imputed_without_being_told_what_to_hide(tmp_path, capsys):
-    rows = "\n".join(f"{i / 7:.3f},{i % 5},{(i * i) % 11}" for i in range(60))
-    (tmp_path / "t.csv").write_text("a,b,c\n" + rows + "\n")
-    quick = ["--epochs", "1", "--hidden", "8", "--no-verbose", "--device", "cpu", "--out", str(tmp_path / "run")]
-    assert main(["train", str(tmp_path / "t.csv"), *quick]) == 0
-    capsys.readouterr()
-    assert main(["eval", "imputation", str(tmp_path / "run"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["mse_missing"] > 0
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A run on rows of which a tenth is marked as faulty, in a column that is not learned; and the rows."""
+    root = tmp_path_factory.mktemp("table")
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=300)
+    x = np.stack([z, 2 * z, -z, z + 1], 1) + 0.1 * rng.normal(size=(300, 4))
+    faulty = np.arange(300) % 10 == 0
+    x[faulty] = 4 * rng.normal(size=(30, 4))
+    states = np.where(faulty, "bad", "good")
+    rows = [",".join([*(f"{value:.4f}" for value in row), state]) for row, state in zip(x, states, strict=True)]
+    (root / "t.csv").write_text("\n".join(["a,b,c,d,state", *rows]) + "\n")
+    quick = ["--epochs", "20", "--no-verbose", "--device", "cpu", "--out", str(root / "run")]
+    assert main(["train", str(root / "t.csv"), "--label-column", "state", *quick]) == 0
+    return root
+
+
+@pytest.mark.parametrize("data", [False, True], ids=["held out", "given"])
+def test_rows_are_told_apart_by_a_column_of_labels(table, data, capsys):
+    given = ["--data", str(table / "t.csv")] if data else []
+    assert main(["eval", "detection", str(table / "run"), "--unusual", "bad", "--json", *given]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["split"] == ("test" if data else "validation")
+    assert ("no test samples" in captured.err) == (not data)
+    assert found["sets"]["bad"]["auroc"]["value"] > 0.9
+    if data:
+        assert (found["normal"]["n"], found["sets"]["bad"]["n"]) == (270, 30)
+
+
+def test_a_label_column_is_one_of_the_file(table, capsys):
+    run, file = str(table / "run"), str(table / "t.csv")
+    assert main(["eval", "detection", run, "--data", file, "--label-column", "nope"]) == 2
+    assert "no column 'nope' beside the features; expected one of 'state'" in capsys.readouterr().err
+
+
+def test_a_table_is_imputed_by_column(table, capsys):
+    assert main(["eval", "imputation", str(table / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["columns"]) == {"a", "b", "c", "d"}
+    assert found["columns"]["a"]["relative"] < 1
 
 
 def test_demo_tells_the_whole_story(tmp_path, capsys):
     out = tmp_path / "demo"
     assert main(["demo", "--epochs", "2", "--out", str(out), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert set(printed["tasks"]) == {"ood", "imputation", "calibration"}
-    assert set(printed["tasks"]["ood"]["sets"]) == {"digits 8 and 9", "inverted digits"}
+    assert set(printed["tasks"]) == {"detection", "imputation", "coverage"}
+    assert set(printed["tasks"]["detection"]["sets"]) == {"digits 8 and 9", "inverted digits"}
     assert (out / "report.html").exists()
     assert main(["report", str(out), "--n-samples", "2"]) == 0  # its data are in the run

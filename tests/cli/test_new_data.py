@@ -380,7 +380,7 @@ def test_a_column_in_other_units_is_refused_and_an_outlier_is_not(place, tmp_pat
     assert score(missing) == 0
 
 
-@pytest.mark.parametrize("command", ["train", "embed", "score", "impute", "sample", "eval ood"])
+@pytest.mark.parametrize("command", ["train", "embed", "score", "impute", "sample", "eval coverage"])
 def test_help_has_no_group_named_options_options(command, capsys):
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])
@@ -425,7 +425,7 @@ def test_training_leaves_out_an_unreadable_image_with_skip_bad(tmp_path, capsys)
     assert main(["report", str(tmp_path / "run"), "--device", "cpu"]) == 0
 
 
-@pytest.mark.parametrize("command", [["report"], ["eval", "calibration"]])
+@pytest.mark.parametrize("command", [["report"], ["eval", "coverage"]])
 def test_a_run_of_the_estimator_has_no_data_to_report_on(tmp_path, capsys, command):
     x = np.random.default_rng(0).random((30, 4))
     LaplacianAutoencoder(epochs=1, random_state=0).fit(x).save(tmp_path / "run")

@@ -14,9 +14,9 @@ from PIL import Image
 from lapae.cli.train import absolute
 from lapae.data import Data, DataError, load, open_input
 from lapae.data.bounds import check_memory, free_memory
-from lapae.data.idx import read_idx
 from lapae.data.inspect import look
 from lapae.space import Space
+from lapae_paper.datasets.idx import read_idx
 
 SPACES = {
     ".csv": Space("table", (2,)),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,9 @@ from narrow import as_a, sure
 
 from lapae.data import DataError, data_sets, fetch, load
 from lapae.data.digits import digits
+from lapae.data.named import DATASETS, NamedSet
+from lapae.data.source import Records
+from lapae.registry import Entry
 
 
 def test_digits():
@@ -48,7 +52,7 @@ def test_limit():
 @pytest.mark.parametrize(
     ("source", "options", "match"),
     [
-        ("mnits", {}, r"mnits: no such file, folder or data set \(did you mean 'mnist'\?\)"),
+        ("digist", {}, r"digist: no such file, folder or data set \(did you mean 'digits'\?\)"),
         ("nowhere/a.npy", {}, r"nowhere/a\.npy: no such file"),
         (Path("digits"), {}, "no such file"),
         ("digits", {"label_column": "y"}, "label_column='y' is for tables"),
@@ -71,54 +75,50 @@ def test_a_data_error_is_a_value_error():
     assert issubclass(DataError, ValueError)
 
 
-def test_listing(tmp_path, small_mnist):
-    listed = {entry.name: entry for entry in data_sets(small_mnist)}
-    assert list(listed) == ["digits", "mnist", "fashion_mnist", "celeba"]
-    assert [entry.present for entry in listed.values()] == [True, True, False, False]
-    assert listed["celeba"].where == small_mnist / "celeba"
+@pytest.fixture
+def letters(monkeypatch, tmp_path):
+    """A set of one file that is fetched by hand, known to the registry; returns its folder, which is not there yet."""
+
+    def read(folder, image_size=6):
+        x = np.random.default_rng(0).integers(0, 256, (40, 1, image_size, image_size), dtype=np.uint8)
+        return Records(name="letters", x=x)
+
+    named = NamedSet(read, by_hand="Write to {folder}.", parts=("a.txt",), takes=frozenset({"image_size"}))
+    monkeypatch.setitem(DATASETS, "letters", Entry("forty letters", named))
+    return tmp_path / "letters"
 
 
-def test_default_folder_is_in_the_home():
-    assert data_sets()[1].where == Path("~/.cache/lapae/data/mnist").expanduser()
+def test_listing(letters):
+    listed = {entry.name: entry for entry in data_sets(letters.parent)}
+    assert next(iter(listed)) == "digits"
+    assert {"digits", "letters"} <= set(listed)
+    assert (listed["digits"].present, listed["digits"].where) == (True, None)
+    assert (listed["letters"].present, listed["letters"].where) == (False, letters)
+    assert listed["letters"].description == "forty letters"
+    letters.mkdir()
+    (letters / "a.txt").write_text("a")
+    assert {entry.name: entry for entry in data_sets(letters.parent)}["letters"].present
 
 
-def test_fetch_of_what_is_not_fetched(tmp_path):
-    assert fetch("digits", tmp_path) is None
-    with pytest.raises(DataError, match="fetch it by hand"):
-        fetch("celeba", tmp_path)
-    with pytest.raises(DataError, match="did you mean 'mnist'"):
-        fetch("mnis", tmp_path)
+def test_default_folder_is_in_the_home(letters):
+    where = {entry.name: entry.where for entry in data_sets()}
+    assert where["letters"] == Path("~/.cache/lapae/data/letters").expanduser()
 
 
-@pytest.mark.parametrize(("name", "train_mean"), [("mnist", 0.1307), ("fashion_mnist", 0.2860)])
-def test_real_mnist(real_data, name, train_mean):
-    data = load(name, data_dir=real_data, calibration=0)
-    assert (len(data.train), len(data.valid), len(data.test)) == (55000, 5000, 10000)
-    assert data.shape == (1, 28, 28)
-    train, valid, test = (as_a(np.ndarray, split.x) for split in (data.train, data.valid, data.test))
-    whole = (train.sum(dtype=np.int64) + valid.sum(dtype=np.int64)) / 255 / 60000 / 784
-    assert round(whole, 4) == train_mean
-    if name == "mnist":
-        assert round(test.mean() / 255, 4) == 0.1325
-        assert sure(data.test.y)[:5].tolist() == [7, 2, 1, 0, 4]
-    else:
-        assert np.bincount(sure(data.test.y)).tolist() == [1000] * 10
+def test_a_set_of_the_registry_is_read_with_the_options_it_takes(letters):
+    with pytest.raises(DataError, match=rf"a\.txt not found\. Write to {re.escape(str(letters))}\."):
+        load("letters", data_dir=letters.parent)
+    letters.mkdir()
+    (letters / "a.txt").write_text("a")
+    assert load("letters", data_dir=letters.parent).shape == (1, 6, 6)
+    assert load("letters", data_dir=letters.parent, image_size=4).shape == (1, 4, 4)
+    with pytest.raises(DataError, match="letters: tile=3 is for folders"):
+        load("letters", data_dir=letters.parent, tile=3)
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
-def test_checksums_are_those_of_the_real_files(real_data, name):
-    assert fetch(name, real_data) == real_data / name
-
-
-def test_real_celeba(real_data):
-    if not (real_data / "celeba").is_dir():
-        pytest.skip("CelebA is not on this machine")
-    data = load("celeba", data_dir=real_data)
-    total = len(data.train) + len(data.valid) + len(data.test)
-    if total == 8000:  # the part that is made for tests; the whole set has 202,599
-        assert (len(data.train), len(data.valid), len(data.test)) == (6400, 800, 800)
-    assert data.shape == (3, 64, 64)
-    assert len(sure(data.label_names)) == 40
-    assert sure(data.train.y).shape == (len(data.train), 40)
-    assert set(np.unique(sure(data.test.y))) == {0, 1}
-    assert 0.3 < as_a(np.ndarray, data.test.x).mean() / 255 < 0.6
+def test_fetch_of_what_is_not_fetched(letters):
+    assert fetch("digits", letters.parent) is None
+    with pytest.raises(DataError, match="Write to"):
+        fetch("letters", letters.parent)
+    with pytest.raises(DataError, match="did you mean 'digits'"):
+        fetch("digit", letters.parent)

@@ -4,12 +4,23 @@ import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pytest
 
 from lapae.data import DataError, data_sets, fetch, load
 from lapae.data.download import Download
+from lapae.data.named import DATASETS, NamedSet
+from lapae.data.source import Records
+from lapae.registry import Entry
 
-NAMES = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
+NAMES = ["a.bin", "b.bin", "c.bin", "d.bin"]
+
+
+def read(folder):
+    """Forty images to train on and ten to test, of 4x5 pixels."""
+    pixels = b"".join((folder / name).read_bytes() for name in NAMES)
+    x = np.frombuffer(pixels, np.uint8).reshape(50, 1, 4, 5)
+    return Records(name="letters", x=x, partition=np.repeat([0, 2], [40, 10]))
 
 
 class Mirror(ThreadingHTTPServer):
@@ -57,99 +68,101 @@ def mirror():
     server.server_close()
 
 
+def register(monkeypatch, download):
+    monkeypatch.setitem(DATASETS, "letters", Entry("fifty letters", NamedSet(read, download)))
+
+
 @pytest.fixture
-def served(mirror, small_mnist, tmp_path, monkeypatch):
-    """The small MNIST on the mirror; returns an empty data folder."""
+def served(mirror, tmp_path, monkeypatch):
+    """A data set on the mirror; returns an empty data folder."""
     files = {}
-    for name in NAMES:
-        content = mirror.files[name] = (small_mnist / "mnist" / name).read_bytes()
+    for seed, name in enumerate(NAMES):
+        content = mirror.files[name] = np.random.default_rng(seed).bytes(250)
         files[name] = (len(content), hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(load.__globals__["DOWNLOADS"], "mnist", Download((mirror.url,), files))
+    register(monkeypatch, Download((mirror.url,), files))
     return tmp_path / "fresh"
 
 
 def test_absent_set_is_downloaded_once(served, mirror):
-    assert not next(s for s in data_sets(served) if s.name == "mnist").present
-    assert len(load("mnist", data_dir=served).test) == 10
-    assert sorted(path.name for path in (served / "mnist").iterdir()) == sorted(NAMES)
+    assert not next(s for s in data_sets(served) if s.name == "letters").present
+    assert len(load("letters", data_dir=served).test) == 10
+    assert sorted(path.name for path in (served / "letters").iterdir()) == sorted(NAMES)
     assert len(mirror.requests) == 4
-    load("mnist", data_dir=served)
-    assert fetch("mnist", served) == served / "mnist"
+    load("letters", data_dir=served)
+    assert fetch("letters", served) == served / "letters"
     assert len(mirror.requests) == 4
-    assert next(s for s in data_sets(served) if s.name == "mnist").present
+    assert next(s for s in data_sets(served) if s.name == "letters").present
 
 
 def test_goes_to_the_folder_of_the_variable(served, monkeypatch):
     monkeypatch.setenv("LAPAE_DATA", str(served))
-    assert fetch("mnist") == served / "mnist"
+    assert fetch("letters") == served / "letters"
 
 
 def test_broken_connection_is_resumed(served, mirror):
     mirror.break_after = 60
     with pytest.raises(DataError, match=rf"(?s)could not download {NAMES[0]}.*connection ended after 60 of"):
-        fetch("mnist", served)
-    part = served / "mnist" / f"{NAMES[0]}.part"
+        fetch("letters", served)
+    part = served / "letters" / f"{NAMES[0]}.part"
     assert part.read_bytes() == mirror.files[NAMES[0]][:60]
-    assert not (served / "mnist" / NAMES[0]).exists()
+    assert not (served / "letters" / NAMES[0]).exists()
     mirror.break_after = None
-    fetch("mnist", served)
+    fetch("letters", served)
     assert (NAMES[0], "bytes=60-") in mirror.requests
     assert not part.exists()
-    assert (served / "mnist" / NAMES[0]).read_bytes() == mirror.files[NAMES[0]]
+    assert (served / "letters" / NAMES[0]).read_bytes() == mirror.files[NAMES[0]]
 
 
 def test_server_without_ranges_sends_the_whole_file(served, mirror):
     mirror.break_after = 60
     with pytest.raises(DataError, match="could not download"):
-        fetch("mnist", served)
+        fetch("letters", served)
     mirror.break_after, mirror.ranges = None, False
-    fetch("mnist", served)
-    assert (served / "mnist" / NAMES[0]).read_bytes() == mirror.files[NAMES[0]]
+    fetch("letters", served)
+    assert (served / "letters" / NAMES[0]).read_bytes() == mirror.files[NAMES[0]]
 
 
 @pytest.mark.parametrize("left", [60, 10**6])
 def test_unsound_rest_of_an_earlier_download_is_thrown_away(served, mirror, left):
-    (served / "mnist").mkdir(parents=True)
-    (served / "mnist" / f"{NAMES[0]}.part").write_bytes(b"x" * left)
-    fetch("mnist", served)
-    assert (served / "mnist" / NAMES[0]).read_bytes() == mirror.files[NAMES[0]]
+    (served / "letters").mkdir(parents=True)
+    (served / "letters" / f"{NAMES[0]}.part").write_bytes(b"x" * left)
+    fetch("letters", served)
+    assert (served / "letters" / NAMES[0]).read_bytes() == mirror.files[NAMES[0]]
 
 
 @pytest.mark.parametrize("longer", [0, 1000])
 def test_wrong_checksum(served, mirror, longer):
     mirror.files[NAMES[1]] = bytes(len(mirror.files[NAMES[1]]) + longer)
     with pytest.raises(DataError, match=rf"(?s){NAMES[1]}.*wrong SHA-256"):
-        load("mnist", data_dir=served)
-    assert [path.name for path in (served / "mnist").iterdir()] == [NAMES[0]]
+        load("letters", data_dir=served)
+    assert [path.name for path in (served / "letters").iterdir()] == [NAMES[0]]
 
 
 def test_second_mirror_takes_over(served, mirror, monkeypatch):
-    files = load.__globals__["DOWNLOADS"]["mnist"].files
-    both = Download((mirror.url + "absent/", mirror.url), files)
-    monkeypatch.setitem(load.__globals__["DOWNLOADS"], "mnist", both)
-    assert len(load("mnist", data_dir=served).test) == 10
+    files = DATASETS["letters"].load().download.files
+    register(monkeypatch, Download((mirror.url + "absent/", mirror.url), files))
+    assert len(load("letters", data_dir=served).test) == 10
 
 
 def test_no_network_says_which_files_to_put_where(tmp_path, monkeypatch):
-    real = load.__globals__["DOWNLOADS"]["fashion_mnist"].files
-    nowhere = Download(("http://127.0.0.1:9/",), real)  # the discard port: nothing listens
-    monkeypatch.setitem(load.__globals__["DOWNLOADS"], "fashion_mnist", nowhere)
+    files: dict[str, tuple[int, str]] = dict.fromkeys(NAMES, (250, "0" * 64))
+    register(monkeypatch, Download(("http://127.0.0.1:9/",), files))  # the discard port: nothing listens
     with pytest.raises(DataError) as caught:
-        load("fashion_mnist", data_dir=tmp_path)
+        load("letters", data_dir=tmp_path)
     for name in NAMES:
         assert name in str(caught.value)
-    assert f"into {tmp_path / 'fashion_mnist'}" in str(caught.value)
+    assert f"into {tmp_path / 'letters'}" in str(caught.value)
 
 
 def test_file_that_is_there_is_verified_and_not_overwritten(served, mirror):
-    (served / "mnist").mkdir(parents=True)
-    (served / "mnist" / NAMES[2]).write_bytes(b"mine")
+    (served / "letters").mkdir(parents=True)
+    (served / "letters" / NAMES[2]).write_bytes(b"mine")
     with pytest.raises(DataError, match=rf"{NAMES[2]}: its SHA-256 is .*remove the file"):
-        fetch("mnist", served)
-    assert (served / "mnist" / NAMES[2]).read_bytes() == b"mine"
+        fetch("letters", served)
+    assert (served / "letters" / NAMES[2]).read_bytes() == b"mine"
 
 
 def test_folder_that_cannot_be_made(served, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be made"):
-        fetch("mnist", tmp_path / "file")
+        fetch("letters", tmp_path / "file")

@@ -538,8 +538,8 @@ def test_every_command_opens_it_with_data(estimator_run, capsys):
     assert main(["report", run, "--data", file, "--json"]) == 0
     page = Path(json.loads(capsys.readouterr().out)["report"]).read_text("utf-8")
     assert "given data (training may have seen them)" in page
-    assert main(["eval", "calibration", run, "--data", file, "--json"]) == 0
-    assert "coverage" in json.loads(capsys.readouterr().out)
+    assert main(["eval", "coverage", run, "--data", file, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_data"] == 100
 
 
 def test_the_estimator_reports_and_explores(estimator_run, tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ from lapae.predict import predict
 from lapae.predict.decode import decode, encode_mean
 from lapae.predict.mc import draw_seeds
 from lapae.runs.numbers import number
-from lapae.tasks.base import tensor
 from lapae.view.explore.explorer import fitting
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.explore.opening import opening
@@ -60,7 +59,7 @@ def test_item_is_what_the_model_says_of_it(of_images):
     test, model = of_images.material.parts["test"], of_images.model
     given = np.asarray(test.x[3:4])
     found = of_images.item("test", 3)
-    x = tensor(model, test, np.array([3]))
+    x = model.tensor(np.asarray(test.x[3:4]))
     told = predict(model.method, x, n_samples=6, want=("codes", "covariance"))
     np.testing.assert_allclose(found["covariance"], sure(told.z_cov)[0], rtol=2e-3)
     np.testing.assert_allclose(found["center"], sure(told.z_mean)[0], rtol=1e-3)

@@ -68,7 +68,7 @@ BROKEN: dict[str, Read] = {
 
 
 def idx() -> Target:
-    from lapae.data.idx import read_idx
+    from lapae_paper.datasets.idx import read_idx
 
     images_ = bytes((0, 0, 8, 3)) + struct.pack(">3I", 4, 3, 5) + bytes(range(60))
     labels = bytes((0, 0, 8, 1)) + struct.pack(">I", 7) + bytes(7)

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lapae.data import DataError, load
-from lapae.data.idx import read_idx
 from lapae.errors import ConfigError
 from lapae.runs.toml import dumps, read_config, write_config
+from lapae_paper.datasets.idx import read_idx
 
 from .driver import NAMES, run
 

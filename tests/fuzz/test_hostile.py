@@ -16,7 +16,6 @@ from PIL import Image
 import lapae
 from lapae.config import Config, DataConfig, ModelConfig, TrainConfig
 from lapae.data import DataError, load
-from lapae.data.celeba import read_celeba
 from lapae.data.table import TableReader
 from lapae.errors import ConfigError, LapaeError, RunError
 from lapae.fit import fit, load_data
@@ -26,6 +25,7 @@ from lapae.runs.toml import read_config
 from lapae.space import Space
 from lapae.storage import load_run
 from lapae.train.resume import saved_config
+from lapae_paper.datasets.celeba import read_celeba
 
 SOURCE = Path(lapae.__file__).parent
 

@@ -1,4 +1,4 @@
-"""The networks: sizes, shapes, the paper's numbers of weights, mistakes."""
+"""The networks: shapes, mistakes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,7 @@ from narrow import as_a
 from torch import nn
 
 from lapae.config import NETWORKS
-from lapae.networks import Autoencoder, build, conv, mlp, paper_celeba, paper_fashion, paper_mnist
-
-
-def n_weights(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
-def test_the_paper_s_networks_have_its_numbers_of_weights():
-    assert n_weights(paper_mnist()) == 1_068_306
-    assert n_weights(paper_fashion()) == 17_164_739
-    sizes = [p.shape for name, p in paper_mnist().named_parameters() if name.endswith("weight")]
-    assert [tuple(s) for s in sizes] == [(512, 784), (256, 512), (2, 256), (256, 2), (512, 256), (784, 512)]
-    celeba = [m for m in paper_celeba().modules() if isinstance(m, nn.Conv2d)]
-    assert len(celeba) == 11
-    assert {m.kernel_size for m in celeba} == {(5, 5)}
+from lapae.networks import Autoencoder, build, conv, mlp
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 17, 11), (2, 4, 6)])
@@ -61,7 +47,7 @@ def test_a_pair_of_modules_is_taken_as_it_is():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match=f"unknown network 'resnet': expected one of {', '.join(NETWORKS)}"):
+    with pytest.raises(ValueError, match=f"unknown network 'resnet': expected one of {', '.join(NETWORKS.visible())}"):
         build("resnet", (4,), 2)
     with pytest.raises(TypeError, match="a pair"):
         build((nn.Linear(1, 1),), (4,), 2)  # pyright: ignore[reportArgumentType]

@@ -23,7 +23,6 @@ from lapae.runs import Run
 from lapae.runs.numbers import number
 from lapae.runs.results import Result, Table, file_name, load_results, save_result
 from lapae.space import Column, Space
-from lapae.tasks.base import tensor
 from lapae.view.display import choose_display
 from lapae.view.latent_map import latent_space, plane
 from lapae.view.named_splits import Material
@@ -195,7 +194,7 @@ def test_decode_is_mean_and_deviation_over_networks(tmp_path):
 def test_grid_cells_lie_where_the_map_shows_them(tmp_path):
     data = images()
     _, model = trained(data, tmp_path, latent_dim=3)
-    x = tensor(model, data.train, np.arange(60))
+    x = model.tensor(np.asarray(data.train.x[:60]))
     space = latent_space(model.method, x)
     codes = space.grid((0, 2), 4)
     points = (codes - space.origin) @ space.directions.T

@@ -14,10 +14,11 @@ from lapae import __version__
 from lapae.cli.registry import COMMANDS
 from lapae.cli.signals import Terminated, cleaning_up
 from lapae.errors import ConfigError, ElsewhereError, LapaeError
-from lapae.registry import listing
+from lapae.registry import listing, research_shown
 from lapae.train.torchrun import await_end, job_rank, job_size, report_failure
 
 FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
+ALL = "--help-all"
 
 
 USAGE = """usage: lapae COMMAND ...
@@ -28,13 +29,17 @@ commands (lapae COMMAND --help explains each):
 {commands}
 
 options:
-  --help     this text
-  --version  the version"""
+  --help      this text
+  --help-all  the help of any command, with methods, networks and tasks of research
+  --version   the version"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Mistakes of the user's end in one line on stderr and exit code 2, Ctrl-C in 130."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if ALL in given:
+        with research_shown():
+            return main(["--help" if word == ALL else word for word in given])
     if isinstance(sys.stdout, io.TextIOWrapper):  # where a terminal has no Greek letters, they are written as codes
         sys.stdout.reconfigure(errors="backslashreplace")
     if not given or given[0] in ("-h", "--help", "help"):

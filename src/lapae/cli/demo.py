@@ -13,8 +13,6 @@ from lapae.cli.parsing import parse
 from lapae.config import Config, DataConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from lapae.data import Data
     from lapae.model import Model
     from lapae.runs import Run
@@ -84,21 +82,18 @@ def split_digits(run: Run) -> Any:
 
 
 def evaluate(run: Run, model: Model, data: Data, unknown: Any, seed: int) -> list[Record]:
-    """Three tasks in quick settings, kept in the run."""
-    import torch
+    """Run the three tasks, and keep their results in the run."""
+    import numpy as np
 
+    from lapae.evaluate import run_task
+    from lapae.evaluate.detection import detect
     from lapae.runs.results import save_result
-    from lapae.tasks import run_task
-    from lapae.tasks.base import subset, tensor
-    from lapae.tasks.ood import OodOptions, detect
 
-    test = tensor(model, data.test, subset(data.test, None))
+    test = np.asarray(data.test.x)
     # Inverted digits are easy: they have ink where no training image has any. New classes are the honest test.
-    outside: dict[str, Tensor] = {"digits 8 and 9": torch.as_tensor(unknown), "inverted digits": 1 - test}
-    samples = {"n_samples": 50, "seed": seed}
-    found = detect(model, data, outside, OodOptions(n_samples=50, seed=seed))
-    records = [save_result(run, "ood", {"against": list(outside), **samples}, found)]
-    quick = {"imputation": {"limit": 100, "seed": seed}, "calibration": samples}
-    for task, options in quick.items():
+    unusual = {"digits 8 and 9": unknown, "inverted digits": 1 - test}
+    found = detect(model, test, unusual, seed=seed)
+    records = [save_result(run, "detection", {"against": list(unusual), "seed": seed}, found)]
+    for task, options in {"imputation": {"limit": 100, "seed": seed}, "coverage": {"seed": seed}}.items():
         records.append(save_result(run, task, options, run_task(task, model, data, options)))
     return records

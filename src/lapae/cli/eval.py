@@ -14,21 +14,21 @@ from lapae.cli.new_data import UNNAMED, Run
 from lapae.cli.parsing import parse
 from lapae.cli.run_folder import open_run
 from lapae.errors import ConfigError
+from lapae.evaluate import TASKS, run_task
 from lapae.registry import listing
-from lapae.tasks import TASKS, run_task
 
 Options = TypeVar("Options")
 
 
 @dataclass(frozen=True)
 class EvalCommand(Generic[Options]):
-    """Run a task of the paper on a trained run. Numbers go into its tasks/, pictures into its figures/."""
+    """Judge a trained run. Numbers go into its tasks/, pictures into its figures/."""
 
     run: Run
     """Folder of a trained run."""
     options: Annotated[Options, UNNAMED] = field()
     data: Path | None = None
-    """A file, or a folder of images, to test on instead of the data that the run was trained on."""
+    """A file, or a folder of images, to judge by; default: what the run has held out of its own data."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
     json: bool = False
@@ -37,8 +37,8 @@ class EvalCommand(Generic[Options]):
 
 USAGE = """usage: lapae eval TASK RUN [options]
 
-Run a task of the paper on a trained run. Numbers go into its tasks/, pictures into its figures/;
-lapae report RUN shows them.
+Judge a trained run, by what it has held out of its data or by a file (--data FILE). Numbers go into its tasks/,
+pictures into its figures/; lapae report RUN shows them.
 
 tasks (lapae eval TASK --help lists the options of each):
 {tasks}"""
@@ -57,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.runs.results import save_result
 
     options: Any = command.options
-    run, model, data = open_run(command.run, command.device, getattr(options, "data_dir", None), command.data)
+    places = {name: getattr(options, name, None) for name in ("data_dir", "label_column")}
+    run, model, data = open_run(command.run, command.device, file=command.data, **places)
     began = time.monotonic()
     try:
         result = run_task(name, model, data, options)

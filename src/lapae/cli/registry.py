@@ -46,7 +46,7 @@ COMMANDS: Registry[Command] = Registry(
             _own("data", "look at a file before training; list the named data sets, fetch one"),
             # a module named list would hide the builtin in this package
             ("list", Command("the runs in a folder: what they were trained on, and how far", "lapae.cli.overview")),
-            _own("eval", "a task of the paper on a trained run: ood, imputation, calibration, ..."),
+            _own("eval", "judge a trained run on held-out data: coverage, detection, imputation, ..."),
             _own("report", "one page about a run: latent map, reconstructions, curves, task results"),
             _own(
                 "explore", "the latent space of a run in a browser: move in it, look at data, fill in what is missing"

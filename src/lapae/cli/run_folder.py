@@ -22,29 +22,62 @@ if TYPE_CHECKING:
 
 
 def open_run(
-    path: Path, device: str = "auto", data_dir: str | None = None, file: Path | None = None
+    path: Path,
+    device: str = "auto",
+    data_dir: str | None = None,
+    file: Path | None = None,
+    label_column: str | None = None,
 ) -> tuple[Run, Model, Data]:
-    """A run, its model on a device, and its data; or those of a file, all of them to test on."""
-    from lapae.data import Data, Split
+    """Open a run: the run, its model on a device, and data.
+
+    Args:
+        path: folder of the run.
+        device: auto, cpu or cuda.
+        data_dir: folder of the named data sets; default: that of the run.
+        file: data to test on, all of them; default: those of the run, in its splits.
+        label_column: column of a table with labels; default: that of the run, if there is one.
+    """
     from lapae.runs import Run
     from lapae.storage import load_run
     from lapae.train.devices import choose_device
 
     model = load_run(path, device=choose_device(device))
     if file is None:
-        return Run.open(path), model, run_data(model, data_dir)
-    x, _ = read_given(model, file)
-    given, nothing = Split(x, None), Split(x[:0], None)
-    return Run.open(path), model, Data(model.space, given, nothing, nothing, given)
+        return Run.open(path), model, run_data(model, data_dir, label_column)
+    return Run.open(path), model, given_data(model, file, label_column)
 
 
-def run_data(model: Model, data_dir: str | None = None) -> Data:
-    """The data that a run was trained on."""
+def given_data(model: Model, file: Path, label_column: str | None = None) -> Data:
+    """Return the data of a file, all of them to test on, with the labels of a column: the one named, or the run's."""
+    import numpy as np
+
+    from lapae.data import Data, Split
+    from lapae.data.labels import as_classes
+    from lapae.data.opening import read_all
+
+    block, space, y = read_all(file, model.space), model.space, None
+    if label_column is None and model.config.data.label_column in block.names:
+        label_column = model.config.data.label_column
+    if label_column is not None:
+        if label_column not in block.names:
+            there = f"expected one of {', '.join(map(repr, block.names))}" if block.names else "there are no others"
+            raise ConfigError(f"{file}: no column {label_column!r} beside the features; {there}")
+        place = block.names.index(label_column)
+        y, names = as_classes(file, np.array([str(row[place]).strip() for row in block.cells]), len(block.x))
+        space = replace(space, label_names=names)
+    given, nothing = Split(block.x, y), Split(block.x[:0], None)
+    return Data(space, given, nothing, nothing, given)
+
+
+def run_data(model: Model, data_dir: str | None = None, label_column: str | None = None) -> Data:
+    """Return the data that a run was trained on; the arguments replace those of its configuration."""
     from lapae.data.catalog import check_data
     from lapae.fit import load_data
 
     check_data(model.config.data.source)
-    data = load_data(model.config.data if data_dir is None else replace(model.config.data, data_dir=data_dir))
+    changed = {"data_dir": data_dir, "label_column": label_column}
+    config = replace(model.config.data, **{name: value for name, value in changed.items() if value is not None})
+    data = load_data(config)
     if data.shape != model.shape:
         raise ConfigError(f"the data of the run have changed: shape {data.shape}, the model takes {model.shape}")
     return data
@@ -52,16 +85,11 @@ def run_data(model: Model, data_dir: str | None = None) -> Data:
 
 def read_given(model: Model, file: Path) -> tuple[np.ndarray, list[str] | None]:
     """All data (n, *shape) of a file or folder that fits a model, and their names where they have some."""
-    import numpy as np
+    from lapae.data.opening import read_all
 
-    from lapae.data import DataError, open_input
-
-    blocks = list(open_input(file, model.space, any_range=True).blocks(lambda done: None))
-    if not sum(len(block.x) for block in blocks):
-        raise DataError(f"{file}: holds no data")
-    cells = [cells for block in blocks for cells in block.cells]
-    ids = [", ".join(map(str, row)) for row in cells]
-    return np.concatenate([block.x for block in blocks]), ids if ids and all(ids) else None
+    block = read_all(file, model.space)
+    ids = [", ".join(map(str, row)) for row in block.cells]
+    return block.x, ids if ids and all(ids) else None
 
 
 def train_in(run: Run, config: Config, data: Data | None = None, *, resume: bool = False) -> Model:

@@ -42,12 +42,12 @@ Widths = Annotated[tuple[int, ...], Bound(lambda widths: min(widths, default=1) 
 
 
 class OneOf(PrimitiveConstructorSpec[str]):
-    """Name of a registry. The help lists the names; an unknown one is refused with the nearest."""
+    """Name of a registry. The help lists the visible names; an unknown one is refused with the nearest."""
 
     def __init__(self, registry: Registry[Any]) -> None:
         super().__init__(
             nargs=1,
-            metavar="{" + ",".join(registry) + "}",
+            metavar="",
             instance_from_str=lambda words: words[0],
             is_instance=lambda value: isinstance(value, str),
             str_from_instance=lambda name: [name],
@@ -55,6 +55,15 @@ class OneOf(PrimitiveConstructorSpec[str]):
         self.__dict__["registry"] = registry  # the base is frozen
 
     registry: Registry[Any]
+
+    @property
+    def metavar(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Names to show in the help, read then: what is visible depends on it, and plugins import this module."""
+        return "{" + ",".join(self.registry.visible()) + "}"
+
+    @metavar.setter
+    def metavar(self, value: str) -> None:
+        """Ignore what the base class stores."""
 
 
 def check(options: Any) -> None:

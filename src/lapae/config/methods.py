@@ -250,7 +250,8 @@ def belongs_to(option: str) -> list[str]:
 
 
 def unknown_option(method: str, option: str) -> str:
-    """Return the message for an option that a method does not have."""
+    """Say what is wrong with an option that a method does not have, and which methods have it."""
     owners = belongs_to(option)
+    owners = [name for name in owners if name in METHODS.visible()] or owners
     hint = f"it belongs to {', '.join(owners)}" if owners else nearest(option, option_names(options_of(method)))
     return f"the method {method!r} has no option {option!r}: {hint}"

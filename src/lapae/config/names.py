@@ -1,7 +1,7 @@
 """Registries of what a model is made of: networks, activations, likelihoods, Hessians.
 
-What a configuration can name is listed here and nowhere else. Methods have a file of their own beside this one; tasks
-and commands are listed in their folders.
+What a configuration can name is listed here and nowhere else. Methods have a file of their own beside this one; tasks,
+data sets and commands are listed in their folders.
 """
 
 from __future__ import annotations
@@ -16,11 +16,6 @@ NETWORKS: Registry[Entry] = Registry(
     {
         "mlp": Entry("dense layers", "lapae.networks.builtin:mlp"),
         "conv": Entry("convolutions for images, then dense layers", "lapae.networks.builtin:conv"),
-        "paper-mnist": Entry("the paper's dense network for MNIST", "lapae.networks.builtin:paper_mnist"),
-        "paper-fashion": Entry(
-            "the paper's convolutional network for FashionMNIST", "lapae.networks.builtin:paper_fashion"
-        ),
-        "paper-celeba": Entry("the paper's convolutional network for CelebA", "lapae.networks.builtin:paper_celeba"),
     },
     group="lapae.networks",
 )

@@ -17,7 +17,7 @@ class DataConfig:
     """Training data and how they are split."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")] = "digits"
-    """digits, mnist, fashion_mnist, celeba; a .npy, .npz, .csv or .parquet file; or a folder of images."""
+    """A name that `lapae data` lists, such as digits; a .npy, .npz, .csv or .parquet file; or a folder of images."""
     data_dir: str | None = None
     """Folder of the named data sets; default: $LAPAE_DATA."""
     validation_fraction: float | None = None

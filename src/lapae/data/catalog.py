@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lapae.data.celeba import HOW_TO_GET, missing_celeba, read_celeba
 from lapae.data.data import Data
-from lapae.data.digits import read_digits
-from lapae.data.download import fetch_files, missing
 from lapae.data.images import ImageReader
-from lapae.data.mnist import DOWNLOADS, read_mnist
+from lapae.data.named import DATASETS, NamedSet
 from lapae.data.opening import SUFFIXES, options_of, reader_of
 from lapae.data.source import Records
 from lapae.errors import DataError, did_you_mean
 from lapae.space import Fit
 
-DESCRIPTIONS = {
-    "digits": "1,797 handwritten digits, 8x8 gray, 10 classes; comes with scikit-learn",
-    "mnist": "70,000 handwritten digits, 28x28 gray, 10 classes",
-    "fashion_mnist": "70,000 pieces of clothing, 28x28 gray, 10 classes",
-    "celeba": "202,599 faces, 64x64 colour, 40 attributes; fetched by hand",
-}
 DATA_VARIABLE = "LAPAE_DATA"
 LARGEST_IMAGE_SIZE = 4096
 TABLES, FOLDERS = "tables: .csv and .parquet files", "folders of images"
@@ -34,7 +25,7 @@ FOR = {
     "drop": TABLES,
     "window": "series: tables, and arrays (time, channels)",
     "stride": "series: tables, and arrays (time, channels)",
-    "image_size": f"{FOLDERS} and for celeba",
+    "image_size": FOLDERS,
     "fit": FOLDERS,
     "tile": FOLDERS,
     "skip_bad": FOLDERS,
@@ -65,8 +56,8 @@ def load(
     """Load a data set and split it.
 
     Args:
-        source: a name (digits, mnist, fashion_mnist, celeba), a .npy, .npz, .csv or .parquet file, or a folder of
-            images. A `Path` is never a name.
+        source: a name that `lapae data` lists, a .npy, .npz, .csv or .parquet file, or a folder of images. A `Path` is
+            never a name.
         data_dir: where the named sets lie, or are downloaded to; else `$LAPAE_DATA`, else `~/.cache/lapae/data`.
         validation: fractions, or counts; where not given by the rules of `lapae.data.splits`. Sets
             with splits of their own keep them.
@@ -81,7 +72,7 @@ def load(
         window: the rows of a table or of an array (time, channels) are steps of a series, which is cut into windows of
             so many steps and split in time.
         stride: steps from one window to the next; half a window where not given.
-        image_size: height and width that the images of a folder, or of CelebA, are brought to.
+        image_size: height and width that images of a folder are resized to.
         fit: border, crop or stretch: how images of a folder are brought to one size.
         tile: cut the images of a folder into squares of this side, instead of bringing them to one size.
         skip_bad: leave out images of a folder that cannot be read, with a warning each.
@@ -102,13 +93,15 @@ def _read(source: str | Path, folder: Path, options: dict[str, Any]) -> Records:
     size = options.get("image_size")
     if size is not None and not 1 <= size <= LARGEST_IMAGE_SIZE:
         raise DataError(f"image_size must be from 1 to {LARGEST_IMAGE_SIZE}, got {size}")
-    if isinstance(source, str) and source in DESCRIPTIONS:
-        _check_options(source, options, {"image_size"} if source == "celeba" else set())
-        return _read_named(source, folder / source, size)
+    if isinstance(source, str) and source in DATASETS:
+        named: NamedSet = DATASETS[source].load()
+        _check_options(source, options, named.takes)
+        taken = {name: value for name, value in options.items() if name in named.takes}
+        return named.records(folder / source, **taken)
     if not path.exists() and not path.is_symlink():
-        hint = did_you_mean(str(source), DESCRIPTIONS)
+        hint = did_you_mean(str(source), DATASETS)
         raise DataError(
-            f"{source}: no such file, folder or data set{hint}; expected one of {', '.join(DESCRIPTIONS)}, "
+            f"{source}: no such file, folder or data set{hint}; expected one of {', '.join(DATASETS.visible())}, "
             f"a {', '.join(SUFFIXES)} file, or a folder of images"
         )
     reader = reader_of(path)
@@ -119,20 +112,10 @@ def _read(source: str | Path, folder: Path, options: dict[str, Any]) -> Records:
     return reader(path, **{name: value for name, value in options.items() if name in known}).records()
 
 
-def _check_options(source: str | Path, options: dict[str, Any], known: set[str]) -> None:
+def _check_options(source: str | Path, options: dict[str, Any], known: Set[str]) -> None:
     for name, value in options.items():
         if name not in known and name in FOR:
             raise DataError(f"{source}: {name}={value!r} is for {FOR[name]}")
-
-
-def _read_named(name: str, folder: Path, image_size: int | None) -> Records:
-    if name == "digits":
-        return read_digits()
-    if name == "celeba":
-        return read_celeba(folder, image_size)
-    if _lacking(name, folder):
-        fetch_files(DOWNLOADS[name], folder)
-    return read_mnist(folder, name)
 
 
 def check_data(source: str) -> None:
@@ -161,27 +144,24 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 def data_sets(data_dir: str | Path | None = None) -> list[DataSet]:
     """All named data sets, and whether they are there."""
-    folder = data_folder(data_dir)
-    return [
-        DataSet(name, description, not _lacking(name, folder / name), None if name == "digits" else folder / name)
-        for name, description in DESCRIPTIONS.items()
-    ]
+    folder, found = data_folder(data_dir), []
+    for name in DATASETS.visible():
+        named: NamedSet = DATASETS[name].load()
+        where = folder / name if named.has_folder else None
+        found.append(DataSet(name, DATASETS[name].title, not named.missing(folder / name), where))
+    return found
 
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """Download a named data set, or verify the checksums of the files that are there. Returns its folder."""
-    if name not in DESCRIPTIONS:
-        raise DataError(f"no data set {name!r}{did_you_mean(name, DESCRIPTIONS)}; there are {', '.join(DESCRIPTIONS)}")
+    """Download a named data set, or verify the checksums of the files that are there.
+
+    Returns:
+        Its folder; None for a set that comes with a package.
+    """
+    if name not in DATASETS:
+        known = ", ".join(DATASETS.visible())
+        raise DataError(f"no data set {name!r}{did_you_mean(name, DATASETS)}; there are {known}")
+    named: NamedSet = DATASETS[name].load()
     folder = data_folder(data_dir) / name
-    if name in DOWNLOADS:
-        fetch_files(DOWNLOADS[name], folder)
-    elif _lacking(name, folder):
-        raise DataError(HOW_TO_GET.format(folder=folder))
-    return None if name == "digits" else folder
-
-
-def _lacking(name: str, folder: Path) -> list[str]:
-    """Files of a named data set that are not there."""
-    if name in DOWNLOADS:
-        return missing(DOWNLOADS[name], folder)
-    return missing_celeba(folder) if name == "celeba" else []
+    named.fetch(folder)
+    return folder if named.has_folder else None

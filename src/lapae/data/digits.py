@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lapae.data.named import NamedSet
 from lapae.data.source import Records
 
 FILE = "datasets/data/digits.csv.gz"
@@ -32,8 +33,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return table[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), table[:, -1]
 
 
-def read_digits() -> Records:
-    """Images (1797, 1, 8, 8) uint8 from 0 to 16, classes (1797,)."""
+def read_digits(folder: Path | None = None) -> Records:
+    """Return images (1797, 1, 8, 8), uint8 from 0 to 16, with classes (1797,). They need no folder."""
     x, y = (part.copy() for part in digits())
     partition = np.zeros(len(x), int)
     partition[np.random.default_rng(0).permutation(len(x))[:N_TEST]] = 2
@@ -45,3 +46,6 @@ def read_digits() -> Records:
         most=16.0,
         label_names=tuple("0123456789"),
     )
+
+
+DIGITS = NamedSet(read_digits)

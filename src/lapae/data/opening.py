@@ -6,10 +6,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lapae.data.arrays import ARRAYS, ArrayReader
 from lapae.data.decode import SUFFIXES as IMAGES
 from lapae.data.images import ImageReader
-from lapae.data.reader import Reader, suffix_of
+from lapae.data.reader import Block, Reader, suffix_of
 from lapae.data.table import CSV, PARQUET, TableReader
 from lapae.errors import DataError
 from lapae.space import Space
@@ -27,6 +29,18 @@ def open_input(source: str | Path, space: Space, **options: Any) -> Reader:
         raise DataError(f"{path}: expected a {', '.join(SUFFIXES)} file, an image, or a folder of images")
     known = options_of(reader)
     return reader(path, space, **{name: value for name, value in options.items() if name in known})
+
+
+def read_all(source: str | Path, space: Space) -> Block:
+    """Read all new data for a model of `space`, of any range: one block with the cells of columns that are no features.
+
+    DataError if there are none.
+    """
+    blocks = list(open_input(source, space, any_range=True).blocks(lambda done: None))
+    if not sum(len(block.x) for block in blocks):
+        raise DataError(f"{source}: holds no data")
+    cells = [cells for block in blocks for cells in block.cells]
+    return Block(np.concatenate([block.x for block in blocks]), blocks[0].names, cells)
 
 
 def options_of(reader: type[Reader]) -> set[str]:

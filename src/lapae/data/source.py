@@ -102,6 +102,13 @@ class Split:
     def __len__(self) -> int:
         return len(self.x)
 
+    def some(self, limit: int | None, seed: int = 0) -> np.ndarray:
+        """Sorted indices of at most `limit` samples, drawn at random; of all if it is None."""
+        n = len(self)
+        if limit is None or limit >= n:
+            return np.arange(n)
+        return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))
+
     def row(self, i: int) -> int:
         """Where datum i stands in the set that was split."""
         return i if self.rows is None else int(self.rows[i])

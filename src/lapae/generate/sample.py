@@ -1,7 +1,6 @@
-"""New data: decoded from the density of codes, which is the default; from noise, which is imputation with everything
-missing (the paper's way); or from the latent prior where a method has one.
+"""New samples, decoded from the density of latent codes.
 
-Shapes: n generated data, (n, *shape), in the model's space.
+Shapes: n generated samples, (n, *shape), in the model's space.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ import torch
 from torch import Tensor
 
 from lapae.curvature.likelihoods import Likelihood
-from lapae.impute.chains import impute
 from lapae.methods.base import Method, Output
 from lapae.predict.decode import encode_mean
 from lapae.predict.mc import draw_seeds, evaluating, n_distinct
-from lapae.predict.prediction import Progress
 from lapae.predict.rows import evenly
 from lapae.predict.statistics import expected
 from lapae.score.latent_codes import LatentCodes
@@ -26,67 +23,11 @@ PER_NUMBER = 10
 MOST_VALUES = 2**23
 """Values of held-out rows whose residuals are taken, at most."""
 CHAINS = 8
-"""Sampled networks that share the data to be generated from noise, at most."""
-
-
-def from_noise(
-    method: Method,
-    shape: tuple[int, ...],
-    n: int,
-    *,
-    steps: int = 10,
-    average: int = 5,
-    seed: int = 0,
-    value_range: tuple[float, float] = (0.0, 1.0),
-    progress: Progress | None = None,
-) -> Tensor:
-    """n data (n, *shape), each from its own noise.
-
-    Args:
-        method: the trained method.
-        shape: of one datum in the model's space.
-        n: how many data.
-        steps: encodings and decodings by each chain of networks; up to 8 chains share the data.
-        average: networks averaged after the last step.
-        seed: of the noise and of the networks.
-        value_range: range of the data, which the noise fills.
-        progress: called with the number of data done, `n_progress(method, n, average)` in all.
-    """
-    if n < 1:
-        raise ValueError(f"n={n}: expected at least 1")
-    chains = _chains(method, n)
-    x = torch.full((-(-n // chains), *shape), torch.nan, dtype=next(method.parameters()).dtype)
-    found = impute(
-        method,
-        x,
-        modes=chains,
-        average=average,
-        steps=steps,
-        seed=seed,
-        value_range=value_range,
-        progress=progress,
-    )
-    return found.samples.transpose(0, 1).flatten(0, 1)[:n]
-
-
-def n_progress(method: Method, n: int, average: int) -> int:
-    """What `from_noise` tells its progress in all."""
-    return -(-n // _chains(method, n)) * average
+"""Sampled networks that share the samples to be generated, at most."""
 
 
 def _chains(method: Method, n: int) -> int:
     return min(n, n_distinct(method, CHAINS))
-
-
-def from_prior(method: Method, latent_dim: int, n: int, *, seed: int = 0) -> Tensor:
-    """n data (n, *shape) decoded from codes of the standard normal prior."""
-    if not method.latent_prior:
-        raise ValueError(f"{type(method).__name__} has no prior over codes: generate from noise")
-    weight = next(method.parameters())
-    z = torch.randn(n, latent_dim, generator=torch.Generator().manual_seed(seed)).to(weight.device, weight.dtype)
-    with evaluating(method, n):
-        draws = method.draw(draw_seeds(seed, 1))
-        return expected(method.likelihood, draws.decode(z[None]))[0].cpu()
 
 
 def from_codes(

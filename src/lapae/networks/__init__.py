@@ -1,5 +1,5 @@
 """Encoders and decoders: built-in networks, adapters for a user's modules, missing values, principal components."""
 
-from lapae.networks.builtin import Autoencoder, build, conv, mlp, paper_celeba, paper_fashion, paper_mnist
+from lapae.networks.builtin import Autoencoder, build, conv, mlp
 
-__all__ = ["Autoencoder", "build", "conv", "mlp", "paper_celeba", "paper_fashion", "paper_mnist"]
+__all__ = ["Autoencoder", "build", "conv", "mlp"]

@@ -1,4 +1,4 @@
-"""Encoders and decoders of plain `torch.nn` layers: dense, convolutional, and the paper's three by name.
+"""Encoders and decoders of plain `torch.nn` layers: dense and convolutional.
 
 A network is an `Autoencoder`, a `Sequential` of an encoder and a decoder, so that everything that can walk a
 `Sequential` (the curvature engine, `torch.func`) can walk it. Activations are between layers; codes and outputs are
@@ -153,21 +153,6 @@ def conv(
         encoder = _beside(encoder, nn.Sequential(nn.Flatten(), nn.Linear(d, latent_dim)))
         decoder = _beside(decoder, nn.Sequential(nn.Linear(latent_dim, d), nn.Unflatten(1, shape)))
     return Autoencoder(encoder, decoder)
-
-
-def paper_mnist(shape: Shape = (1, 28, 28), latent_dim: int = 2) -> Autoencoder:
-    """Build the paper's dense network for MNIST, 784-512-256-K and mirrored: 1,068,306 weights."""
-    return mlp(shape, latent_dim, hidden=(512, 256))
-
-
-def paper_fashion(shape: Shape = (1, 28, 28), latent_dim: int = 2) -> Autoencoder:
-    """Build the paper's convolutional network for FashionMNIST: 17,164,739 weights."""
-    return conv(shape, latent_dim, channels=(64, 64), hidden=(2048, 1024))
-
-
-def paper_celeba(shape: Shape = (3, 64, 64), latent_dim: int = 64) -> Autoencoder:
-    """Build the paper's network for CelebA: five 5x5 convolutions of 128 channels, no hidden dense layer."""
-    return conv(shape, latent_dim, channels=(128,) * 5, hidden=(), kernel_size=5)
 
 
 def build(network: str | tuple[nn.Module, nn.Module], shape: Shape, latent_dim: int, **options) -> Autoencoder:

@@ -18,7 +18,6 @@ from lapae.errors import RunError
 from lapae.model import Model
 from lapae.predict.prediction import numpy
 from lapae.runs.numbers import number
-from lapae.tasks.base import subset
 
 LEVEL = 0.9
 """Of the intervals that are shown."""
@@ -123,7 +122,7 @@ class Judge:
 
     def some(self, split: Split, seed: int, most: int, values: int) -> np.ndarray:
         """Numbers of at most `most` data of a split, of about so many values in all."""
-        return subset(split, max(100, min(most, values // max(1, math.prod(self.model.shape)))), seed)
+        return split.some(max(100, min(most, values // max(1, math.prod(self.model.shape)))), seed)
 
     def _batches(self, x: np.ndarray) -> Iterator[np.ndarray]:
         return (x[start : start + self.size] for start in range(0, len(x), self.size))

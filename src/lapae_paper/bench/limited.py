@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from lapae.curvature import blocks, call, diagonal, ggn_blocks, ggn_diagonal, ggn_kfac, kfac, record
 from lapae.curvature.likelihoods import Gaussian
-from lapae.networks import Autoencoder, mlp, paper_celeba, paper_fashion
+from lapae.networks import Autoencoder, mlp
 from lapae.networks.adapt import adapt
 from lapae_paper.bench.measure import Work, peak_bytes, seconds_of, take_turns, typical
 from lapae_paper.bench.peers import installed_peers
+from lapae_paper.variants.networks import paper_celeba, paper_fashion
 
 OURS = ("approx", "mc", "sketch", "mixed", "bottleneck", "kfac", "kfac exact", "exact", "block")
 START_SECONDS = 120.0

@@ -26,17 +26,17 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lapae.generate.sample import from_noise
-from lapae.tasks.base import device, subset, tensor
-from lapae.tasks.classification import noisy
-from lapae.tasks.classifier import class_probabilities, train_classifier
-from lapae.tasks.generation import describe
-from lapae.tasks.imputation import ImputationOptions, completed, judge, mask
-from lapae.tasks.metrics import classification
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
 from lapae_paper.experiments.pictures import draw_mosaic
 from lapae_paper.experiments.trials import NAMES, WIDE, dense, digits
 from lapae_paper.experiments.workspace import Workspace
+from lapae_paper.tasks.base import device, tensor
+from lapae_paper.tasks.classification import noisy
+from lapae_paper.tasks.classifier import class_probabilities, train_classifier
+from lapae_paper.tasks.completion import CompletionOptions, completed, judge, mask
+from lapae_paper.tasks.generation import describe
+from lapae_paper.tasks.noise import from_noise
+from lapae_paper.tasks.reliability import classification
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +85,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
 def run(workspace: Workspace) -> Outcome:
     """Table 3, both ways; how different the samples are; the two pictures."""
     data = workspace.data(digits(workspace.size))
-    index = subset(data.test, workspace.size(None, 200))
+    index = data.test.some(workspace.size(None, 200))
     found: dict[str, dict[str, list[float]]] = {}
     bare: dict[str, dict[str, float]] = {}  # by seed
     halves: dict[str, Tensor] = {}
@@ -106,7 +106,7 @@ def run(workspace: Workspace) -> Outcome:
             generated[method] = {steps: from_nothing(model, steps) for steps in STEPS}
             variety.append(variety_row(NAMES[method], model, data, generated[method].values()))
     found[CLASSIFIER] = {key: [bare[seed][key] for seed in sorted(bare)] for key in CALIBRATION}
-    variety.append(variety_row("test images", model, data, [tensor(model, data.test, subset(data.test, 64))] * 2))
+    variety.append(variety_row("test images", model, data, [tensor(model, data.test, data.test.some(64))] * 2))
     tables = [
         Table("Upper half missing; observed pixels put back before classifying (as the text says)", *table3(found)),
         Table(
@@ -144,7 +144,7 @@ def run(workspace: Workspace) -> Outcome:
 
 def clean_classifier(workspace: Workspace, model: Model, data: Data, seed: int) -> nn.Module:
     """A classifier of clean images; kept beside the runs."""
-    chosen = subset(data.train, None)
+    chosen = data.train.some(None)
     return train_classifier(
         tensor(model, data.train, chosen),
         torch.as_tensor(np.asarray(data.train.y), dtype=torch.long),
@@ -163,8 +163,8 @@ def measure(
     x = tensor(model, data.test, index)
     y = np.asarray(data.test.y)[index]
     observed = mask("upper", tuple(x.shape[1:]))
-    modes = completed(model, x, observed, ImputationOptions(seed=seed))
-    single = completed(model, x, observed, ImputationOptions(modes=20, average=0, seed=seed))
+    modes = completed(model, x, observed, CompletionOptions(seed=seed))
+    single = completed(model, x, observed, CompletionOptions(modes=20, average=0, seed=seed))
     imputed = judge(x, observed, modes)
     samples = {"": modes.samples, "said ": modes.reconstructions, "single ": single.samples}
     votes = [
@@ -241,7 +241,7 @@ def half_samples(model: Model, data: Data) -> Tensor:
     """Completed images (4, modes, *shape) of the same four half images."""
     x = shown(model, data)
     observed = mask("upper", tuple(x.shape[1:]))
-    return completed(model, x, observed, ImputationOptions()).samples.transpose(0, 1)
+    return completed(model, x, observed, CompletionOptions()).samples.transpose(0, 1)
 
 
 def from_nothing(model: Model, steps: int) -> Tensor:
@@ -251,7 +251,7 @@ def from_nothing(model: Model, steps: int) -> Tensor:
 
 def variety_row(name: str, model: Model, data: Data, sets: Iterable[Tensor]) -> tuple[str, ...]:
     """How far the images of each set (n, *shape) are from each other and from the training data."""
-    train = tensor(model, data.train, subset(data.train, 20_000))
+    train = tensor(model, data.train, data.train.some(20_000))
     about = [describe(samples, train) for samples in sets]
     return name, *(cell(number) for each in about for number in (each.diversity, each.nearest_distance))
 

@@ -28,10 +28,10 @@ from lapae.methods.laplace import Laplace
 from lapae.methods.weights import WeightDraws
 from lapae.posterior.noise import fill_normal
 from lapae.predict.mc import evaluating
-from lapae.tasks.base import subset, tensor
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment
 from lapae_paper.experiments.trials import LABELS, dense, digits
 from lapae_paper.experiments.workspace import Workspace
+from lapae_paper.tasks.base import tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +105,7 @@ def run(workspace: Workspace) -> Outcome:
         part = figure.add_subfigure(grid[i])
         model = workspace.model(name)
         assert isinstance(model.method, Laplace)
-        x = tensor(model, data.test, subset(data.test, workspace.size(64, 16)))
+        x = tensor(model, data.test, data.test.some(workspace.size(64, 16)))
         found = [along(model.method, x, seed) for seed in range(n_directions)]
         errors = torch.stack([each.relative_error() for each in found])
         lengths = torch.stack([each.tangent.norm(dim=1) for each in found])

@@ -21,12 +21,12 @@ from matplotlib.figure import Figure
 
 from lapae.config import DataConfig, ModelConfig, TrainConfig
 from lapae.config.methods import LaplaceOptions
-from lapae.tasks.base import batches
-from lapae.tasks.metrics import detection
-from lapae.tasks.ood import SCORES, VARYING, OodOptions, OodResult, detect
+from lapae.evaluate.ranking import detection
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, experiment, spread
 from lapae_paper.experiments.trials import trial
 from lapae_paper.experiments.workspace import Workspace
+from lapae_paper.tasks.base import batches
+from lapae_paper.tasks.ood import SCORES, VARYING, OodOptions, OodResult, detect
 
 if TYPE_CHECKING:
     from lapae.model import Model

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lapae.predict import Predictive
-from lapae.tasks.base import batches, subset, tensor
 from lapae.view.latent_map import latent_space, plane
+from lapae_paper.tasks.base import batches, tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def draw_reconstruction(mean: Axes, deviation: Axes, model: Model, data: Data, *
 
 def draw_latent(axes: Axes, model: Model, data: Data, *, n_samples: int = 50, side: int = 48) -> None:
     """Codes of test data, coloured by class, over the summed deviation of the decoder (dark: large)."""
-    index = subset(data.test, SHOWN)
+    index = data.test.some(SHOWN)
     space = latent_space(model.method, tensor(model, data.test, index))
     heat = plane(model.method, space, side=side, n_samples=n_samples).total.view(side, side)
     axes.imshow(
@@ -85,7 +85,7 @@ def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32
 
     On: cells that hold codes of training data. Away: cells at least a fifth of the map from every code.
     """
-    index = subset(data.train, 5 * SHOWN)
+    index = data.train.some(5 * SHOWN)
     space = latent_space(model.method, tensor(model, data.train, index))
     heat = plane(model.method, space, side=side, n_samples=n_samples).total.numpy().reshape(side, side)
     (left, right), (low, high) = space.limits[:2]

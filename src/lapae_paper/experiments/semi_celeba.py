@@ -19,12 +19,12 @@ import numpy as np
 
 from lapae.config import DataConfig, ModelConfig, TrainConfig
 from lapae.data import Split
-from lapae.tasks.base import tensor
-from lapae.tasks.semi_supervised import SemiSupervisedOptions, evaluate
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
 from lapae_paper.experiments.pictures import reconstruction_figure
 from lapae_paper.experiments.trials import LABELS, trial
 from lapae_paper.experiments.workspace import Workspace
+from lapae_paper.tasks.base import tensor
+from lapae_paper.tasks.semi_supervised import SemiSupervisedOptions, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

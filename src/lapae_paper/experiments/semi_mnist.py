@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lapae.tasks.semi_supervised import SemiSupervisedOptions, evaluate
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, decide, experiment, spread
 from lapae_paper.experiments.trials import NAMES, WIDE, dense, digits
 from lapae_paper.experiments.workspace import Workspace
+from lapae_paper.tasks.semi_supervised import SemiSupervisedOptions, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Methods and networks that the experiments compare with, made known to `lapae` through entry points.
+"""The paper's networks, and methods and networks that the experiments compare with: made known through entry points.
 
-Nothing heavy is imported here: `lapae train --help` lists them.
+Nothing heavy is imported here: `lapae train --help-all` lists them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,23 @@ class NoisyAdamOptions(LaplaceOptions):
     """The α of the update."""
 
 
-noisy_adam = Entry("Noisy Adam, to compare with", "lapae_paper.variants.noisy_adam:NoisyAdam", NoisyAdamOptions)
+noisy_adam = Entry(
+    "Noisy Adam, to compare with", "lapae_paper.variants.noisy_adam:NoisyAdam", NoisyAdamOptions, research=True
+)
+paper_mnist = Entry("the paper's dense network for MNIST", "lapae_paper.variants.networks:paper_mnist", research=True)
+paper_fashion = Entry(
+    "the paper's convolutional network for FashionMNIST", "lapae_paper.variants.networks:paper_fashion", research=True
+)
+paper_celeba = Entry(
+    "the paper's convolutional network for CelebA", "lapae_paper.variants.networks:paper_celeba", research=True
+)
 faulty_conv = Entry(
-    "conv with the fault of the authors' code, to compare with", "lapae_paper.variants.faulty_upsampling:faulty_conv"
+    "conv with the fault of the authors' code, to compare with",
+    "lapae_paper.variants.faulty_upsampling:faulty_conv",
+    research=True,
 )
 faulty_paper_fashion = Entry(
     "paper-fashion with the fault of the authors' code, to compare with",
     "lapae_paper.variants.faulty_upsampling:faulty_paper_fashion",
+    research=True,
 )

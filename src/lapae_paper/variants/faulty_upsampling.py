@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lapae.curvature import Leaf, register
 from lapae.curvature.rules.linear_maps import Upsample
-from lapae.networks import Autoencoder, conv, paper_fashion
+from lapae.networks import Autoencoder, conv
+from lapae_paper.variants.networks import paper_fashion
 
 Shape = tuple[int, ...]
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from lapae.model import Model
 from lapae.predict import predict
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
-from lapae.tasks.base import subset
 from lapae.view.display import TOP, choose_display, image_of, in_units, short, shorts
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
@@ -175,7 +174,7 @@ class Explorer:
         """Data for the map and their numbers in the main part; generated ones where there are none."""
         if self.material.parts:
             main = self.material.parts[self.material.main]
-            index = subset(main, self.options.points, self.options.seed)
+            index = main.some(self.options.points, self.options.seed)
             return index, np.asarray(main.x[index])
         return np.zeros(0, dtype=int), self.model.sample(min(self.options.points, 500), self.options.seed)
 

@@ -16,6 +16,7 @@ from lapae import __version__
 from lapae.data import Data
 from lapae.data.progress import progress as progress_bar
 from lapae.errors import RunError
+from lapae.evaluate import TASKS
 from lapae.fit import calibrate
 from lapae.model import Model
 from lapae.predict.decode import n_decoders
@@ -23,8 +24,6 @@ from lapae.runs import Run
 from lapae.runs.files import write_whole
 from lapae.runs.numbers import number
 from lapae.runs.results import FIGURES, Record, load_results
-from lapae.tasks import TASKS
-from lapae.tasks.base import subset
 from lapae.view.describe import summary
 from lapae.view.display import Display, choose_display
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
@@ -77,7 +76,7 @@ def report_html(
         file: where the data are from, if not from the run.
     """
     main, seed = material.parts[material.main], sizes.seed
-    index = subset(main, sizes.points, seed)
+    index = main.some(sizes.points, seed)
     judge = Judge(model)
     with progress_bar("report", 5) as done:
         x = model.tensor(np.asarray(main.x[index]))

@@ -1,0 +1,151 @@
+"""Coverage: do prediction intervals contain as many values, and p-values flag as many samples, as they promise?
+
+Both promises are marginal: they hold on average over new samples of the same source, and not for every column.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lapae.config.fields import Count, Probability, Whole, check
+from lapae.evaluate.held_out import columns_of, held_out
+from lapae.runs.results import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lapae.data import Data
+    from lapae.model import Model
+
+RATES = (0.01, 0.05, 0.1)
+"""p-values whose shares are shown."""
+WITH_INTERVALS = ("number", "count", "date")
+"""Kinds of columns whose values lie in an interval; words do not."""
+AT_ONCE = 2**22
+"""Values of samples that are predicted together, at most."""
+
+
+@dataclass(frozen=True)
+class ColumnCoverage:
+    """Intervals of one column."""
+
+    inside: float
+    """Share of its values in their intervals."""
+    width: float
+    """Mean width of the intervals, in the units of the column."""
+    n: int
+    """Number of values."""
+
+
+@dataclass(frozen=True)
+class CoverageResult:
+    """Share of values in their intervals, and of samples with small p-values."""
+
+    level: float
+    inside: float | None
+    """Share of all values in their intervals; None if no column has intervals."""
+    standard_error: float | None
+    """Of `inside`, from how it varies between samples."""
+    columns: dict[str, ColumnCoverage]
+    p_value: np.ndarray
+    """(n,) p-values of the samples with something observed."""
+    split: str
+    """Which samples were judged: "test", "validation" or "calibration"."""
+
+    @property
+    def flagged(self) -> dict[float, float]:
+        """Share of samples with a p-value of at most each of `RATES`."""
+        return {rate: float((self.p_value <= rate).mean()) for rate in RATES}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers."""
+        return {
+            "level": self.level,
+            "inside": self.inside,
+            "standard_error": self.standard_error,
+            "columns": {name: vars(column) for name, column in self.columns.items()},
+            "p_values": {f"{rate:g}": share for rate, share in self.flagged.items()},
+            "n_data": len(self.p_value),
+            "split": self.split,
+        }
+
+    def table(self) -> Table:
+        """Return what was promised beside what was found."""
+        n, rows = len(self.p_value), []
+        if self.inside is not None:
+            what = f"values in their {100 * self.level:g} % interval"
+            rows.append((what, self.level, round(self.inside, 3), self.standard_error))
+            for name, found in self.columns.items() if len(self.columns) > 1 else ():
+                rows.append((f"  {name} (mean width {found.width:.4g})", self.level, round(found.inside, 3), None))
+        for rate, share in self.flagged.items():
+            rows.append((f"samples with p <= {rate:g}", rate, round(share, 3), float(np.sqrt(rate * (1 - rate) / n))))
+        return Table((f"of {n:,} {self.split} samples", "promised", "found", "standard error"), rows)
+
+    def figures(self) -> dict[str, Figure]:
+        """Share of samples below every p-value: on the diagonal if p-values hold."""
+        from lapae.evaluate.figures import on_diagonal
+
+        p = np.sort(self.p_value)
+        line = (p, np.arange(1, len(p) + 1) / len(p))
+        return {"coverage_p_values": on_diagonal({"found": line}, "-", xlabel="p-value", ylabel="share of samples")}
+
+
+@dataclass(frozen=True)
+class CoverageOptions:
+    """Coverage of intervals and p-values."""
+
+    level: Probability = 0.9
+    """Share of values that an interval should contain."""
+    limit: Count | None = 5000
+    """Number of samples to judge by, at most."""
+    seed: Whole = 0
+    """Seed of their choice."""
+
+
+def evaluate(model: Model, data: Data, options: CoverageOptions) -> CoverageResult:
+    """Compare held-out samples with the model's intervals and p-values.
+
+    Args:
+        model: the trained model.
+        data: with held-out samples of the kind that it was trained on.
+        options: the level, and how many samples.
+    """
+    check(options)
+    held = held_out(data, options.limit, options.seed)
+    x, size = held.x, max(1, AT_ONCE // max(1, int(np.prod(model.shape))))
+    parts = [x[start : start + size] for start in range(0, len(x), size)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "nothing observed")  # such rows have no p-value and are left out
+        p = np.concatenate([model.anomaly_score(part)[1] for part in parts])
+    ends = [model.interval(part, options.level) for part in parts]
+    low, high = (np.concatenate(end) for end in zip(*ends, strict=True))
+    values = x.astype(float)
+    with np.errstate(invalid="ignore"):
+        inside = (values >= low) & (values <= high)
+    places = {name: index for name, (index, kind) in columns_of(model.space).items() if kind in WITH_INTERVALS}
+    known, columns = np.zeros(x.shape, bool), {}
+    for name, index in places.items():
+        there = ~np.isnan(values[..., index])
+        known[..., index] = there
+        if there.any():
+            share, width = inside[..., index][there].mean(), (high - low)[..., index][there].mean()
+            columns[name] = ColumnCoverage(float(share), float(width), int(there.sum()))
+    share, error = _share(inside, known) if known.any() else (None, None)
+    return CoverageResult(options.level, share, error, columns, p[~np.isnan(p)], held.split)
+
+
+def _share(inside: np.ndarray, known: np.ndarray) -> tuple[float, float]:
+    """Return the share of known values that are inside, and its standard error.
+
+    Values of a sample are in or out together, so that the error is that of a ratio of sums over samples (n, ...).
+    """
+    n = len(inside)
+    hits, counts = ((part & known).reshape(n, -1).sum(1).astype(float) for part in (inside, known))
+    share = hits.sum() / counts.sum()
+    residual = hits - share * counts
+    error = np.sqrt(np.square(residual).sum() * n / max(n - 1, 1)) / counts.sum()
+    return float(share), float(error)
