@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
-from known import all_to_test
+from known import Normal, all_to_test
 from sklearn.datasets import load_wine
 
 from lapae import LaplacianAutoencoder
 from lapae.errors import ConfigError
 from lapae.evaluate.imputation import ImputationOptions, evaluate, hide
+from lapae.model import Model
+from lapae.space import Space
 
 
 def test_known_values_are_hidden_at_random_and_never_all_of_a_sample():
@@ -68,6 +71,15 @@ def test_a_row_that_the_model_has_seen_gives_nothing_to_itself():
     assert found.relative is not None
     assert copied.relative is not None
     assert copied.relative < 0.7 * found.relative
+
+
+def test_the_median_is_that_of_each_pixel():
+    """Pixels that never change are known by their median: there is nothing to compare with."""
+    model = cast(Model, Normal(Space("image", (1, 1, 2))))
+    x = np.tile(np.array([0.0, 1.0]), (60, 1)).reshape(60, 1, 1, 2)
+    found = evaluate(model, all_to_test(x, space=model.space), ImputationOptions())
+    assert found.columns["pixels"].mae is not None
+    assert found.columns["pixels"].relative is None
 
 
 def test_nothing_to_hide(normal):

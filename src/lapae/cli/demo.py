@@ -25,15 +25,15 @@ DATA = "digits-0-to-7.npz"
 
 @dataclass(frozen=True)
 class DemoCommand:
-    """Train on scikit-learn's digits 0 to 7 (embedded, no download), see whether 8 and 9 are told apart, fill in hidden
-    halves, measure the calibration, and write the report. About a minute on two cores."""
+    """Train on scikit-learn's digits 0 to 7 (embedded, no download), see whether 8 and 9 are told apart, impute
+    hidden pixels, measure the coverage of intervals and p-values, and write the report. About a minute on two cores."""
 
     out: Path | None = None
-    """Folder of the run; runs/demo-N where not given."""
+    """Folder of the run; default: runs/demo-N."""
     epochs: int = 100
     """Passes over the training data at most."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of everything random."""
     json: bool = False
     """Print one JSON object to stdout."""
 

@@ -49,7 +49,7 @@ class CoverageResult:
     inside: float | None
     """Share of all values in their intervals; None if no column has intervals."""
     standard_error: float | None
-    """Of `inside`, from how it varies between samples."""
+    """Standard error of `inside`, from how it varies between samples."""
     columns: dict[str, ColumnCoverage]
     p_value: np.ndarray
     """(n,) p-values of the samples with something observed."""

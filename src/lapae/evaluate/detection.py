@@ -70,7 +70,14 @@ class DetectionResult:
             d = self.detections[name]
             interval = f"{d.auroc.value:.3f} ({d.auroc.low:.3f} to {d.auroc.high:.3f})"
             rows.append(
-                (name, len(found.score), interval, round(d.auprc.value, 3), round(d.fpr95.value, 3), found.flagged)
+                (
+                    name,
+                    len(found.score),
+                    interval,
+                    round(d.auprc.value, 3),
+                    round(d.fpr95.value, 3),
+                    round(found.flagged, 3),
+                )
             )
         heads = ("AUROC (95 % interval)", "AUPRC", "FPR at 95 % TPR", f"flagged at {self.rate:g}")
         return Table(("samples", "n", *heads), rows)

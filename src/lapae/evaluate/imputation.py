@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class ColumnImputation:
     rmse: float | None = None
     """Root mean squared error of numbers, in the units of the column."""
     relative: float | None = None
-    """`mae` as a share of the mean absolute error of the column's median: below 1 is better than the median."""
+    """`mae` as a share of the mean absolute error of the median (of each pixel or step): below 1 is better."""
     wrong: float | None = None
     """Share of words (categories, booleans) that were imputed wrongly."""
     inside: float | None = None
@@ -117,7 +118,7 @@ def evaluate(model: Model, data: Data, options: ImputationOptions) -> Imputation
             continue
         numbers[..., index] = where
         values, width = truth[..., index], (high - low)[..., index][where]
-        plain = np.abs(values[where] - np.nanmedian(np.where(where, np.nan, values))).mean()
+        plain = np.abs(values - _median(np.where(where, np.nan, values)))[where].mean()
         columns[name] = ColumnImputation(
             n=len(off),
             mae=float(off.mean()),
@@ -136,6 +137,14 @@ def evaluate(model: Model, data: Data, options: ImputationOptions) -> Imputation
         n_data=len(truth),
         split=held.split,
     )
+
+
+def _median(x: np.ndarray) -> np.ndarray:
+    """Return the median over samples x (n, ...) at each place, which is that of all places where nothing is known."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of places without a value
+        middle = np.nanmedian(x, axis=0)
+        return np.where(np.isnan(middle), np.nanmedian(x), middle)
 
 
 def hide(x: np.ndarray, share: float, seed: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Calibration of the uncertainty itself: are errors larger where the model is less certain?
 
 - In equal-count bins of the predicted deviation: its mean against the root mean square error. For the output by
-  element, with the deviation over networks and with that of networks and noise together; and by datum, with the summed
+  element, with the deviation over networks and with that of networks and noise together; and by sample, with the summed
   latent and output deviations that out-of-distribution detection uses.
 - Coverage: the share of values inside their central intervals. The code has no truth of its own: its intervals, from
   one half of the draws, are asked to hold codes of the other half. (Not of an ensemble: its members have a latent space
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Of the intervals."""
+"""Levels of the intervals."""
 MOST_VALUES = 1_000_000
 """Elements of the output that are looked at, at most, at random."""
 
@@ -59,7 +59,7 @@ class CalibrationResult:
     """Bins by space, and coverage."""
 
     bins: dict[str, Bins]
-    """ "output" and "output_total" by element; "latent_deviation" and "output_deviation" by datum."""
+    """ "output" and "output_total" by element; "latent_deviation" and "output_deviation" by sample."""
     coverage: dict[str, list[float]]
     """By space ("output", "output_total", "latent"): share inside the intervals of each of LEVELS."""
 
@@ -85,8 +85,8 @@ class CalibrationResult:
         titles = {
             "output": "output, by element",
             "output_total": "output with noise, by element",
-            "latent_deviation": "latent, by datum",
-            "output_deviation": "output, by datum",
+            "latent_deviation": "latent, by sample",
+            "output_deviation": "output, by sample",
         }
         panels = {titles[k]: (b.deviation, b.error, k in ("output", "output_total")) for k, b in self.bins.items()}
         return {
@@ -135,7 +135,7 @@ class CalibrationOptions:
     bins: int = 10
     """Equal-count bins of the predicted deviation."""
     limit: int | None = 5000
-    """At most so many test data."""
+    """Number of test samples, at most."""
     seed: int = 0
     """Seed of draws and subset."""
 
@@ -152,13 +152,13 @@ def evaluate(model: Model, data: Data, options: CalibrationOptions) -> Calibrati
     error, deviation, total = (numpy(values.flatten(1)) for values in every)
     some = np.random.default_rng(seed).permutation(error.size)[:MOST_VALUES]
     e, d, t = (values.reshape(-1)[some] for values in (error, deviation, total))
-    by_value, by_datum = min(options.bins, len(e)), min(options.bins, len(x))
+    by_value, by_sample = min(options.bins, len(e)), min(options.bins, len(x))
     whole, latent = np.sqrt(np.square(error).mean(1)), numpy(z_var.sqrt().flatten(1).sum(1))
     bins = {
         "output": equal_count_bins(d, e, by_value),
         "output_total": equal_count_bins(t, e, by_value),
-        "latent_deviation": equal_count_bins(latent, whole, by_datum, same_scale=False),
-        "output_deviation": equal_count_bins(deviation.sum(1), whole, by_datum, same_scale=False),
+        "latent_deviation": equal_count_bins(latent, whole, by_sample, same_scale=False),
+        "output_deviation": equal_count_bins(deviation.sum(1), whole, by_sample, same_scale=False),
     }
     covered = {"output": coverage(e, d), "output_total": coverage(e, t)}
     if model.method.distinct_draws is None and networks >= 4:

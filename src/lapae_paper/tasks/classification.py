@@ -1,7 +1,7 @@
 """Calibration downstream: does a classifier of imputed data know when it does not know? (paper, table 3)
 
-A classifier trained on clean data sees every imputed sample of a datum, with dropout off, and its probabilities are
-averaged over samples. Beside it: the same classifier on the truth, and on the data as they are with the missing part
+A classifier trained on clean data sees every completion of a sample, with dropout off, and its probabilities are
+averaged over completions. Beside it: the same classifier on the truth, and on the samples with the missing part
 filled with noise (the paper's row "Classifier").
 """
 
@@ -64,15 +64,15 @@ class ClassificationOptions(CompletionOptions):
     epochs: int = 5
     """Epochs of training the classifier."""
     train_limit: int | None = None
-    """At most so many training data for the classifier."""
+    """Number of training samples for the classifier, at most."""
     cache: str | None = None
-    """Folder to keep the trained classifier in; the run's own folder where not given."""
+    """Folder to keep the trained classifier in; default: the run's own folder."""
 
 
 def evaluate(model: Model, data: Data, options: ClassificationOptions) -> ClassificationResult:
     y_train, y_test = (labels(split, "the task 'classification'") for split in (data.train, data.held_out))
     if y_train.ndim != 1:
-        raise ConfigError(f"the task 'classification' needs one class per datum, got labels of shape {y_train.shape}")
+        raise ConfigError(f"the task 'classification' needs one class per sample, got labels of shape {y_train.shape}")
     chosen = data.train.some(options.train_limit, options.seed)
     path = options.cache or model.path
     with progress_bar("classifier", len(chosen) * options.epochs) as advance:

@@ -1,4 +1,4 @@
-"""Missing data: hide a part of data that are known, complete it, and measure the error against the truth."""
+"""Completion: hide a part of samples that are known, complete it, and measure the error against the truth."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ MASKS: tuple[MaskName, ...] = ("upper", "lower", "left", "right", "random", "all
 
 
 def mask(which: MaskName, shape: tuple[int, ...], *, n: int = 1, seed: int = 0, missing: float = 0.5) -> Tensor:
-    """What is observed, (n, *shape) boolean.
+    """Return what is observed: (n, *shape) boolean.
 
     Args:
         which: what is hidden: the upper, lower, left or right half, "random" values, "all" or "none".
-        shape: of a datum.
+        shape: of a sample.
         n: masks; they differ where they are random.
         seed: of random masks.
         missing: share of values that "random" hides.
@@ -71,13 +71,13 @@ class CompletionResult:
     mse_missing: float
     """Mean squared error of a missing value: of the mean over modes. NaN-free: 0 where nothing is missing."""
     error_missing: float
-    """Squared error of the mean summed over the missing values of a datum, a mean over data."""
+    """Squared error of the mean summed over the missing values of a sample, a mean over samples."""
     error_missing_samples: float
-    """The same of single samples, a mean over modes."""
+    """Like `error_missing`, of single completions: a mean over modes."""
     error_whole: float
-    """Squared error of the mean reconstruction of the whole datum, observed part included (the paper's "MSE")."""
+    """Squared error of the mean reconstruction of the whole sample, observed part included (the paper's "MSE")."""
     error_whole_samples: float
-    """The same of single reconstructions (minus the paper's "log p(x)")."""
+    """Like `error_whole`, of single reconstructions (minus the paper's "log p(x)")."""
     missing: float
     """Share of values that were missing."""
     mode_distance: float
@@ -107,7 +107,7 @@ class CompletionResult:
 
 
 def judge(x: Tensor, observed: Tensor, found: Imputation) -> CompletionResult:
-    """The errors of an imputation of x (N, *shape), of which the network saw what is `observed`."""
+    """Measure the errors of completions of x (N, *shape), of which the network saw what is `observed`."""
     known = ~x.isnan()
     if not known.any():
         raise ValueError("x is the truth that imputed values are measured against: it has no value at all")
@@ -140,10 +140,10 @@ def judge(x: Tensor, observed: Tensor, found: Imputation) -> CompletionResult:
 
 @dataclass(frozen=True)
 class CompletionOptions:
-    """Missing data."""
+    """Completion of samples with a part hidden."""
 
     mask: MaskName | None = None
-    """What is hidden: upper, lower, left or right half, random values, all or none; where not given, the upper half of
+    """What is hidden: upper, lower, left or right half, random values, all or none; default: the upper half of
     an image and random values of a table."""
     missing: float = 0.5
     """Share of values that the mask "random" hides."""
@@ -156,13 +156,13 @@ class CompletionOptions:
     shared_noise: bool = False
     """Whether all modes start from the same noise, as in the authors' code."""
     limit: int | None = 1000
-    """At most so many test data."""
+    """Number of test samples, at most."""
     seed: int = 0
     """Seed of noise, draws and subset."""
 
 
 def hidden_test_data(model: Model, data: Data, options: Any) -> tuple[np.ndarray, Tensor, Tensor]:
-    """Indices, truth and mask of the test data that a task hides a part of."""
+    """Return indices, truth and mask of the test samples that a task hides a part of."""
     index = data.held_out.some(options.limit, options.seed)
     x = tensor(model, data.held_out, index)
     which = options.mask or ("upper" if x.ndim > 2 else "random")
@@ -175,7 +175,7 @@ def evaluate(model: Model, data: Data, options: CompletionOptions) -> Completion
 
 
 def completed(model: Model, x: Tensor, observed: Tensor, options: CompletionOptions) -> Imputation:
-    """x (N, *shape) of held-out data with what is not observed completed: as the model fills in tables, or else by the
+    """Complete what is not observed of held-out samples x (N, *shape): as the model imputes tables, or else by the
     paper's procedure."""
     x = torch.where(observed, x, torch.nan)
     if model.rows is None or choose(model.method, model.space, model.rows) != "neighbours":

@@ -1,7 +1,7 @@
-"""How good generated data are: new data from noise, or from the latent prior where a method has one.
+"""How good generated samples are: new samples from noise, or from the latent prior where a method has one.
 
-Two numbers beside the pictures: diversity (mean distance between two generated data) and the distance to the nearest
-training datum. Both are also measured on held-out data, so that a model that repeats itself or copies its training
+Two numbers beside the pictures: diversity (mean distance between two generated samples) and the distance to the nearest
+training sample. Both are also measured on held-out data, so that a model that repeats itself or copies its training
 data shows.
 """
 
@@ -37,7 +37,7 @@ class Generated:
     diversity: float
     """Mean distance between two samples."""
     nearest_distance: float
-    """Mean distance from a sample to the nearest training datum."""
+    """Mean distance from a sample to the nearest training sample."""
 
     def to_dict(self) -> dict[str, float | int]:
         return {"n": len(self.samples), "diversity": self.diversity, "nearest_distance": self.nearest_distance}
@@ -70,7 +70,7 @@ class GenerationResult:
 
 
 def describe(samples: Tensor, train: Tensor, *, batch_size: int = 4096) -> Generated:
-    """Diversity of samples (n, *shape) and their distance to the training data (N, *shape), L2 over features."""
+    """Measure the diversity of samples (n, *shape) and their L2 distance to the training samples (N, *shape)."""
     if len(samples) < 2:
         raise ValueError(f"diversity needs at least 2 samples, got {len(samples)}")
     flat = samples.flatten(1).double()
@@ -96,7 +96,7 @@ class GenerationOptions:
     average: int = 5
     """Networks averaged at the end."""
     train_limit: int | None = 20_000
-    """At most so many training data to look for the nearest in."""
+    """Number of training samples to look for the nearest in, at most."""
     seed: int = 0
     """Seed of noise, codes and draws."""
 

@@ -1,4 +1,4 @@
-"""Nearest neighbours whose number k is chosen by cross-validation, for one class per datum or many binary attributes.
+"""Nearest neighbours whose number k is chosen by cross-validation, for one class per sample or many binary attributes.
 
 Votes of all candidate k come from one search: sorted neighbours, cumulated. Shapes: n labelled points, m queries, A
 columns of indicators (one per class, or one per attribute).
@@ -38,13 +38,13 @@ class Voting:
         return np.eye(votes.shape[-1], dtype=np.float32)[votes.argmax(-1)]
 
     def accuracy(self, votes: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        """Of votes (..., m, A): the share of right classes (...,), or of right attributes (..., A)."""
+        """Return the share of right classes (...,), or of right attributes (..., A), of votes (..., m, A)."""
         right = self.predict(votes) == truth
         return right.mean(-2) if self.multi_label else right.all(-1).mean(-1)
 
 
 def votes(points: np.ndarray, indicators: np.ndarray, queries: np.ndarray, ks: Sequence[int]) -> np.ndarray:
-    """Mean indicators of the k nearest of points (n, K) to queries (m, K), for each k: (len(ks), m, A)."""
+    """Return mean indicators of the k nearest of points (n, K) to queries (m, K), for each k: (len(ks), m, A)."""
     from sklearn.neighbors import NearestNeighbors
 
     if max(ks) > len(points) or min(ks) < 1:
@@ -62,11 +62,11 @@ def votes(points: np.ndarray, indicators: np.ndarray, queries: np.ndarray, ks: S
 
 
 def choose_k(points: np.ndarray, indicators: np.ndarray, voting: Voting, candidates: Sequence[int], seed: int) -> int:
-    """k by two-fold cross-validation; points are (n, copies, K): n labelled data, each embedded `copies` times.
+    """Choose k by two-fold cross-validation; points are (n, copies, K): n labelled data, each embedded `copies` times.
 
     Candidates count data and, where there are copies, these as well: ten neighbours are ten data's worth of copies, or
-    ten copies. Folds are of data, so that no datum is judged by copies of itself; every class is in both. A datum is
-    judged at the mean of its copies. Where a class has one datum only, folds are of copies. A single copy of single
+    ten copies. Folds are of samples, so that none is judged by copies of itself; every class is in both. A sample is
+    judged at the mean of its copies. If a class has one sample only, folds are of copies. A single copy of single
     data leaves k = 1.
     """
     n, copies, _ = points.shape
@@ -97,5 +97,5 @@ def choose_k(points: np.ndarray, indicators: np.ndarray, voting: Voting, candida
 
 
 def together(points: np.ndarray, indicators: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The copies of all data (n, copies, K) as single points (n * copies, K), each with its datum's indicators."""
+    """Return the copies of all samples (n, copies, K) as points (n * copies, K), each with its sample's indicators."""
     return points.reshape(-1, points.shape[-1]), np.repeat(indicators, points.shape[1], axis=0)

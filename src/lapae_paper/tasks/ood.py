@@ -65,7 +65,7 @@ class OodResult:
     training_log_likelihood: float
     """What typicality is measured from."""
     name: str
-    """Of the in-distribution data."""
+    """Name of the in-distribution data."""
 
     def to_dict(self) -> dict[str, Any]:
         """Metrics by set and score."""
@@ -106,15 +106,15 @@ class OodOptions:
     ood: Annotated[tuple[str, ...], tyro.conf.arg(name="against")] = ()
     """Out-of-distribution sets: names of data sets, files or folders. Needed."""
     data_dir: str | None = None
-    """Where named data sets lie; $LAPAE_DATA where not given."""
+    """Where named data sets lie; default: $LAPAE_DATA."""
     predictive: str = "mc"
     """How to predict: mc; for online and posthoc also linearized and moments."""
     n_samples: int = 100
     """Networks to draw (mc)."""
     limit: int | None = None
-    """At most so many data of each set."""
+    """Number of samples of each set, at most."""
     train_limit: int | None = 10_000
-    """At most so many training data to measure typicality from."""
+    """Number of training samples to measure typicality from, at most."""
     bootstrap: int = 500
     """Bootstrap resamples for the intervals."""
     seed: int = 0
@@ -172,7 +172,7 @@ def detect(model: Model, data: Data, outside: Mapping[str, Tensor | Batches], op
 
 
 def _scores(block: Prediction, typical: float, varying: Tensor | None) -> dict[str, np.ndarray]:
-    """The scores of a block of data, (N,) each."""
+    """Return the scores of a block of samples, (N,) each."""
     log_likelihood, z_var, x_var = map(numpy, (block.log_likelihood, block.z_var, block.x_var))
     if block.x_learned:
         x_var = x_var + numpy(block.x_noise)
@@ -187,7 +187,7 @@ def _scores(block: Prediction, typical: float, varying: Tensor | None) -> dict[s
 
 
 def varying_features(split: Split, space: Space) -> Tensor | None:
-    """Which features of a datum vary, (*model shape) boolean; None where all do."""
+    """Return which features of a sample vary, (*model shape) boolean; None if all do."""
     low, high = np.array(split.x[0]), np.array(split.x[0])
     for _, part in chunks(split.x):
         low, high = np.fmin(low, part.min(0)), np.fmax(high, part.max(0))

@@ -1,9 +1,9 @@
 """Classification with few labels: nearest neighbours among the codes of a few data (paper, figure 12 and table 4).
 
-A stochastic encoder embeds each labelled datum many times, which spreads its label as far as the code is uncertain. The
-data to classify are at their mean code. Labelled data are drawn from one set, and the rest of that set is classified.
+A stochastic encoder embeds each labelled sample many times, which spreads its label as far as the code is uncertain.
+Samples to classify are at their mean code. Labelled samples are drawn from one set, and its rest is classified.
 
-Members of an ensemble have a latent space each, in which codes of other members mean nothing: the code of a datum is
+Members of an ensemble have a latent space each, in which codes of other members mean nothing: the code of a sample is
 then all of theirs side by side, once.
 """
 
@@ -83,15 +83,15 @@ class SemiSupervisedOptions:
     """Nearest-neighbour classification with few labels."""
 
     labels: tuple[int, ...] | None = None
-    """Labels per class; 1 to 100 where not given (10 labelled data in all for attributes, as the paper has)."""
+    """Labels per class; default: 1 to 100 (10 labelled samples in all for attributes, as in the paper)."""
     n_embeddings: int = 100
-    """How often a stochastic encoder embeds each labelled datum."""
+    """How often a stochastic encoder embeds each labelled sample."""
     repetitions: int = 5
     """Repetitions with other labelled data."""
     split: str = "valid"
     """The split that labels are taken from and that is classified: valid (the paper) or test."""
     limit: int | None = 5000
-    """At most so many data of that split."""
+    """Number of samples of that split, at most."""
     seed: int = 0
     """Seed of the choice of labels and of draws."""
 

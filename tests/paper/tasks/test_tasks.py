@@ -93,7 +93,7 @@ def test_errors_of_the_table():
     unlabelled = in_splits(SPACE, *(Split(s.x, None) for s in (data().train,) * 3))
     with pytest.raises(ConfigError, match="no labels"):
         run_task("semi-supervised", model, unlabelled)
-    with pytest.raises(ConfigError, match="one class per datum"):
+    with pytest.raises(ConfigError, match="one class per sample"):
         run_task("classification", model, data(attributes=True))
 
 
