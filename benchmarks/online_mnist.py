@@ -21,7 +21,7 @@ from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Batches, Data
 from lapae.fit import fit, load_data
 from lapae.methods import Method, build
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.predict import predict
 
 POSTHOC = ("approx", "exact", "kfac")
@@ -59,7 +59,7 @@ def models(seed: int, args: argparse.Namespace, data: Data):
     for hessian in POSTHOC:
         options = MethodConfig(method="posthoc", hessian=hessian)
         method = build(options, lambda: copy.deepcopy(plain.method.network), Gaussian(), batches.n_data)
-        method.to(device).finish(lambda: batches.epoch(0), batches.n_data, Step())
+        method.to(device).finish(lambda: batches.epoch(0), batches.n_data, StepContext())
         yield f"post-hoc {hessian}", method, plain.metrics["epochs"]
 
 

@@ -30,7 +30,7 @@ from lapae.config import NETWORKS, MethodConfig
 from lapae.curvature import ggn_diagonal
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae_paper.bench.train import SHAPES, TrainBench, make
 from lapae_paper.bench.train import run as run_train
 
@@ -99,7 +99,7 @@ def trained(network: str, n_steps: int, batch_size: int, device: torch.device) -
     method = build(options, lambda: NETWORKS[network].load()(shape), Gaussian(), 10_000).to(device).train()
     optimizer = torch.optim.Adam(method.network.parameters(), 1e-3 if network == "paper-fashion" else 1e-4)
     x = blobs(4096, shape, device)
-    step = Step(torch.Generator(device).manual_seed(0))
+    step = StepContext(torch.Generator(device).manual_seed(0))
     for i in range(n_steps):
         batch = x[torch.randint(len(x), (batch_size,), device=device)]
         optimizer.zero_grad()

@@ -23,7 +23,7 @@ import torch
 from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import conv, mlp
 from lapae.predict import predict
 from lapae.train.step import LossSum, make_optimizer, make_step
@@ -48,7 +48,7 @@ def make(kind: str, name: str, rows: int) -> tuple[Callable[[], object], int]:
     if kind == "predict":
         return lambda: predict(method, x, n_samples=20, batch_size=rows), n_weights
     device = torch.device("cpu")
-    context = Step(torch.Generator().manual_seed(0))
+    context = StepContext(torch.Generator().manual_seed(0))
     step = make_step(method, make_optimizer(method, 1e-3, device), context, LossSum(device), batch_size=rows)
     return lambda: step(x), n_weights
 

@@ -123,7 +123,7 @@ def test_a_file_of_ones_own_is_kept_by_its_full_path(tmp_path, capsys, monkeypat
         (["train", "--config", "absent.toml"], "cannot read the configuration absent.toml"),
         (["train", "--resume", "absent"], "there is no run at absent"),
         (["train", "--resume", "."], "is not a run"),
-        (["train", "--resume", ".", "--config", "x.toml"], "no --config with it"),
+        (["train", "--resume", ".", "--config", "x.toml"], "leave out --config"),
         (["data", "fetch"], "fetch which?"),
         (["data", "fetch", "mnits"], "did you mean 'mnist'?"),
     ],

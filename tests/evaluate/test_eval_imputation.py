@@ -63,8 +63,8 @@ def test_a_fitted_model_on_new_rows(fitted, new):
 def test_a_row_that_the_model_has_seen_gives_nothing_to_itself():
     """Validation rows are among those that a table is filled in from: as new rows they would be their own donors."""
     model = LaplacianAutoencoder(random_state=0, device="cpu").fit(load_wine(return_X_y=True)[0]).model_
-    assert model.filling is not None
-    rows = all_to_test(model.space.to_user(model.filling.valid.numpy()), space=model.space)
+    assert model.rows is not None
+    rows = all_to_test(model.space.to_user(model.rows.valid.numpy()), space=model.space)
     with pytest.warns(UserWarning, match="validation samples"):
         found = evaluate(model, replace(rows, valid=rows.test, test=rows.train), ImputationOptions())
     copied = evaluate(model, rows, ImputationOptions())

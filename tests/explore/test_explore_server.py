@@ -517,14 +517,14 @@ def estimator_run(tmp_path_factory):
 
 def test_a_run_of_the_estimator_has_no_data_of_its_own(estimator_run):
     model = open_model(estimator_run / "run", Device("cpu"))
-    material, reason = load(model, None, None)
+    _, material, reason = load(model, None, None)
     assert material.parts == {}
     assert "a run of the estimator" in sure(reason)
     assert "--data" in sure(reason)
     gone = replace(model, path=None, config=replace(model.config, data=replace(model.config.data, source="gone.csv")))
-    assert "cannot be loaded (gone.csv: no such file" in sure(load(gone, None, None)[1])
+    assert "cannot be loaded (gone.csv: no such file" in sure(load(gone, None, None)[2])
     other = replace(gone, config=replace(model.config, data=replace(model.config.data, source="digits")))
-    assert "shape (1, 8, 8), the model takes (6,)" in sure(load(other, None, None)[1])
+    assert "shape (1, 8, 8), the model takes (6,)" in sure(load(other, None, None)[2])
 
 
 def test_every_command_opens_it_with_data(estimator_run, capsys):

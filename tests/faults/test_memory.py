@@ -16,7 +16,7 @@ from lapae.curvature import ggn, ggn_blocks, ggn_diagonal, ggn_kfac
 from lapae.curvature.chunking import OutOfMemory, is_out_of_memory, within_memory
 from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.methods import build
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 from lapae.networks.missing import filling
 from lapae.predict import mc, predict
@@ -88,7 +88,7 @@ def test_posthoc_fit_goes_on_in_smaller_chunks(hessian, monkeypatch):
     def posterior():
         method = build(config, filling(network), Gaussian().for_missing(), len(x))
         torch.manual_seed(5)
-        method.finish(lambda: [x], len(x), Step())
+        method.finish(lambda: [x], len(x), StepContext())
         return method.state_dict()
 
     name = {"exact": "diagonal", "block": "blocks", "kfac": "kfac"}[hessian]

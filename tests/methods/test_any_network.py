@@ -16,7 +16,7 @@ from lapae.curvature.stateless import functional_call
 from lapae.errors import ConfigError
 from lapae.methods import build
 from lapae.methods.laplace import Laplace
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 from lapae.networks.adapt import adapt
 from lapae.posterior.uncertain import known_weights
@@ -75,7 +75,7 @@ def data(n: int = N_DATA) -> Tensor:
 def fitted(name: str, **options) -> Laplace:
     config = MethodConfig.taking("posthoc", optimize_prior="none", **options)
     method = as_a(Laplace, build(config, lambda: network(name), Gaussian(0.5), N_DATA)).double().eval()
-    method.finish(lambda: data().split(5), N_DATA, Step())
+    method.finish(lambda: data().split(5), N_DATA, StepContext())
     return method
 
 
@@ -136,8 +136,8 @@ def test_a_step_of_training(name, hessian):
     method = as_a(Laplace, build(config, lambda: network(name), Gaussian(), N_DATA)).double().train()
     generator = torch.Generator().manual_seed(0)
     before = h_of(method).clone()
-    loss = method(data(), Step(generator))
-    method.after_forward(Step(generator))
+    loss = method(data(), StepContext(generator))
+    method.after_forward(StepContext(generator))
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in method.network.parameters())
     assert (h_of(method) > 0.9 * before).all()
@@ -154,7 +154,7 @@ def test_a_model_of_diffusers_from_end_to_end():
     x = torch.rand(6, 3, 8, 8)
     config = MethodConfig.taking("posthoc", hessian="sketch")
     method = build(config, lambda: Autoencoder(*adapt(model, (3, 8, 8))), Gaussian(), 6).eval()
-    report = method.finish(lambda: x.split(3), 6, Step())
+    report = method.finish(lambda: x.split(3), 6, StepContext())
     assert report["prior_precision"] > 0
     found = predict(method, x, n_samples=3)
     assert sure(found.z_mean).shape == (6, 2 * 4 * 4)
@@ -195,9 +195,9 @@ def test_weights_outside_the_pattern_stay_at_their_mean(method, hessian):
     model = as_a(Laplace, build(config, lambda: network("attending"), Gaussian(), N_DATA)).double().eval()
     generator = torch.Generator().manual_seed(0)
     for x in data().split(4):
-        model(x, Step(generator))
-        model.after_forward(Step(generator))
-    model.finish(lambda: data().split(4), N_DATA, Step())
+        model(x, StepContext(generator))
+        model.after_forward(StepContext(generator))
+    model.finish(lambda: data().split(4), N_DATA, StepContext())
     moved = {
         name
         for name, value in _stacked(model, [0]).items()

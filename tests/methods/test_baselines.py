@@ -15,7 +15,7 @@ from lapae.methods.ae_var import AEVar
 from lapae.methods.bbb import BBB
 from lapae.methods.density import MIN_LOG_VARIANCE, variance
 from lapae.methods.dropout import Dropout, MaskLayer
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.methods.vae import VAE
 from lapae.networks import conv, mlp
 from lapae.networks.missing import FillMissing, filling
@@ -58,22 +58,22 @@ def test_training_lowers_the_loss_and_every_parameter_learns(name, network):
     x = batch(32)
     start = {key: value.clone() for key, value in method.named_parameters()}
     optimizer = torch.optim.Adam(method.parameters(), lr=5e-3)
-    before = method.validate(x, Step(generator()))["loss"].item()
+    before = method.validate(x, StepContext(generator()))["loss"].item()
     for step in range(60):
         optimizer.zero_grad()
-        method(x, Step(generator(step))).backward()
-        method.after_forward(Step())
+        method(x, StepContext(generator(step))).backward()
+        method.after_forward(StepContext())
         optimizer.step()
-    assert method.validate(x, Step(generator()))["loss"].item() < before
+    assert method.validate(x, StepContext(generator()))["loss"].item() < before
     assert all((value != start[key]).any() for key, value in method.named_parameters())
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_loss_is_a_function_of_the_generator_alone(name):
     method = make(name)
-    first = method(batch(), Step(generator(3)))
+    first = method(batch(), StepContext(generator(3)))
     torch.rand(7)
-    assert torch.equal(first, method(batch(), Step(generator(3))))
+    assert torch.equal(first, method(batch(), StepContext(generator(3))))
     assert first.shape == ()
 
 
@@ -137,7 +137,7 @@ def test_ae_var_minimises_the_gaussian_density_with_the_error_squared():
     method, x = as_a(AEVar, make("ae-var")), batch()
     z = method.network.encode(x)
     expected = -Normal(method.network.decode(z), variance(method.log_variance(z)).sqrt()).log_prob(x).flatten(1).sum(1)
-    torch.testing.assert_close(method(x, Step(generator())), expected.mean())
+    torch.testing.assert_close(method(x, StepContext(generator())), expected.mean())
 
 
 def test_ae_var_finds_the_variance_of_noise():
@@ -147,7 +147,7 @@ def test_ae_var_finds_the_variance_of_noise():
     optimizer = torch.optim.Adam(method.parameters(), lr=2e-2)
     for _ in range(400):
         optimizer.zero_grad()
-        method(x, Step(generator())).backward()
+        method(x, StepContext(generator())).backward()
         optimizer.step()
     output = through(method.draw_mean(), x)[1]
     residual = (x - output.loc).var().item()
@@ -175,7 +175,7 @@ def test_the_vae_minimises_the_bound(learned):
     scale = variance(sure(method.log_variance)(z)).sqrt() if learned else torch.ones_like(x)
     reconstruction = -Normal(method.network.decode(z), scale).log_prob(x).flatten(1).sum(1)
     kl = kl_divergence(Normal(mean, std), Normal(0.0, 1.0)).sum(1)
-    torch.testing.assert_close(method(x, Step(generator(2))), (reconstruction + 0.5 * kl).mean())
+    torch.testing.assert_close(method(x, StepContext(generator(2))), (reconstruction + 0.5 * kl).mean())
     assert method.latent_prior
 
 
@@ -197,7 +197,7 @@ def test_vae_and_dropout_draw_fresh_noise_for_the_next_batch():
 @pytest.mark.parametrize("name", ["ae", "vae", "dropout", "ensemble", "bbb"])
 def test_other_likelihoods(name, likelihood):
     method = make(name, likelihood=likelihood)
-    assert method(batch().round(), Step(generator())).isfinite()
+    assert method(batch().round(), StepContext(generator())).isfinite()
     assert through(method.draw([0]), batch())[1].var is None
 
 
@@ -253,13 +253,13 @@ def test_ensemble_members_train_as_alone(network):
     for _ in range(10):
         for m, optimizer in zip((method, *alone), optimizers, strict=True):
             optimizer.zero_grad()
-            m(x, Step(generator())).backward()
+            m(x, StepContext(generator())).backward()
             optimizer.step()
     output = through(method.draw(range(3)), x)[1].loc
     for s, member in enumerate(alone):
         torch.testing.assert_close(output[s], network_of(member)(x))
-    assert method.validate(x, Step(generator()))["loss"].item() == pytest.approx(
-        sum(m.validate(x, Step(generator()))["loss"].item() for m in alone) / 3
+    assert method.validate(x, StepContext(generator()))["loss"].item() == pytest.approx(
+        sum(m.validate(x, StepContext(generator()))["loss"].item() for m in alone) / 3
     )
 
 
@@ -286,7 +286,7 @@ def test_bbb_loss_is_the_bound_divided_by_the_data():
         for (n, _), d in zip(method.network.named_parameters(), q, strict=True)
     }
     output = torch.func.functional_call(method.network, params, (x,))
-    torch.testing.assert_close(method(x, Step(generator(5))), -Gaussian().log_prob(output, x).mean() + kl / 20)
+    torch.testing.assert_close(method(x, StepContext(generator(5))), -Gaussian().log_prob(output, x).mean() + kl / 20)
 
 
 def test_unknown_names_and_all_names():

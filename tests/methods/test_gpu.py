@@ -9,7 +9,7 @@ from narrow import sure
 from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import conv, mlp
 from lapae.predict import predict
 
@@ -39,7 +39,7 @@ def test_a_gpu_says_what_the_cpu_says(name, network):
     torch.testing.assert_close(on_gpu.x_mean, on_cpu.x_mean, **close)
     torch.testing.assert_close(sure(on_gpu.x_var).mean(), sure(on_cpu.x_var).mean(), rtol=0.1, atol=1e-5)
     torch.testing.assert_close(on_gpu.x_var, in_chunks.x_var, rtol=1e-2, atol=1e-5)
-    loss = method(x.cuda(), Step(torch.Generator("cuda").manual_seed(0)))
+    loss = method(x.cuda(), StepContext(torch.Generator("cuda").manual_seed(0)))
     loss.backward()
     assert loss.isfinite()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters())

@@ -15,7 +15,7 @@ from lapae.errors import ConfigError
 from lapae.methods import build
 from lapae.methods.laplace import HESSIANS, Laplace
 from lapae.methods.posthoc import PostHoc
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 from lapae.posterior.noise import fill_normal
 from lapae.predict.moments import moments
@@ -37,7 +37,7 @@ def data() -> torch.Tensor:
 def finished(hessian: str = "approx") -> PostHoc:
     config = MethodConfig(method="posthoc", hessian=hessian, optimize_prior="none", prior_precision=5.0)
     method = PostHoc(network, Gaussian(), config.options, N_DATA).double().eval()
-    method.finish(lambda: data().double().split(4), N_DATA, Step())
+    method.finish(lambda: data().double().split(4), N_DATA, StepContext())
     return method
 
 
@@ -108,9 +108,9 @@ def test_known_weights_stay_at_their_mean(method, uncertain):
     model = as_a(Laplace, build(config, network, Gaussian(), N_DATA)).double()
     generator = torch.Generator().manual_seed(0)
     for x in data().double().split(4):
-        model(x, Step(generator))
-        model.after_forward(Step(generator))
-    model.eval().finish(lambda: data().double().split(4), N_DATA, Step())
+        model(x, StepContext(generator))
+        model.after_forward(StepContext(generator))
+    model.eval().finish(lambda: data().double().split(4), N_DATA, StepContext())
     x = data().double()
     z = model.draw_mean().encode(x[None])
     draws = model.draw([1, 2])

@@ -22,7 +22,7 @@ from lapae.fit import fit
 from lapae.methods.laplace import HESSIANS
 from lapae.methods.online import Online
 from lapae.methods.seeds import seed_all
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 from lapae.networks import build as build_network
 from lapae.posterior import RULES
@@ -56,8 +56,8 @@ def seeded(seed: int = 7) -> torch.Generator:
 
 
 def step(method: Online, x: Tensor, generator: torch.Generator) -> Tensor:
-    loss = method(x, Step(generator))
-    method.after_forward(Step(generator))
+    loss = method(x, StepContext(generator))
+    method.after_forward(StepContext(generator))
     return loss
 
 
@@ -276,7 +276,7 @@ def test_validation_reports_a_sample_and_the_mean():
     method, x = make().eval(), batch()
     params = sampled(method, seeded())
     with torch.no_grad():
-        sums = method.validate(x, Step(seeded()))
+        sums = method.validate(x, StepContext(seeded()))
     assert sums.keys() == {"loss", "loss_of_mean"}
     assert_close(sums["loss"], -Gaussian().log_prob(functional_call(method.network, params, (x,)), x).sum().detach())
     assert_close(sums["loss_of_mean"], -Gaussian().log_prob(method.network(x), x).sum().detach())
@@ -401,7 +401,7 @@ def test_statistics_are_those_of_the_training_data():
     x = 5 + 3 * batch(64)
     options = MethodConfig(method="online").options
     method = Online(lambda: Autoencoder(*normalised()).double(), Gaussian(), options, 64)
-    method.begin(lambda: [x[:32], x[32:], x[:1], x[:0]], Step())
+    method.begin(lambda: [x[:32], x[32:], x[:1], x[:0]], StepContext())
     first, norm, *_ = as_a(nn.Sequential, method.network.encoder)
     y = first(x).detach().unflatten(0, (2, 32))
     assert_close(norm.running_mean, y.mean((0, 1)))
@@ -417,9 +417,9 @@ def test_statistics_are_those_of_the_training_data():
         return lambda: None
 
     expected = (2 * y.mean((0, 1)) + 4) / 6
-    method.begin(lambda: [x[:32], x[32:]], Step(world_size=2, start_sum=of_two))
+    method.begin(lambda: [x[:32], x[32:]], StepContext(world_size=2, start_sum=of_two))
     assert_close(norm.running_mean, expected)
-    method.begin(lambda: [x[:1]], Step())
+    method.begin(lambda: [x[:1]], StepContext())
     assert_close(norm.running_var, torch.ones(8, dtype=torch.float64))
 
 

@@ -12,7 +12,7 @@ from lapae import LaplacianAutoencoder
 from lapae.config.methods import OnlineEnsembleOptions, OnlineOptions
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import Online, OnlineEnsemble
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 
 
@@ -31,7 +31,7 @@ def test_a_member_learns_as_it_would_alone():
     together = ensemble(1)
     x = torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
     for method in (alone, together):
-        step = Step(generator=torch.Generator().manual_seed(2))
+        step = StepContext(generator=torch.Generator().manual_seed(2))
         loss = method(x, step)
         method.after_forward(step)
         loss.backward()

@@ -21,7 +21,7 @@ from lapae.data import Data, Split
 from lapae.errors import ConfigError
 from lapae.fit import fit
 from lapae.methods.posthoc import PostHoc
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 from lapae.posterior import BlockPrecision, KronPrecision, log_marginal_likelihood
 from lapae.predict import predict
@@ -43,7 +43,7 @@ def data() -> Tensor:
 def finished(likelihood=None, **options) -> tuple[PostHoc, dict[str, float]]:
     config = MethodConfig(**{"method": "posthoc", "optimize_prior": "none", **options})
     method = PostHoc(network, likelihood or Gaussian(), config.options, 23).double().eval()
-    return method, method.finish(lambda: data().split(5), 23, Step())  # the last batch is short
+    return method, method.finish(lambda: data().split(5), 23, StepContext())  # the last batch is short
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(0.5), Bernoulli()])
@@ -67,7 +67,7 @@ def test_the_sum_is_that_of_the_definition():
 def test_a_sketch_is_the_sum_over_batches():
     method, _ = finished(hessian="sketch")
     torch.manual_seed(3)
-    report = method.finish(lambda: data().split(5), 23, Step())
+    report = method.finish(lambda: data().split(5), 23, StepContext())
     torch.manual_seed(3)
     parts = [ggn_diagonal(method.network, x, method="sketch") for x in data().split(5)]
     found = method.posterior.split(h_of(method))
@@ -128,7 +128,7 @@ def test_at_a_temperature_there_is_no_marginal_likelihood():
 
 def test_finishing_twice_does_not_count_the_data_twice():
     method, report = finished(hessian="approx", optimize_prior="scalar")
-    assert method.finish(lambda: data().split(5), 23, Step()) == report
+    assert method.finish(lambda: data().split(5), 23, StepContext()) == report
 
 
 # --- from a run, and with modules of one's own ---

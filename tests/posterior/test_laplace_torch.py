@@ -23,7 +23,7 @@ from lapae.curvature import ggn_kfac
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.laplace import make_precision
 from lapae.methods.posthoc import PostHoc
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 from lapae.posterior import log_marginal_likelihood, maximise
 
@@ -79,7 +79,7 @@ def ours(hessian: str, optimize_prior: str = "none") -> tuple[PostHoc, dict[str,
     config = MethodConfig(method="posthoc", hessian=hessian, prior_precision=DELTA, optimize_prior=optimize_prior)
     method = PostHoc(network, Gaussian(SIGMA), config.options, 11)
     method.posterior.set_prior(DELTA)
-    return method, method.finish(lambda: data().split(4), 11, Step())
+    return method, method.finish(lambda: data().split(4), 11, StepContext())
 
 
 def test_diagonal():

@@ -16,7 +16,7 @@ from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.methods.ae import AE
 from lapae.methods.online import Online
 from lapae.methods.posthoc import PostHoc
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 from lapae.predict import PREDICTIVES, Prediction, Predictive, linearized, moments, predict
 from lapae.predict import mc as monte_carlo
@@ -45,7 +45,7 @@ def fitted(likelihood="gaussian", prior_precision: float = 10.0, cls: type = Pos
     method = cls(network, LIKELIHOODS[likelihood], config.options, 7).double().eval()
     method.posterior.set_prior(prior_precision)
     if cls is PostHoc:
-        method.finish(lambda: [data()], 7, Step())
+        method.finish(lambda: [data()], 7, StepContext())
     return method
 
 

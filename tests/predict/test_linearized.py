@@ -17,7 +17,7 @@ from lapae.config.methods import PostHocOptions
 from lapae.curvature import Residual
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapae.methods.posthoc import PostHoc
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 from lapae.predict import linearized
 
@@ -69,7 +69,7 @@ def method_of(network, shape, likelihood: Likelihood, form: str = "diagonal", te
         hessian=HESSIANS[form], prior_precision=0.8, optimize_prior="none", temperature=temperature
     )
     method = PostHoc(network, likelihood, options, N_DATA).double().eval()
-    method.finish(lambda: x.split(3), N_DATA, Step())
+    method.finish(lambda: x.split(3), N_DATA, StepContext())
     method.posterior.set_prior(torch.linspace(0.5, 2.0, len(method.posterior.shapes), dtype=torch.float64))
     return method, x
 

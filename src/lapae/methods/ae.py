@@ -9,7 +9,7 @@ from torch import Tensor
 from lapae.config.methods import MethodOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Point
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 
 
 class AE(Method):
@@ -21,7 +21,7 @@ class AE(Method):
         super().__init__(likelihood)
         self.network = network()
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the mean negative log-likelihood of x (B, *shape)."""
         return -self.likelihood.log_prob(self.network(x), x).mean()
 

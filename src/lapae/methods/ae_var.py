@@ -10,7 +10,7 @@ from lapae.config.methods import MethodOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
 from lapae.methods.density import gaussian, log_prob, variance
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 
 
@@ -25,7 +25,7 @@ class AEVar(Method):
         self.network = network()
         self.log_variance: nn.Module = network().get_submodule("decoder")
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the mean negative log-likelihood of x (B, *shape)."""
         draws = self.draw_mean()
         return -log_prob(self.likelihood, draws.decode(draws.encode(x[None])), x).mean()

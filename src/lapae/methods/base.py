@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from lapae.config import METHODS, MethodConfig, MethodOptions
 from lapae.config.fields import check
 from lapae.curvature.likelihoods import Likelihood
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 
 NetworkFactory = Callable[[], Autoencoder]
@@ -128,7 +128,7 @@ class Method(nn.Module):
             module.training = False
         return self
 
-    def begin(self, batches: BatchFactory, step: Step) -> None:
+    def begin(self, batches: BatchFactory, step: StepContext) -> None:
         """Look at the training set before the first epoch.
 
         Args:
@@ -136,7 +136,7 @@ class Method(nn.Module):
             step: the processes that train together.
         """
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the training loss of a batch.
 
         Args:
@@ -152,17 +152,17 @@ class Method(nn.Module):
         """Take over the weights of a trained method, that of the run that `options.starts_from` names."""
         raise NotImplementedError
 
-    def after_forward(self, step: Step) -> None:
+    def after_forward(self, step: StepContext) -> None:
         """Update state after a training forward pass, such as the precision of a posterior.
 
         On a GPU it runs concurrently with the backward pass, on a stream of its own: it must not touch gradients or
         parameters, and must keep what it uses of the forward pass until the next one.
         """
 
-    def after_backward(self, step: Step) -> None:
+    def after_backward(self, step: StepContext) -> None:
         """Complete what `after_forward` has begun, after the backward pass and before the optimiser's step."""
 
-    def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
+    def validate(self, x: Tensor, step: StepContext) -> dict[str, Tensor]:
         """Return sums over a validation batch of the numbers to report.
 
         Args:
@@ -174,7 +174,7 @@ class Method(nn.Module):
         """
         return {"loss": self(x, step) * len(x)}
 
-    def finish(self, batches: BatchFactory, n_data: int, step: Step) -> dict[str, float]:
+    def finish(self, batches: BatchFactory, n_data: int, step: StepContext) -> dict[str, float]:
         """Fit what depends on the final weights, such as a post-hoc posterior.
 
         Args:

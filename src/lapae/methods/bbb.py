@@ -18,7 +18,7 @@ from lapae.config.methods import BBBOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.stateless import functional_call
 from lapae.methods.base import Draws, Method, NetworkFactory, Point
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.methods.weights import WeightDraws, normal_draws
 from lapae.networks import Autoencoder
 
@@ -43,7 +43,7 @@ class BBB(Method):
         self.prior_precision = options.prior_precision
         self.n_data = n_data
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the mean negative log-likelihood at one sample of the weights, plus KL(q || prior) / N."""
         params = {}
         for name, (mean, std) in self._gaussians().items():

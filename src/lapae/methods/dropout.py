@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lapae.config.methods import DropoutOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 from lapae.networks.missing import LAYER, FillMissing, Observe
 
@@ -34,7 +34,7 @@ class Dropout(Method):
         if not any(isinstance(layer, MaskLayer) for layer in self.network.modules()):
             raise ValueError("method 'dropout' needs two trainable layers or more in the encoder or in the decoder")
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the mean negative log-likelihood with dropout on, in training and in validation."""
         with self.masks.on([step.noise_of_data], len(x)):
             return -self.likelihood.log_prob(self.network(x), x).mean()

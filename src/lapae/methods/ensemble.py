@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lapae.config.methods import EnsembleOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.methods.weights import WeightDraws
 
 
@@ -37,11 +37,11 @@ class Ensemble(Method):
             put = nn.Parameter(stack) if isinstance(value, nn.Parameter) else stack
             setattr(self.network.get_submodule(owner), key, put)
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the sum over members of the mean negative log-likelihood."""
         return self._losses(x).sum(0).mean()
 
-    def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
+    def validate(self, x: Tensor, step: StepContext) -> dict[str, Tensor]:
         """Return the mean over members of the loss, to compare with methods of one network."""
         return {"loss": self._losses(x).mean(0).sum()}
 

@@ -23,7 +23,7 @@ from lapae.curvature.sketch import output_of, pull, squared
 from lapae.curvature.stateless import Stateless
 from lapae.errors import ConfigError
 from lapae.methods.base import Draws, Method, Point
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.methods.weights import WeightDraws
 from lapae.networks import Autoencoder
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision
@@ -77,7 +77,7 @@ class Laplace(Method):
         if isinstance(self.posterior, DiagonalPrecision):
             self.posterior.pin(self.known)
 
-    def sketch(self, tape: Call, step: Step) -> dict[str, Tensor]:
+    def sketch(self, tape: Call, step: StepContext) -> dict[str, Tensor]:
         """Return the random vector over the weights whose squares are the sketch of a recorded batch.
 
         If several processes share the batch, their vectors must be summed before they are squared: the squares contain

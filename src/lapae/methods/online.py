@@ -27,7 +27,7 @@ from lapae.curvature.stateless import functional_call
 from lapae.errors import ConfigError
 from lapae.methods.base import BatchFactory, NetworkFactory
 from lapae.methods.laplace import Laplace
-from lapae.methods.step import Step, Wait
+from lapae.methods.step import StepContext, Wait
 from lapae.posterior import update_rule
 
 DEFAULT_FORGETTING = 1e-3
@@ -76,7 +76,7 @@ class Online(Laplace):
         return self
 
     @torch.no_grad()
-    def begin(self, batches: BatchFactory, step: Step) -> None:
+    def begin(self, batches: BatchFactory, step: StepContext) -> None:
         """Fit the statistics of batch normalisation by one pass over the training set, with the initial weights.
 
         Layers that a user passed in evaluation mode keep their own.
@@ -117,7 +117,7 @@ class Online(Laplace):
         self.steps.add_(1)
         return self._steps % self.hessian_every == 0
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the mean negative log-likelihood at sampled weights; keep the forward pass for the curvature."""
         self._tapes = []  # before the next graph is made: one that lives on would bind it to an earlier CUDA stream
         tapes = [self.run(x, self.sample_params(step.generator)) for _ in range(self.samples_per_step)]
@@ -127,7 +127,7 @@ class Online(Laplace):
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     @torch.no_grad()
-    def after_forward(self, step: Step) -> None:
+    def after_forward(self, step: StepContext) -> None:
         """Update the precision by the curvature of the step."""
         if not self._refreshes():
             return
@@ -142,7 +142,7 @@ class Online(Laplace):
         if step.world_size > 1:
             self._wait = step.start_sum(self.posterior.curvature_buffers())
 
-    def _sketch(self, step: Step) -> None:
+    def _sketch(self, step: StepContext) -> None:
         """Update the precision by a sketch; with several processes, after the sum of their vectors has arrived."""
         vectors = [self.sketch(tape, step) for tape in self._tapes]  # pyright: ignore[reportArgumentType]
         gain = self.rule.gain * self.n_data / ((step.n_batch or len(self._tapes[0].output)) * len(vectors))
@@ -161,13 +161,13 @@ class Online(Laplace):
         else:
             update()
 
-    def after_backward(self, step: Step) -> None:
+    def after_backward(self, step: StepContext) -> None:
         """Wait until the precision is that of all processes."""
         if self._wait is not None:
             self._wait()
             self._wait = None
 
-    def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
+    def validate(self, x: Tensor, step: StepContext) -> dict[str, Tensor]:
         """Return the summed loss of a sampled network, as in training, and that of the mean."""
         sampled = functional_call(self.network, self.sample_params(step.generator), (x,))
         return {

@@ -17,7 +17,7 @@ from lapae.config.methods import OnlineEnsembleOptions, OnlineOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import BatchFactory, Draws, Method, NetworkFactory
 from lapae.methods.online import Online
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.methods.weights import WeightDraws
 
 
@@ -51,23 +51,23 @@ class OnlineEnsemble(Method):
         for member in self._online:
             member.temperature = value
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the sum over members of the mean negative log-likelihood at sampled weights."""
         return torch.stack([member(x, step) for member in self._online]).sum()
 
-    def begin(self, batches: BatchFactory, step: Step) -> None:
+    def begin(self, batches: BatchFactory, step: StepContext) -> None:
         for member in self._online:
             member.begin(batches, step)
 
-    def after_forward(self, step: Step) -> None:
+    def after_forward(self, step: StepContext) -> None:
         for member in self._online:
             member.after_forward(step)
 
-    def after_backward(self, step: Step) -> None:
+    def after_backward(self, step: StepContext) -> None:
         for member in self._online:
             member.after_backward(step)
 
-    def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
+    def validate(self, x: Tensor, step: StepContext) -> dict[str, Tensor]:
         """Return means over members, to compare with methods of one network."""
         found = [member.validate(x, step) for member in self._online]
         return {name: torch.stack([one[name] for one in found]).mean(0) for name in found[0]}

@@ -17,7 +17,7 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError
 from lapae.methods.base import BatchFactory, Method, NetworkFactory
 from lapae.methods.laplace import Laplace
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.posterior import log_marginal_likelihood, maximise
 
 
@@ -41,12 +41,12 @@ class PostHoc(Laplace):
             reason = str(error).splitlines()[-1].strip()
             raise ConfigError(f"its network is another than this run's: {reason}") from None
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the mean negative log-likelihood, as a plain autoencoder."""
         return -self.likelihood.log_prob(self.network(x), x).mean()
 
     @torch.no_grad()
-    def finish(self, batches: BatchFactory, n_data: int, step: Step) -> dict[str, float]:
+    def finish(self, batches: BatchFactory, n_data: int, step: StepContext) -> dict[str, float]:
         """Sum the GGN over the training set once, then choose the prior precision."""
         self.posterior.reset(0.0)
         log_likelihood = 0.0
@@ -70,7 +70,7 @@ class PostHoc(Laplace):
         self.pin()  # after the prior precision, which the evidence of all weights chooses
         return report
 
-    def _add_sketch(self, x: Tensor, step: Step) -> float:
+    def _add_sketch(self, x: Tensor, step: StepContext) -> float:
         """Add the sketch of a batch that processes share to the precision; return the log-likelihood of this part."""
         n = len(x)
         if step.world_size > 1:
@@ -81,7 +81,7 @@ class PostHoc(Laplace):
         self.posterior.update(1.0, 1.0, self.squares(vector))
         return float(self.likelihood.log_prob(tape.output, x).sum()) if n else 0.0
 
-    def _sum(self, value: float, step: Step) -> float:
+    def _sum(self, value: float, step: StepContext) -> float:
         """Return the sum of a number over all processes."""
         sums = self.posterior.prior.new_tensor([value], dtype=torch.float64)
         step.sum([sums])

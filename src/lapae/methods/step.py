@@ -24,7 +24,7 @@ def alone(tensors: Sequence[Tensor]) -> Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepContext:
     """Context of a training step, of a validation batch, or of the pass over the training set that ends training."""
 
     generator: torch.Generator | None = None
@@ -59,7 +59,7 @@ class Step:
         first, last = self.part
         return (last - first) / self.n_batch if self.n_batch else 1.0
 
-    def of(self, n_batch: int) -> Step:
+    def of(self, n_batch: int) -> StepContext:
         """Return the context of a batch of `n_batch` samples that all processes share."""
         return replace(self, n_batch=n_batch)
 

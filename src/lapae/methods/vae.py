@@ -16,7 +16,7 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.ae_var import PointWithVariance
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
 from lapae.methods.density import log_prob, variance
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 
 
@@ -37,12 +37,12 @@ class VAE(Method):
         self.log_variance: nn.Module | None = twin.get_submodule("decoder") if self.learns_variance else None
         self.kl_weight = options.kl_weight
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the negative evidence lower bound, a mean over samples."""
         reconstruction, kl = self._terms(x, step)
         return (reconstruction + self.kl_weight * kl).mean()
 
-    def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
+    def validate(self, x: Tensor, step: StepContext) -> dict[str, Tensor]:
         """Return the bound and its two terms, summed over the batch."""
         reconstruction, kl = self._terms(x, step)
         return {
@@ -51,7 +51,7 @@ class VAE(Method):
             "kl": kl.sum(),
         }
 
-    def _terms(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    def _terms(self, x: Tensor, step: StepContext) -> tuple[Tensor, Tensor]:
         """Return -log p(x|z) at a sampled code, and the KL divergence: (B,) each."""
         mean, var = self.network.encode(x), variance(self.code_log_variance(x))
         eps = torch.randn(mean.shape, generator=step.noise_of_data, dtype=mean.dtype, device=mean.device)

@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 
 from lapae.config import TrainConfig
 from lapae.errors import ElsewhereError
-from lapae.methods.step import Step, Wait, alone
+from lapae.methods.step import StepContext, Wait, alone
 from lapae.train.devices import own_device
 from lapae.train.torchrun import job_rank, job_size, local_rank, restarted
 
@@ -140,7 +140,7 @@ def total(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def together(generator: torch.Generator | None = None) -> Step:
+def together(generator: torch.Generator | None = None) -> StepContext:
     """Return the context of a step of all processes of this job; its generators have to be seeded.
 
     Args:
@@ -149,7 +149,7 @@ def together(generator: torch.Generator | None = None) -> Step:
     own = common = None
     if generator is not None and world_size() > 1:
         own, common = torch.Generator(generator.device), torch.Generator(generator.device)
-    return Step(generator, own, common, rank=rank(), world_size=world_size(), start_sum=start_sum)
+    return StepContext(generator, own, common, rank=rank(), world_size=world_size(), start_sum=start_sum)
 
 
 def stand_in(x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from lapae.errors import DivergedError, ElsewhereError
 from lapae.methods import Method
 from lapae.methods.adam import Plateau
 from lapae.methods.seeds import seed_all
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.runs import Run, plain
 from lapae.train.checkpoint import Checkpoint, Checkpoints, Tensors, TrainState, copy_state
 from lapae.train.distributed import from_first, rank, stand_in, take_place, together, total, world_size
@@ -184,7 +184,9 @@ def _take_steps(
 
 
 @torch.no_grad()
-def validate(method: Method, valid: Batches, step: Step, device: torch.device, precision: str) -> dict[str, float]:
+def validate(
+    method: Method, valid: Batches, step: StepContext, device: torch.device, precision: str
+) -> dict[str, float]:
     """Return means over the validation set of what `Method.validate` sums over a batch.
 
     Args:

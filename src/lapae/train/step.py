@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lapae.methods import Method
 from lapae.methods.adam import Adam, set_rate
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.networks.missing import Observe, drawing
 from lapae.train.distributed import stand_in, total
 from lapae.train.precision import autocast
@@ -93,7 +93,7 @@ def averaging_gradients(method: nn.Module) -> DistributedDataParallel:
 def make_step(
     method: Method,
     optimizer: Adam,
-    context: Step,
+    context: StepContext,
     losses: LossSum,
     *,
     batch_size: int,

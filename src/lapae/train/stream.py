@@ -15,7 +15,7 @@ from lapae.config import TrainConfig
 from lapae.errors import DivergedError
 from lapae.methods import Method
 from lapae.methods.seeds import derive_seed, seed_all
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.train.checkpoint import copy_state
 from lapae.train.step import LossSum, make_optimizer, make_step
 
@@ -46,7 +46,7 @@ def learn(method: Method, x: Tensor, options: TrainConfig, turn: int, *, by_widt
     before, generator, losses = copy_state(method), torch.Generator(device), LossSum(device)
     method.requires_grad_(True).train()
     optimizer = make_optimizer(method, numbers.learning_rate, device, by_width=by_width)
-    step = make_step(method, optimizer, Step(generator), losses, batch_size=numbers.batch_size, capture=False)
+    step = make_step(method, optimizer, StepContext(generator), losses, batch_size=numbers.batch_size, capture=False)
     passes = max(1, math.ceil(FEWEST_STEPS / max(1, math.ceil(len(x) / numbers.batch_size))))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         seed_all(numbers.seed, "stream", turn, generator=generator)

@@ -20,7 +20,7 @@ from torch import Tensor
 from lapae.config import NETWORKS, MethodConfig, TrainConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.train.distributed import take_place
 from lapae.train.precision import matrix_products
 from lapae.train.step import LossSum, make_optimizer, make_step
@@ -98,7 +98,7 @@ def make(name: str, options: TrainBench) -> Callable[[], object]:
     step = make_step(
         method,
         optimizer,
-        Step(torch.Generator(device).manual_seed(0)),
+        StepContext(torch.Generator(device).manual_seed(0)),
         LossSum(device),
         batch_size=options.batch_size,
         precision=train.precision,

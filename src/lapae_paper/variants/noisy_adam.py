@@ -21,7 +21,7 @@ from lapae.curvature.stateless import functional_call
 from lapae.errors import ConfigError
 from lapae.methods.base import NetworkFactory
 from lapae.methods.laplace import Laplace
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.posterior import DiagonalPrecision, update_rule
 from lapae_paper.variants import NoisyAdamOptions
 
@@ -40,7 +40,7 @@ class NoisyAdam(Laplace):
         for name, parameter in self.network.named_parameters():
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Mean negative log-likelihood at sampled weights."""
         output = functional_call(self.network, self.sample_params(step.generator), (x,))
         return -self.likelihood.log_prob(output, x).mean()

@@ -9,7 +9,7 @@ from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Gaussian
 from lapae.data import Data, Split
 from lapae.methods import build
-from lapae.methods.step import Step
+from lapae.methods.step import StepContext
 from lapae.model import Model
 from lapae.networks import mlp
 from lapae.space import Space
@@ -36,7 +36,7 @@ def train(method, x, steps=300, lr=5e-3):
         generator = torch.Generator().manual_seed(step)
         index = torch.randint(len(x), (64,), generator=generator)
         optimizer.zero_grad()
-        method(x[index], Step(generator)).backward()
+        method(x[index], StepContext(generator)).backward()
         optimizer.step()
     return method.eval()
 
