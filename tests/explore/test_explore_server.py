@@ -71,7 +71,7 @@ def test_the_report_of_the_run_is_served_in_a_sandbox(client, of_images, tmp_pat
     status, found = client.send("GET", "/report")
     assert (status, found["error"]) == (404, "this run has no report: lapae report writes one")
     assert not client.send("GET", "/api/opening")[1]["report"]
-    monkeypatch.setattr(of_images.model, "path", tmp_path)
+    monkeypatch.setattr(of_images, "model", replace(of_images.model, path=tmp_path))
     link = '<a class="id" target="lapae-explorer" href="http://127.0.0.1:8765/#test/3/digits">'
     (tmp_path / "report.html").write_text(link)
     assert opening(of_images, "digits")["report"]

@@ -37,5 +37,5 @@ def test_calibration_data_count_as_unseen_however_they_are_predicted(model):
     inner = model.model_
     known = inner.calibration
     again = known.anew(inner.predict)
-    np.testing.assert_allclose(again.radius.table, known.radius.table, rtol=1e-5)
-    np.testing.assert_allclose(again.reference, known.reference, rtol=1e-5)
+    np.testing.assert_allclose(again.intervals.radius.table, known.intervals.radius.table, rtol=1e-5)
+    np.testing.assert_allclose(again.reference.scores, known.reference.scores, rtol=1e-5)

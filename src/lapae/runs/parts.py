@@ -35,7 +35,8 @@ def to_tensors(part: Any) -> dict[str, Tensor]:
         elif isinstance(value, np.ndarray):
             out[own.name] = torch.from_numpy(value)
         else:
-            out[own.name] = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+            # a truth as a number: a flipped bit of a byte that is not 0 would go unnoticed
+            out[own.name] = value if isinstance(value, torch.Tensor) else torch.tensor(value + 0)
     return out
 
 
