@@ -50,6 +50,8 @@ class LaplaceOptions(MethodOptions):
 
     hessian: Annotated[str, OneOf(HESSIANS)] | None = None
     """Curvature of the posterior; sketch where not given."""
+    vectors: Count | None = None
+    """Random vectors of a lowrank hessian; by default 500, or fewer where the network is large."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior over the weights."""
     prior_scale: Literal["flat", "fan-in"] | None = None

@@ -67,6 +67,10 @@ class OnlineEnsemble(Method):
         for member in self._online:
             member.after_backward(step)
 
+    def finish(self, batches: BatchFactory, n_data: int, step: Step) -> dict[str, float]:
+        """Finish the members; report what the last one does."""
+        return [member.finish(batches, n_data, step) for member in self._online][-1]
+
     def validate(self, x: Tensor, step: Step) -> dict[str, Tensor]:
         """The mean member's, to compare with methods of one network."""
         found = [member.validate(x, step) for member in self._online]
