@@ -20,7 +20,7 @@ In training there are no vectors yet: then the precision is that of the running 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ class LowRankPrecision(RunningDiagonal):
         self.register_buffer("rho", torch.ones(()))
         self._eigen: tuple[Tensor, Tensor] | None = None
         self._base: Tensor | None = None
+        self._kept: dict[str, list[Tensor]] = {}
 
     @property
     def n_vectors(self) -> int:
@@ -101,6 +102,7 @@ class LowRankPrecision(RunningDiagonal):
     def _forget(self) -> None:
         super()._forget()
         self._eigen = self._base = None
+        self._kept = {}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Precision:
         half = self.u.dtype == torch.bfloat16
@@ -192,6 +194,31 @@ class LowRankPrecision(RunningDiagonal):
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """Refuse: layers have covariances, so that the gradients of one layer are not enough."""
         raise TypeError("a low-rank posterior has covariances between layers: use variance or covariance, of all rows")
+
+    def directions(self, most: int = CHUNK_FLOATS) -> Iterator[Tensor]:
+        """B = (I + K)^(-1/2) W M⁻¹, with C⁻¹ = M⁻¹ - BᵀB: rows (n, P), at most so many numbers at a time."""
+        values, vectors = self._spectrum()
+        turned = (vectors * (1 + values).rsqrt()).T.to(self.h.dtype)
+        deviation, size = self.base().rsqrt(), max(1, most // self.n_weights)
+        for some in turned.split(size):
+            rows = self.h.new_empty(len(some), self.n_weights)
+            for w, columns in self.scaled():
+                rows[:, columns] = (some @ w) * deviation[columns]
+            yield rows
+
+    def kept(self, name: str, most: int, make: Callable[[], Iterator[Tensor]]) -> Iterator[Tensor]:
+        """Yield what `make` does, which is kept for the next call if it has at most so many numbers in all."""
+        found = self._kept.get(name)
+        if found is not None:
+            yield from found
+            return
+        parts, n = [], 0
+        for part in make():
+            n += part.numel()
+            parts = [*parts, part] if n <= most else []
+            yield part
+        if n <= most:
+            self._kept[name] = parts
 
     def quadratic(self, delta: Tensor) -> Tensor:
         """Σ M delta² + |W delta|²; pinned weights do not move."""
