@@ -29,6 +29,11 @@ class PostHoc(Laplace):
         super().__init__(network(), likelihood, options)
         self.vectors = options.vectors
         self.optimize_prior: Literal["scalar", "layer", "none"] = options.optimize_prior
+        if self.form == "lowrank" and options.optimize_prior == "layer":
+            raise ConfigError(
+                "hessian='lowrank' has one prior precision for all layers, whose weights have covariances: take "
+                "optimize_prior='scalar' or 'none'"
+            )
         if options.pretrained is not None:
             self.network.requires_grad_(False)
 

@@ -1,20 +1,21 @@
 """The share ρ of the outer products in a low-rank posterior, and the prior precision: by the evidence, bounded below.
 
-The posterior q = N(θ, C⁻¹), C = Λ + (1 - ρ) D + ρ UᵀU, stands for that of the linearised network, N(θ, (Λ + G)⁻¹), of
+The posterior q = N(θ, C⁻¹), C = Λ + (1 - ρ) D + β UᵀU, stands for that of the linearised network, N(θ, (Λ + G)⁻¹), of
 which U is a sample. For any C the evidence of the linearised network is at least
 
     log p(D | θ) - ½ [tr(G C⁻¹) + θᵀΛθ + tr(Λ C⁻¹) - P + log det C - log det Λ]
 
 (the evidence lower bound; with equality at C = Λ + G, where it is the Laplace evidence of `evidence.py`). What it asks
 of G is tr(G C⁻¹) alone, the variance that q gives the data: a vector u that C has not seen measures it, E uᵀ C⁻¹ u. Of
-the T vectors each is left out in turn, which costs nothing: with h_t = ρ u_tᵀ C⁻¹ u_t the leverage of a vector,
+the T vectors each is left out in turn, which costs nothing: with h_t = β u_tᵀ C⁻¹ u_t the leverage of a vector,
 
-    tr(G C⁻¹) ≈ Σ_t u_tᵀ C₋ₜ⁻¹ u_t = Σ_t (h_t / ρ) / (1 - h_t)
+    tr(G C⁻¹) ≈ Σ_t u_tᵀ C₋ₜ⁻¹ u_t = Σ_t (h_t / β) / (1 - h_t)
 
 Where T reaches the rank of G, leverages are small and the bound is highest at ρ = 1: the diagonal would only take
 variance from directions that the data leave open. Where T is far below it, a vector that is left out lies outside the
 span of the others: at ρ = 1 only the prior holds it, its variance is enormous, and the diagonal, which holds every
-direction, is worth its bias. The same number decides both, and the size of the prior.
+direction, is worth its bias. The same number decides both, the size of the prior, and how far β exceeds 1 at ρ = 1: in
+sample the variance of the data is Σ_t h_t / β = γ / β, out of sample more, and β makes up for the difference.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from lapae.posterior.precision import eigh
 
 SHARES = (1.0, 0.9, 0.6, 0.3, 0.1, 0.03, 0.01, 0.0)
 """ρ is one of these, sought from above: the bound has one maximum along them."""
+WEIGHTS = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
+"""β at ρ = 1 is one of these."""
 FACTORS = 10.0 ** (torch.arange(-80, 81, dtype=torch.float64) / 20)
 """Factors of the prior precision that are tried where U stands alone, which one decomposition answers."""
 ROUNDS = 2
@@ -70,14 +73,14 @@ def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision) -> Bound:
         k += w @ w.T
         w *= share[columns].sqrt()
         k_prior += w @ w.T
-    rho = float(precision.rho)
+    rho, weight = float(precision.rho), float(precision.weight)
     inner = k.double() + torch.eye(len(k), dtype=torch.float64, device=k.device)
     root = torch.linalg.cholesky(inner)
     inverse = torch.cholesky_inverse(root)
     leverage = 1 - inverse.diagonal()
     explained = torch.where(free, precision.d / base, 0.0).double()
-    if rho > 0:
-        seen = float((leverage / (rho * (1 - leverage))).sum())
+    if weight > 0:
+        seen = float((leverage / (weight * (1 - leverage))).sum())
     else:
         seen = float(explained.sum())
     # D is of the same vectors, χ² of T degrees in each weight: 1 / D is too large by 2 / T
@@ -99,18 +102,19 @@ def fit_shrinkage(mean: Mapping[str, Tensor], precision: LowRankPrecision, *, pr
     """
     _check(precision)
     precision.set_rho(1.0)
-    if prior:
-        _scale(precision, _best_factor(mean, precision))
+    factor, weight = _best_alone(mean, precision, FACTORS if prior else torch.ones(1, dtype=torch.float64))
+    _scale(precision, factor)
+    precision.set_rho(1.0, weight)
     best, rho = bound(mean, precision), 1.0
     for lower in SHARES[1:]:
         precision.set_rho(lower)
         found = bound(mean, precision)
         if found.value <= best.value:
             break
-        best, rho = found, lower
+        best, rho, weight = found, lower, lower
         if prior:
             best = _follow(mean, precision, best)
-    precision.set_rho(rho)
+    precision.set_rho(rho, weight)
     return best
 
 
@@ -133,20 +137,23 @@ def _scale(precision: LowRankPrecision, factor: float) -> None:
     precision.set_prior((precision.prior * factor).clamp(1e-8, 1e12))
 
 
-def _best_factor(mean: Mapping[str, Tensor], precision: LowRankPrecision) -> float:
-    """Factor of the prior precision with the highest bound at ρ = 1: K is in proportion to its inverse."""
+def _best_alone(mean: Mapping[str, Tensor], precision: LowRankPrecision, factors: Tensor) -> tuple[float, float]:
+    """Factor of the prior precision, and β, with the highest bound at ρ = 1: K is in proportion to β / factor."""
     free = precision.base().isfinite()
     zero = precision.h.new_zeros(precision.n_vectors, precision.n_vectors)
     k = sum((w @ w.T for w, _ in precision.scaled()), zero)
     values, vectors = eigh(k.double())
-    values = values.clamp_min(0)
-    factor = FACTORS.to(values.device)[:, None]
-    kept = values / (values + factor)  # (F, T)
-    leverage = kept @ vectors.square().T
-    seen = (leverage / (1 - leverage)).sum(1)
+    values, squares, factor = values.clamp_min(0), vectors.square().T, factors.to(values.device)[:, None]
     norm = factor[:, 0] * _squared_norm(mean, precision, free)
-    value = -0.5 * (seen + norm - kept.sum(1) + (values / factor).log1p().sum(1))
-    return float(factor[value.argmax(), 0])
+    best = (-torch.inf, 1.0, 1.0)
+    for weight in WEIGHTS:
+        kept = weight * values / (weight * values + factor)  # (F, T)
+        leverage = kept @ squares
+        seen = (leverage / (1 - leverage)).sum(1) / weight
+        value = -0.5 * (seen + norm - kept.sum(1) + (weight * values / factor).log1p().sum(1))
+        found = int(value.argmax())
+        best = max(best, (float(value[found]), float(factor[found, 0]), weight))
+    return best[1], best[2]
 
 
 def _squared_norm(mean: Mapping[str, Tensor], precision: LowRankPrecision, free: Tensor) -> float:

@@ -6,7 +6,7 @@ The covariance of the weights is that of a diagonal less T directions, C⁻¹ = 
     Var = J M⁻¹ Jᵀ - |B Jᵀ|²
 
 The first term is the linearised predictive of a diagonal posterior, which is known. The second takes the tangents J b_t
-of T directions, one forward-mode pass each, which gives codes and outputs at once: less than the rows of J, which would
+of T directions, one pass each, which gives codes and outputs at once: less than the rows of J, which would
 each meet all T vectors. Where outputs are many (images), their variance is that of the tangents J δ_s of drawn weights
 θ + δ_s instead, one pass per draw. The network is evaluated at the mean weights alone.
 """
@@ -37,6 +37,7 @@ KEPT_FLOATS = 1 << 27
 
 Outputs = tuple[Tensor, Tensor]
 """Codes and expected data, or tangents of them."""
+Push = Callable[[Mapping[str, Tensor]], Outputs]
 
 
 def of_low_rank(
@@ -121,42 +122,53 @@ def tangents(
     """
     both = Stateless(_Both(method.network, method.likelihood.mean if outputs else None))
     mean = {f"network.{name}": p.detach() for name, p in method.network.named_parameters()}
+    push = pushing(lambda values: both(values, (x,)), mean)
     size = max(1, budget // (4 * len(x) * _width(method.network, x)))
     for some in stacked:
         for part in some.split(size):
-            parts = {f"network.{name}": t for name, t in method.posterior.split(part).items()}
-            yield pushed(lambda values: both(values, (x,)), mean, parts)
+            yield push({f"network.{name}": t for name, t in method.posterior.split(part).items()})
 
 
-def pushed(
-    f: Callable[[Mapping[str, Tensor]], Outputs], at: Mapping[str, Tensor], along: Mapping[str, Tensor]
-) -> Outputs:
-    """Derivatives of f at weights along n stacked directions {name: (n, *shape)}: (n, …) each.
+def pushing(f: Callable[[Mapping[str, Tensor]], Outputs], at: Mapping[str, Tensor]) -> Push:
+    """The derivative of f at weights, as a function of n stacked directions {name: (n, *shape)}: (n, …) each.
 
-    By forward-mode differentiation; where an operation has none, by the gradient of a gradient, which is linear in its
-    cotangent w: J t = ∂(tᵀ Jᵀ w) / ∂w.
+    The gradient Jᵀw is linear in w, and its own gradient along a direction t is J t: one graph serves all directions,
+    and nothing is imported, as forward-mode differentiation does for seconds. That is taken where an operation has no
+    second derivative.
     """
-    try:
-        return vmap(lambda t: jvp(f, (dict(at),), (t,))[1], randomness="same")(dict(along))
-    except (RuntimeError, NotImplementedError) as error:
-        if is_out_of_memory(error):
-            raise
-    n = len(next(iter(along.values())))
-    rows = [_pushed_twice(f, at, {name: t[i] for name, t in along.items()}) for i in range(n)]
-    return tuple(torch.stack(parts) for parts in zip(*rows, strict=True))  # pyright: ignore[reportReturnType]
 
+    def forward_mode(along: Mapping[str, Tensor]) -> Outputs:
+        return vmap(lambda t: jvp(f, (dict(at),), (t,))[1])(dict(along))
 
-def _pushed_twice(
-    f: Callable[[Mapping[str, Tensor]], Outputs], at: Mapping[str, Tensor], along: Mapping[str, Tensor]
-) -> Outputs:
     with torch.enable_grad():
         free = {name: value.detach().requires_grad_() for name, value in at.items()}
         found = f(free)
         w = [torch.zeros_like(y, requires_grad=True) for y in found]
-        back = torch.autograd.grad(found, list(free.values()), w, create_graph=True, materialize_grads=True)
-        product = sum((g * along[name]).sum() for name, g in zip(free, back, strict=True))
-        assert isinstance(product, Tensor)
-        return torch.autograd.grad(product, w, materialize_grads=True)  # pyright: ignore[reportReturnType]
+        try:
+            back = torch.autograd.grad(found, list(free.values()), w, create_graph=True, materialize_grads=True)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            return forward_mode
+    used = [(name, g) for name, g in zip(free, back, strict=True) if g.requires_grad]
+
+    def push(along: Mapping[str, Tensor]) -> Outputs:
+        known = [along[name] for name, _ in used]
+        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        try:
+            return torch.autograd.grad([g for _, g in used], w, known, is_grads_batched=True, **options)  # pyright: ignore
+        except RuntimeError as error:  # an operation that does not let itself be mapped
+            if is_out_of_memory(error):
+                raise
+        try:
+            rows = [torch.autograd.grad([g for _, g in used], w, row, **options) for row in zip(*known, strict=True)]
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            return forward_mode(along)
+        return tuple(torch.stack(parts) for parts in zip(*rows, strict=True))  # pyright: ignore[reportReturnType]
+
+    return push
 
 
 class _Both(nn.Module):
