@@ -183,7 +183,11 @@ def main() -> None:
     if args.table:
         show([json.loads(line) for line in args.table.read_text("utf-8").splitlines()])
         return
-    rows = [json.loads(line) for line in args.out.read_text("utf-8").splitlines()] if args.out and args.out.exists() else []
+    rows = (
+        [json.loads(line) for line in args.out.read_text("utf-8").splitlines()]
+        if args.out and args.out.exists()
+        else []
+    )
     done = {tuple(row.get(k) for k in ("set", "axis", "way", "setting", "variant")) for row in rows}
 
     def run(key: tuple, work: Callable[[list[str]], list[dict]]) -> None:

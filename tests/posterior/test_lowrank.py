@@ -146,6 +146,7 @@ def test_the_vectors_stand_alone_where_they_reach_the_rank_and_the_diagonal_help
     precision = sampled(g, n, 1)
     found = fit_shrinkage(mean, precision)
     assert (float(precision.rho) == 1) is whole
+
     # what is chosen is nearer to the true posterior (in the divergence that the bound is of) than either end
     def divergence(c: Tensor) -> float:
         a = g + precision.flat_prior() * torch.eye(p, dtype=torch.float64)
@@ -169,9 +170,7 @@ def test_the_prior_is_that_of_the_evidence_where_vectors_are_many():
     fit_shrinkage(mean, precision)
     assert float(precision.rho) == 1
     deltas = torch.logspace(-2, 2, 401, dtype=torch.float64)
-    evidence = [
-        float(0.5 * (p * d.log() - (values + d).log().sum() - d * mean["w"].square().sum())) for d in deltas
-    ]
+    evidence = [float(0.5 * (p * d.log() - (values + d).log().sum() - d * mean["w"].square().sum())) for d in deltas]
     best = float(deltas[int(torch.tensor(evidence).argmax())])
     assert float(precision.prior) == pytest.approx(best, rel=0.15)  # steps of 12 %
 
@@ -218,7 +217,7 @@ def test_bfloat16_stays_in_all_types_and_places():
 
 
 def test_without_vectors_it_is_the_running_diagonal():
-    module, diagonal = fitted("diagonal")
+    _, diagonal = fitted("diagonal")
     precision = LowRankPrecision(diagonal.shapes, 0.7).double()
     precision.h.copy_(diagonal.get_buffer("h"))
     eps = torch.randn(precision.n_weights, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

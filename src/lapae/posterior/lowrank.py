@@ -7,8 +7,9 @@ the precision is that of G shrunk towards its diagonal,
 
 as a covariance matrix that is estimated from fewer samples than it has rows is shrunk (Ledoit and Wolf 2004; Schäfer
 and Strimmer 2005). β is ρ, or a little more at ρ = 1: the inverse of a mean of T outer products is too large by about
-1 / (1 - γ/T) in the γ directions that the data determine, as that of a Wishart matrix. At ρ = 0 it is the best mean-field posterior of the linearised network, at ρ = 1 with enough vectors
-the whole Laplace posterior. By the Woodbury identity, with K = W M⁻¹ Wᵀ (T, T),
+1 / (1 - γ/T) in the γ directions that the data determine, as that of a Wishart matrix. At ρ = 0 it is the best
+mean-field posterior of the linearised network, at ρ = 1 with enough vectors the whole Laplace posterior. By the Woodbury
+identity, with K = W M⁻¹ Wᵀ (T, T),
 
     C⁻¹ = M⁻¹ - M⁻¹ Wᵀ (I + K)⁻¹ W M⁻¹,        log det C = log det M + log det(I + K)
 
@@ -147,7 +148,7 @@ class LowRankPrecision(RunningDiagonal):
         for part, columns in self._columns(self.u):
             yield part * scale[columns], columns
 
-    def _spectrum(self) -> tuple[Tensor, Tensor]:
+    def spectrum(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (T,) and eigenvectors (T, T) of K, in float64, kept until something changes."""
         if self._eigen is None:
             k = sum((w @ w.T for w, _ in self.scaled()), self.h.new_zeros(self.n_vectors, self.n_vectors))
@@ -166,7 +167,7 @@ class LowRankPrecision(RunningDiagonal):
         if not self.n_vectors:
             return deviation * eps
         rows = eps.reshape(-1, self.n_weights)
-        values, vectors = self._spectrum()
+        values, vectors = self.spectrum()
         root = (1 + values).sqrt()
         factor = (vectors / (root * (1 + root))) @ vectors.T  # (1 - 1/√(1 + k)) / k, without its 0 / 0
         coordinates = self._project(rows) @ factor.to(rows.dtype)
@@ -191,7 +192,7 @@ class LowRankPrecision(RunningDiagonal):
         flat = rows * self.base().rsqrt()
         if not self.n_vectors:
             return flat, flat.new_zeros(*flat.shape[:-1], 0)
-        values, vectors = self._spectrum()
+        values, vectors = self.spectrum()
         coordinates = self._project(flat.reshape(-1, self.n_weights)).double() @ (vectors * (1 + values).rsqrt())
         return flat, coordinates.to(flat.dtype).reshape(*flat.shape[:-1], self.n_vectors)
 
@@ -201,7 +202,7 @@ class LowRankPrecision(RunningDiagonal):
 
     def directions(self, most: int = CHUNK_FLOATS) -> Iterator[Tensor]:
         """B = (I + K)^(-1/2) W M⁻¹, with C⁻¹ = M⁻¹ - BᵀB: rows (n, P), at most so many numbers at a time."""
-        values, vectors = self._spectrum()
+        values, vectors = self.spectrum()
         turned = (vectors * (1 + values).rsqrt()).T.to(self.h.dtype)
         deviation, size = self.base().rsqrt(), max(1, most // self.n_weights)
         for some in turned.split(size):
@@ -241,4 +242,4 @@ class LowRankPrecision(RunningDiagonal):
     def log_det(self) -> Tensor:
         """Log-determinant of the precision."""
         found = self.base().double().log().sum() - self.n_weights * math.log(self.temperature)
-        return found + self._spectrum()[0].log1p().sum() if self.n_vectors else found
+        return found + self.spectrum()[0].log1p().sum() if self.n_vectors else found

@@ -14,8 +14,8 @@ the T vectors each is left out in turn, which costs nothing: with h_t = β u_t�
 Where T reaches the rank of G, leverages are small and the bound is highest at ρ = 1: the diagonal would only take
 variance from directions that the data leave open. Where T is far below it, a vector that is left out lies outside the
 span of the others: at ρ = 1 only the prior holds it, its variance is enormous, and the diagonal, which holds every
-direction, is worth its bias. The same number decides both, the size of the prior, and how far β exceeds 1 at ρ = 1: in
-sample the variance of the data is Σ_t h_t / β = γ / β, out of sample more, and β makes up for the difference.
+direction, is worth its bias. The same number decides both. At ρ = 1 it also gives the size of the prior, and how far β
+exceeds 1: in sample the variance of the data is Σ_t h_t / β, out of sample more, and β makes up for the difference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from lapae.posterior.lowrank import LowRankPrecision
-from lapae.posterior.precision import eigh
 
 SHARES = (1.0, 0.9, 0.6, 0.3, 0.1, 0.03, 0.01, 0.0)
 """ρ is one of these, sought from above: the bound has one maximum along them."""
@@ -35,8 +34,6 @@ WEIGHTS = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 """β at ρ = 1 is one of these."""
 FACTORS = 10.0 ** (torch.arange(-80, 81, dtype=torch.float64) / 20)
 """Factors of the prior precision that are tried where U stands alone, which one decomposition answers."""
-ROUNDS = 2
-"""Updates of the prior precision at each ρ, at most."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +76,7 @@ def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision) -> Bound:
     inverse = torch.cholesky_inverse(root)
     leverage = 1 - inverse.diagonal()
     explained = torch.where(free, precision.d / base, 0.0).double()
-    if weight > 0:
-        seen = float((leverage / (weight * (1 - leverage))).sum())
-    else:
-        seen = float(explained.sum())
+    seen = float((leverage / (weight * (1 - leverage))).sum()) if weight > 0 else float(explained.sum())
     # D is of the same vectors, χ² of T degrees in each weight: 1 / D is too large by 2 / T
     seen += (1 - rho) * 2 / precision.n_vectors * float(explained.square().sum())
     left = float(share.double().sum() - (inverse * k_prior.double()).sum())
@@ -93,17 +87,23 @@ def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision) -> Bound:
 
 
 def fit_shrinkage(mean: Mapping[str, Tensor], precision: LowRankPrecision, *, prior: bool = True) -> Bound:
-    """Set ρ, and the size of the prior precision, to the maximum of the bound; return the bound there.
+    """Set ρ, and where the vectors then stand alone the size of the prior precision, to the maximum of the bound.
+
+    Below ρ = 1 the prior precision stays as it is given: the bound then is far below the evidence, by an amount that a
+    larger prior precision lessens, so that its maximum would say more about that gap than about the data.
 
     Args:
         mean: weights θ, {name: *shape}.
         precision: with vectors; its prior precision is multiplied by one factor.
         prior: whether the prior precision is chosen too, or left as it is.
+
+    Returns:
+        The bound at what is chosen.
     """
     _check(precision)
     precision.set_rho(1.0)
-    factor, weight = _best_alone(mean, precision, FACTORS if prior else torch.ones(1, dtype=torch.float64))
-    _scale(precision, factor)
+    alone = _Alone.of(mean, precision)
+    _, weight = alone.best(torch.ones(1, dtype=torch.float64))
     precision.set_rho(1.0, weight)
     best, rho = bound(mean, precision), 1.0
     for lower in SHARES[1:]:
@@ -112,48 +112,48 @@ def fit_shrinkage(mean: Mapping[str, Tensor], precision: LowRankPrecision, *, pr
         if found.value <= best.value:
             break
         best, rho, weight = found, lower, lower
-        if prior:
-            best = _follow(mean, precision, best)
+    if rho == 1 and prior:
+        factor, weight = alone.best(FACTORS)
+        precision.set_prior((precision.prior * factor).clamp(1e-8, 1e12))
+        precision.set_rho(1.0, weight)
+        return bound(mean, precision)
     precision.set_rho(rho, weight)
     return best
 
 
-def _follow(mean: Mapping[str, Tensor], precision: LowRankPrecision, best: Bound) -> Bound:
-    """Take the prior precision γ / |θ|² (MacKay 1992) as long as the bound rises; return the bound there."""
-    for _ in range(ROUNDS):
-        if not (best.determined > 0 and best.squared_norm > 0):
-            break
-        before = precision.prior.clone()
-        _scale(precision, best.determined / best.squared_norm)
-        found = bound(mean, precision)
-        if found.value <= best.value:
-            precision.set_prior(before)
-            break
-        best = found
-    return best
+@dataclass(frozen=True)
+class _Alone:
+    """The bound at ρ = 1 for all sizes of the prior and all β, from one decomposition: K is in proportion to β / size.
 
+    Attributes:
+        values: eigenvalues of K at β = 1 and the prior precision as it is, (T,).
+        squares: squares of the eigenvectors, a row each, (T, T).
+        squared_norm: θᵀΛθ.
+    """
 
-def _scale(precision: LowRankPrecision, factor: float) -> None:
-    precision.set_prior((precision.prior * factor).clamp(1e-8, 1e12))
+    values: Tensor
+    squares: Tensor
+    squared_norm: float
 
+    @classmethod
+    def of(cls, mean: Mapping[str, Tensor], precision: LowRankPrecision) -> _Alone:
+        values, vectors = precision.spectrum()
+        norm = _squared_norm(mean, precision, precision.base().isfinite())
+        return cls(values, vectors.square().T, norm)
 
-def _best_alone(mean: Mapping[str, Tensor], precision: LowRankPrecision, factors: Tensor) -> tuple[float, float]:
-    """Factor of the prior precision, and β, with the highest bound at ρ = 1: K is in proportion to β / factor."""
-    free = precision.base().isfinite()
-    zero = precision.h.new_zeros(precision.n_vectors, precision.n_vectors)
-    k = sum((w @ w.T for w, _ in precision.scaled()), zero)
-    values, vectors = eigh(k.double())
-    values, squares, factor = values.clamp_min(0), vectors.square().T, factors.to(values.device)[:, None]
-    norm = factor[:, 0] * _squared_norm(mean, precision, free)
-    best = (-torch.inf, 1.0, 1.0)
-    for weight in WEIGHTS:
-        kept = weight * values / (weight * values + factor)  # (F, T)
-        leverage = kept @ squares
-        seen = (leverage / (1 - leverage)).sum(1) / weight
-        value = -0.5 * (seen + norm - kept.sum(1) + (weight * values / factor).log1p().sum(1))
-        found = int(value.argmax())
-        best = max(best, (float(value[found]), float(factor[found, 0]), weight))
-    return best[1], best[2]
+    def best(self, factors: Tensor) -> tuple[float, float]:
+        """Factor of the prior precision, and β, with the highest bound."""
+        factor = factors.to(self.values.device)[:, None]
+        best = (-torch.inf, 1.0, 1.0)
+        for weight in WEIGHTS:
+            k = weight * self.values / factor  # (F, T)
+            kept = k / (1 + k)
+            leverage = kept @ self.squares
+            seen = (leverage / (1 - leverage)).sum(1) / weight
+            value = -0.5 * (seen + factor[:, 0] * self.squared_norm - kept.sum(1) + k.log1p().sum(1))
+            found = int(value.argmax())
+            best = max(best, (float(value[found]), float(factor[found, 0]), weight))
+        return best[1], best[2]
 
 
 def _squared_norm(mean: Mapping[str, Tensor], precision: LowRankPrecision, free: Tensor) -> float:
