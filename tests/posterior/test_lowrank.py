@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from lapae.methods.laplace import make_precision
 from lapae.models import Autoencoder
 from lapae.posterior import LowRankPrecision, bound, fit_shrinkage, log_marginal_likelihood
 
-EXACT = {"rtol": 1e-10, "atol": 1e-10}
+EXACT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def whole_rows(module: nn.Module, x: Tensor, likelihood) -> Tensor:

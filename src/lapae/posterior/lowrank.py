@@ -8,8 +8,8 @@ the precision is that of G shrunk towards its diagonal,
 as a covariance matrix that is estimated from fewer samples than it has rows is shrunk (Ledoit and Wolf 2004; Schäfer
 and Strimmer 2005). β is ρ, or a little more at ρ = 1: the inverse of a mean of T outer products is too large by about
 1 / (1 - γ/T) in the γ directions that the data determine, as that of a Wishart matrix. At ρ = 0 it is the best
-mean-field posterior of the linearised network, at ρ = 1 with enough vectors the whole Laplace posterior. By the Woodbury
-identity, with K = W M⁻¹ Wᵀ (T, T),
+mean-field posterior of the linearised network, at ρ = 1 with enough vectors the whole Laplace posterior. By the
+Woodbury identity, with K = W M⁻¹ Wᵀ (T, T),
 
     C⁻¹ = M⁻¹ - M⁻¹ Wᵀ (I + K)⁻¹ W M⁻¹,        log det C = log det M + log det(I + K)
 
@@ -66,9 +66,8 @@ class LowRankPrecision(RunningDiagonal):
         """
         if u.ndim != 2 or u.shape[1] != self.n_weights:
             raise ValueError(f"expected vectors of shape (T, {self.n_weights}), got {tuple(u.shape)}")
-        if d is None:
-            d = torch.cat([part.square().sum(0) for part, _ in self._columns(u)])
-        self.u, self.d = u.detach(), d.detach().to(self.h).masked_fill(self.h.isinf(), math.inf)
+        diagonal = torch.cat([part.square().sum(0) for part, _ in self._columns(u)]) if d is None else d
+        self.u, self.d = u.detach(), diagonal.detach().to(self.h).masked_fill(self.h.isinf(), math.inf)
         self.set_rho(rho)
 
     def set_rho(self, rho: float, weight: float | None = None) -> None:
@@ -151,7 +150,9 @@ class LowRankPrecision(RunningDiagonal):
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (T,) and eigenvectors (T, T) of K, in float64, kept until something changes."""
         if self._eigen is None:
-            k = sum((w @ w.T for w, _ in self.scaled()), self.h.new_zeros(self.n_vectors, self.n_vectors))
+            k = self.h.new_zeros(self.n_vectors, self.n_vectors)
+            for w, _ in self.scaled():
+                k += w @ w.T
             values, vectors = eigh(k.double())
             self._eigen = values.clamp_min(0), vectors
         return self._eigen

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -187,7 +188,7 @@ def _width(network: nn.Module, x: Tensor) -> int:
     """Numbers of the widest layer for one sample."""
     widest = x[0].numel()
 
-    def see(module: nn.Module, args: object, output: object) -> None:
+    def see(module: nn.Module, args: Any, output: Any) -> None:
         nonlocal widest
         if isinstance(output, Tensor) and len(output):
             widest = max(widest, output[0].numel())
