@@ -85,7 +85,8 @@ def of_shift(name: str, x: np.ndarray, axis: int, way: int, variants: list[str])
     tensors = {part: model.tensor(rows).float() for part, rows in parts.items()}
     columns = np.zeros((1, x.shape[1])), np.eye(x.shape[1])
     unit = (model.tensor(columns[1]) - model.tensor(columns[0])).diagonal().double()  # of the model, for one of x
-    network: Any = model.method.network.float().eval()
+    method: Any = model.method
+    network = method.network.float().eval()
     noise = model.method.likelihood.variance(tensors["held"][:1]).double()
     with torch.no_grad():
         error = {part: (network(t) - t).abs().double() for part, t in tensors.items()}

@@ -65,9 +65,7 @@ def method_of(network, shape, likelihood: Likelihood, form: str = "diagonal", te
     """Fitted post hoc to random data, with a δ of its own for every layer."""
     torch.manual_seed(0)
     x = torch.rand(N_DATA, *shape, dtype=torch.float64)
-    options = PostHocOptions(
-        hessian=EVERY[form], prior_precision=0.8, optimize_prior="none", temperature=temperature
-    )
+    options = PostHocOptions(hessian=EVERY[form], prior_precision=0.8, optimize_prior="none", temperature=temperature)
     method = PostHoc(network, likelihood, options, N_DATA).double().eval()
     method.finish(lambda: x.split(3), N_DATA, Step())
     method.posterior.set_prior(torch.linspace(0.5, 2.0, len(method.posterior.shapes), dtype=torch.float64))
