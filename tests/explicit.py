@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from lapae.curvature import ggn_blocks, ggn_diagonal, ggn_kfac
 from lapae.methods.laplace import make_precision
 from lapae.networks import Autoencoder
-from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision
+from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, LowRankPrecision, Precision
 
 HESSIANS = {"diagonal": "exact", "block": "block", "kron": "kfac"}
-"""Form of the precision -> a hessian that yields it."""
+"""Form of the precision -> a hessian that yields it, by layers."""
+EVERY = {**HESSIANS, "lowrank": "lowrank"}
+"""With the form that has covariances between layers."""
 
 
 def network() -> Autoencoder:
@@ -41,10 +43,14 @@ def curvature_of(form: str, module: nn.Module, x: Tensor) -> dict[str, Any]:
 def fitted(form: str, prior: str = "one", temperature: float = 1.0) -> tuple[Autoencoder, Precision]:
     """A precision after two updates, with one δ or with one per parameter."""
     module = network()
-    precision = make_precision(module, HESSIANS[form], 0.7, temperature).double()
+    precision = make_precision(module, EVERY[form], 0.7, temperature).double()
     precision.set_prior(0.7)
-    precision.update(1.0, 1.0, curvature_of(form, module, data()))
-    precision.update(0.9, 1.3, curvature_of(form, module, data(seed=2)))
+    if isinstance(precision, LowRankPrecision):
+        vectors = torch.randn(7, precision.n_weights, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+        precision.set_vectors(vectors, rho=0.4)
+    else:
+        precision.update(1.0, 1.0, curvature_of(form, module, data()))
+        precision.update(0.9, 1.3, curvature_of(form, module, data(seed=2)))
     if prior == "many":
         precision.set_prior(torch.linspace(0.3, 2.0, len(precision.shapes), dtype=torch.float64))
     return module, precision
@@ -56,6 +62,9 @@ def curvature_matrix(precision: Precision) -> Tensor:
         return torch.diag(precision.h)
     if isinstance(precision, BlockPrecision):
         return torch.block_diag(*(precision.get_buffer(f"h{i}") for i in range(len(precision.layers))))
+    if isinstance(precision, LowRankPrecision):
+        outer = precision.u.T @ precision.u
+        return (1 - precision.rho) * torch.diag(outer.diagonal()) + precision.weight * outer
     assert isinstance(precision, KronPrecision)
     blocks = []
     for i, (name, shape) in enumerate(precision.shapes.items()):

@@ -58,8 +58,9 @@ def save(model: Model, run: Run) -> Model:
     Returns:
         The model, in its run folder.
     """
-    # Weights were learned in 32 bits, whatever they predict in.
-    state = {name: t.float() if t.is_floating_point() else t for name, t in model.method.state_dict().items()}
+    # Weights were learned in 32 bits, whatever they predict in; the vectors of a large low-rank posterior in 16.
+    wide = (torch.float32, torch.float64)
+    state = {name: t.float() if t.dtype in wide else t for name, t in model.method.state_dict().items()}
     posterior = {name: tensor for name, tensor in state.items() if name.startswith("posterior.")}
     weights = {name: tensor for name, tensor in state.items() if name not in posterior}
     fitted = {

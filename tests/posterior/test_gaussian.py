@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from explicit import HESSIANS, fitted, matrix
+from explicit import EVERY, fitted, matrix
 from safetensors.torch import save_file
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from lapae.errors import RunError
 from lapae.posterior import WeightPosterior
 
-every_form = pytest.mark.parametrize("form", sorted(HESSIANS))
+every_form = pytest.mark.parametrize("form", sorted(EVERY))
 
 
 def posterior_of(form: str, prior: str = "many", temperature: float = 1.6) -> WeightPosterior:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from explicit import HESSIANS, matrix
+from explicit import EVERY, matrix
 from narrow import sure
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
@@ -65,9 +65,7 @@ def method_of(network, shape, likelihood: Likelihood, form: str = "diagonal", te
     """Fitted post hoc to random data, with a δ of its own for every layer."""
     torch.manual_seed(0)
     x = torch.rand(N_DATA, *shape, dtype=torch.float64)
-    options = PostHocOptions(
-        hessian=HESSIANS[form], prior_precision=0.8, optimize_prior="none", temperature=temperature
-    )
+    options = PostHocOptions(hessian=EVERY[form], prior_precision=0.8, optimize_prior="none", temperature=temperature)
     method = PostHoc(network, likelihood, options, N_DATA).double().eval()
     method.finish(lambda: x.split(3), N_DATA, StepContext())
     method.posterior.set_prior(torch.linspace(0.5, 2.0, len(method.posterior.shapes), dtype=torch.float64))
@@ -98,7 +96,7 @@ def brute_force(method: PostHoc, x: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-@pytest.mark.parametrize("form", sorted(HESSIANS))
+@pytest.mark.parametrize("form", sorted(EVERY))
 @pytest.mark.parametrize("likelihood", sorted(LIKELIHOODS))
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_variances_are_those_of_the_definition(network, likelihood, form):
@@ -113,7 +111,7 @@ def test_variances_are_those_of_the_definition(network, likelihood, form):
     assert_close(found.output_var, x_var)
 
 
-@pytest.mark.parametrize("form", sorted(HESSIANS))
+@pytest.mark.parametrize("form", sorted(EVERY))
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_some_rows_at_a_time(network, form):
     method, x = method_of(*NETWORKS[network], Categorical(), form)
@@ -172,7 +170,7 @@ def test_temperature_scales_the_variance():
     assert_close(found[4.0].output_var, 4 * found[1.0].output_var)
 
 
-@pytest.mark.parametrize("form", sorted(HESSIANS))
+@pytest.mark.parametrize("form", sorted(EVERY))
 def test_layers_that_are_no_sequence(form):
     method, x = method_of(bare, (2,), Gaussian(), form)
     with torch.no_grad():

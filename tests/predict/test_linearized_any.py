@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from explicit import HESSIANS
+from explicit import EVERY
 from test_linearized import NETWORKS, brute_force, method_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -54,7 +54,7 @@ def spatial() -> Autoencoder:
     return Autoencoder(encoder, nn.Sequential(nn.ConvTranspose2d(1, 1, 2), nn.Flatten(1, 2)))
 
 
-@pytest.mark.parametrize("form", sorted(HESSIANS))
+@pytest.mark.parametrize("form", sorted(EVERY))
 @pytest.mark.parametrize("likelihood", [Gaussian(0.7), Categorical()], ids=repr)
 def test_variances_are_those_of_the_definition(form, likelihood):
     method, x = method_of(attending, (3, 2), likelihood, form)

@@ -85,6 +85,8 @@ CASES = {
     "online sketch": config("online", hessian="sketch"),
     "online sketch, samples": config("online", hessian="sketch", samples_per_step=2),
     "posthoc sketch": config("posthoc", hessian="sketch"),
+    "online lowrank": config("online", hessian="lowrank", vectors=40, temperature=1.0),
+    "posthoc lowrank": config("posthoc", hessian="lowrank", vectors=40, temperature=1.0),
     "online redux": config("online", update="redux"),
     "online, samples": config("online", samples_per_step=3),
     "online, now and then": config("online", hessian_every=3),

@@ -50,6 +50,8 @@ class LaplaceOptions(MethodOptions):
 
     hessian: Annotated[str, OneOf(HESSIANS)] | None = None
     """Curvature of the posterior; default: sketch."""
+    vectors: Count | None = None
+    """Random vectors of a lowrank hessian; default: 500, or fewer for a large network."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior over the weights."""
     prior_scale: Literal["flat", "fan-in"] | None = None

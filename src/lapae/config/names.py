@@ -51,7 +51,7 @@ class Hessian:
     """Curvature of a Laplace posterior."""
 
     title: str
-    form: Literal["diagonal", "block", "kron"]
+    form: Literal["diagonal", "block", "kron", "lowrank"]
     """Form of the precision that it yields (`lapae.posterior`)."""
 
 
@@ -65,6 +65,7 @@ HESSIANS: Registry[Hessian] = Registry(
         "sketch": Hessian("an unbiased estimate for any module, by one more backward pass", "diagonal"),
         "bottleneck": Hessian("exact in the encoder at linear cost, approx in the decoder", "diagonal"),
         "block": Hessian("a full block for each layer", "block"),
+        "lowrank": Hessian("covariances between all weights, from random vectors; for any module", "lowrank"),
         "kfac": Hessian("Kronecker factors for each layer", "kron"),
     },
 )

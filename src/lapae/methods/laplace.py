@@ -26,8 +26,9 @@ from lapae.methods.base import Draws, Method, Point
 from lapae.methods.step import StepContext
 from lapae.methods.weights import WeightDraws
 from lapae.networks import Autoencoder
-from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, Precision
+from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, LowRankPrecision, Precision
 from lapae.posterior.noise import fill_normal, normal
+from lapae.posterior.precision import RunningDiagonal
 from lapae.posterior.uncertain import known_weights
 
 
@@ -43,6 +44,7 @@ class Laplace(Method):
         self.network = network
         self.hessian = options.hessian or "sketch"
         self.form = HESSIANS[self.hessian].form
+        self.sketches = self.hessian in ("sketch", "lowrank")  # by vectors that a graph of the output gives
         self.posterior = make_precision(network, self.hessian, options.prior_precision, options.temperature or 1.0)
         self.scales = prior_scales(network, options.prior_scale or "flat")
         self.posterior.set_prior([options.prior_precision * scale for scale in self.scales])
@@ -54,9 +56,9 @@ class Laplace(Method):
                 "frozen: call requires_grad_(True) on the modules that are to be uncertain"
             )
         self.known = known_weights(options.uncertain, list(self.posterior.shapes)) | frozen
-        if self.known and self.form != "diagonal":
+        if self.known and self.form not in ("diagonal", "lowrank"):
             which = "a frozen weight (requires_grad=False)" if frozen else f"uncertain={options.uncertain!r}"
-            raise ConfigError(f"{which} needs a diagonal hessian, such as sketch; got {self.hessian!r}")
+            raise ConfigError(f"{which} needs a diagonal hessian, such as sketch, or lowrank; got {self.hessian!r}")
 
     @property
     def temperature(self) -> float:
@@ -74,7 +76,7 @@ class Laplace(Method):
 
     def pin(self) -> None:
         """Take the weights that are not uncertain as known."""
-        if isinstance(self.posterior, DiagonalPrecision):
+        if isinstance(self.posterior, RunningDiagonal):
             self.posterior.pin(self.known)
 
     def sketch(self, tape: Call, step: StepContext) -> dict[str, Tensor]:
@@ -89,6 +91,25 @@ class Laplace(Method):
         """Return the squares of a sketched vector; zero for known weights, whose precision stays infinite."""
         prior, shapes = self.posterior.prior, self.posterior.shapes
         return squared(vector) | {name: prior.new_zeros(shapes[name]) for name in self.known}
+
+    def vectors_of(self, x: Tensor, step: StepContext, n: int) -> tuple[list[Tensor], int, float]:
+        """n vectors (P,) of a batch at the mean, which processes share; its samples; this one's log-likelihood of it.
+
+        The outer product of a vector has the GGN of the batch as its mean. Weights that are known have zeros.
+        """
+        n_own = n_all = len(x)
+        if step.world_size > 1:
+            n_all = int(step.total(n_own, self.posterior.prior))
+            step, x = step.of(n_all), x if n_own else x.new_zeros(1, *x.shape[1:])
+        tape = self.run_at_mean(x)
+        found = []
+        for _ in range(n):
+            vector = self.sketch(tape, step)  # pyright: ignore[reportArgumentType]
+            step.sum(list(vector.values()))
+            zeros = {name: self.posterior.prior.new_zeros(self.posterior.shapes[name]) for name in self.known}
+            found.append(self.posterior.join(vector | zeros))
+        log_likelihood = float(self.likelihood.log_prob(tape.output.detach(), x).sum()) if n_own else 0.0
+        return found, n_all, log_likelihood
 
     def _observed(self, tape: Forward | Call) -> Likelihood:
         return self.likelihood.observed(~tape.x.isnan()) if self.likelihood.missing else self.likelihood
@@ -118,7 +139,7 @@ class Laplace(Method):
 
     def run(self, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Forward | Call:
         """Run the forward pass and record what the curvature needs: the layers or, for a sketch, the graph alone."""
-        if self.hessian != "sketch":
+        if not self.sketches:
             return record(self.network, x, params)
         if self._called is None:
             self._called = checked(self.network)
@@ -128,7 +149,7 @@ class Laplace(Method):
     def run_at_mean(self, x: Tensor) -> Forward | Call:
         """Run the forward pass at the mean, recorded for the curvature of every weight."""
         with self.unfrozen():
-            if self.hessian != "sketch":
+            if not self.sketches:
                 return self.run(x)
             free = {name: p.detach().requires_grad_() for name, p in self.network.named_parameters()}
             return self.run(x, free)
@@ -186,8 +207,8 @@ def make_precision(network: nn.Module, hessian: str, prior_precision: float, tem
     if form == "kron":
         matrices, transposed = factored(network)
         return KronPrecision(shapes, prior_precision, temperature, transposed, frozenset(shapes) - matrices)
-    kind = BlockPrecision if form == "block" else DiagonalPrecision
-    return kind(shapes, prior_precision, temperature)
+    kinds = {"block": BlockPrecision, "diagonal": DiagonalPrecision, "lowrank": LowRankPrecision}
+    return kinds[form](shapes, prior_precision, temperature)
 
 
 def with_posterior(method: Method, predictive: str) -> Laplace:

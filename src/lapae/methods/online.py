@@ -28,7 +28,8 @@ from lapae.errors import ConfigError
 from lapae.methods.base import BatchFactory, NetworkFactory
 from lapae.methods.laplace import Laplace
 from lapae.methods.step import StepContext, Wait
-from lapae.posterior import update_rule
+from lapae.methods.vectors import fit_lowrank
+from lapae.posterior import LowRankPrecision, update_rule
 
 DEFAULT_FORGETTING = 1e-3
 
@@ -51,12 +52,13 @@ class Online(Laplace):
         self.posterior.reset([initial[options.initial_precision] * scale for scale in self.scales])
         self.pin()
         self.n_data = n_data
+        self.vectors = options.vectors
         self.hessian_every = options.hessian_every or 1
         forgetting = DEFAULT_FORGETTING if options.forgetting is None else options.forgetting
         self.rule = update_rule(options.update, forgetting).every(self.hessian_every)
         if self.rule.keep == 0 and self.known:
             raise ConfigError(f"update={options.update!r} keeps nothing of the precision, known weights included")
-        self.capturable = self.hessian_every == 1 and self.form == "diagonal"
+        self.capturable = self.hessian_every == 1 and self.form in ("diagonal", "lowrank")
         if self.hessian_every > 1:  # part of the state: an epoch may have fewer steps than that
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         norms = [layer for layer in self.network.modules() if isinstance(layer, NORMS)]
@@ -119,11 +121,13 @@ class Online(Laplace):
 
     def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the mean negative log-likelihood at sampled weights; keep the forward pass for the curvature."""
+        if isinstance(self.posterior, LowRankPrecision):
+            self.posterior.drop_vectors()  # those of an earlier mean: a fitted model learns on
         self._tapes = []  # before the next graph is made: one that lives on would bind it to an earlier CUDA stream
         tapes = [self.run(x, self.sample_params(step.generator)) for _ in range(self.samples_per_step)]
         losses = [-self.likelihood.log_prob(tape.output, x).mean() for tape in tapes]
         # a sketch goes back through the graph of the loss, the others do without it
-        self._tapes = tapes if self.hessian == "sketch" else [replace(t, output=t.output.detach()) for t in tapes]
+        self._tapes = tapes if self.sketches else [replace(t, output=t.output.detach()) for t in tapes]
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     @torch.no_grad()
@@ -131,7 +135,7 @@ class Online(Laplace):
         """Update the precision by the curvature of the step."""
         if not self._refreshes():
             return
-        if self.hessian == "sketch":
+        if self.sketches:
             self._sketch(step)
             return
         keep = self.rule.keep / step.world_size  # every process holds H_t: what they sum is keep H_t and the curvature
@@ -166,6 +170,15 @@ class Online(Laplace):
         if self._wait is not None:
             self._wait()
             self._wait = None
+
+    def finish(self, batches: BatchFactory, n_data: int, step: StepContext) -> dict[str, float]:
+        """Collect the vectors of a low-rank posterior at the final mean; other forms are there already.
+
+        The running precision is GGN / α of sampled networks on the way; vectors at the mean are the GGN itself.
+        """
+        if self.form != "lowrank":
+            return {}
+        return fit_lowrank(self, batches, n_data, step, self.vectors)
 
     def validate(self, x: Tensor, step: StepContext) -> dict[str, Tensor]:
         """Return the summed loss of a sampled network, as in training, and that of the mean."""

@@ -67,6 +67,10 @@ class OnlineEnsemble(Method):
         for member in self._online:
             member.after_backward(step)
 
+    def finish(self, batches: BatchFactory, n_data: int, step: StepContext) -> dict[str, float]:
+        """Finish the members; return what the last one reports."""
+        return [member.finish(batches, n_data, step) for member in self._online][-1]
+
     def validate(self, x: Tensor, step: StepContext) -> dict[str, Tensor]:
         """Return means over members, to compare with methods of one network."""
         found = [member.validate(x, step) for member in self._online]

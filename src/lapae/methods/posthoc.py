@@ -18,6 +18,7 @@ from lapae.errors import ConfigError
 from lapae.methods.base import BatchFactory, Method, NetworkFactory
 from lapae.methods.laplace import Laplace
 from lapae.methods.step import StepContext
+from lapae.methods.vectors import fit_lowrank
 from lapae.posterior import log_marginal_likelihood, maximise
 
 
@@ -26,7 +27,13 @@ class PostHoc(Laplace):
 
     def __init__(self, network: NetworkFactory, likelihood: Likelihood, options: PostHocOptions, n_data: int) -> None:
         super().__init__(network(), likelihood, options)
+        self.vectors = options.vectors
         self.optimize_prior: Literal["scalar", "layer", "none"] = options.optimize_prior
+        if self.form == "lowrank" and options.optimize_prior == "layer":
+            raise ConfigError(
+                "hessian='lowrank' has one prior precision for all layers, whose weights have covariances: take "
+                "optimize_prior='scalar' or 'none'"
+            )
         if options.pretrained is not None:
             self.network.requires_grad_(False)
 
@@ -48,6 +55,8 @@ class PostHoc(Laplace):
     @torch.no_grad()
     def finish(self, batches: BatchFactory, n_data: int, step: StepContext) -> dict[str, float]:
         """Sum the GGN over the training set once, then choose the prior precision."""
+        if self.form == "lowrank":
+            return fit_lowrank(self, batches, n_data, step, self.vectors, prior=self.optimize_prior != "none")
         self.posterior.reset(0.0)
         log_likelihood = 0.0
         for x in batches():
@@ -58,7 +67,7 @@ class PostHoc(Laplace):
                 log_likelihood += float(self.likelihood.log_prob(tape.output, x).sum())
                 self.posterior.update(1.0, 1.0, self.curvature(tape))
         if step.world_size > 1:
-            log_likelihood = self._sum(log_likelihood, step)
+            log_likelihood = step.total(log_likelihood, self.posterior.prior)
             if self.hessian != "sketch":
                 step.sum(self.posterior.curvature_buffers())
         mean = dict(self.network.named_parameters())
@@ -74,15 +83,10 @@ class PostHoc(Laplace):
         """Add the sketch of a batch that processes share to the precision; return the log-likelihood of this part."""
         n = len(x)
         if step.world_size > 1:
-            step, x = step.of(int(self._sum(n, step))), x if n else x.new_zeros(1, *x.shape[1:])
+            n_all = int(step.total(n, self.posterior.prior))
+            step, x = step.of(n_all), x if n else x.new_zeros(1, *x.shape[1:])
         tape = self.run_at_mean(x)
         vector = self.sketch(tape, step)  # pyright: ignore[reportArgumentType]
         step.sum(list(vector.values()))
         self.posterior.update(1.0, 1.0, self.squares(vector))
         return float(self.likelihood.log_prob(tape.output, x).sum()) if n else 0.0
-
-    def _sum(self, value: float, step: StepContext) -> float:
-        """Return the sum of a number over all processes."""
-        sums = self.posterior.prior.new_tensor([value], dtype=torch.float64)
-        step.sum([sums])
-        return float(sums)

@@ -90,3 +90,9 @@ class StepContext:
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Sum tensors over all processes, in place."""
         self.start_sum(tensors)()
+
+    def total(self, value: float, like: Tensor) -> float:
+        """Sum a number over all processes, on the device of `like`."""
+        sums = like.new_tensor([value], dtype=torch.float64)
+        self.sum([sums])
+        return float(sums)

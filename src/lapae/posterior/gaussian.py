@@ -12,13 +12,19 @@ from torch import Tensor
 from lapae.errors import RunError
 from lapae.posterior.block import BlockPrecision
 from lapae.posterior.kron import KronPrecision
+from lapae.posterior.lowrank import LowRankPrecision
 from lapae.posterior.precision import DiagonalPrecision, Precision
 from lapae.runs import read_tensor_file, tensor_file
 from lapae.runs.files import write_whole
 
 FORMAT = "lapae posterior 1"
 KRON_OPTIONS = ("transposed", "whole")
-FORMS: dict[str, type[Precision]] = {"diagonal": DiagonalPrecision, "block": BlockPrecision, "kron": KronPrecision}
+FORMS: dict[str, type[Precision]] = {
+    "diagonal": DiagonalPrecision,
+    "block": BlockPrecision,
+    "kron": KronPrecision,
+    "lowrank": LowRankPrecision,
+}
 
 
 class WeightPosterior:

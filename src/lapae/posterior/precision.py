@@ -1,6 +1,7 @@
 """The precision of a Gaussian over the weights: (H + δ I) / T, with H the curvature of the data.
 
-H is kept as a diagonal, as a block per layer, or as Kronecker factors per weight: three classes with the same methods.
+H is kept as a diagonal, as a block per layer, as Kronecker factors per weight, or as a diagonal and vectors over all
+weights (lowrank.py): four classes with the same methods.
 All vectors are flat, (…, P), over the parameters in the order of `shapes`. δ > 0 is the prior precision, one number per
 parameter tensor; T is the temperature. Every H is positive semi-definite by construction (sums of squares), so that the
 precision is positive whatever happens in float32.
@@ -159,8 +160,8 @@ class Precision(nn.Module):
         return torch.stack(terms).sum() - self.n_weights * math.log(self.temperature)
 
 
-class DiagonalPrecision(Precision):
-    """H as a diagonal: the paper's form."""
+class RunningDiagonal(Precision):
+    """A diagonal H that updates go into: the state of the diagonal form, and of the low-rank one in training."""
 
     h: Tensor
 
@@ -186,6 +187,10 @@ class DiagonalPrecision(Precision):
         for name, part in self.split(self.h).items():
             if name in names:
                 part.fill_(math.inf)
+
+
+class DiagonalPrecision(RunningDiagonal):
+    """H as a diagonal: the paper's form."""
 
     def diagonal(self) -> Tensor:
         """Return the precision itself, (P,)."""

@@ -26,9 +26,10 @@ from lapae.curvature.rules.affine import Linear
 from lapae.curvature.rules.base import identity_rows
 from lapae.curvature.walked import pull_rows
 from lapae.methods.laplace import Laplace
-from lapae.posterior import DiagonalPrecision, Precision
+from lapae.posterior import DiagonalPrecision, LowRankPrecision, Precision
 from lapae.predict.closed_form import ClosedForm, weight_variances
 from lapae.predict.linearized_any import of_any_module
+from lapae.predict.linearized_lowrank import of_low_rank
 
 MEMORY_BUDGET = 1 << 28
 """Bytes for the rows and their gradients."""
@@ -36,6 +37,9 @@ MEMORY_BUDGET = 1 << 28
 
 def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budget: int = MEMORY_BUDGET) -> ClosedForm:
     """Mean and variance of codes and (unless `outputs` is False) of reconstructions for a batch x (B, *shape)."""
+    if isinstance(method.posterior, LowRankPrecision):
+        small = memory_budget // x.element_size()
+        return of_low_rank(method, x, outputs, small, lambda m, x, outputs: linearized(m, x, outputs=outputs))
     with method.unfrozen():
         tape = begin(method.network, x)
     budget = memory_budget // x.element_size()

@@ -1,0 +1,222 @@
+"""Does uncertainty grow where the data end? Intervals of shifted tables, and the code's deviation as an outlier score.
+
+    python benchmarks/shift.py --data FOLDER [--sets NAME ...] [--variants NAME ...] [--out results.jsonl]
+    python benchmarks/shift.py --data FOLDER --outliers [...]
+    python benchmarks/shift.py --table results.jsonl
+
+FOLDER is the data folder of the tests (imputation/*.csv, adbench/*.npz). A table is shifted along its first two
+principal axes, both ways: a network is trained on three quarters, the others have moved away. 90 % intervals are
+mean ± q √(noise² + v) in every column, v the variance of the network linearised in its weights at temperature 1 (or of
+method `ae`, 0), q from held-out rows of the three quarters. One network per shift serves all variants of the posterior.
+With --outliers, Σ_k z_std_k / standard deviation of the training codes scores the rows of ADBench's sets, beside kNN.
+Nothing is chosen by set; at most 1,200 rows of each. What the file of results has already is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+MOST_ROWS, MOST_MOVED, LEVEL = 1200, 150, 0.9
+VARIANTS: dict[str, dict[str, Any] | None] = {
+    "none": None,
+    "diagonal": {"hessian": "sketch"},
+    "kfac": {"hessian": "kfac"},
+    "lowrank": {"hessian": "lowrank"},
+    "lowrank, fan-in": {"hessian": "lowrank", "prior_scale": "fan-in"},
+    "lowrank, 150": {"hessian": "lowrank", "vectors": 150},
+    "lowrank, prior 1": {"hessian": "lowrank", "optimize_prior": "none"},
+    "diagonal, prior 1": {"hessian": "sketch", "optimize_prior": "none"},
+}
+"""Options of a post-hoc posterior over one trained network; None: no posterior."""
+
+
+def table(path: Path) -> np.ndarray:
+    """Columns of numbers that vary and have no gaps, standardised, at most MOST_ROWS rows."""
+    x = np.genfromtxt(path, delimiter=",", skip_header=1)[:, 1:]
+    x = x[:, (np.nanstd(x, 0) > 0) & ~np.isnan(x).any(0)]
+    x = x[np.random.default_rng(0).permutation(len(x))][:MOST_ROWS]
+    x = x[:, x.std(0) > 0]
+    return (x - x.mean(0)) / x.std(0)
+
+
+def shifted(x: np.ndarray, axis: int, way: int) -> dict[str, np.ndarray]:
+    """Rows that train, calibrate (held), are new from the same three quarters, and have moved away."""
+    rng = np.random.default_rng(0)
+    order = np.argsort(way * np.linalg.svd(x, full_matrices=False)[0][:, axis])
+    n = len(x) * 3 // 4
+    core, far = rng.permutation(order[:n]), rng.permutation(order[n:])[:MOST_MOVED]
+    k = n * 3 // 4
+    return {"train": x[core[:k]], "held": x[core[k:]][::2], "new": x[core[k:]][1::2], "moved": x[far]}
+
+
+def posterior(model: Any, x: Tensor, options: dict[str, Any]) -> tuple[Any, dict[str, float], float]:
+    """A post-hoc posterior over the network of a trained model; its report, and the seconds that it took."""
+    from lapae.config.methods import PostHocOptions
+    from lapae.methods.posthoc import PostHoc
+    from lapae.methods.step import StepContext
+
+    network = copy.deepcopy(model.method.network).float().eval().requires_grad_(True)
+    method = PostHoc(lambda: network, model.method.likelihood, PostHocOptions(temperature=1.0, **options), len(x))
+    method.eval()
+    torch.manual_seed(0)
+    began = time.perf_counter()
+    report = method.finish(lambda: iter(x.split(64)), len(x), StepContext())
+    return method, report, time.perf_counter() - began
+
+
+def of_shift(name: str, x: np.ndarray, axis: int, way: int, variants: list[str]) -> list[dict]:
+    from lapae import LaplacianAutoencoder
+    from lapae.predict import predict
+
+    parts = shifted(x, axis, way)
+    model = LaplacianAutoencoder(method="ae", random_state=0, device="cpu").fit(parts["train"]).model_
+    tensors = {part: model.tensor(rows).float() for part, rows in parts.items()}
+    columns = np.zeros((1, x.shape[1])), np.eye(x.shape[1])
+    unit = (model.tensor(columns[1]) - model.tensor(columns[0])).diagonal().double()  # of the model, for one of x
+    method: Any = model.method
+    network = method.network.float().eval()
+    noise = model.method.likelihood.variance(tensors["held"][:1]).double()
+    with torch.no_grad():
+        error = {part: (network(t) - t).abs().double() for part, t in tensors.items()}
+    found = []
+    for variant in variants:
+        options = VARIANTS[variant]
+        row: dict[str, Any] = {"set": name, "axis": axis, "way": way, "variant": variant}
+        v = {part: torch.zeros_like(error[part]) for part in ("held", "new", "moved")}
+        if options is not None:
+            method, report, row["seconds"] = posterior(model, tensors["train"], options)
+            began = time.perf_counter()
+            for part in v:
+                prediction = predict(method, tensors[part], predictive="linearized", want=("outputs",))
+                assert prediction.x_var is not None
+                v[part] = prediction.x_var.double()
+            row["predict seconds"] = time.perf_counter() - began
+            row |= {k: report[k] for k in ("prior_precision", "low_rank_share", "determined_weights") if k in report}
+        total = {part: (noise + v[part]).sqrt() for part in v}
+        ratio, n = (error["held"] / total["held"]).flatten().sort().values, error["held"].numel()
+        q = ratio[min(n - 1, int(np.ceil((n + 1) * LEVEL)) - 1)]
+        for part in ("new", "moved"):
+            half = q * total[part]
+            row[f"{part} coverage"] = float((error[part] <= half).double().mean())
+            beyond = (error[part] - half).clamp_min(0)
+            row[f"{part} score"] = float(((2 * half + 2 / (1 - LEVEL) * beyond) / unit).mean())
+        away = np.r_[np.zeros(len(v["new"])), np.ones(len(v["moved"]))]
+        row["auroc"] = roc_auc_score(away, torch.cat([v["new"], v["moved"]]).div(noise).sum(1).sqrt())
+        found.append(row)
+    return found
+
+
+def of_outliers(path: Path, setting: str, variants: list[str]) -> list[dict]:
+    from adbench import detectors, load
+
+    from lapae import LaplacianAutoencoder
+    from lapae.predict import predict
+
+    train, test, y = load(path, setting, 0, MOST_ROWS)
+    if len(set(y)) < 2:  # no anomaly among so few rows
+        return []
+    deviation = np.where(train.std(0) > 0, train.std(0), 1)
+    scaled = (train - train.mean(0)) / deviation, (test - train.mean(0)) / deviation
+    row = {"set": path.stem, "setting": setting}
+    found = [row | {"variant": "knn", "auroc": roc_auc_score(y, detectors(0)["knn"](*scaled, setting))}]
+    model = LaplacianAutoencoder(method="ae", random_state=0, device="cpu").fit(train).model_
+    x, new = model.tensor(train).float(), model.tensor(test).float()
+    for variant in variants:
+        options = VARIANTS[variant]
+        if options is None:
+            continue
+        method, report, _ = posterior(model, x, options)
+        with torch.no_grad():
+            size = method.network.encode(x).std(0)
+        prediction = predict(method, new, predictive="linearized", want=("codes",))
+        assert prediction.z_var is not None
+        score = (prediction.z_var.sqrt() / size).flatten(1).sum(1)
+        share = {k: report[k] for k in ("prior_precision", "low_rank_share") if k in report}
+        found.append(row | {"variant": variant, "auroc": roc_auc_score(y, score.nan_to_num(nan=torch.inf))} | share)
+    return found
+
+
+def show(rows: list[dict]) -> None:
+    """One line per variant: means over shifts, and the worst."""
+    shifts = [row for row in rows if "axis" in row]
+    variants = list(dict.fromkeys(row["variant"] for row in shifts))
+    if shifts:
+        print(f"| {'variance from':20s} | shifts | in | shifted | worst | score in | score shifted | AUROC | s | ρ |")
+        print("|---|---|---|---|---|---|---|---|---|---|")
+    for variant in variants:
+        own = [row for row in shifts if row["variant"] == variant]
+
+        def mean(key: str, own: list[dict] = own) -> float:
+            return float(np.mean([row.get(key, np.nan) for row in own]))
+
+        print(
+            f"| {variant:20s} | {len(own)} | {mean('new coverage'):.3f} | {mean('moved coverage'):.3f} | "
+            f"{min(row['moved coverage'] for row in own):.3f} | {mean('new score'):.2f} | {mean('moved score'):.2f} | "
+            f"{mean('auroc'):.3f} | {mean('seconds'):.2f} | {mean('low_rank_share'):.2f} |"
+        )
+    for setting in dict.fromkeys(row["setting"] for row in rows if "setting" in row):
+        print(f"\n{setting}: AUROC of the code's deviation")
+        own = [row for row in rows if row.get("setting") == setting]
+        for variant in dict.fromkeys(row["variant"] for row in own):
+            values = [100 * row["auroc"] for row in own if row["variant"] == variant]
+            print(f"{variant:20s} {np.mean(values):6.2f}  ({len(values)} sets)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--sets", nargs="+")
+    parser.add_argument("--variants", nargs="+", default=["none", "diagonal", "lowrank"], choices=list(VARIANTS))
+    parser.add_argument("--outliers", action="store_true")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if args.table:
+        show([json.loads(line) for line in args.table.read_text("utf-8").splitlines()])
+        return
+    rows = (
+        [json.loads(line) for line in args.out.read_text("utf-8").splitlines()]
+        if args.out and args.out.exists()
+        else []
+    )
+    done = {tuple(row.get(k) for k in ("set", "axis", "way", "setting", "variant")) for row in rows}
+
+    def run(key: tuple, work: Callable[[list[str]], list[dict]]) -> None:
+        open_ = [v for v in args.variants if (*key, v) not in done]
+        found = work(open_) if open_ else []
+        rows.extend(found)
+        if args.out and found:
+            with args.out.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in found)
+
+    folder = args.data / ("adbench" if args.outliers else "imputation")
+    paths = sorted(folder.glob("*.npz" if args.outliers else "*.csv"), key=lambda path: path.stat().st_size)
+    for path in paths:
+        if args.sets and path.stem not in args.sets:
+            continue
+        if args.outliers:
+            for setting in ("one-class", "unsupervised"):
+                run((path.stem, None, None, setting), lambda v, p=path, s=setting: of_outliers(p, s, v))
+            continue
+        x = table(path)
+        for axis in range(min(2, x.shape[1])):
+            for way in (1, -1):
+                run((path.stem, axis, way, None), lambda v, x=x, p=path, a=axis, w=way: of_shift(p.stem, x, a, w, v))
+    show(rows)
+
+
+if __name__ == "__main__":
+    main()

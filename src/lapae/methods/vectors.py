@@ -1,0 +1,135 @@
+"""Fit a low-rank posterior: vectors at the mean weights, by one ordinary backward pass of a batch each.
+
+Every vector is the sketch of a batch, u = Σ_b J_bᵀ v_b with v_b ~ N(0, H_b), kept instead of squared. The batches of an
+epoch together are the data, so that the outer products of E epochs, divided by E, have the GGN as their mean. Where an
+epoch has more batches than there are to be vectors, the first of them stand for all. Where several processes share a
+batch, their parts of a vector are summed: numbers are drawn by sample, so that the vectors are those of one process.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lapae.methods.base import BatchFactory
+from lapae.methods.laplace import Laplace
+from lapae.methods.step import StepContext
+from lapae.posterior import LowRankPrecision, fit_shrinkage
+
+MOST = 500
+"""Vectors by default: on tables of up to some thousand rows they reach the rank of what the data determine."""
+MOST_BYTES = 1 << 30
+"""Of all vectors, in memory and in a saved run; beyond half of it they are kept in bfloat16."""
+MOST_PRODUCTS = 1 << 36
+"""Multiplications of a T x T matrix of products between vectors, on a CPU: some seconds."""
+LEAST = 16
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Vectors at the mean.
+
+    Attributes:
+        u: (T, P), with UᵀU an unbiased estimate of the GGN of the data; in bfloat16 where P is large.
+        log_likelihood: of all data at the mean.
+    """
+
+    u: Tensor
+    log_likelihood: float
+
+
+def how_many(n_weights: int, device: torch.device, wanted: int | None = None) -> tuple[int, torch.dtype | None]:
+    """Number of vectors over `n_weights`, and the type that they are kept in (None: that of the weights).
+
+    Args:
+        n_weights: P.
+        device: where they are; a CPU takes fewer by default.
+        wanted: as many as a user asks for, within the memory; by default at most MOST.
+    """
+    n = wanted or MOST
+    if wanted is None and device.type == "cpu":
+        n = min(n, max(LEAST, math.isqrt(MOST_PRODUCTS // n_weights)))
+    if 4 * n * n_weights <= MOST_BYTES:
+        return n, None
+    return max(1, min(n, MOST_BYTES // (2 * n_weights))), torch.bfloat16
+
+
+@torch.no_grad()
+def collect(
+    method: Laplace, batches: BatchFactory, n_data: int, step: StepContext, wanted: int | None = None
+) -> Collected:
+    """Collect vectors over the training data.
+
+    Args:
+        method: at its final mean, in evaluation mode.
+        batches: makes an iterator over (this process's part of) the batches of an epoch.
+        n_data: samples in all.
+        step: draws the numbers, and sums over processes.
+        wanted: number of vectors, by default as many as `how_many` allows.
+    """
+    prior = method.posterior.prior
+    most, kind = how_many(method.posterior.n_weights, prior.device, wanted)
+    u = torch.empty(most, method.posterior.n_weights, dtype=kind or prior.dtype, device=prior.device)
+    n_vectors, n_batches, n_seen, log_likelihood = 0, 0, 0, 0.0
+    for x in batches():
+        n_batches += 1
+        if n_vectors == most:
+            log_likelihood += _log_likelihood(method, x)
+            continue
+        vectors, n, found = method.vectors_of(x, step, 1)
+        log_likelihood += found
+        u[n_vectors] = vectors[0]
+        n_vectors, n_seen = n_vectors + 1, n_seen + n
+    repeats = most // n_batches - 1 if n_batches else 0
+    for x in batches() if repeats > 0 else ():  # further vectors of a batch share its forward pass
+        for vector in method.vectors_of(x, step, repeats)[0]:
+            u[n_vectors] = vector
+            n_vectors += 1
+    n_seen *= 1 + max(0, repeats)
+    u = u[:n_vectors].mul_(math.sqrt(n_data / max(1, n_seen)))
+    if step.world_size > 1:
+        log_likelihood = step.total(log_likelihood, prior)
+    return Collected(u if n_vectors == most else u.clone(), log_likelihood)
+
+
+def fit_lowrank(
+    method: Laplace,
+    batches: BatchFactory,
+    n_data: int,
+    step: StepContext,
+    wanted: int | None = None,
+    *,
+    prior: bool = True,
+) -> dict[str, float]:
+    """Collect vectors at the mean, then choose ρ and the prior precision by the evidence; return numbers to report.
+
+    Args:
+        method: at its final mean, with a low-rank precision.
+        batches: as for `collect`.
+        n_data: samples in all.
+        step: as for `collect`.
+        wanted: number of vectors.
+        prior: whether the prior precision is chosen too.
+    """
+    precision = method.posterior
+    assert isinstance(precision, LowRankPrecision)
+    method.pin()
+    found = collect(method, batches, n_data, step, wanted)
+    precision.set_vectors(found.u)
+    evidence = fit_shrinkage(dict(method.network.named_parameters()), precision, prior=prior)
+    return {
+        "log_likelihood": found.log_likelihood,
+        "log_marginal_likelihood": found.log_likelihood + evidence.value,
+        "prior_precision": float(precision.prior.mean()),
+        "low_rank_share": float(precision.rho),
+        "determined_weights": evidence.determined,
+        "vectors": len(found.u),
+        "vectors_gb": found.u.numel() * found.u.element_size() / 1e9,
+    }
+
+
+def _log_likelihood(method: Laplace, x: Tensor) -> float:
+    return float(method.likelihood.log_prob(method.network(x), x).sum()) if len(x) else 0.0

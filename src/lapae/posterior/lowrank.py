@@ -1,0 +1,246 @@
+"""A diagonal and T vectors over all weights: covariances between any two weights, from T x T matrices.
+
+With vectors u_t whose outer products add up to the GGN in the mean, E[UᵀU] = G (T random sums, `curvature.vectors`),
+the precision is that of G shrunk towards its diagonal,
+
+    C = Λ + (1 - ρ) D + β UᵀU = M + WᵀW,        D = diag(UᵀU),  M = Λ + (1 - ρ) D,  W = √β U  (T, P)
+
+as a covariance matrix that is estimated from fewer samples than it has rows is shrunk (Ledoit and Wolf 2004; Schäfer
+and Strimmer 2005). β is ρ, or a little more at ρ = 1: the inverse of a mean of T outer products is too large by about
+1 / (1 - γ/T) in the γ directions that the data determine, as that of a Wishart matrix. At ρ = 0 it is the best
+mean-field posterior of the linearised network, at ρ = 1 with enough vectors the whole Laplace posterior. By the
+Woodbury identity, with K = W M⁻¹ Wᵀ (T, T),
+
+    C⁻¹ = M⁻¹ - M⁻¹ Wᵀ (I + K)⁻¹ W M⁻¹,        log det C = log det M + log det(I + K)
+
+and M^(-1/2) (I + M^(-1/2) WᵀW M^(-1/2))^(-1/2) ε is a draw, by the eigenvectors of K. `shrinkage.py` beside this file
+finds ρ and Λ from the vectors themselves.
+
+In training there are no vectors yet: then the precision is that of the running diagonal, as for a sketch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lapae.posterior.precision import Precision, RunningDiagonal, eigh
+
+CHUNK_FLOATS = 1 << 26
+"""Numbers of the vectors that are brought to the precision of the weights at a time."""
+
+
+class LowRankPrecision(RunningDiagonal):
+    """Vectors as rows, (T, P), the diagonal of their outer products, and ρ; T = 0 until they are collected."""
+
+    u: Tensor
+    d: Tensor
+    rho: Tensor
+    weight: Tensor
+
+    def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
+        super().__init__(shapes, prior_precision, temperature)
+        self.register_buffer("u", torch.zeros(0, self.n_weights))
+        self.register_buffer("d", torch.zeros(0))
+        self.register_buffer("rho", torch.ones(()))
+        self.register_buffer("weight", torch.ones(()))
+        self._eigen: tuple[Tensor, Tensor] | None = None
+        self._base: Tensor | None = None
+        self._kept: dict[str, list[Tensor]] = {}
+
+    @property
+    def n_vectors(self) -> int:
+        return len(self.u)
+
+    def set_vectors(self, u: Tensor, d: Tensor | None = None, rho: float = 1.0) -> None:
+        """Take vectors whose outer products add up to the curvature.
+
+        Args:
+            u: (T, P), in the precision of the weights or in bfloat16. Weights that are pinned have zeros here.
+            d: diagonal of the curvature, (P,); that of UᵀU by default.
+            rho: share of UᵀU, the rest is that of the diagonal.
+        """
+        if u.ndim != 2 or u.shape[1] != self.n_weights:
+            raise ValueError(f"expected vectors of shape (T, {self.n_weights}), got {tuple(u.shape)}")
+        diagonal = torch.cat([part.square().sum(0) for part, _ in self._columns(u)]) if d is None else d
+        self.u, self.d = u.detach(), diagonal.detach().to(self.h).masked_fill(self.h.isinf(), math.inf)
+        self.set_rho(rho)
+
+    def set_rho(self, rho: float, weight: float | None = None) -> None:
+        """Change the share of the outer products: 1 - rho of the diagonal, `weight` (by default rho) of UᵀU."""
+        if not 0 <= rho <= 1:
+            raise ValueError(f"rho={rho!r}: expected a number from 0 to 1")
+        self.rho.fill_(rho)
+        self.weight.fill_(rho if weight is None else weight)
+        self._forget()
+
+    def drop_vectors(self) -> None:
+        """Return to the running diagonal, to train on."""
+        if self.n_vectors:
+            self.u, self.d = self.u[:0].clone(), self.d[:0].clone()
+            self._forget()
+
+    def pin(self, names: Any) -> None:
+        super().pin(names)
+        if self.n_vectors:
+            self.d.masked_fill_(self.h.isinf(), math.inf)
+        self._forget()
+
+    def reset(self, value: Any) -> None:
+        super().reset(value)
+        self.drop_vectors()
+
+    def update(self, keep: float, gain: float | Tensor, curvature: Mapping[str, Tensor]) -> None:
+        """Update the running diagonal, which the precision is that of until vectors are collected."""
+        super().update(keep, gain, curvature)
+        self._base = None
+
+    def curvature_buffers(self) -> list[Tensor]:
+        """The running diagonal: vectors are collected by all processes together."""
+        return [self.h]
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._eigen = self._base = None
+        self._kept = {}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Precision:
+        half = self.u.dtype == torch.bfloat16
+        super()._apply(fn, recurse)
+        if half:  # no more is known of them in another type, and they would take twice the memory
+            self.u = self.u.bfloat16()
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        for name in ("u", "d"):  # of another number of vectors than those here
+            found = state_dict.get(prefix + name)
+            if found is not None:
+                own = self.get_buffer(name)
+                kind = found.dtype if found.dtype == torch.bfloat16 else self.prior.dtype
+                setattr(self, name, torch.empty(found.shape, dtype=kind, device=own.device))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def base(self) -> Tensor:
+        """M, (P,): what the precision is apart from the vectors, at temperature 1; infinite for pinned weights."""
+        if self._base is None:
+            prior = self.flat_prior()
+            if not self.n_vectors:
+                return self.h + prior
+            rest = ((1 - self.rho) * self.d).masked_fill(self.d.isinf(), math.inf)
+            self._base = prior + rest
+        return self._base
+
+    def _columns(self, u: Tensor) -> Iterator[tuple[Tensor, slice]]:
+        """Some weights at a time of vectors, in the precision of the weights, and which these are."""
+        size = max(1, CHUNK_FLOATS // max(1, len(u)))
+        for i in range(0, u.shape[1], size):
+            columns = slice(i, i + size)
+            yield u[:, columns].to(self.h.dtype), columns
+
+    def scaled(self) -> Iterator[tuple[Tensor, slice]]:
+        """W M^(-1/2), some weights at a time, and which these are."""
+        scale = self.weight.sqrt() * self.base().rsqrt()
+        for part, columns in self._columns(self.u):
+            yield part * scale[columns], columns
+
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues (T,) and eigenvectors (T, T) of K, in float64, kept until something changes."""
+        if self._eigen is None:
+            k = self.h.new_zeros(self.n_vectors, self.n_vectors)
+            for w, _ in self.scaled():
+                k += w @ w.T
+            values, vectors = eigh(k.double())
+            self._eigen = values.clamp_min(0), vectors
+        return self._eigen
+
+    def _project(self, rows: Tensor) -> Tensor:
+        """W M^(-1/2) applied to rows (R, P): (R, T)."""
+        zero = rows.new_zeros(len(rows), self.n_vectors)
+        return sum((rows[:, columns] @ w.T for w, columns in self.scaled()), zero)
+
+    def scale_noise(self, eps: Tensor) -> Tensor:
+        """M^(-1/2) (I - W̃ᵀ F W̃) eps, W̃ = W M^(-1/2), F from K: the same whichever eigenvectors a device finds."""
+        deviation = self.base().rsqrt() * math.sqrt(self.temperature)
+        if not self.n_vectors:
+            return deviation * eps
+        rows = eps.reshape(-1, self.n_weights)
+        values, vectors = self.spectrum()
+        root = (1 + values).sqrt()
+        factor = (vectors / (root * (1 + root))) @ vectors.T  # (1 - 1/√(1 + k)) / k, without its 0 / 0
+        coordinates = self._project(rows) @ factor.to(rows.dtype)
+        drawn = torch.empty_like(rows)
+        for w, columns in self.scaled():
+            drawn[:, columns] = rows[:, columns] - coordinates @ w
+        return (drawn * deviation).reshape(eps.shape)
+
+    def covariance(self, rows: Tensor) -> Tensor:
+        """Covariances between rows of gradients, g C⁻¹ g'ᵀ: (…, R, P) -> (…, R, R)."""
+        flat, coordinates = self._whitened(rows)
+        return (flat @ flat.mT - coordinates @ coordinates.mT) * self.temperature
+
+    def variance(self, rows: Tensor) -> Tensor:
+        """Variance gᵀ C⁻¹ g along rows of gradients: (…, P) -> (…)."""
+        flat, coordinates = self._whitened(rows)
+        found = flat.square().sum(-1) - coordinates.square().sum(-1)
+        return found.clamp_min(0) * self.temperature
+
+    def _whitened(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """M^(-1/2) g (…, P), and what the vectors take off, (…, T)."""
+        flat = rows * self.base().rsqrt()
+        if not self.n_vectors:
+            return flat, flat.new_zeros(*flat.shape[:-1], 0)
+        values, vectors = self.spectrum()
+        coordinates = self._project(flat.reshape(-1, self.n_weights)).double() @ (vectors * (1 + values).rsqrt())
+        return flat, coordinates.to(flat.dtype).reshape(*flat.shape[:-1], self.n_vectors)
+
+    def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Refuse: layers have covariances, so that the gradients of one layer are not enough."""
+        raise TypeError("a low-rank posterior has covariances between layers: use variance or covariance, of all rows")
+
+    def directions(self, most: int = CHUNK_FLOATS) -> Iterator[Tensor]:
+        """B = (I + K)^(-1/2) W M⁻¹, with C⁻¹ = M⁻¹ - BᵀB: rows (n, P), at most so many numbers at a time."""
+        values, vectors = self.spectrum()
+        turned = (vectors * (1 + values).rsqrt()).T.to(self.h.dtype)
+        deviation, size = self.base().rsqrt(), max(1, most // self.n_weights)
+        for some in turned.split(size):
+            rows = self.h.new_empty(len(some), self.n_weights)
+            for w, columns in self.scaled():
+                rows[:, columns] = (some @ w) * deviation[columns]
+            yield rows
+
+    def kept(self, name: str, most: int, make: Callable[[], Iterator[Tensor]]) -> Iterator[Tensor]:
+        """Yield what `make` does, which is kept for the next call if it has at most so many numbers in all."""
+        found = self._kept.get(name)
+        if found is not None:
+            yield from found
+            return
+        parts, n = [], 0
+        for part in make():
+            n += part.numel()
+            parts = [*parts, part] if n <= most else []
+            yield part
+        if n <= most:
+            self._kept[name] = parts
+
+    def quadratic(self, delta: Tensor) -> Tensor:
+        """Σ M delta² + |W delta|²; pinned weights do not move."""
+        m = self.base()
+        found = (m * delta.square()).masked_fill(delta == 0, 0).sum(-1)
+        if self.n_vectors:
+            rows = delta.reshape(-1, self.n_weights)
+            parts = (rows[:, columns] @ part.T for part, columns in self._columns(self.u))
+            found = found + self.weight * sum(parts).square().sum(-1).reshape(delta.shape[:-1])  # pyright: ignore
+        return found / self.temperature
+
+    def eigenvalues(self) -> dict[str, Tensor]:
+        """Refuse: eigenvalues belong to all weights together, and Λ does not shift them where ρ < 1."""
+        raise TypeError("a low-rank curvature has no eigenvalues by layer: see lapae.posterior.shrinkage for its prior")
+
+    def log_det(self) -> Tensor:
+        """Log-determinant of the precision."""
+        found = self.base().double().log().sum() - self.n_weights * math.log(self.temperature)
+        return found + self.spectrum()[0].log1p().sum() if self.n_vectors else found

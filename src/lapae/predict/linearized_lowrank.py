@@ -1,0 +1,202 @@
+"""The linearised predictive of a low-rank posterior: by tangents of the network, for any module.
+
+The covariance of the weights is that of a diagonal less T directions, C⁻¹ = M⁻¹ - BᵀB with B = (I + K)^(-1/2) W M⁻¹
+(T, P), so that for a row J of the Jacobian
+
+    Var = J M⁻¹ Jᵀ - |B Jᵀ|²
+
+The first term is the linearised predictive of a diagonal posterior, which is known. The second takes the tangents J b_t
+of T directions, one pass each, which gives codes and outputs at once: less than the rows of J, which would
+each meet all T vectors. Where outputs are many (images), their variance is that of the tangents J δ_s of drawn weights
+θ + δ_s instead, one pass per draw. The network is evaluated at the mean weights alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import jvp, vmap
+
+from lapae.curvature.chunking import is_out_of_memory
+from lapae.curvature.stateless import Stateless
+from lapae.methods.laplace import Laplace
+from lapae.networks import Autoencoder
+from lapae.posterior import DiagonalPrecision, LowRankPrecision
+from lapae.posterior.noise import fill_normal
+from lapae.predict.closed_form import ClosedForm
+
+MOST_OUTPUTS = 128
+"""Outputs up to which their variance is in closed form."""
+DRAWS = 100
+"""Draws of the weights for the variance of many outputs: its relative deviation is √(2 / 100)."""
+KEPT_FLOATS = 1 << 27
+"""Numbers of directions or draws that are kept from one batch to the next."""
+
+Outputs = tuple[Tensor, Tensor]
+"""Codes and expected data, or tangents of them."""
+Push = Callable[[Mapping[str, Tensor]], Outputs]
+
+
+def of_low_rank(
+    method: Laplace, x: Tensor, outputs: bool, budget: int, diagonal: Callable[[Laplace, Tensor, bool], ClosedForm]
+) -> ClosedForm:
+    """Mean and variance of codes and, if `outputs`, of reconstructions for a batch x (B, *shape).
+
+    Args:
+        method: with a low-rank posterior.
+        x: a batch.
+        outputs: whether reconstructions are wanted too.
+        budget: numbers in memory.
+        diagonal: the linearised predictive of a method with a diagonal posterior: method, x, outputs.
+    """
+    precision = method.posterior
+    assert isinstance(precision, LowRankPrecision)
+    many = x[0].numel() > MOST_OUTPUTS
+    found = diagonal(with_base(method), x, outputs and not many)
+    z_var, z_cov, x_var = found.z_var.clone(), found.z_cov, found.output_var
+    if precision.n_vectors:
+        z_cov = None if z_cov is None else z_cov.clone()
+        x_var = None if x_var is None else x_var.clone()
+        for z, y in tangents(method, x, directions(precision), budget, outputs=x_var is not None):
+            z_var -= z.square().sum(0) * precision.temperature
+            if z_cov is not None:
+                flat = z.flatten(2)
+                z_cov -= torch.einsum("tbk,tbl->bkl", flat, flat) * precision.temperature
+            if x_var is not None:
+                x_var -= y.square().sum(0) * precision.temperature
+    if outputs and many:
+        x_var = torch.zeros_like(found.output)
+        for _, y in tangents(method, x, draws(precision, range(DRAWS)), budget):
+            x_var += y.square().sum(0) / DRAWS
+    positive = [None if v is None else v.clamp_min_(0) for v in (z_var, x_var)]  # differences, which may round
+    return ClosedForm(found.z_mean, positive[0], z_cov, found.output, positive[1])  # pyright: ignore
+
+
+def with_base(method: Laplace) -> Laplace:
+    """The method with the diagonal part M of its posterior alone; network and noise are shared."""
+    precision = method.posterior
+    assert isinstance(precision, LowRankPrecision)
+    alone = DiagonalPrecision(precision.shapes, 1.0, precision.temperature).to(precision.prior)
+    alone.prior.copy_(precision.prior)
+    alone.h.copy_(precision.base() - precision.flat_prior())
+    found = copy.copy(method)
+    found._modules = method._modules | {"posterior": alone}
+    return found
+
+
+def directions(precision: LowRankPrecision) -> Iterator[Tensor]:
+    """B = (I + K)^(-1/2) W M⁻¹, some of its rows (n, P) at a time."""
+    yield from precision.kept("directions", KEPT_FLOATS, lambda: precision.directions(KEPT_FLOATS))
+
+
+def draws(precision: LowRankPrecision, seeds: range) -> Iterator[Tensor]:
+    """Draws δ ~ N(0, covariance), some (n, P) at a time, each from a seed of its own."""
+
+    def made() -> Iterator[Tensor]:
+        size = max(1, KEPT_FLOATS // precision.n_weights)
+        for first in range(seeds.start, seeds.stop, size):
+            some = range(first, min(first + size, seeds.stop))
+            eps = torch.empty(len(some), precision.n_weights, dtype=precision.h.dtype, device=precision.h.device)
+            yield precision.scale_noise(fill_normal(eps, some))
+
+    yield from precision.kept(f"draws {seeds} at {precision.temperature}", KEPT_FLOATS, made)
+
+
+def tangents(
+    method: Laplace, x: Tensor, stacked: Iterator[Tensor], budget: int, *, outputs: bool = True
+) -> Iterator[Outputs]:
+    """Derivatives of codes and expected data for a batch along directions of the weights, at the mean.
+
+    Args:
+        method: gives network, likelihood and the order of the weights.
+        x: a batch (B, *shape).
+        stacked: directions, some (n, P) at a time.
+        budget: numbers in memory, which bounds the directions that go at once.
+        outputs: whether expected data are wanted, or codes alone.
+
+    Yields:
+        Tangents (n, B, *code) and (n, B, *shape); the latter are those of the codes again if not `outputs`.
+    """
+    both = Stateless(_Both(method.network, method.likelihood.mean if outputs else None))
+    mean = {f"network.{name}": p.detach() for name, p in method.network.named_parameters()}
+    push = pushing(lambda values: both(values, (x,)), mean)
+    size = max(1, budget // (4 * len(x) * _width(method.network, x)))
+    for some in stacked:
+        for part in some.split(size):
+            yield push({f"network.{name}": t for name, t in method.posterior.split(part).items()})
+
+
+def pushing(f: Callable[[Mapping[str, Tensor]], Outputs], at: Mapping[str, Tensor]) -> Push:
+    """The derivative of f at weights, as a function of n stacked directions {name: (n, *shape)}: (n, …) each.
+
+    The gradient Jᵀw is linear in w, and its own gradient along a direction t is J t: one graph serves all directions,
+    and nothing is imported, as forward-mode differentiation does for seconds. That is taken where an operation has no
+    second derivative.
+    """
+
+    def forward_mode(along: Mapping[str, Tensor]) -> Outputs:
+        return vmap(lambda t: jvp(f, (dict(at),), (t,))[1])(dict(along))
+
+    with torch.enable_grad():
+        free = {name: value.detach().requires_grad_() for name, value in at.items()}
+        found = f(free)
+        w = [torch.zeros_like(y, requires_grad=True) for y in found]
+        try:
+            back = torch.autograd.grad(found, list(free.values()), w, create_graph=True, materialize_grads=True)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            return forward_mode
+    used = [(name, g) for name, g in zip(free, back, strict=True) if g.requires_grad]
+
+    def push(along: Mapping[str, Tensor]) -> Outputs:
+        known = [along[name] for name, _ in used]
+        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        try:
+            return torch.autograd.grad([g for _, g in used], w, known, is_grads_batched=True, **options)  # pyright: ignore
+        except RuntimeError as error:  # an operation that does not let itself be mapped
+            if is_out_of_memory(error):
+                raise
+        try:
+            rows = [torch.autograd.grad([g for _, g in used], w, row, **options) for row in zip(*known, strict=True)]
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            return forward_mode(along)
+        return tuple(torch.stack(parts) for parts in zip(*rows, strict=True))  # pyright: ignore[reportReturnType]
+
+    return push
+
+
+class _Both(nn.Module):
+    """A network that gives codes and expected data together."""
+
+    def __init__(self, network: Autoencoder, mean: Callable[[Tensor], Tensor] | None) -> None:
+        super().__init__()
+        self.network, self.mean = network, mean
+
+    def forward(self, x: Tensor) -> Outputs:
+        z = self.network.encode(x)
+        return z, z if self.mean is None else self.mean(self.network.decode(z))
+
+
+def _width(network: nn.Module, x: Tensor) -> int:
+    """Numbers of the widest layer for one sample."""
+    widest = x[0].numel()
+
+    def see(module: nn.Module, args: Any, output: Any) -> None:
+        nonlocal widest
+        if isinstance(output, Tensor) and len(output):
+            widest = max(widest, output[0].numel())
+
+    hooks = [layer.register_forward_hook(see) for layer in network.modules()]
+    try:
+        network(x[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return widest

@@ -1,0 +1,190 @@
+"""The vectors of a low-rank posterior: unbiased for the whole GGN, in training and after it, saved and resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from narrow import as_a
+from observers import StopAfter
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+from torch.testing import assert_close
+
+from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.curvature.likelihoods import Gaussian
+from lapae.errors import ConfigError
+from lapae.fit import fit
+from lapae.methods.laplace import Laplace
+from lapae.methods.online import Online
+from lapae.methods.posthoc import PostHoc
+from lapae.methods.step import StepContext
+from lapae.methods.vectors import MOST_BYTES, collect, how_many
+from lapae.networks import Autoencoder
+from lapae.posterior import LowRankPrecision
+from lapae.predict import predict
+from lapae.runs import Run
+from lapae.storage import load_run
+
+N = 22
+SIGMA = 0.5
+
+
+def network() -> Autoencoder:
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    return Autoencoder(encoder, nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 4))).double()
+
+
+def data(n: int = N) -> Tensor:
+    return torch.rand(n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def posthoc(**options) -> PostHoc:
+    config = MethodConfig(method="posthoc", hessian="lowrank", **options)
+    return PostHoc(network, Gaussian(SIGMA), config.options, N).double().eval()
+
+
+def ggn(x: Tensor) -> Tensor:
+    """The whole matrix, by brute force."""
+    module = network()
+    params = {name: p.detach() for name, p in module.named_parameters()}
+    parts = vmap(jacrev(lambda p, x: functional_call(module, p, (x[None],))[0]), (None, 0))(params, x)
+    j = torch.cat([parts[name].flatten(2) for name in params], 2).flatten(0, 1)
+    return j.T @ j / SIGMA**2
+
+
+def outer(n_vectors: int, seed: int, batch: int = 8) -> Tensor:
+    """UᵀU of vectors in batches, of which the last is short."""
+    method = posthoc()
+    torch.manual_seed(seed)
+    u = collect(method, lambda: iter(data().split(batch)), N, StepContext(), n_vectors).u
+    return u.T @ u
+
+
+def test_the_outer_products_have_the_whole_matrix_as_their_mean():
+    draws = torch.stack([outer(3, seed) for seed in range(200)])  # one epoch: a short batch counts less
+    error = (draws.mean(0) - ggn(data())) / (draws.std(0) / len(draws) ** 0.5)
+    assert error.abs().max() < 4
+
+
+def test_the_error_falls_as_one_over_the_root_of_their_number():
+    whole = ggn(data())
+
+    def error(n_vectors: int) -> float:
+        parts = [(outer(n_vectors, seed) - whole).square().sum() for seed in range(24)]
+        return float(torch.stack(parts).mean().sqrt())
+
+    assert error(6) / error(6 * 16) == pytest.approx(4, rel=0.25)
+
+
+def test_they_are_of_whole_epochs_or_of_the_first_batches():
+    method = posthoc()
+    found = collect(method, lambda: iter(data().split(8)), N, StepContext(), 10)
+    assert len(found.u) == 9  # three epochs of three
+    expected = Gaussian(SIGMA).log_prob(network()(data()), data()).sum().item()
+    assert found.log_likelihood == pytest.approx(expected)
+    torch.manual_seed(0)
+    few = collect(method, lambda: iter(data().split(2)), N, StepContext(), 4)  # of eleven batches
+    assert few.log_likelihood == pytest.approx(expected)
+    torch.manual_seed(0)
+    alone = collect(method, lambda: iter(data()[:8].split(2)), 8, StepContext(), 4)
+    assert_close(few.u, alone.u * (N / 8) ** 0.5)
+
+
+def test_how_many_there_are_is_bound_by_memory():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert how_many(6_000, cpu) == (500, None)
+    for n_weights, device, wanted in ((1_068_306, cpu, None), (17_164_739, gpu, None), (17_164_739, cpu, 3000)):
+        n, kind = how_many(n_weights, device, wanted)
+        assert n * n_weights * (4 if kind is None else 2) <= MOST_BYTES
+        assert n > 10
+    assert how_many(1_068_306, gpu) == (500, torch.bfloat16)
+    assert how_many(6_000, cpu, 7) == (7, None)
+
+
+def test_post_hoc_it_reports_what_was_chosen():
+    method = posthoc(vectors=300)
+    torch.manual_seed(0)
+    report = method.finish(lambda: iter(data().split(8)), N, StepContext())
+    precision = as_a(LowRankPrecision, method.posterior)
+    assert report["vectors"] == precision.n_vectors == 300
+    assert report["low_rank_share"] == float(precision.rho) == 1  # as they reach the rank
+    assert report["prior_precision"] == pytest.approx(float(precision.prior[0]))
+    assert 0 < report["determined_weights"] < precision.n_weights
+    assert report["vectors_gb"] == pytest.approx(300 * precision.n_weights * 8 / 1e9)
+    given = posthoc(vectors=300, optimize_prior="none", prior_precision=2.5)
+    given.finish(lambda: iter(data().split(8)), N, StepContext())
+    assert (given.posterior.prior == 2.5).all()
+    with pytest.raises(ConfigError, match="one prior precision"):
+        posthoc(optimize_prior="layer")
+
+
+def test_known_weights_stay_known():
+    method = posthoc(vectors=50, uncertain="decoder")
+    method.finish(lambda: iter(data().split(8)), N, StepContext())
+    drawn = method.draw_params([1, 2])
+    for name, p in method.network.named_parameters():
+        assert (drawn[name] == p).all() == name.startswith("encoder")
+    found = predict(method, data(), predictive="linearized", want=("codes", "outputs"))
+    assert (found.z_var == 0).all()
+    assert (found.x_var > 0).all()
+
+
+def test_many_outputs_by_draws_agree_with_the_closed_form(monkeypatch):
+    method = posthoc(vectors=60)
+    method.finish(lambda: iter(data().split(8)), N, StepContext())
+    exact = predict(method, data(), predictive="linearized", want=("codes", "outputs"))
+    monkeypatch.setattr("lapae.predict.linearized_lowrank.MOST_OUTPUTS", 3)
+    monkeypatch.setattr("lapae.predict.linearized_lowrank.DRAWS", 4000)
+    drawn = predict(method, data(), predictive="linearized", want=("codes", "outputs"))
+    assert_close(drawn.z_var, exact.z_var)
+    assert_close(drawn.x_var, exact.x_var, rtol=0.12, atol=0.0)  # √(2 / 4000) is 0.022
+    assert not torch.equal(drawn.x_var, exact.x_var)
+    method.temperature = 4.0
+    warm = predict(method, data(), predictive="linearized", want=("outputs",))
+    assert_close(warm.x_var, 4 * drawn.x_var)
+
+
+def config(hessian: str, method: str = "online", epochs: int = 3) -> Config:
+    return Config(
+        model=ModelConfig(hidden=(6,)),
+        method=MethodConfig(method, hessian=hessian, temperature=1.0),
+        train=TrainConfig(epochs=epochs, learning_rate=0.01, batch_size=32, device="cpu"),
+    )
+
+
+def test_online_it_trains_as_a_sketch_and_ends_with_vectors(table):
+    sketch, low_rank = (as_a(Laplace, fit(config(hessian), table).method) for hessian in ("sketch", "lowrank"))
+    for a, b in zip(sketch.network.parameters(), low_rank.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+    precision = as_a(LowRankPrecision, low_rank.posterior)
+    assert torch.equal(precision.h, sketch.posterior.get_buffer("h"))
+    assert precision.n_vectors > 100
+    low_rank.double().train().requires_grad_(True)
+    as_a(Online, low_rank)(torch.zeros(2, *table.space.model_shape, dtype=torch.float64), StepContext())
+    assert precision.n_vectors == 0  # to learn on from the running diagonal
+
+
+@pytest.mark.parametrize("method", ["online", "posthoc"])
+def test_saved_loaded_and_resumed_it_is_the_same_to_the_last_bit(method, table, tmp_path):
+    options = config("lowrank", method)
+    whole = fit(options, table, run=Run.create(tmp_path / "whole"))
+    loaded = load_run(tmp_path / "whole")
+    stopped = Run.create(tmp_path / "stopped")
+    with pytest.raises(KeyboardInterrupt):
+        fit(options, table, run=stopped, observers=[StopAfter(2)])
+    resumed = fit(options, table, run=stopped, resume=True)
+    expected = whole.method.state_dict()
+    assert expected["posterior.u"].shape[0] > 100
+    for other in (loaded, resumed):
+        found = other.method.state_dict()
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.equal(found[name], value), name
+    x = torch.zeros(2, *whole.space.model_shape)
+    one, two = (predict(m.method, x, predictive="linearized", want=("codes", "outputs")) for m in (whole, loaded))
+    assert torch.equal(one.x_var, two.x_var)
+    assert torch.equal(one.z_var, two.z_var)
+    assert dataclasses.asdict(loaded.config.method.options)["hessian"] == "lowrank"
