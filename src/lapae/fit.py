@@ -26,6 +26,7 @@ from lapae.errors import ConfigError, RunError
 from lapae.impute import rows_to_impute
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
+from lapae.methods.laplace import Laplace
 from lapae.methods.own import gives_logits
 from lapae.model import Model, settle
 from lapae.networks.principal import MOST_PCA_VALUES
@@ -215,9 +216,13 @@ def fit(
             by_width=linear,
         )
         chosen = select(method, result, rival if linear else None)
-        final = finish(method, batches, options, result.held_out)
-        if fresh and chosen.weights == "rival":
-            restart(method, some_rows(data.space, data.train, data.valid))
+
+        def refit(method: Method) -> None:
+            """Take principal components that are kept from the validation set too, now that it has decided."""
+            if fresh and chosen.weights == "rival":
+                restart(method, some_rows(data.space, data.train, data.valid))
+
+        final = finish(method, batches, options, result.held_out, refit)
     metrics = {
         "epochs": len(result.history),
         "best_epoch": result.best_epoch if chosen.weights == "trained" else 0,
@@ -299,7 +304,9 @@ def calibrate_on(
     method, table = model.method, model.space.kind == "table"
     codes = LatentCodes.fit(method, train if many is None else many, valid)
     with few_threads(method, model.config.train.batch_size or 1):
-        found = Calibration.fit(model.predict, train, valid, calib, table=table, learned=learned)
+        natural = isinstance(method, Laplace) and method.form == "lowrank" and model.predictive.kind == "linearized"
+        how = {"table": table, "learned": learned, "adds_variance": natural}
+        found = Calibration.fit(model.predict, train, valid, calib, **how)
     rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))
     return replace(model, calibration=found, codes=codes, rows=rows, imputer=None)
 

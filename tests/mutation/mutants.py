@@ -263,8 +263,8 @@ MUTANTS = (
     Mutant(
         "deviations are fitted to the rows that calibrate them",
         CALIBRATE,
-        "deviation = Deviation.fit(known, train, join([known, found]) if few else found, seen, seen, least=least)",
-        "deviation = Deviation.fit(known, train, of_rows, rows, rows, least=least)",
+        "of_seen = join([known, found]) if few else found",
+        "seen, of_seen = rows, of_rows",
         T_CALIBRATE,
         "test_rows_that_calibrate_have_no_part_in_deviations_and_scores",
     ),

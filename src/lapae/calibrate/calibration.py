@@ -180,6 +180,7 @@ class Calibration:
         *,
         table: bool,
         learned: bool = False,
+        adds_variance: bool = False,
     ) -> Calibration:
         """Fit deviation and score, and take the calibration rows in to compare with.
 
@@ -190,6 +191,7 @@ class Calibration:
             rows: calibration rows; the validation set serves if there are none.
             table: whether the data are a table.
             learned: whether the model was fitted to `valid` after all: then these make no intervals.
+            adds_variance: whether the variance over networks has its natural size, see `Deviation`.
         """
         apart = len(rows) > 0 and len(valid) > 0 and not learned
         valid = valid if len(valid) else train
@@ -199,7 +201,8 @@ class Calibration:
         few = len(rows) < FEW
         seen = torch.cat([train, valid]) if few else valid
         least = 0.0 if len(valid) < SCARCE else -math.inf
-        deviation = Deviation.fit(known, train, join([known, found]) if few else found, seen, seen, least=least)
+        of_seen = join([known, found]) if few else found
+        deviation = Deviation.fit(known, train, of_seen, seen, seen, least=least, adds_variance=adds_variance)
         own = torch.full((len(rows),), -1)
         if table:
             parts = [train, valid] if rows is valid else [train, valid, rows]

@@ -8,11 +8,13 @@ residuals; f_ij is what the model knows about its own ignorance of this value,
     of the value: log variance of the output, log residual of the training rows with the nearest codes,
                   log distance of the value from its mean
 
-each standardised. The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with
-this scale. With few rows none is below 0, as more ignorance makes no value surer: residuals of few training rows say
-otherwise, small far from the others, where a network bends to each. Conformal radii on top (`calibrate/conformal.py`)
-make the intervals hold whatever this model gets wrong; what it gets right makes them narrow where the model is good and
-wide where it is not. A second one, fitted to values that were hidden from the network, serves imputation.
+each standardised. If the posterior's variance has its natural size (covariances, linearised), it is added as it is,
+sqrt(noise² + variance), and is none of f: intervals then widen where the data end. The weights w maximise the likelihood
+of held-out residuals, as if they were Laplace-distributed with this scale. With few rows none is below 0, as more
+ignorance makes no value surer: residuals of few training rows say otherwise, small far from the others, where a network
+bends to each. Conformal radii on top (`calibrate/conformal.py`) make the intervals hold whatever this model gets wrong;
+what it gets right makes them narrow where the model is good and wide where it is not. A second one, fitted to values
+that were hidden from the network, serves imputation.
 
 Shapes: B rows, K latent dimensions (flattened), x is (B, *features) in the model's space.
 """
@@ -49,6 +51,8 @@ SHRINK = 2.0
 WIDEST = 3.0
 """The log of a deviation lies at most this far from that of its feature's noise."""
 OF_ROW, OF_VALUE = 5, 3
+VARIANCES = [0, 1, 5]
+"""Which of f are variances over networks."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Deviation:
         mean: mean of f over held-out rows, (8,).
         scale: standard deviation of f, (8,).
         weights: w, and a constant, (9,).
+        adds_variance: whether the variance of the output over networks is added to that of the noise as it is. Then it
+            has no weight in w, or it would count twice.
     """
 
     noise: Tensor
@@ -74,6 +80,7 @@ class Deviation:
     mean: Tensor
     scale: Tensor
     weights: Tensor
+    adds_variance: bool = False
 
     @classmethod
     def fit(
@@ -85,6 +92,7 @@ class Deviation:
         truth: Tensor,
         *,
         least: float = -math.inf,
+        adds_variance: bool = False,
     ) -> Deviation:
         """Fit to held-out rows.
 
@@ -95,6 +103,7 @@ class Deviation:
             x: these rows (n, *features) as the network saw them, NaN where missing or hidden.
             truth: their values, NaN where they do not count.
             least: lower bound of the weights.
+            adds_variance: see the attribute: for posteriors whose variance has its natural size.
         """
         error = (truth - found.x_mean).abs()
         noise = feature_noise(error.square())
@@ -113,11 +122,14 @@ class Deviation:
             mean=noise.new_zeros(n),
             scale=noise.new_ones(n),
             weights=noise.new_zeros(n + 1),
+            adds_variance=adds_variance,
         )
         counted = ~error.isnan()
         if not counted.any():
             return start
         f = start.knowledge(found, x).movedim(1, -1)[counted]
+        if adds_variance:
+            f[:, VARIANCES] = 0.0
         ratio = (error / noise)[counted]
         per_row = len(ratio) / max(int(counted.flatten(1).any(1).sum()), 1)
         some = torch.randperm(len(ratio), generator=torch.Generator().manual_seed(0))[:CELLS]
@@ -160,7 +172,8 @@ class Deviation:
         shape = (1, -1, *(1 for _ in self.noise.shape))
         f = (f - self.mean.reshape(shape)) / self.scale.reshape(shape)
         log = (f * self.weights[:-1].reshape(shape)).sum(1) + self.weights[-1]
-        return log.clamp(-WIDEST, WIDEST).exp() * self.noise
+        noise = log.clamp(-WIDEST, WIDEST).exp() * self.noise
+        return (noise.square() + found.x_var).sqrt() if self.adds_variance else noise
 
 
 def squared_distances(z: Tensor, codes: Tensor) -> Tensor:

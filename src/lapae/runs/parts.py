@@ -65,7 +65,7 @@ def from_tensors(kind: type[Part], saved: Mapping[str, Tensor], **given: Any) ->
         elif own.name in saved:
             value = saved[own.name]
             found[own.name] = value.numpy() if hint is np.ndarray else hint(value) if hint in (bool, int) else value
-        elif not _is_optional(hints[own.name]):
+        elif not _is_optional(hints[own.name]) and own.default is MISSING:
             raise KeyError(own.name)
         if own.name not in found and own.default is MISSING:
             found[own.name] = None

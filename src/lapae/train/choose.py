@@ -105,8 +105,8 @@ def _widths(space: Space, network: str, n: int) -> tuple[int, ...]:
 def _method(config: MethodConfig, ours: bool, every: int, n_samples: int) -> MethodConfig:
     """Fill in the options that the method has and the user has left open."""
     options = config.options
-    diagonal = HESSIANS[getattr(options, "hessian", None) or "sketch"].form == "diagonal"
-    closed_form = config.method in ("online", "posthoc") and diagonal
+    form = HESSIANS[getattr(options, "hessian", None) or "sketch"].form
+    closed_form = config.method in ("online", "posthoc") and form == "diagonal"
     chosen: dict[str, Any] = {
         "hessian": "sketch",
         "prior_scale": "fan-in" if ours else "flat",
@@ -114,5 +114,7 @@ def _method(config: MethodConfig, ours: bool, every: int, n_samples: int) -> Met
         "n_samples": n_samples,
         "hessian_every": every if ours else 1,
     }
+    if form == "lowrank":  # covariances and linearisation: the variance has its natural size
+        chosen |= {"prior_scale": "flat", "predictive": "linearized", "temperature": 1.0}
     given = {name: value for name, value in chosen.items() if getattr(options, name, value) is None}
     return MethodConfig(config.method, options, **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +28,13 @@ class Finished:
     mean. None if they do not vary."""
 
 
-def finish(method: Method, batches: Batches, options: TrainConfig, held_out: HeldOut) -> Finished:
+def finish(
+    method: Method,
+    batches: Batches,
+    options: TrainConfig,
+    held_out: HeldOut,
+    refit: Callable[[Method], None] | None = None,
+) -> Finished:
     """Fit what depends on the final weights of a method.
 
     Args:
@@ -35,18 +42,22 @@ def finish(method: Method, batches: Batches, options: TrainConfig, held_out: Hel
         batches: batches of the training set.
         options: epochs and seed.
         held_out: the samples that the noise is fitted to.
+        refit: changes the weights once more, when held-out samples have said what they can: the posterior is that of
+            the weights after it.
 
     Returns:
         What the method reports, and the variance explained. A warning says if that is none.
     """
     numbers: Any = options.filled()
     held_out.set_noise(method, per_feature=True)
+    error = held_out.error(method)
+    explained = held_out.explained(error)
+    if refit is not None:
+        refit(method)
     method.eval()
     common = torch.Generator(held_out.device) if world_size() > 1 else None
     seed_all(numbers.seed, "finish", common=common, rank=rank())
     report = method.finish(lambda: batches.epoch(0), batches.n_data, replace(together(), generator=common))
-    error = held_out.error(method)
-    explained = held_out.explained(error)
     if explained is not None and explained <= 0 and rank() == 0:
         advice = "nothing was learned. Try a smaller learning_rate or more epochs"
         if numbers.epochs == 0:
