@@ -2,6 +2,7 @@
 
     python benchmarks/shift.py --data FOLDER [--sets NAME ...] [--variants NAME ...] [--out results.jsonl]
     python benchmarks/shift.py --data FOLDER --outliers [...]
+    python benchmarks/shift.py --data FOLDER --library [...]
     python benchmarks/shift.py --table results.jsonl
 
 FOLDER is the data folder of the tests (imputation/*.csv, adbench/*.npz). A table is shifted along its first two
@@ -9,6 +10,7 @@ principal axes, both ways: a network is trained on three quarters, the others ha
 mean ± q √(noise² + v) in every column, v the variance of the network linearised in its weights at temperature 1 (or of
 method `ae`, 0), q from held-out rows of the three quarters. One network per shift serves all variants of the posterior.
 With --outliers, Σ_k z_std_k / standard deviation of the training codes scores the rows of ADBench's sets, beside kNN.
+With --library, intervals are what `predict_interval` of the estimator gives, for several methods and posteriors.
 Nothing is chosen by set; at most 1,200 rows of each. What the file of results has already is not done again.
 """
 
@@ -40,6 +42,43 @@ VARIANTS: dict[str, dict[str, Any] | None] = {
     "diagonal, prior 1": {"hessian": "sketch", "optimize_prior": "none"},
 }
 """Options of a post-hoc posterior over one trained network; None: no posterior."""
+
+
+LIBRARY: dict[str, dict[str, Any]] = {
+    "ae": {"method": "ae"},
+    "online": {},
+    "posthoc": {"method": "posthoc"},
+    "ensemble": {"method": "ensemble"},
+    "online, lowrank": {"hessian": "lowrank"},
+    "posthoc, lowrank": {"method": "posthoc", "hessian": "lowrank"},
+    "posthoc, lowrank, prior 1": {"method": "posthoc", "hessian": "lowrank", "optimize_prior": "none"},
+}
+"""Options of estimators."""
+
+
+def of_library(name: str, x: np.ndarray, axis: int, way: int, variants: list[str]) -> list[dict]:
+    """Coverage and interval score of what estimators say, of new rows and of those that have moved."""
+    from lapae import LaplacianAutoencoder
+
+    parts, found = shifted(x, axis, way), []
+    known = np.concatenate([parts["train"], parts["held"]])
+    for variant in variants:
+        options, began = LIBRARY[variant], time.process_time()
+        model = LaplacianAutoencoder(random_state=0, device="cpu", **options).fit(known)
+        row: dict[str, Any] = {"set": name, "axis": axis, "way": way, "variant": variant}
+        row["seconds"] = time.process_time() - began
+        widths = {}
+        for which in ("new", "moved"):
+            low, high = model.predict_interval(parts[which], level=LEVEL)
+            y = parts[which]
+            beyond = np.maximum(low - y, 0) + np.maximum(y - high, 0)
+            row[f"{which} coverage"] = float(((low <= y) & (y <= high)).mean())
+            row[f"{which} score"] = float((high - low + 2 / (1 - LEVEL) * beyond).mean())
+            widths[which] = (high - low).mean(1)
+        truth = np.r_[np.zeros(len(widths["new"])), np.ones(len(widths["moved"]))]
+        row["auroc"] = float(roc_auc_score(truth, np.r_[widths["new"], widths["moved"]]))
+        found.append(row)
+    return found
 
 
 def table(path: Path) -> np.ndarray:
@@ -178,11 +217,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path)
     parser.add_argument("--sets", nargs="+")
-    parser.add_argument("--variants", nargs="+", default=["none", "diagonal", "lowrank"], choices=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, *LIBRARY])
+    parser.add_argument("--library", action="store_true")
     parser.add_argument("--outliers", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path)
     args = parser.parse_args()
+    args.variants = args.variants or (list(LIBRARY) if args.library else ["none", "diagonal", "lowrank"])
     warnings.simplefilter("ignore")
     if args.table:
         show([json.loads(line) for line in args.table.read_text("utf-8").splitlines()])
@@ -214,7 +255,8 @@ def main() -> None:
         x = table(path)
         for axis in range(min(2, x.shape[1])):
             for way in (1, -1):
-                run((path.stem, axis, way, None), lambda v, x=x, p=path, a=axis, w=way: of_shift(p.stem, x, a, w, v))
+                work = of_library if args.library else of_shift
+                run((path.stem, axis, way, None), lambda v, x=x, p=path, a=axis, w=way, f=work: f(p.stem, x, a, w, v))
     show(rows)
 
 

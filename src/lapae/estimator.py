@@ -324,6 +324,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """Return -1 for unusual samples, with `p_value(X) <= false_alarm_rate` or nothing observed, else 1: (n,)."""
         return np.where(self._fitted().anomaly_score(self._validated(X))[1] > self._rule().rate, 1, -1)
 
+    def predict_confidence(self, X: Any) -> np.ndarray:
+        """Return how sure each verdict of `predict` is, (n,) from 0 to 1: the share of 100 networks drawn from the
+        posterior, linearised in their weights, that give the same verdict.
+
+        NaN for samples with nothing observed. A ValueError for methods without a posterior (ae, vae, ensemble, …).
+        """
+        return self._fitted().confidence(self._validated(X), self.false_alarm_rate)
+
     def decision_function(self, X: Any) -> np.ndarray:
         """Return how far each sample is from being flagged, (n,): below 0 if and only if `predict` flags it.
 

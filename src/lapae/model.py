@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lapae.calibrate.calibration import Calibration
+from lapae.calibrate.confidence import confidence
 from lapae.calibrate.conformal import Rule, discoveries
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
@@ -136,6 +137,18 @@ class Model:
             where = f"{len(empty)} of {len(p)} rows, the first is row {empty[0]}"
             warnings.warn(f"nothing observed in {where}: no score and no p-value", stacklevel=3)
         return scores, p
+
+    def confidence(self, X: Any, rate: float | None = None) -> np.ndarray:
+        """Return the share of 100 networks drawn from the posterior that agree with the verdict on each sample.
+
+        Args:
+            X: samples (n, *shape).
+            rate: false alarm rate of the verdict, by default that of the configuration.
+
+        Returns:
+            (n,) from 0 to 1; NaN for samples with nothing observed.
+        """
+        return confidence(self.method, self._calibrated, self.predict, self.tensor(X), self.rule(rate).rate)
 
     def rule(self, rate: float | None = None) -> Rule:
         """Return how rows are flagged at a false alarm rate, by default that of the configuration."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from narrow import as_a
 from sklearn.decomposition import PCA
 
 from lapae import LaplacianAutoencoder
+from lapae.curvature import ggn_diagonal
 from lapae.data import Data
+from lapae.methods.posthoc import PostHoc
+from lapae.posterior import DiagonalPrecision
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +44,14 @@ def test_calibration_data_count_as_unseen_however_they_are_predicted(model):
     again = known.anew(inner.predict)
     np.testing.assert_allclose(again.intervals.radius.table, known.intervals.radius.table, rtol=1e-5)
     np.testing.assert_allclose(again.reference.scores, known.reference.scores, rtol=1e-5)
+
+
+def test_a_posterior_is_that_of_the_weights_that_are_kept(rows):
+    """They are taken from the validation set too, once it has decided: the curvature is summed after that."""
+    model = LaplacianAutoencoder(method="posthoc", hessian="exact", random_state=0, device="cpu").fit(rows[:100]).model_
+    assert model.metrics["best_epoch"] == 0
+    method = as_a(PostHoc, model.method)
+    x = model.tensor(np.asarray(Data.of(rows[:100]).train.x))
+    found = ggn_diagonal(method.network.requires_grad_(True), x, method.likelihood, "exact")
+    expected = method.posterior.join(found)
+    torch.testing.assert_close(as_a(DiagonalPrecision, method.posterior).h, expected, rtol=1e-3, atol=1e-5)

@@ -65,51 +65,60 @@ class Reference:
     scores: Tensor
     own: Tensor
 
-    def compare(self, rank: Rank, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def compare(self, rank: Rank, x: Tensor, shifts: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Compare rows x (B, *features) with the calibration rows.
 
+        Args:
+            rank: scores rows.
+            x: the rows.
+            shifts: (S, B), for the p-values of rows whose scores were higher by these numbers.
+
         Returns:
-            The anomaly score, made comparable where values are missing, and the conformal p-value: (B,) each, NaN where
-            nothing is observed. Those of a row do not depend on the others of the call.
+            The anomaly score (B,), made comparable where values are missing, and the conformal p-value, (B,) or (S, B),
+            NaN where nothing is observed. Those of a row do not depend on the others of the call.
         """
+        by = np.zeros((1, len(x))) if shifts is None else shifts
         full = self.scores.double().numpy()
         missing, own = x.isnan().flatten(1), self.rows.isnan().flatten(1)
-        score, p = np.full((2, len(x)), np.nan)
+        score, p = np.full(len(x), np.nan), np.full(by.shape, np.nan)
         for members, mask in distinct(missing):
             if mask.all():
                 continue
             more = (own & ~mask).sum(1)  # values that each calibration row lacks besides
             if not mask.any() and not more.any():
                 score[members] = rank(x[members], None).numpy()
-                p[members] = p_values(score[members], full)
+                p[:, members] = p_values(score[members] + by[:, members], full)
                 continue
             if int((more == 0).sum()) >= min(ALIKE, len(own) / 2):
                 chosen = evenly((more == 0).nonzero()[:, 0], COMPARED)
                 theirs = rank(hidden_too(self.rows[chosen], mask), self.own[chosen]).numpy()
                 ours = rank(x[members], None).numpy()
-                p[members] = p_values(ours, theirs)
+                p[:, members] = p_values(ours + by[:, members], theirs)
             else:
                 nearest = more.argsort(stable=True)[: max(1, min(ALIKE, len(own) // 2))]
-                ours, theirs, p[members] = self._nested(rank, x[members], nearest, mask)
+                ours, theirs, p[:, members] = self._nested(rank, x[members], nearest, mask, by[:, members])
             score[members] = full.mean() + (full.std() + 1e-12) * (ours - theirs.mean()) / (theirs.std() + 1e-12)
-        return score, p
+        return score, p[0] if shifts is None else p
 
-    def _nested(self, rank: Rank, x: Tensor, chosen: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _nested(
+        self, rank: Rank, x: Tensor, chosen: Tensor, mask: Tensor, by: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compare x (m, *features), which lack `mask` (F,), with `chosen` (n,) calibration rows, as both lack what
         either lacks.
 
         Returns:
-            The score of x (m,), a mean over what they may lack, that of the calibration rows (n,), and p (m,).
+            The score of x (m,), a mean over what they may lack, that of the calibration rows (n,), and p (S, m) for
+            scores that are higher by `by` (S, m).
         """
         either = self.rows[chosen].isnan().flatten(1) | mask
         chosen, either = chosen[~either.all(1)], either[~either.all(1)]  # something must be left to compare
         if not len(chosen):
-            return np.zeros(len(x)), np.zeros(1), np.ones(len(x))
+            return np.zeros(len(x)), np.zeros(1), np.ones(by.shape)
         rows = self.rows[chosen]
         theirs = rank(hidden_too(rows, either), self.own[chosen])
         ours = torch.stack([rank(hidden_too(row.expand_as(rows), either), None) for row in x])
-        p = (1.0 + (theirs >= ours).sum(1)) / (len(rows) + 1.0)
-        return ours.mean(1).numpy(), theirs.numpy(), p.numpy()
+        p = [(1.0 + (theirs >= ours + torch.from_numpy(one)[:, None]).sum(1)) / (len(rows) + 1.0) for one in by]
+        return ours.mean(1).numpy(), theirs.numpy(), torch.stack(p).numpy()
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ residuals; f_ij is what the model knows about its own ignorance of this value,
                   log distance of the value from its mean
 
 each standardised. If the posterior's variance has its natural size (covariances, linearised), it is added as it is,
-sqrt(noise² + variance), and is none of f: intervals then widen where the data end. The weights w maximise the likelihood
-of held-out residuals, as if they were Laplace-distributed with this scale. With few rows none is below 0, as more
-ignorance makes no value surer: residuals of few training rows say otherwise, small far from the others, where a network
-bends to each. Conformal radii on top (`calibrate/conformal.py`) make the intervals hold whatever this model gets wrong;
-what it gets right makes them narrow where the model is good and wide where it is not. A second one, fitted to values
-that were hidden from the network, serves imputation.
+sqrt(noise² + variance), and is none of f: intervals then widen where the data end. The weights w maximise the
+likelihood of held-out residuals, as if they were Laplace-distributed with this scale. With few rows none is below 0, as
+more ignorance makes no value surer: residuals of few training rows say otherwise, small far from the others, where a
+network bends to each. Conformal radii on top (`calibrate/conformal.py`) make the intervals hold whatever this model
+gets wrong; what it gets right makes them narrow where the model is good and wide where it is not. A second one, fitted
+to values that were hidden from the network, serves imputation.
 
 Shapes: B rows, K latent dimensions (flattened), x is (B, *features) in the model's space.
 """

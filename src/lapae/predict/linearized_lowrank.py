@@ -25,7 +25,7 @@ from lapae.curvature.chunking import is_out_of_memory
 from lapae.curvature.stateless import Stateless
 from lapae.methods.laplace import Laplace
 from lapae.networks import Autoencoder
-from lapae.posterior import DiagonalPrecision, LowRankPrecision
+from lapae.posterior import DiagonalPrecision, LowRankPrecision, Precision
 from lapae.posterior.noise import fill_normal
 from lapae.predict.closed_form import ClosedForm
 
@@ -93,17 +93,21 @@ def directions(precision: LowRankPrecision) -> Iterator[Tensor]:
     yield from precision.kept("directions", KEPT_FLOATS, lambda: precision.directions(KEPT_FLOATS))
 
 
-def draws(precision: LowRankPrecision, seeds: range) -> Iterator[Tensor]:
-    """Draws δ ~ N(0, covariance), some (n, P) at a time, each from a seed of its own."""
+def draws(precision: Precision, seeds: range) -> Iterator[Tensor]:
+    """Draw δ ~ N(0, covariance), some (n, P) at a time, each from a seed of its own."""
 
     def made() -> Iterator[Tensor]:
         size = max(1, KEPT_FLOATS // precision.n_weights)
         for first in range(seeds.start, seeds.stop, size):
             some = range(first, min(first + size, seeds.stop))
-            eps = torch.empty(len(some), precision.n_weights, dtype=precision.h.dtype, device=precision.h.device)
+            prior = precision.prior
+            eps = torch.empty(len(some), precision.n_weights, dtype=prior.dtype, device=prior.device)
             yield precision.scale_noise(fill_normal(eps, some))
 
-    yield from precision.kept(f"draws {seeds} at {precision.temperature}", KEPT_FLOATS, made)
+    if isinstance(precision, LowRankPrecision):
+        yield from precision.kept(f"draws {seeds} at {precision.temperature}", KEPT_FLOATS, made)
+    else:
+        yield from made()
 
 
 def tangents(

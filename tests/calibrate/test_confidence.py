@@ -1,0 +1,103 @@
+"""Confidence of verdicts against networks that are moved by hand, and intervals that widen where the data end."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from narrow import as_a, sure
+
+from lapae import LaplacianAutoencoder
+from lapae.methods.laplace import Laplace
+from lapae.predict.linearized_lowrank import draws
+
+QUICK = {"random_state": 0, "device": "cpu", "epochs": 20}
+
+
+def arc(n: int, low: float, high: float, seed: int) -> np.ndarray:
+    """Rows on a curve, between two places along it, with noise that hides none of its bends."""
+    rng = np.random.default_rng(seed)
+    t = rng.uniform(low, high, n)
+    x = np.stack([t, t**2, np.sin(2 * t), np.cos(3 * t), t * np.abs(t)], 1)
+    return x + 0.05 * rng.standard_normal(x.shape)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LaplacianAutoencoder(method="posthoc", hessian="lowrank", latent_dim=1, **QUICK).fit(arc(200, -1, 1, 0))
+
+
+@pytest.mark.parametrize("hessian", ["lowrank", "sketch"])
+def test_it_is_the_share_of_networks_that_agree(hessian, model):
+    """Networks are moved a little along each draw, by hand, and what changes is scaled up: a derivative."""
+    if hessian != "lowrank":
+        model = LaplacianAutoencoder(method="posthoc", hessian=hessian, latent_dim=1, temperature=1.0, **QUICK)
+        model.fit(arc(200, -1, 1, 0))
+    inner = model.model_
+    new = np.concatenate([arc(40, -1, 1, 1), arc(20, 1, 1.3, 2)])
+    x, method = inner.tensor(new), as_a(Laplace, inner.method)
+    calibration, found = sure(inner.calibration), inner.predict(x)
+    step, rank = 1e-5, calibration.rank(inner.predict)
+    deltas = torch.cat(list(draws(method.posterior, range(100))))
+
+    def at(delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        network = copy.deepcopy(method.network)
+        with torch.no_grad():
+            for name, p in network.named_parameters():
+                p += delta[name]
+            z = network.encode(x)
+            return z, method.likelihood.mean(network.decode(z))
+
+    zero = at({name: torch.zeros_like(p) for name, p in method.network.named_parameters()})  # pyright: ignore
+    flagged = []
+    for delta in deltas:
+        z, y = at(method.posterior.split(step * delta))  # pyright: ignore
+        moved = found.replace(z_mean=found.z_mean + (z - zero[0]) / step, x_mean=found.x_mean + (y - zero[1]) / step)
+        shift = calibration.score(moved, x) - calibration.score(found, x)
+        flagged.append(calibration.reference.compare(rank, x, shift.double().numpy()[None])[1][0] <= 0.05)
+    expected = (np.array(flagged) == (model.p_value(new) <= 0.05)).mean(0)
+    confidence = model.predict_confidence(new)
+    assert np.mean(np.abs(confidence - expected) <= 0.011) > 0.95  # a verdict on the edge may turn by rounding
+    assert confidence.min() >= 0
+    assert confidence.max() <= 1
+
+
+def test_verdicts_are_less_sure_at_the_threshold(model):
+    x = np.concatenate([arc(200, -1, 1, 3), arc(100, 1, 1.5, 4)])
+    p, confidence = model.p_value(x), model.predict_confidence(x)
+    edge = np.abs(np.log(p / 0.05)) < 0.7
+    assert edge.sum() > 3
+    assert confidence[edge].mean() < confidence[p > 0.3].mean()
+
+
+def test_nothing_observed_has_no_confidence_and_no_posterior_is_an_error(model):
+    with pytest.warns(UserWarning, match="nothing observed"):
+        model.p_value(np.full((1, 5), np.nan))
+    assert np.isnan(model.predict_confidence(np.full((1, 5), np.nan))).all()
+    lacking = arc(5, -1, 1, 5)
+    lacking[:, 1] = np.nan
+    assert np.isfinite(model.predict_confidence(lacking)).all()
+    plain = LaplacianAutoencoder(method="ae", **QUICK | {"epochs": 1}).fit(arc(60, -1, 1, 0))
+    with pytest.raises(ValueError, match="posterior"):
+        plain.predict_confidence(lacking)
+
+
+def coverage(model: LaplacianAutoencoder, x: np.ndarray) -> float:
+    low, high = model.predict_interval(x, level=0.9)
+    return float(((low <= x) & (x <= high)).mean())
+
+
+def test_intervals_hold_more_where_the_data_end(model):
+    """Beyond the training rows the posterior makes intervals wider; a plain autoencoder has nothing to do it with."""
+    new, beyond = arc(300, -1, 1, 6), arc(200, 1, 1.6, 7)
+    plain = LaplacianAutoencoder(method="ae", latent_dim=1, **QUICK).fit(arc(200, -1, 1, 0))
+    assert coverage(model, new) == pytest.approx(0.9, abs=0.04)
+    assert coverage(model, beyond) > coverage(plain, beyond) + 0.05
+    sure_of_itself = copy.copy(model)
+    calibration = sure(model.model_.calibration)
+    without = replace(calibration, deviation=replace(calibration.deviation, adds_variance=False))
+    sure_of_itself.model_ = replace(model.model_, calibration=without)
+    assert coverage(sure_of_itself, beyond) < coverage(model, beyond) - 0.05
