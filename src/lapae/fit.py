@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -132,8 +132,8 @@ def fit(
 
     Args:
         config: what to train, and how; what it leaves open is chosen by the data.
-        data: what to learn; where not given, the data that `config` names.
-        run: folder to write checkpoints and the trained model into; nothing is written where not given.
+        data: what to learn; default the data that `config` names.
+        run: folder to write checkpoints and the trained model into; default none.
         resume: continue from the last checkpoint of `run`.
         network: encoder and decoder, in place of the network that `config` names.
         likelihood: in place of the one that `config` names.
@@ -144,39 +144,100 @@ def fit(
     config = config.resolved()
     device = take_place(config.train)
     if run is not None and resume and from_first(lambda: has_config(run)):
-        saved = config_from_dict(from_first(lambda: config_to_dict(saved_config(run))), str(run.path))
-        config = as_before(saved, config)
-        done: list[Model] = []
-
-        def finished() -> bool:
-            """Whether there is nothing left to do."""
-            if not run.finished or config_to_dict(saved) != config_to_dict(config):
-                return False
-            try:
-                done.append(load_run(run.path, network=network, likelihood=likelihood))
-            except RunError as error:
-                if not (run / CHECKPOINT).exists():
-                    raise
-                warnings.warn(str(error), stacklevel=2)
-            return bool(done)
-
-        if from_first(finished):
-            return done[0] if done else load_run(run.path, network=network, likelihood=likelihood)
+        config, done = resumed(run, config, network, likelihood)
+        if done is not None:
+            return done
     data = node_first(lambda: load_data(config.data)) if data is None else data
     check_enough(sum(len(split.x) for split in (data.train, data.valid, data.calib)), data.space.name)
     config = choose(config, data.space, own=network is not None)
-    options: Any = config.train
-    if options.epochs == 0 and network is not None and config.method.options.starts_from is None:
+    starts_from = config.method.options.starts_from
+    if config.train.epochs == 0 and network is not None and starts_from is None:
         data = as_it_is(data, likelihood or make_likelihood(config.model, data.space), integers)
-    if options.epochs == 0 and network is None and not config.model.linear and not config.method.options.starts_from:
+    if config.train.epochs == 0 and network is None and not config.model.linear and not starts_from:
         raise ConfigError("epochs = 0 is for a network that is trained already: this one would stay as it was drawn")
+    observers = observers if rank() == 0 else ()
+    trained = train_method(config, data, device, run, resume, network, likelihood, observers)
+    for observer in observers:
+        observer.say(outcome(trained.metrics, config.model.latent_dim))
+    method = settle(trained.method, data.space)
+    model = Model(method, config, data.space, metrics=trained.metrics, history=trained.history)
+    model = calibrate(with_temperature(model, data), data)
+    assert model.calibration is not None
+    if rank() == 0 and (unmet := model.calibration.unmet(model.rule().rate, tiles=model.space.tile)):
+        warnings.warn(unmet, stacklevel=2)
+    return save(model, run) if run is not None and rank() == 0 else model
+
+
+def resumed(
+    run: Run, config: Config, network: Modules | torch.nn.Module | None, likelihood: Likelihood | None
+) -> tuple[Config, Model | None]:
+    """Return the configuration that a run goes on with, and its model if there is nothing left to do.
+
+    Args:
+        run: the run folder.
+        config: what the user asks for now.
+        network: modules of the user's own.
+        likelihood: likelihood of the user's own.
+    """
+    saved = config_from_dict(from_first(lambda: config_to_dict(saved_config(run))), str(run.path))
+    config = as_before(saved, config)
+    done: list[Model] = []
+
+    def finished() -> bool:
+        if not run.finished or config_to_dict(saved) != config_to_dict(config):
+            return False
+        try:
+            done.append(load_run(run.path, network=network, likelihood=likelihood))
+        except RunError as error:
+            if not (run / CHECKPOINT).exists():
+                raise
+            warnings.warn(str(error), stacklevel=3)
+        return bool(done)
+
+    if not from_first(finished):
+        return config, None
+    return config, done[0] if done else load_run(run.path, network=network, likelihood=likelihood)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained method, its final numbers, and one record per epoch."""
+
+    method: Method
+    metrics: dict[str, Any]
+    history: list[dict[str, Any]]
+
+
+def train_method(
+    config: Config,
+    data: Data,
+    device: torch.device,
+    run: Run | None,
+    resume: bool,
+    network: Modules | torch.nn.Module | None,
+    likelihood: Likelihood | None,
+    observers: Sequence[Observer],
+) -> Trained:
+    """Build a method, train it, select its weights and finish its posterior.
+
+    Args:
+        config: what to train, and how, with nothing left open.
+        data: what to learn.
+        device: where.
+        run: folder to write checkpoints into, if any.
+        resume: continue from the last checkpoint of `run`.
+        network: encoder and decoder, in place of the network that `config` names.
+        likelihood: in place of the one that `config` names.
+        observers: are told how training goes.
+    """
+    options: Any = config.train
     began = time.monotonic()
     share: dict[str, Any] = {"device": device, "seed": options.seed, "rank": rank(), "world_size": world_size()}
     generators = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with generators, matrix_products(options), ExitStack() as small:
-        named = make_likelihood(config.model, data.space) if likelihood is None else likelihood
-        check_values(data, named)
+        check_values(data, make_likelihood(config.model, data.space) if likelihood is None else likelihood)
         linear = bool(config.model.linear)
+        fresh = linear and config.method.options.starts_from is None
         first = some_rows(data.space, data.train) if linear else None
         method = build_method(config, data.space, network=network, likelihood=likelihood, start=first)
         small.enter_context(few_threads(method, options.batch_size))
@@ -193,14 +254,6 @@ def fit(
             remove(run / METRICS)
             if options.tensorboard:
                 observers = [*observers, TensorBoard(run / "tensorboard")]
-        fresh = linear and config.method.options.starts_from is None
-
-        def rival(method: Method) -> None:
-            """What one would get without holding out data to calibrate; of a trained network, itself."""
-            if fresh:
-                restart(method, some_rows(data.space, data.train, data.calib))
-
-        observers = observers if rank() == 0 else ()
         for observer in observers:
             observer.say(understood(config, data))
         result = train(
@@ -215,6 +268,12 @@ def fit(
             observers=observers,
             by_width=linear,
         )
+
+        def rival(method: Method) -> None:
+            """Put in what one would get without holding out rows to calibrate; a trained network is its own rival."""
+            if fresh:
+                restart(method, some_rows(data.space, data.train, data.calib))
+
         chosen = select(method, result, rival if linear else None)
 
         def refit(method: Method) -> None:
@@ -237,14 +296,7 @@ def fit(
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
-    for observer in observers:
-        observer.say(outcome(metrics, config.model.latent_dim))
-    model = Model(settle(method, data.space), config, data.space, metrics=metrics, history=result.history)
-    model = calibrate(with_temperature(model, data), data)
-    assert model.calibration is not None
-    if rank() == 0 and (unmet := model.calibration.unmet(model.rule().rate, tiles=model.space.tile)):
-        warnings.warn(unmet, stacklevel=2)
-    return save(model, run) if run is not None and rank() == 0 else model
+    return Trained(method, metrics, result.history)
 
 
 def with_temperature(model: Model, data: Data) -> Model:
