@@ -354,8 +354,8 @@ def calibrate_on(
         learned: whether the model was fitted to `valid` after all.
     """
     method, table = model.method, model.space.kind == "table"
-    codes = LatentCodes.fit(method, train if many is None else many, valid)
     with few_threads(method, model.config.train.batch_size or 1):
+        codes = LatentCodes.fit(method, train if many is None else many, valid)
         natural = isinstance(method, Laplace) and method.form == "lowrank" and model.predictive.kind == "linearized"
         how = {"table": table, "learned": learned, "adds_variance": natural}
         found = Calibration.fit(model.predict, train, valid, calib, **how)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lapae.networks.principal import principal_components
+from lapae.networks.threads import one_thread
 
 COMPONENTS = (1, 3, 10, 30)
 PER_COMPONENT = 4
@@ -53,6 +54,7 @@ class CodeDensity:
     factors: Tensor
 
     @classmethod
+    @one_thread()  # many small operations
     def fit(cls, codes: Tensor, held_out: Tensor) -> CodeDensity:
         """Fit to training codes (n, …), with the number of components that suits held-out ones (m, …) best."""
         dtype, codes, held_out = codes.dtype, codes.flatten(1).double(), held_out.flatten(1).double()
