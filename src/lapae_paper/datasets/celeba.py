@@ -41,7 +41,7 @@ def read_celeba(folder: Path, image_size: int | None = None) -> Records:
     """Read the faces, their attributes and the official splits.
 
     Args:
-        folder: of the standard layout.
+        folder: folder with the standard layout.
         image_size: height and width that faces are resized to; default: 64.
 
     Returns:
