@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lapae.calibrate.calibration import MOST_ROWS, Calibration, Tiles
+from lapae.calibrate.calibration import MOST_CALIBRATION_ROWS, Calibration, Tiles
 from lapae.calibrate.conformal import by_chance
 from lapae.calibrate.temperature import ROWS, fit_temperature
 from lapae.config import Config, DataConfig, MethodConfig
@@ -260,8 +260,8 @@ def calibrate(model: Model, data: Data) -> Model:
     An imputer is fitted here if rows have missing values; else when missing values are first to be filled in.
     """
     train, valid, calib = (some(model, split.x) for split in (data.train, data.valid, data.calib))
-    most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
-    many = some(model, data.train.x, most) if len(data.train.x) > MOST_ROWS else None
+    most = min(MOST_CODES, max(MOST_CALIBRATION_ROWS, MOST_READ // train[0].numel()))
+    many = some(model, data.train.x, most) if len(data.train.x) > MOST_CALIBRATION_ROWS else None
     learned = bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0
     model = calibrate_on(model, train, valid, calib, many, learned=learned)
     if data.calib.groups is not None:
@@ -304,7 +304,7 @@ def calibrate_on(
     return replace(model, calibration=found, codes=codes, rows=rows, imputer=None)
 
 
-def some(model: Model, x: Source, most: int = MOST_ROWS) -> torch.Tensor:
+def some(model: Model, x: Source, most: int = MOST_CALIBRATION_ROWS) -> torch.Tensor:
     """Return at most `most` of rows, evenly from all, as the model takes them: (n, *model_shape)."""
     rows = model.space.convert(np.asarray(x[even(len(x), most)]))
     return torch.from_numpy(rows).to(next(model.method.parameters()).dtype)
@@ -336,7 +336,7 @@ def with_images(model: Model, held: Split) -> Model:
     """Return a model of tiles that knows how unusual the most unusual tile of an image is, from all tiles of images."""
     assert model.calibration is not None
     assert held.groups is not None
-    blocks = np.array_split(np.arange(len(held.x)), -(-len(held.x) // MOST_ROWS)) if len(held.x) else []
+    blocks = np.array_split(np.arange(len(held.x)), -(-len(held.x) // MOST_CALIBRATION_ROWS)) if len(held.x) else []
     found = [model.calibration.compare(model.predict, some(model, held.x[block]))[0] for block in blocks]
     image = np.unique(held.groups, return_inverse=True)[1]
     most = np.full(image.max(initial=-1) + 1, -np.inf)
@@ -364,7 +364,7 @@ def learn_on(model: Model, X: Any) -> Model:
     newest = torch.cat([before, x[held]])[-max(len(before), WINDOW) :]
     newest = newest[len(newest) % 2 :]
     valid, calib = newest[::2], newest[1::2]
-    recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
+    recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_CALIBRATION_ROWS:]
     set_noise(model.method, lambda: [valid], next(model.method.parameters()).device, per_feature=True)
     model = replace(model, recent=recent, metrics={**model.metrics, "portions": turn + 1}, as_saved=False)
     return calibrate_on(model, recent, valid, calib)

@@ -27,12 +27,12 @@ class Predictive:
     Attributes:
         kind: "mc" draws networks, for any method; "linearized" is the closed form of the network linearised in its
             weights and "moments" one pass with a mean and a variance, both for Laplace posteriors.
-        n_samples: networks drawn by "mc".
+        n_samples: number of networks drawn by "mc".
         seed: seed of the networks.
-        at_mean: have "mc" give what the network at the mean weights says, as the closed forms do, and no means over
-            draws.
-        batch_size: samples at a time.
-        draws_at_once: networks at a time; default as many as fit.
+        at_mean: have "mc" return means of the network at the mean weights, as the closed forms do, instead of means
+            over draws.
+        batch_size: samples per batch.
+        draws_at_once: networks at a time; default: as many as fit.
     """
 
     kind: str = "mc"
@@ -61,7 +61,14 @@ class Predictive:
     def blocks(
         self, method: Method, x: Inputs, want: Collection[Quantity] = MOST, progress: Progress | None = None
     ) -> Iterator[Prediction]:
-        """Yield predictions of one block of samples after another, for what is reduced or written right away."""
+        """Yield predictions of one block of samples after another, for what is reduced or written right away.
+
+        Args:
+            method: the trained method.
+            x: samples (N, *shape) in the model's space, or batches of them.
+            want: the quantities to compute.
+            progress: called with the number of (network, sample) pairs done.
+        """
         if self.kind not in PREDICTIVES:
             raise ValueError(f"unknown predictive {self.kind!r}: expected one of {', '.join(PREDICTIVES)}")
         if self.kind == "mc":
@@ -123,12 +130,12 @@ def predict(
         method: the trained method.
         x: samples (N, *shape) in the model's space, or batches of them.
         predictive: "mc", "linearized" or "moments".
-        n_samples: networks drawn by "mc".
+        n_samples: number of networks drawn by "mc".
         seed: seed of the networks.
         want: the quantities to compute.
-        batch_size: samples at a time.
-        draws_at_once: networks at a time; default as many as fit.
+        batch_size: samples per batch.
+        draws_at_once: networks at a time; default: as many as fit.
         progress: called with the number of (network, sample) pairs done.
-        at_mean: have "mc" give what the network at the mean weights says.
+        at_mean: have "mc" return means of the network at the mean weights.
     """
     return Predictive(predictive, n_samples, seed, at_mean, batch_size, draws_at_once)(method, x, want, progress)

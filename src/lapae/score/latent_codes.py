@@ -18,10 +18,10 @@ from lapae.predict.statistics import expected
 from lapae.score.code_density import CodeDensity, most_codes
 
 KEPT = 2000
-"""Held-out codes to choose the density by, at most."""
+"""Maximum number of held-out codes to choose the density by."""
 BATCH = 256
 MOST_VALUES = 2**25
-"""Values of residuals held at once."""
+"""Maximum number of residuals held in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,16 @@ class LatentCodes:
 
 
 def decode(method: Method, z: Tensor, seed: int | None = None) -> Tensor:
-    """Return the samples (n, *shape) expected at codes (n, *code), on the CPU: by the mean network, or a drawn one."""
+    """Decode codes.
+
+    Args:
+        method: the trained method.
+        z: codes (n, *code).
+        seed: seed of a drawn network; default: the mean network.
+
+    Returns:
+        The expected samples (n, *shape) on the CPU.
+    """
     weight = next(method.parameters())
     with evaluating(method, BATCH):
         draws: Draws = method.draw_mean() if seed is None else method.draw([seed])
