@@ -389,7 +389,17 @@ class Model:
         predictive: Predictive | None = None,
         progress: Progress | None = None,
     ) -> Iterator[Prediction]:
-        """Predict as `predict` does, one block of samples after another, for what is reduced right away."""
+        """Predict as `predict` does, one block of samples after another, for what is reduced right away.
+
+        Args:
+            x: as in `predict`.
+            want: as in `predict`.
+            predictive: as in `predict`.
+            progress: as in `predict`.
+
+        Yields:
+            The predictions of consecutive blocks of samples.
+        """
         return (predictive or self.predictive).blocks(self.method, x, want, progress)
 
     def predicting(

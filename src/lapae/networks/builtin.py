@@ -11,6 +11,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -155,7 +156,7 @@ def conv(
     return Autoencoder(encoder, decoder)
 
 
-def build(network: str | tuple[nn.Module, nn.Module], shape: Shape, latent_dim: int, **options) -> Autoencoder:
+def build(network: str | tuple[nn.Module, nn.Module], shape: Shape, latent_dim: int, **options: Any) -> Autoencoder:
     """Build a network by name, or join a pair of modules.
 
     Args:

@@ -147,7 +147,9 @@ def gather(
     """Return tensors and metadata of a checkpoint of the last epoch.
 
     Args:
-        method, optimizer, schedule: what is being trained, and how.
+        method: the method that is being trained.
+        optimizer: its optimiser.
+        schedule: the schedule of its learning rate.
         state: progress of training.
         best: weights and buffers of the best epoch.
         about: plain JSON to keep: the configuration, the data.
@@ -225,7 +227,9 @@ class Checkpoint:
         """Put everything back where it was when the checkpoint was written.
 
         Args:
-            method, optimizer, schedule: what gets its state back.
+            method: gets its weights and buffers back.
+            optimizer: gets its state back.
+            schedule: gets its state back.
             n_data: size of the training set, which must be that of the checkpoint.
 
         Returns:

@@ -260,7 +260,8 @@ def is_better(after: Tensor, before: Tensor) -> bool:
     """Return whether losses have fallen by more than one standard error of the paired difference.
 
     Args:
-        after, before: losses (n,) of the same samples, this process's part of them.
+        after: losses (n,) of samples under the new weights, this process's part of them.
+        before: losses (n,) of the same samples under the old weights.
     """
     gain = before - after
     first, second, n = total(gain.new_tensor([gain.sum(), gain.square().sum(), len(gain)])).tolist()
