@@ -245,7 +245,7 @@ def test_an_upload_gives_a_percentile_and_a_bad_one_a_message(page, tmp_path):
     large = tmp_path / "large.npy"
     large.write_bytes(b"\0" * (9 * 2**20))
     page.choose_file("#file", large)
-    page.until("document.getElementById('message').textContent.includes('9.0 MB, at most 8')")
+    page.until("document.getElementById('message').textContent.includes('9.0 MB: expected at most 8')")
     page.run("document.getElementById('next').click()")
     page.until("document.getElementById('message').hidden")
 

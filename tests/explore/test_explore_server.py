@@ -562,5 +562,5 @@ def test_the_estimator_reports_and_explores(estimator_run, tmp_path, monkeypatch
     for server, _ in served:
         server.server_close()
         server.routes.close()
-    with pytest.raises(ValueError, match="y has 3 labels for 100 data"):
+    with pytest.raises(ValueError, match="y has 3 labels for 100 samples"):
         model.report(x, y[:3], path=tmp_path / "other.html")

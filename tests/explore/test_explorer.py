@@ -168,7 +168,7 @@ def test_every_method(tmp_path, method):
     made = explorer(images(), tmp_path, method)
     told, found = opening(made, "x"), made.item("test", 0)
     assert told["spread"] == (method not in ("ae", "ensemble"))
-    assert ("no deviation to show" in told["uncertainty"]) == (method == "ae")
+    assert ("no standard deviation to show" in told["uncertainty"]) == (method == "ae")
     assert (found["covariance"] is not None) == (method not in ("ae", "ae-var", "ensemble"))
     assert found["width"]["top"] > 0
     assert made.item("test", 0) == found  # nothing goes on along a stream of noise
