@@ -160,3 +160,19 @@ def test_a_model_is_a_value(table, tmp_path):
     np.testing.assert_array_equal(model.anomaly_score(table.test.x)[0], before)
     with pytest.raises(AttributeError):
         model.calibration = None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (8, 2)])
+def test_imputers_of_images_and_series_are_kept_too(shape, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.random((60, 1, 1)) * np.linspace(0, 1, 6)[None, :, None] + 0.1 * rng.random((60, 6, 6))
+    x = x if shape == (6, 6) else 3 * rng.standard_normal((60, *shape))
+    LaplacianAutoencoder(epochs=1, random_state=0, latent_dim=2).fit(x).save(tmp_path / "run")
+    lacking = x[:3].copy()
+    lacking[:, 1, 1] = np.nan
+    first = LaplacianAutoencoder.load(tmp_path / "run")
+    expected = first.impute(lacking)
+    again = LaplacianAutoencoder.load(tmp_path / "run")
+    assert again.model_.imputer is not None
+    np.testing.assert_array_equal(again.impute(lacking), expected)
+    np.testing.assert_array_equal(again.impute_interval(lacking), first.impute_interval(lacking))

@@ -389,16 +389,13 @@ class Model:
         predictive: Predictive | None = None,
         progress: Progress | None = None,
     ) -> Iterator[Prediction]:
-        """Predict as `predict` does, one block of samples after another, for what is reduced right away.
+        """Predict one block of samples after another, for what is reduced right away.
 
         Args:
-            x: as in `predict`.
-            want: as in `predict`.
-            predictive: as in `predict`.
-            progress: as in `predict`.
-
-        Yields:
-            The predictions of consecutive blocks of samples.
+            x: samples, as in `predict`.
+            want: what to compute.
+            predictive: in which way; default that of the model.
+            progress: called with the number of (network, sample) pairs done.
         """
         return (predictive or self.predictive).blocks(self.method, x, want, progress)
 

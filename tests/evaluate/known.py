@@ -30,7 +30,7 @@ class Normal:
         reach = np.full(x.shape, NormalDist().inv_cdf(0.5 + level / 2))
         return -reach, reach
 
-    def surprise(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def anomaly_score(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         score = np.abs(x[:, 0])
         return score, 2 * norm.sf(score)
 

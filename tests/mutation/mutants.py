@@ -15,7 +15,7 @@ TEMPERATURE = "calibrate/temperature.py"
 IMPUTER = "impute/imputer.py"
 FIT = "fit.py"
 SPLITS = "data/splits.py"
-SEMI = "tasks/semi_supervised.py"
+SEMI = "../lapae_paper/tasks/semi_supervised.py"
 AFFINE = "curvature/rules/affine.py"
 CONVOLUTION = "curvature/rules/convolution.py"
 ACTIVATIONS = "curvature/rules/activations.py"
@@ -27,8 +27,8 @@ STUDENT = "curvature/likelihoods/student.py"
 FORMS = "curvature/forms.py"
 SKETCH = "curvature/sketch.py"
 COLLECT = "curvature/collect.py"
-ANY_MODULE = "curvature/any_module.py"
-BACKWARD = "curvature/backward.py"
+EXTRACT = "curvature/extract.py"
+BACKWARD = "curvature/walked.py"
 ONLINE = "methods/online.py"
 POSTHOC = "methods/posthoc.py"
 UPDATE = "posterior/update.py"
@@ -53,7 +53,7 @@ T_TEMPERATURE = "calibrate/test_temperature.py"
 T_HELD_OUT = "train/test_held_out.py"
 T_STREAM = "estimator/test_stream.py"
 T_SPLITS = "data/test_splits.py"
-T_SEMI = "tasks/test_semi_supervised.py"
+T_SEMI = "paper/tasks/test_semi_supervised.py"
 T_SQUARES = "curvature/test_squares.py"
 T_LAYERS = "curvature/test_layers.py"
 T_METHODS = "curvature/test_methods.py"
@@ -583,9 +583,9 @@ MUTANTS = (
     ),
     Mutant(
         "any module: squared after the sum over rows",
-        ANY_MODULE,
-        "h += gradients.square().sum((0, 1))",
-        "h += gradients.sum(0).square().sum(0)",
+        EXTRACT,
+        "g.square().sum((0, 1)) for k, g",
+        "g.sum(0).square().sum(0) for k, g",
         T_ANY_MODULE,
         "test_exact_is_the_brute_force",
     ),
@@ -724,7 +724,7 @@ MUTANTS = (
         "if name in self.transposed:\n            part =",
         "if name in ():\n            part =",
         T_PRECISION,
-        "test_kronecker_factors_of_one_datum_at_one_position_are_exact",
+        "test_kronecker_factors_of_one_sample_at_one_position_are_exact",
     ),
     Mutant(
         "density: the normaliser is left out",

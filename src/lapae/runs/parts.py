@@ -7,7 +7,7 @@ hold in common is marked with `IN_COMMON` and saved once, by its owner.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -67,6 +67,8 @@ def from_tensors(kind: type[Part], saved: Mapping[str, Tensor], **given: Any) ->
             found[own.name] = value.numpy() if hint is np.ndarray else hint(value) if hint in (bool, int) else value
         elif not _is_optional(hints[own.name]):
             raise KeyError(own.name)
+        if own.name not in found and own.default is MISSING:
+            found[own.name] = None
     return kind(**found)
 
 

@@ -147,9 +147,9 @@ def gather(
     """Return tensors and metadata of a checkpoint of the last epoch.
 
     Args:
-        method: the method that is being trained.
-        optimizer: its optimiser.
-        schedule: the schedule of its learning rate.
+        method: what is being trained.
+        optimizer: how it is trained.
+        schedule: its learning rate.
         state: progress of training.
         best: weights and buffers of the best epoch.
         about: plain JSON to keep: the configuration, the data.

@@ -260,8 +260,8 @@ def is_better(after: Tensor, before: Tensor) -> bool:
     """Return whether losses have fallen by more than one standard error of the paired difference.
 
     Args:
-        after: losses (n,) of samples under the new weights, this process's part of them.
-        before: losses (n,) of the same samples under the old weights.
+        after: losses (n,) after training, this process's part of them.
+        before: losses (n,) of the same samples before.
     """
     gain = before - after
     first, second, n = total(gain.new_tensor([gain.sum(), gain.square().sum(), len(gain)])).tolist()

@@ -110,7 +110,7 @@ def test_labels_are_those_of_the_labelled_data_and_these_are_not_classified(monk
         asked.append((points, indicators, queries))
         return votes(points, indicators, queries, ks)
 
-    monkeypatch.setattr("lapae.tasks.semi_supervised.votes", look)
+    monkeypatch.setattr("lapae_paper.tasks.semi_supervised.votes", look)
     judged("bbb", x, y, (3,), n_embeddings=7, repetitions=1)
     [(points, indicators, queries)] = asked
     codes = encode_draws(trained("bbb"), x, 7, seed=1).numpy()  # (30, 7, K), of the first repetition
