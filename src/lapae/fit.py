@@ -51,26 +51,26 @@ from lapae.train.select import select
 from lapae.train.stream import held_out, learn
 
 VALIDATION_BATCH = 256
-"""At least so many data in a validation batch: no gradient, so more of them fit."""
+"""Minimum number of samples in a validation batch: without gradients, more of them fit into memory."""
 
 STARTED_FROM = 4000
-"""Data of a split whose principal components a network starts from, at most."""
+"""Maximum number of samples of a split whose principal components a network starts from."""
 
 WINDOW = 200
-"""Data of a stream held out to calibrate with, at least, once so many have come."""
+"""Minimum number of samples of a stream held out for calibration, once that many have come."""
 
 CHECKED = 1000
-"""Rows that tell whether the likelihood suits them."""
+"""Number of rows used to check that the likelihood suits the data."""
 
 RATES, COMPARED, CHANCE = (0.05, 0.2), 200, 1e-3
 """Rates at which held-out rows are flagged to see whether p-values hold, rows, and chance of a false warning."""
 
 MOST_READ = 2**26
-"""Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
+"""Maximum number of values of training samples read to learn the density of codes, beyond those read anyway."""
 
 
 def load_data(config: DataConfig) -> Data:
-    """The data that a configuration names."""
+    """Load the data that a configuration names."""
     same = ("data_dir", "limit", "label_column", "columns", "drop", "window", "stride")
     return load(
         config.source,
@@ -83,14 +83,14 @@ def load_data(config: DataConfig) -> Data:
 
 
 def some_rows(space: Space, *splits: Split) -> torch.Tensor:
-    """Data of splits to take principal components of, in the model's space: (n, *model_shape)."""
+    """Return samples of splits to compute principal components from, in the model's space: (n, *model_shape)."""
     most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_PCA_VALUES // math.prod(space.model_shape)))
     rows = [np.asarray(split.x[even(len(split.x), most)]) for split in splits]
     return torch.from_numpy(space.convert(np.concatenate(rows)))
 
 
 def check_values(data: Data, likelihood: Likelihood) -> None:
-    """ConfigError where the data, as the model sees them, have no density under `likelihood`: it would still train."""
+    """Raise ConfigError if the data, as the model sees them, have no density under `likelihood`."""
     least, most = (np.asarray(bound) for bound in likelihood.support)
     if np.isinf(least).all() and np.isinf(most).all():
         return
@@ -107,7 +107,7 @@ def check_values(data: Data, likelihood: Likelihood) -> None:
 
 
 def as_it_is(data: Data, likelihood: Likelihood, integers: bool | None) -> Data:
-    """Data whose values a trained network gets as they are; integer images divided by 255, which is said."""
+    """Return data whose values a trained network gets as they are; integer images divided by 255, with a message."""
     if integers is None:  # booleans are held as bytes, with a scale of 1
         integers = data.train.x.dtype.kind in "iu" and bool(np.any(data.space.scale != 1))
     space = for_trained(data.space, integers=integers, logits=gives_logits(likelihood))
@@ -131,8 +131,8 @@ def fit(
 
     Args:
         config: what to train, and how; what it leaves open is chosen by the data.
-        data: what to learn; where not given, the data that `config` names.
-        run: folder to write checkpoints and the trained model into; nothing is written where not given.
+        data: what to learn; default: the data that `config` names.
+        run: folder to write checkpoints and the trained model into; default: nothing is written.
         resume: continue from the last checkpoint of `run`.
         network: encoder and decoder, in place of the network that `config` names.
         likelihood: in place of the one that `config` names.

@@ -5,7 +5,7 @@ curvature they let in (`lapae.posterior.update`); Noisy Adam takes squared gradi
 Backprop learns the standard deviations by gradient descent. The paper compares them in words only.
 
 What to expect: laplacian is nng with a precision 1/α times larger, so its networks are close to the mean; redux knows
-one batch; van's precision grows for ever.
+one batch; van's precision grows forever.
 """
 
 from __future__ import annotations
