@@ -41,10 +41,10 @@ from lapae.train.checkpoint import load_shared_checkpoint
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.finish import finish
+from lapae.train.float_precision import matrix_products
 from lapae.train.held_out import evaluate, set_noise
 from lapae.train.loop import train
 from lapae.train.messages import outcome, understood
-from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
 from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
 from lapae.train.select import select

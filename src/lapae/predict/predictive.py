@@ -17,7 +17,7 @@ from lapae.predict.moments import moments
 from lapae.predict.prediction import FIELDS, Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
 
 PREDICTIVES = ("mc", "linearized", "moments")
-MOST: tuple[Quantity, ...] = ("codes", "outputs", "density", "error")
+DEFAULT_QUANTITIES: tuple[Quantity, ...] = ("codes", "outputs", "density", "error")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,11 @@ class Predictive:
     draws_at_once: int | None = None
 
     def __call__(
-        self, method: Method, x: Inputs, want: Collection[Quantity] = MOST, progress: Progress | None = None
+        self,
+        method: Method,
+        x: Inputs,
+        want: Collection[Quantity] = DEFAULT_QUANTITIES,
+        progress: Progress | None = None,
     ) -> Prediction:
         """Predict mean and variance of codes and reconstructions, densities and errors.
 
@@ -59,7 +63,11 @@ class Predictive:
         return join(parts)
 
     def blocks(
-        self, method: Method, x: Inputs, want: Collection[Quantity] = MOST, progress: Progress | None = None
+        self,
+        method: Method,
+        x: Inputs,
+        want: Collection[Quantity] = DEFAULT_QUANTITIES,
+        progress: Progress | None = None,
     ) -> Iterator[Prediction]:
         """Yield predictions of one block of samples after another, for what is reduced or written right away.
 
@@ -118,7 +126,7 @@ def predict(
     predictive: str = "mc",
     n_samples: int = 100,
     seed: int = 0,
-    want: Collection[Quantity] = MOST,
+    want: Collection[Quantity] = DEFAULT_QUANTITIES,
     batch_size: int = 512,
     draws_at_once: int | None = None,
     progress: Progress | None = None,

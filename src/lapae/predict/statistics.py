@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Output
-from lapae.methods.density import log_prob
+from lapae.methods.output_variance import log_prob
 from lapae.predict.prediction import Prediction
 
 

@@ -50,7 +50,7 @@ class LatentCodes:
         codes = encode_mean(method, train, batch_size=BATCH)
         unseen = held_out if len(held_out) else train[:KEPT]
         of_unseen = encode_mean(method, unseen, batch_size=BATCH)
-        gap = (unseen - decode(method, of_unseen)).nan_to_num().flatten(1).double()
+        gap = (unseen - expected_samples(method, of_unseen)).nan_to_num().flatten(1).double()
         gap = gap[: max(1, MOST_VALUES // gap.shape[1])]
         # The trace of C² from pairs of samples, C being the covariance of residuals; (tr C)² / tr C² values are free.
         products = (gap @ gap.T).square()
@@ -63,7 +63,7 @@ class LatentCodes:
         return cls(codes, scale, CodeDensity.fit(codes, unseen))
 
 
-def decode(method: Method, z: Tensor, seed: int | None = None) -> Tensor:
+def expected_samples(method: Method, z: Tensor, seed: int | None = None) -> Tensor:
     """Decode codes.
 
     Args:

@@ -22,7 +22,7 @@ from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
 from lapae.methods.step import StepContext
 from lapae.train.distributed import take_place
-from lapae.train.precision import matrix_products
+from lapae.train.float_precision import matrix_products
 from lapae.train.step import LossSum, make_optimizer, make_step
 
 SHAPES = {"paper-mnist": (1, 28, 28), "paper-fashion": (1, 28, 28), "paper-celeba": (3, 64, 64)}
