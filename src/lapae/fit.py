@@ -131,8 +131,8 @@ def fit(
 
     Args:
         config: what to train, and how; what it leaves open is chosen by the data.
-        data: what to learn; default: the data that `config` names.
-        run: folder to write checkpoints and the trained model into; default: nothing is written.
+        data: what to learn; default the data that `config` names.
+        run: folder to write checkpoints and the trained model into; default none.
         resume: continue from the last checkpoint of `run`.
         network: encoder and decoder, in place of the network that `config` names.
         likelihood: in place of the one that `config` names.

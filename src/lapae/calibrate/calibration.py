@@ -69,8 +69,8 @@ class Reference:
         """Compare rows x (B, *features) with the calibration rows.
 
         Returns:
-            The anomaly score, made comparable if values are missing, and the conformal p-value: (B,) each, NaN if
-            nothing is observed. Those of a row do not depend on the other rows of the call.
+            The anomaly score, made comparable where values are missing, and the conformal p-value: (B,) each, NaN where
+            nothing is observed. Those of a row do not depend on the others of the call.
         """
         full = self.scores.double().numpy()
         missing, own = x.isnan().flatten(1), self.rows.isnan().flatten(1)
@@ -95,8 +95,8 @@ class Reference:
         return score, p
 
     def _nested(self, rank: Rank, x: Tensor, chosen: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compare x (m, *features), which lack `mask` (F,), with `chosen` (n,) calibration rows, on values that neither
-        lacks.
+        """Compare x (m, *features), which lack `mask` (F,), with `chosen` (n,) calibration rows, as both lack what
+        either lacks.
 
         Returns:
             The score of x (m,), a mean over what they may lack, that of the calibration rows (n,), and p (m,).
