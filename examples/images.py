@@ -1,7 +1,7 @@
 """Look at a set of images through a latent space: python examples/images.py OUT
 
-The digits of scikit-learn, in two dimensions. Writes OUT/map.png, the codes on the deviation of the decoder with a walk
-through it that is decoded, and OUT/unusual.png, the images that the model finds most and least usual.
+The digits of scikit-learn, in two dimensions. Writes OUT/map.png, the codes on the standard deviation of the decoder
+with a walk that is decoded, and OUT/unusual.png, the images that the model finds most and least usual.
 """
 
 import sys
@@ -19,7 +19,7 @@ STEPS = 11
 
 
 def decoded(model: LaplacianAutoencoder, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation (n, 8, 8) of the decoder over 50 networks at codes (n, 2)."""
+    """Return mean and standard deviation (n, 8, 8) of the decoder over 50 networks at codes (n, 2)."""
     import torch
 
     method = model.model_.method
@@ -29,7 +29,7 @@ def decoded(model: LaplacianAutoencoder, z: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def draw_map(model: LaplacianAutoencoder, x: np.ndarray, y: np.ndarray, walk: np.ndarray) -> Figure:
-    """The codes of x on the deviation, one ellipse in fifteen; below, what is decoded along the walk (n, 2)."""
+    """Draw the codes of x on the standard deviation, one ellipse in fifteen; below, the decoded walk (n, 2)."""
     z, z_std = model.transform(x, return_std=True)
     low, high = z.min(0) - 0.5, z.max(0) + 0.5
     across, up = (np.linspace(a, b, 60) for a, b in zip(low, high, strict=True))
@@ -47,7 +47,7 @@ def draw_map(model: LaplacianAutoencoder, x: np.ndarray, y: np.ndarray, walk: np
         aspect="auto",
         interpolation="bilinear",
     )
-    top.colorbar(heat, label="deviation of the decoder, summed over pixels")
+    top.colorbar(heat, label="standard deviation of the decoder, summed over pixels")
     colours = [f"C{label}" for label in y]
     axes.scatter(*z.T, c=colours, s=6, linewidths=0)
     axes.errorbar(*z[::15].T, *z_std[::15, ::-1].T, fmt="none", ecolor=colours[::15], elinewidth=0.8)
@@ -55,7 +55,7 @@ def draw_map(model: LaplacianAutoencoder, x: np.ndarray, y: np.ndarray, walk: np
         axes.text(*np.median(z[y == label], 0), str(label), fontsize=15, weight="bold", ha="center", va="center")
     axes.plot(*walk.T, "o-", color="black", markerfacecolor="white", markersize=5, linewidth=1)
     axes.set(xlabel="z1", ylabel="z2", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
-    axes.set_title("codes of test images, one in fifteen with its deviation; the walk that is decoded below")
+    axes.set_title("codes of test images, one in fifteen with its standard deviation; the walk that is decoded below")
 
     mean, std = decoded(model, walk)
     rows = (("mean", mean, "gray", 1), ("dev.", std, "magma", std.max()))
@@ -68,7 +68,7 @@ def draw_map(model: LaplacianAutoencoder, x: np.ndarray, y: np.ndarray, walk: np
 
 
 def draw_unusual(x: np.ndarray, y: np.ndarray, score: np.ndarray, n: int = 12) -> Figure:
-    """The n least and the n most usual images of x, with the percentage of images that are more unusual."""
+    """Draw the n least and the n most usual images of x, with the percentage of images that are more unusual."""
     order = np.argsort(score)
     figure = Figure(figsize=(9, 2.4), layout="constrained")
     for row, chosen, name in zip(figure.subplots(2, n), (order[:n], order[-n:]), ("unusual", "usual"), strict=True):

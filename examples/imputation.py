@@ -1,4 +1,4 @@
-"""Fill in the holes of a table, with intervals: python examples/imputation.py OUT
+"""Impute the missing values of a table, with intervals: python examples/imputation.py OUT
 
 A tenth of the cells of scikit-learn's breast cancer table is hidden. KNNImputer and the mean of a column give a number
 for each; the autoencoder also gives an interval, of which one can check what it promises.
@@ -20,15 +20,15 @@ SHOWN = ("mean texture", "mean area", "mean smoothness", "worst concavity")
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
-def compare(x: np.ndarray, holes: np.ndarray, best: np.ndarray) -> dict[str, float]:
-    """Root mean square error of the hidden cells, in deviations of their columns."""
-    missing = np.isnan(holes)
-    neighbours = make_pipeline(StandardScaler(), KNNImputer()).fit(holes)
+def compare(x: np.ndarray, incomplete: np.ndarray, best: np.ndarray) -> dict[str, float]:
+    """Root mean square error of the hidden cells, in standard deviations of their columns."""
+    missing = np.isnan(incomplete)
+    neighbours = make_pipeline(StandardScaler(), KNNImputer()).fit(incomplete)
     scaler = neighbours[0]
     filled = {
         "LaplacianAutoencoder": best,
-        "KNNImputer": scaler.inverse_transform(neighbours.transform(holes)),
-        "mean of the column": SimpleImputer().fit_transform(holes),
+        "KNNImputer": scaler.inverse_transform(neighbours.transform(incomplete)),
+        "mean of the column": SimpleImputer().fit_transform(incomplete),
     }
     gaps = {name: ((found - x) / scaler.scale_)[missing] for name, found in filled.items()}
     return {name: float(np.sqrt(np.mean(gap**2))) for name, gap in gaps.items()}
@@ -69,14 +69,14 @@ def main(out: Path) -> None:
     table = load_breast_cancer()
     x, names = table.data, [str(name) for name in table.feature_names]
     missing = np.random.default_rng(0).random(x.shape) < 0.1
-    holes = np.where(missing, np.nan, x)
+    incomplete = np.where(missing, np.nan, x)
 
-    model = LaplacianAutoencoder(latent_dim=8, random_state=0).fit(holes)
-    best = model.impute(holes)
-    draws = model.impute(holes, n_samples=100)
+    model = LaplacianAutoencoder(latent_dim=8, random_state=0).fit(incomplete)
+    best = model.impute(incomplete)
+    draws = model.impute(incomplete, n_samples=100)
 
-    for name, error in compare(x, holes, best).items():
-        print(f"{name:<22} error {error:.3f} deviations")
+    for name, error in compare(x, incomplete, best).items():
+        print(f"{name:<22} error {error:.3f} standard deviations")
     print(f"90 % intervals hold {covered(x, draws, missing, 0.9):.1%} of the {missing.sum()} hidden values")
     draw(x, draws, best, missing, names).savefig(out / "intervals.png", dpi=120)
 

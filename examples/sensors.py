@@ -65,7 +65,7 @@ def draw(x: np.ndarray, faults: dict[str, slice], end: np.ndarray, unusual: np.n
     below.axhline(threshold, color="C3", linewidth=0.9, linestyle="--", label=label)
     for name, span in faults.items():
         below.text((span.start + span.stop) / 2 / DAY, 1.02, name, transform=below.get_xaxis_transform(), ha="center")
-    below.set(xlabel="day", ylabel="how unusual\n(surprise)", xlim=(0, len(x) / DAY))
+    below.set(xlabel="day", ylabel="anomaly score", xlim=(0, len(x) / DAY))
     below.legend(loc="upper right", fontsize=8)
     return figure
 

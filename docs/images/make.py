@@ -110,8 +110,8 @@ def latent_figure(model: Model, x: Tensor, y: np.ndarray, n_samples: int) -> Fig
 def imputation_figure(model: Model, x: Tensor, n: int = 6) -> Figure:
     """One row per datum of x (N, C, H, W): truth, what is left of it, n completions of the missing upper half."""
     observed = mask("upper", tuple(x.shape[1:]))
-    holes = model.space.to_user(x.masked_fill(~observed, torch.nan).numpy())
-    made = [model.tensor(part) for part in model.impute(holes, n_samples=n)]
+    incomplete = model.space.to_user(x.masked_fill(~observed, torch.nan).numpy())
+    made = [model.tensor(part) for part in model.impute(incomplete, n_samples=n)]
     seen = x.masked_fill(~observed, 0.5)
     rows = [[x[i], seen[i], *(part[i] for part in made)] for i in range(len(x))]
     return image_grid(rows, ["truth", "seen", *(f"{m + 1}" for m in range(n))])

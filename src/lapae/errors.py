@@ -1,4 +1,4 @@
-"""What goes wrong through no fault of the program: bad options, bad files, a run in use, a loss that explodes.
+"""Errors that a user can fix: bad options, bad files, a run in use, a loss that explodes.
 
 The command line prints these as one line without a traceback.
 """
@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 
 class LapaeError(Exception):
-    """Base of the errors that a user can mend."""
+    """Base of the errors that a user can fix."""
 
 
 class ConfigError(LapaeError, ValueError):
@@ -18,7 +18,7 @@ class ConfigError(LapaeError, ValueError):
 
 
 class DataError(LapaeError, ValueError):
-    """Data that cannot be used. The message names the file, and the row or column where there is one."""
+    """Data that cannot be used. The message names the file, and the row or column if there is one."""
 
 
 class RunError(LapaeError):
@@ -34,6 +34,6 @@ class ElsewhereError(LapaeError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The text " (did you mean 'mnist'?)", or nothing where no known name is near."""
+    """Return " (did you mean 'mnist'?)", or an empty string if no known name is near."""
     near = get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Outlier
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lapae.calibrate.calibration import MOST_ROWS
+from lapae.calibrate.calibration import MOST_CALIBRATION_ROWS
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature.likelihoods import Gaussian, likelihood
 from lapae.errors import ConfigError, RunError
@@ -560,7 +560,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def _rule(self) -> Rule:
         """Return how samples are flagged; warn if none can be."""
         rule = self._fitted().rule(self.false_alarm_rate)
-        if message := rule.unmet(most=MOST_ROWS):
+        if message := rule.unmet(most=MOST_CALIBRATION_ROWS):
             warnings.warn(message, stacklevel=3)
         return rule
 

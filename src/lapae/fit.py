@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lapae.calibrate.calibration import MOST_ROWS, Calibration, Tiles
+from lapae.calibrate.calibration import MOST_CALIBRATION_ROWS, Calibration, Tiles
 from lapae.calibrate.conformal import by_chance
 from lapae.calibrate.temperature import ROWS, fit_temperature
 from lapae.config import Config, DataConfig, MethodConfig
@@ -42,36 +42,36 @@ from lapae.train.checkpoint import load_shared_checkpoint
 from lapae.train.choose import choose
 from lapae.train.distributed import from_first, node_first, rank, take_place, world_size
 from lapae.train.finish import finish
+from lapae.train.float_precision import matrix_products
 from lapae.train.held_out import evaluate, set_noise
 from lapae.train.loop import train
 from lapae.train.messages import outcome, understood
-from lapae.train.precision import matrix_products
 from lapae.train.progress import Observer, TensorBoard
 from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
 from lapae.train.select import select
 from lapae.train.stream import held_out, learn
 
 VALIDATION_BATCH = 256
-"""At least so many data in a validation batch: no gradient, so more of them fit."""
+"""Minimum number of samples in a validation batch: without gradients, more of them fit into memory."""
 
 STARTED_FROM = 4000
-"""Data of a split whose principal components a network starts from, at most."""
+"""Maximum number of samples of a split whose principal components a network starts from."""
 
 WINDOW = 200
-"""Data of a stream held out to calibrate with, at least, once so many have come."""
+"""Minimum number of samples of a stream held out for calibration, once that many have come."""
 
 CHECKED = 1000
-"""Rows that tell whether the likelihood suits them."""
+"""Number of rows used to check that the likelihood suits the data."""
 
 RATES, COMPARED, CHANCE = (0.05, 0.2), 200, 1e-3
 """Rates at which held-out rows are flagged to see whether p-values hold, rows, and chance of a false warning."""
 
 MOST_READ = 2**26
-"""Values of training data read to learn the density of codes, at most, but for the data that are read anyway."""
+"""Maximum number of values of training samples read to learn the density of codes, beyond those read anyway."""
 
 
 def load_data(config: DataConfig) -> Data:
-    """The data that a configuration names."""
+    """Load the data that a configuration names."""
     same = ("data_dir", "limit", "label_column", "columns", "drop", "window", "stride")
     return load(
         config.source,
@@ -84,14 +84,14 @@ def load_data(config: DataConfig) -> Data:
 
 
 def some_rows(space: Space, *splits: Split) -> torch.Tensor:
-    """Data of splits to take principal components of, in the model's space: (n, *model_shape)."""
+    """Return samples of splits to compute principal components from, in the model's space: (n, *model_shape)."""
     most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_PCA_VALUES // math.prod(space.model_shape)))
     rows = [np.asarray(split.x[even(len(split.x), most)]) for split in splits]
     return torch.from_numpy(space.convert(np.concatenate(rows)))
 
 
 def check_values(data: Data, likelihood: Likelihood) -> None:
-    """ConfigError where the data, as the model sees them, have no density under `likelihood`: it would still train."""
+    """Raise ConfigError if the data, as the model sees them, have no density under `likelihood`."""
     least, most = (np.asarray(bound) for bound in likelihood.support)
     if np.isinf(least).all() and np.isinf(most).all():
         return
@@ -108,7 +108,7 @@ def check_values(data: Data, likelihood: Likelihood) -> None:
 
 
 def as_it_is(data: Data, likelihood: Likelihood, integers: bool | None) -> Data:
-    """Data whose values a trained network gets as they are; integer images divided by 255, which is said."""
+    """Return data whose values a trained network gets as they are; integer images divided by 255, with a message."""
     if integers is None:  # booleans are held as bytes, with a scale of 1
         integers = data.train.x.dtype.kind in "iu" and bool(np.any(data.space.scale != 1))
     space = for_trained(data.space, integers=integers, logits=gives_logits(likelihood))
@@ -317,8 +317,8 @@ def calibrate(model: Model, data: Data) -> Model:
     An imputer is fitted here if rows have missing values; else when missing values are first to be filled in.
     """
     train, valid, calib = (some(model, split.x) for split in (data.train, data.valid, data.calib))
-    most = min(MOST_CODES, max(MOST_ROWS, MOST_READ // train[0].numel()))
-    many = some(model, data.train.x, most) if len(data.train.x) > MOST_ROWS else None
+    most = min(MOST_CODES, max(MOST_CALIBRATION_ROWS, MOST_READ // train[0].numel()))
+    many = some(model, data.train.x, most) if len(data.train.x) > MOST_CALIBRATION_ROWS else None
     learned = bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0
     model = calibrate_on(model, train, valid, calib, many, learned=learned)
     if data.calib.groups is not None:
@@ -363,7 +363,7 @@ def calibrate_on(
     return replace(model, calibration=found, codes=codes, rows=rows, imputer=None)
 
 
-def some(model: Model, x: Source, most: int = MOST_ROWS) -> torch.Tensor:
+def some(model: Model, x: Source, most: int = MOST_CALIBRATION_ROWS) -> torch.Tensor:
     """Return at most `most` of rows, evenly from all, as the model takes them: (n, *model_shape)."""
     rows = model.space.convert(np.asarray(x[even(len(x), most)]))
     return torch.from_numpy(rows).to(next(model.method.parameters()).dtype)
@@ -395,7 +395,7 @@ def with_images(model: Model, held: Split) -> Model:
     """Return a model of tiles that knows how unusual the most unusual tile of an image is, from all tiles of images."""
     assert model.calibration is not None
     assert held.groups is not None
-    blocks = np.array_split(np.arange(len(held.x)), -(-len(held.x) // MOST_ROWS)) if len(held.x) else []
+    blocks = np.array_split(np.arange(len(held.x)), -(-len(held.x) // MOST_CALIBRATION_ROWS)) if len(held.x) else []
     found = [model.calibration.compare(model.predict, some(model, held.x[block]))[0] for block in blocks]
     image = np.unique(held.groups, return_inverse=True)[1]
     most = np.full(image.max(initial=-1) + 1, -np.inf)
@@ -423,7 +423,7 @@ def learn_on(model: Model, X: Any) -> Model:
     newest = torch.cat([before, x[held]])[-max(len(before), WINDOW) :]
     newest = newest[len(newest) % 2 :]
     valid, calib = newest[::2], newest[1::2]
-    recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_ROWS:]
+    recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_CALIBRATION_ROWS:]
     set_noise(model.method, lambda: [valid], next(model.method.parameters()).device, per_feature=True)
     model = replace(model, recent=recent, metrics={**model.metrics, "portions": turn + 1}, as_saved=False)
     return calibrate_on(model, recent, valid, calib)

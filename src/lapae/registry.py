@@ -35,7 +35,7 @@ from lapae.errors import ConfigError
 
 
 class Titled(Protocol):
-    """What every entry has."""
+    """Anything with a title: the base of all entries."""
 
     @property
     def title(self) -> str:
@@ -96,7 +96,7 @@ def as_entry(found: Any) -> Entry:
 
 
 def entry_points(group: str) -> dict[str, str]:
-    """What installed packages add to a group: {name: "module:object"}.
+    """Return what installed packages add to a group: {name: "module:object"}.
 
     `importlib.metadata` says the same, and takes 80 ms to do so: twice the rest of `lapae --help`.
     """
@@ -221,6 +221,6 @@ def nearest(name: str, valid: Iterable[str], shown: Iterable[str] | None = None)
 
 
 def listing(titles: Mapping[str, str], indent: str = "  ") -> str:
-    """Names and titles in two columns."""
+    """Write names and titles in two columns."""
     width = max(map(len, titles), default=0)
     return "\n".join(f"{indent}{name:<{width}}  {title}" for name, title in titles.items())

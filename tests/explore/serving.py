@@ -24,7 +24,7 @@ from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.explore.opening import opening
 from lapae.view.explore.routes import Routes
 from lapae.view.explore.server import Server
-from lapae.view.named_splits import Material
+from lapae.view.named_splits import NamedSplits
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 QUICK = Options(n_samples=6, points=40, draws=6, side=8)
@@ -66,7 +66,7 @@ def explorer(
     run = Run.create(folder / "run")
     fit(config, data, run=run)
     model = open_model(run.path, Device("cpu"))
-    return Explorer(model, Material.of(data) if with_data else Material(), QUICK)
+    return Explorer(model, NamedSplits.of(data) if with_data else NamedSplits(), QUICK)
 
 
 @contextmanager

@@ -88,11 +88,11 @@ def test_moving_changes_the_picture(page):
     assert page.run(SEEN) != first
 
 
-def test_pressing_a_dot_and_picking_show_a_datum(page):
+def test_pressing_a_dot_and_picking_show_a_sample(page):
     assert text(page, "title") == "row 0, labelled <img src=x onerror=alert(1)>"
     assert text(page, "note") == "test 0"
     assert text(page, "p").startswith("p = 0.")
-    assert "normal data that training has not seen" in text(page, "words")
+    assert "normal samples that training has not seen" in text(page, "words")
     assert "±" in text(page, "code")
     page.run("document.getElementById('next').click()")
     page.until("document.getElementById('note').textContent === 'test 1'")
@@ -107,13 +107,13 @@ def test_pressing_a_dot_and_picking_show_a_datum(page):
     choose(page, "#search", "3")
     page.until("document.getElementById('note').textContent === 'train 3'")
     choose(page, "#search", "99999")
-    page.until("document.getElementById('message').textContent.includes('no datum \\'99999\\'')")
+    page.until("document.getElementById('message').textContent.includes('no sample \\'99999\\'')")
     page.run("document.getElementById('over').focus()")
     page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter")
     page.until(f"document.getElementById('note').textContent === '{chosen}'")
 
 
-def test_zoom_pan_and_the_datum_under_the_pointer(page):
+def test_zoom_pan_and_the_sample_under_the_pointer(page):
     about = page.run("ask('opening')")
     (across, up), (x, y) = about["axes"][:2], about["points"][5]
     u, v = (x - across["low"]) / (across["high"] - across["low"]), (up["high"] - y) / (up["high"] - up["low"])
@@ -138,7 +138,7 @@ def test_zoom_pan_and_the_datum_under_the_pointer(page):
     assert page.run("document.getElementById('heat').toDataURL()") == before
 
 
-def test_an_address_names_a_datum(browser, image_server):
+def test_an_address_names_a_sample(browser, image_server):
     browser.open("about:blank")
     browser.open(f"{image_server.url}#validation/2")
     browser.until(READY)
@@ -146,8 +146,8 @@ def test_an_address_names_a_datum(browser, image_server):
     browser.run("location.hash = '#train/4'")
     browser.until("document.getElementById('note').textContent === 'train 4'")
     for address, told in (
-        ("train/99999", "There is no train 99999 among these data. This link belongs to others"),
-        ("given/1", "There is no given 1 among these data. This link belongs to others"),
+        ("train/99999", "There is no train 99999 among these samples. This link belongs to other data"),
+        ("given/1", "There is no given 1 among these samples. This link belongs to other data"),
         (
             "train/1/another%20run",
             f"This link belongs to the run “another run”, and this explorer shows “{HOSTILE}”",
@@ -156,7 +156,7 @@ def test_an_address_names_a_datum(browser, image_server):
     ):
         browser.run(f"location.hash = '#{address}'")
         browser.until(f"document.getElementById('message').textContent.startsWith('{told}')")
-        assert text(browser, "note") == "train 4"  # no other datum in its place
+        assert text(browser, "note") == "train 4"  # no other sample in its place
     assert browser.problems() == []
 
 
@@ -167,7 +167,7 @@ def test_a_page_that_goes_while_it_is_asked_is_asked_again(browser):
     assert browser.until("new Promise((done) => setTimeout(() => done(location.href === 'about:blank?two'), 300))")
 
 
-def test_a_click_in_the_report_opens_the_datum(browser, tmp_path):
+def test_a_click_in_the_report_opens_the_sample(browser, tmp_path):
     made = explorer(rows(), tmp_path)
     write_report(Run(sure(made.model.path)), made.model, rows(), ReportSizes(n_samples=4, points=20, examples=3))
     with served(made, name="run") as server:
@@ -197,7 +197,7 @@ def test_a_click_in_the_report_opens_the_datum(browser, tmp_path):
         assert browser.problems() == []
 
 
-def test_a_click_in_the_file_of_a_report_opens_the_datum(browser, tmp_path):
+def test_a_click_in_the_file_of_a_report_opens_the_sample(browser, tmp_path):
     made = explorer(rows(), tmp_path)
     write_report(Run(sure(made.model.path)), made.model, rows(), ReportSizes(n_samples=4, points=20, examples=3))
     with served(made, name="run") as server:
@@ -216,7 +216,7 @@ def test_a_click_in_the_file_of_a_report_opens_the_datum(browser, tmp_path):
         assert text(browser, "note") == "{} {}".format(*link.partition("#")[2].split("/")[:2])
 
 
-def test_map_and_datum_are_side_by_side(page):
+def test_map_and_sample_are_side_by_side(page):
     size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     page.call("Emulation.setDeviceMetricsOverride", **size)
     boxes = page.run(
@@ -224,9 +224,9 @@ def test_map_and_datum_are_side_by_side(page):
         " return [b.left, b.right, b.top + scrollY, b.bottom + scrollY]; })"
     )
     page.call("Emulation.clearDeviceMetricsOverride")
-    (_, right, _, bottom), *datum = boxes
+    (_, right, _, bottom), *sample = boxes
     assert bottom < 900
-    assert all(left > right and low < 900 for left, _, _, low in datum)
+    assert all(left > right and low < 900 for left, _, _, low in sample)
 
 
 def test_an_upload_gives_a_percentile_and_a_bad_one_a_message(page, tmp_path):
@@ -245,7 +245,7 @@ def test_an_upload_gives_a_percentile_and_a_bad_one_a_message(page, tmp_path):
     large = tmp_path / "large.npy"
     large.write_bytes(b"\0" * (9 * 2**20))
     page.choose_file("#file", large)
-    page.until("document.getElementById('message').textContent.includes('9.0 MB, at most 8')")
+    page.until("document.getElementById('message').textContent.includes('9.0 MB: expected at most 8')")
     page.run("document.getElementById('next').click()")
     page.until("document.getElementById('message').hidden")
 
@@ -283,7 +283,7 @@ def test_rows_in_three_dimensions(row_page, tmp_path):
     choose(page, "#axis-y", "2")
     page.until(f"document.getElementById('features').innerText !== {first!r}")
     before = moves(page)
-    choose(page, "#anchor", "datum")
+    choose(page, "#anchor", "sample")
     page.until(f"document.body.dataset.moves > {before}")
     choose(page, "#table .feature:nth-child(2) input", "")
     page.until("document.querySelectorAll('#table .value')[1].textContent.includes('filled in')")
@@ -303,7 +303,7 @@ def test_rows_in_three_dimensions(row_page, tmp_path):
     )
 
 
-def test_an_answer_about_a_datum_that_was_left_is_not_shown(browser, tmp_path):
+def test_an_answer_about_a_sample_that_was_left_is_not_shown(browser, tmp_path):
     go_on = threading.Event()
     with served(explorer(rows(), tmp_path)) as server:
         look = server.routes.questions["look"]

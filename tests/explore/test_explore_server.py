@@ -69,7 +69,7 @@ def test_the_page_and_its_files(client):
 def test_the_report_of_the_run_is_served_in_a_sandbox(client, of_images, tmp_path, monkeypatch):
     """Its scripts are inside it, so that it must not be able to ask this server, and its links lead here."""
     status, found = client.send("GET", "/report")
-    assert (status, found["error"]) == (404, "this run has no report: lapae report writes one")
+    assert (status, found["error"]) == (404, "this run has no report: write one with lapae report")
     assert not client.send("GET", "/api/opening")[1]["report"]
     monkeypatch.setattr(of_images, "model", replace(of_images.model, path=tmp_path))
     link = '<a class="id" target="lapae-explorer" href="http://127.0.0.1:8765/#test/3/digits">'
@@ -130,8 +130,8 @@ def test_questions(client):
         ("item", {"split": "test", "index": 25}, "from 0 to 24, got 25"),
         ("item", {"split": "test", "index": -1}, "got -1"),
         ("item", {"split": "test", "index": 1.0}, "got 1.0"),
-        ("find", {"id": "1000000"}, "there is no datum '1000000'"),
-        ("find", {"id": "../x" * 9999}, "there is no datum '../x"),
+        ("find", {"id": "1000000"}, "there is no sample '1000000'"),
+        ("find", {"id": "../x" * 9999}, "there is no sample '../x"),
         ("find", {"id": 3}, "expected a text, got a number"),
         ("look", {"values": [0] * 63}, "expected a list of 64, got a list of 63"),
         ("look", {"values": [[0]] * 64}, "expected a number"),
@@ -153,7 +153,7 @@ def test_values_far_away_and_empty_rows(row_client):
     assert row_client.ask("look", {"values": [1e300] + [100] * 5})[0] == 400
     status, found = row_client.ask("look", {"values": [1e12] + [100] * 5})
     assert status == 400
-    assert "1,000,000 deviations away" in found["error"]
+    assert "1,000,000 standard deviations away" in found["error"]
     status, found = row_client.ask("look", {"values": [None] * 6})
     assert status == 200
     json.dumps(found, allow_nan=False)
@@ -250,7 +250,7 @@ def test_bodies_are_told_and_bounded(client, headers, status):
 def test_a_large_body_is_refused_with_a_message_that_arrives(client):
     status, found = client.upload(b"\0" * (9 * 2**20))
     assert status == 413
-    assert found["error"] == "9,437,184 bytes, at most 8,388,608 are taken"
+    assert found["error"] == "9,437,184 bytes: expected at most 8,388,608"
     assert client.ask("look", b" " * 10**6)[0] == 413
 
 
@@ -517,8 +517,8 @@ def estimator_run(tmp_path_factory):
 
 def test_a_run_of_the_estimator_has_no_data_of_its_own(estimator_run):
     model = open_model(estimator_run / "run", Device("cpu"))
-    _, material, reason = load(model, None, None)
-    assert material.parts == {}
+    _, splits, reason = load(model, None, None)
+    assert splits.parts == {}
     assert "a run of the estimator" in sure(reason)
     assert "--data" in sure(reason)
     gone = replace(model, path=None, config=replace(model.config, data=replace(model.config.data, source="gone.csv")))
@@ -562,5 +562,5 @@ def test_the_estimator_reports_and_explores(estimator_run, tmp_path, monkeypatch
     for server, _ in served:
         server.server_close()
         server.routes.close()
-    with pytest.raises(ValueError, match="y has 3 labels for 100 data"):
+    with pytest.raises(ValueError, match="y has 3 labels for 100 samples"):
         model.report(x, y[:3], path=tmp_path / "other.html")

@@ -21,7 +21,7 @@ from lapae.view.explore.explorer import fitting
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.explore.opening import opening
 from lapae.view.explore.uploads import read_upload
-from lapae.view.named_splits import Material
+from lapae.view.named_splits import NamedSplits
 from lapae.view.verdicts import in_words
 
 
@@ -38,12 +38,12 @@ def test_place_is_what_the_decoders_say(of_images):
     assert found["deviation"]["top"] == pytest.approx(of_images.top, rel=1e-3)
 
 
-def test_place_of_a_map_through_a_datum(of_rows):
+def test_place_of_a_map_through_a_sample(of_rows):
     space = of_rows.space
     code = space.codes[7]
     u, v = (float(c) for c in (code - space.origin) @ space.directions[[0, 2]].T)
     found = of_rows.place((0, 2), (u, v), code)
-    np.testing.assert_allclose(found["z"], code, rtol=1e-3, atol=1e-3)  # a datum lies in the plane through itself
+    np.testing.assert_allclose(found["z"], code, rtol=1e-3, atol=1e-3)  # a sample lies in the plane through itself
     elsewhere = np.array(of_rows.place((0, 2), (u + 1, v), code)["z"])
     np.testing.assert_allclose((elsewhere - code) @ space.directions.T, [1, 0, 0], atol=1e-2)
     assert found["mean"] != of_rows.place((0, 2), (u, v), None)["mean"]
@@ -56,7 +56,7 @@ def test_shades_are_deviations_row_by_row(of_images):
 
 
 def test_item_is_what_the_model_says_of_it(of_images):
-    test, model = of_images.material.parts["test"], of_images.model
+    test, model = of_images.splits.parts["test"], of_images.model
     given = np.asarray(test.x[3:4])
     found = of_images.item("test", 3)
     x = model.tensor(np.asarray(test.x[3:4]))
@@ -67,7 +67,7 @@ def test_item_is_what_the_model_says_of_it(of_images):
     assert found["unusual"]["p"] == number(float(model.anomaly_score(given)[1][0]), 2)
     assert found["values"] == given.reshape(-1).tolist()
     assert (found["split"], found["index"], found["id"]) == ("test", 3, f"row {test.row(3)}")
-    assert found["label"] == "<img src=x onerror=alert(1)>"  # datum 98 of all: its class is a hostile name
+    assert found["label"] == "<img src=x onerror=alert(1)>"  # sample 98 of all: its class is a hostile name
     expected = model.reconstruct(given)[0][0, 0]
     np.testing.assert_allclose(pixels(found["mean"])[..., 0], expected.clip(0, 255), atol=0.51)
     low, high = model.interval(given)
@@ -78,10 +78,10 @@ def test_item_is_what_the_model_says_of_it(of_images):
 
 
 def test_what_is_strange_is_called_that(of_images):
-    inverted = 255.0 - np.asarray(of_images.material.parts["test"].x[0])
-    found, n = of_images.look(inverted)["unusual"], of_images.judge.n_references
+    inverted = 255.0 - np.asarray(of_images.splits.parts["test"].x[0])
+    found, n = of_images.look(inverted)["unusual"], of_images.verdicts.n_references
     assert found["p"] == number(1 / (n + 1), 2)
-    assert found["words"] == f"More unusual than all of {n} normal data that training has not seen."
+    assert found["words"] == f"More unusual than all of {n} normal samples that training has not seen."
 
 
 def test_p_values_in_words():
@@ -89,7 +89,7 @@ def test_p_values_in_words():
     assert in_words(0.03, 1.0, 500)["verdict"] == "unusual"
     told = in_words(0.42, 1.234, 500)
     assert told["verdict"] == "ordinary"
-    assert told["words"] == "Of 500 normal data that training has not seen, 42 % are at least as unusual."
+    assert told["words"] == "Of 500 normal samples that training has not seen, 42 % are at least as unusual."
     assert (told["p"], told["score"]) == ("0.42", "1.23")
     empty = in_words(np.nan, np.nan, 500)
     assert empty["p"] is None
@@ -99,14 +99,14 @@ def test_p_values_in_words():
 
 
 def test_a_row_is_found_by_its_number(of_rows):
-    split = of_rows.material.parts["test"]
-    assert of_rows.material.find("2") == ("train", 2)
+    split = of_rows.splits.parts["test"]
+    assert of_rows.splits.find("2") == ("train", 2)
     parts = {"train": replace(split, rows=np.arange(0, 60, 2)), "test": replace(split, rows=np.array([7]))}
-    with_rows = Material(parts)
+    with_rows = NamedSplits(parts)
     assert with_rows.find("8") == ("train", 4)
     assert with_rows.find("7") == ("test", 0)
     assert with_rows.find("9") is None
-    named = Material.given(split.x, ids=[f"{i}.png" for i in range(len(split))])
+    named = NamedSplits.given(split.x, ids=[f"{i}.png" for i in range(len(split))])
     assert named.find("4.png") == ("given", 4)
     assert named.id("given", 4) == "4.png"
     assert named.find("4") == ("given", 4)
@@ -115,7 +115,7 @@ def test_a_row_is_found_by_its_number(of_rows):
 
 
 def test_completions_keep_what_is_visible_and_differ_elsewhere(of_images):
-    stored = np.asarray(of_images.material.parts["test"].x[1]).astype(np.float64)
+    stored = np.asarray(of_images.splits.parts["test"].x[1]).astype(np.float64)
     stored[:, :4] = np.nan
     found = of_images.complete(stored, 0)
     assert len(found["samples"]) == 6
@@ -131,9 +131,9 @@ def test_completions_keep_what_is_visible_and_differ_elsewhere(of_images):
 
 def test_rows_are_told_in_the_units_of_the_data(of_rows):
     found = of_rows.item("train", 0)
-    assert found["values"] == np.asarray(of_rows.material.parts["train"].x[0]).tolist()
+    assert found["values"] == np.asarray(of_rows.splits.parts["train"].x[0]).tolist()
     assert all(50 < value < 150 for value in found["mean"])
-    stored = np.asarray(of_rows.material.parts["train"].x[0]).copy()
+    stored = np.asarray(of_rows.splits.parts["train"].x[0]).copy()
     stored[2] = np.nan
     completed = of_rows.complete(stored, 0)
     assert completed["mean"][0] == pytest.approx(stored[0], rel=1e-3)
@@ -151,7 +151,7 @@ def test_rows_are_told_in_the_units_of_the_data(of_rows):
 
 
 def test_what_is_expected_of_a_cell_does_not_follow_it(of_rows):
-    stored = np.asarray(of_rows.material.parts["test"].x[0]).copy()
+    stored = np.asarray(of_rows.splits.parts["test"].x[0]).copy()
     odd, odder = stored.copy(), stored.copy()
     odd[4] += 40
     odder[4] += 80
@@ -168,12 +168,12 @@ def test_every_method(tmp_path, method):
     made = explorer(images(), tmp_path, method)
     told, found = opening(made, "x"), made.item("test", 0)
     assert told["spread"] == (method not in ("ae", "ensemble"))
-    assert ("no deviation to show" in told["uncertainty"]) == (method == "ae")
+    assert ("no standard deviation to show" in told["uncertainty"]) == (method == "ae")
     assert (found["covariance"] is not None) == (method not in ("ae", "ae-var", "ensemble"))
     assert found["width"]["top"] > 0
     assert made.item("test", 0) == found  # nothing goes on along a stream of noise
     assert made.place((0, 1), (0.1, 0.2), None) == made.place((0, 1), (0.1, 0.2), None)
-    hidden = np.asarray(made.material.parts["test"].x[0]).astype(float)
+    hidden = np.asarray(made.splits.parts["test"].x[0]).astype(float)
     hidden[:, :, :4] = np.nan
     assert len(made.complete(hidden, 0)["samples"]) == 6
 

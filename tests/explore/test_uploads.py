@@ -88,7 +88,7 @@ def test_rows(row_client):
     table = "\n".join(f"{i},1,2,3,4,5" for i in range(90, 100))
     found = row_client.upload(table.encode(), 7)[1]
     assert (found["row"], found["n"], found["values"][0]) == (7, 10, 97)
-    assert "row 10: the file has 10 data" in row_client.upload(table.encode(), 10)[1]["error"]
+    assert "row 10: the file has 10 samples" in row_client.upload(table.encode(), 10)[1]["error"]
     many = ("100,100,100,100,100,100\n" * 10_000).encode()
     assert row_client.upload(many)[1]["n"] == 8192
     assert row_client.upload(npy(np.full(6, 100.0)))[1]["values"] == [100.0] * 6
@@ -129,7 +129,7 @@ def archive() -> bytes:
         (b"\x89PNG\r\n\x1a\n", "cannot be read as an image"),
         (png(square())[:60], "cannot be read as an image"),
         (bomb(20_000), "could be decompression bomb"),
-        (bomb(5_000), "5000x5000 pixels, at most 16,777,216 are read"),
+        (bomb(5_000), "5000x5000 pixels: expected at most 16,777,216"),
         (archive(), "an archive"),
         (npy(np.zeros((3, 5))), "data of shape (5,), the model takes data of shape (1, 8, 8)"),
         (npy(np.array([{}])), "expected numbers"),
@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(client, body, complaint):
         (b"1,2,3,4,5,x\n", "is not a number"),
         (b"1,2,3,4,5,6\n1,2\n", "2 cells, expected 6"),
         (b"1,2,3,4,5,inf\n", "is not finite"),
-        (b"1,2,3,4,5,1e300\n", "deviations away from the data"),
+        (b"1,2,3,4,5,1e300\n", "standard deviations away from the data"),
         (b"mass,width,<img src=x onerror=alert(1)>,d,e,f\n", "holds no data"),
     ],
 )

@@ -13,8 +13,8 @@ from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.methods import METHODS, build
 from lapae.methods.ae_var import AEVar
 from lapae.methods.bbb import BBB
-from lapae.methods.density import MIN_LOG_VARIANCE, variance
 from lapae.methods.dropout import Dropout, MaskLayer
+from lapae.methods.output_variance import MIN_LOG_VARIANCE, variance
 from lapae.methods.step import StepContext
 from lapae.methods.vae import VAE
 from lapae.networks import conv, mlp

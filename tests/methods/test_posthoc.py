@@ -202,13 +202,13 @@ def test_saved_and_loaded(table, tmp_path):
 
 def test_network_of_another_shape(table, tmp_path):
     run = trained("ae", table, tmp_path / "ae")
-    with pytest.raises(ConfigError, match="its network is another than this run's: size mismatch"):
+    with pytest.raises(ConfigError, match="its network differs from that of this run: size mismatch"):
         from_run(run, table, ModelConfig(hidden=(9,)))
 
 
 def test_run_of_several_networks(table, tmp_path):
     run = trained("ensemble", table, tmp_path / "ensemble")
-    with pytest.raises(ConfigError, match="its network is another than this run's"):
+    with pytest.raises(ConfigError, match="its network differs from that of this run"):
         from_run(run, table)
 
 

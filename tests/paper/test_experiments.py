@@ -124,5 +124,5 @@ def test_all_keeps_what_is_done(root: Path, capsys: pytest.CaptureFixture[str]) 
     times = {name: (root / name / "result.json").stat().st_mtime_ns for name in EXPERIMENTS}
     capsys.readouterr()
     assert main(["reproduce", "all", "--quick", "--device", "cpu", "--out", str(root)]) == 0
-    assert capsys.readouterr().out.count("done already") == len(EXPERIMENTS)
+    assert capsys.readouterr().out.count("already done") == len(EXPERIMENTS)
     assert times == {name: (root / name / "result.json").stat().st_mtime_ns for name in EXPERIMENTS}

@@ -69,10 +69,10 @@ def test_a_damaged_result_is_left_aside_and_made_again(content, tmp_path, pair, 
     whole = path.read_text("utf-8")
     path.write_text(content)
     assert reproduce("second", tmp_path) == 0
-    assert "first/result.json is damaged, and left aside" in capsys.readouterr().err
+    assert "first/result.json is damaged and ignored" in capsys.readouterr().err
     assert "## first" not in (tmp_path / "results.md").read_text("utf-8")
     assert reproduce("all", tmp_path) == 0
-    assert "second: done already" in capsys.readouterr().out
+    assert "second: already done" in capsys.readouterr().out
     assert json.loads(path.read_text("utf-8"))["tables"] == json.loads(whole)["tables"]
     assert "## first" in (tmp_path / "results.md").read_text("utf-8")
 
@@ -138,7 +138,7 @@ def test_a_trained_model_that_is_damaged_is_made_anew(whose, tmp_path, pair):
         (workspace.folder(fitted) / METRICS).unlink()
     damaged = workspace.folder(fitted if whose == "fitted" else fitted.start) / MODEL
     damaged.write_bytes(damaged.read_bytes()[:-40])
-    with pytest.warns(UserWarning, match=rf"{damaged.parent.name}.*damaged.*made anew"):
+    with pytest.warns(UserWarning, match=rf"{damaged.parent.name}.*damaged.*made again"):
         found = workspace.model("it").method.state_dict()
     assert all((found[name] == whole[name]).all() for name in whole)
 

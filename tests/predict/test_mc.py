@@ -7,7 +7,7 @@ from narrow import network_of, sure
 from lapae.config import MethodConfig
 from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
 from lapae.methods import Method, Output, build
-from lapae.methods.density import log_prob
+from lapae.methods.output_variance import log_prob
 from lapae.networks import mlp
 from lapae.predict import predict
 from lapae.predict.mc import draw_seeds, predict_blocks

@@ -25,7 +25,7 @@ from lapae.runs.results import Result, Table, file_name, load_results, save_resu
 from lapae.space import Column, Space
 from lapae.view.display import choose_display
 from lapae.view.latent_map import latent_space, plane
-from lapae.view.named_splits import Material
+from lapae.view.named_splits import NamedSplits
 from lapae.view.pictures import shrink, tiled
 from lapae.view.report.chart import line_chart, ticks
 from lapae.view.report.page import MOST_BYTES, REPORT, report_html, write_report
@@ -84,11 +84,11 @@ def test_page_stands_alone_and_escapes_names(tmp_path):
 def test_page_says_how_to_explore_its_data(tmp_path):
     data = images()
     run, model = trained(data, tmp_path)
-    material = Material.given(np.asarray(data.test.x))
-    page = report_html(model, material, QUICK, run, file=Path("my images"))
+    splits = NamedSplits.given(np.asarray(data.test.x))
+    page = report_html(model, splits, QUICK, run, file=Path("my images"))
     assert f"start <code>lapae explore {run.path} --data &#39;my images&#39;</code>" in page
     assert re.search(r'8765/#given/\d+/run"', page)
-    assert "start <code>model.explore(X)</code>" in report_html(model, material, QUICK)
+    assert "start <code>model.explore(X)</code>" in report_html(model, splits, QUICK)
 
 
 @pytest.mark.parametrize(("latent_dim", "maps"), [(1, 1), (2, 1), (3, 3), (6, 3)])

@@ -25,13 +25,13 @@ from lapae.view.display import choose_display
 from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.explore.uploads import read_upload
 from lapae.view.latent_map import networks_of
-from lapae.view.named_splits import Material
+from lapae.view.named_splits import NamedSplits
 from lapae.view.report.calibration import calibration, verdict
 from lapae.view.report.chart import histogram
 from lapae.view.report.errors import by_pca, reconstruction
 from lapae.view.report.planes import Operations, side_of
 from lapae.view.report.unusual import most_unusual, score
-from lapae.view.verdicts import Judge
+from lapae.view.verdicts import Verdicts
 
 NAMES = ("mass", "width", "height", "depth", "age")
 
@@ -58,18 +58,18 @@ def made():
     )
     data = rows()
     model = fit(config, data)
-    material = Material.of(data)
-    judge = Judge(model)
-    z = model.tensor(as_a(np.ndarray, material.parts["train"].x))
-    return judge, material, choose_display(model, z, encode_mean(model.method, z).numpy())
+    splits = NamedSplits.of(data)
+    verdicts = Verdicts(model)
+    z = model.tensor(as_a(np.ndarray, splits.parts["train"].x))
+    return verdicts, splits, choose_display(model, z, encode_mean(model.method, z).numpy())
 
 
 def test_the_planted_row_is_first_and_its_column_is_named(made):
-    judge, material, display = made
-    scores = score(judge, material, 0)
+    verdicts, splits, display = made
+    scores = score(verdicts, splits, 0)
     assert scores.complete
     assert len(scores.p) == 400
-    first = most_unusual(judge, material, display, scores, 3)[0]
+    first = most_unusual(verdicts, splits, display, scores, 3)[0]
     assert (first["id"], first["part"], first["index"]) == ("row 353", "test", 3)
     assert first["p"] == "0.02"  # 1 of 51
     assert first["values"][0]["name"] == "width"
@@ -83,29 +83,31 @@ def test_the_planted_row_is_first_and_its_column_is_named(made):
 
 
 def test_rows_are_flagged_at_the_rate_of_the_model(made):
-    judge, material, display = made
-    assert judge.rate == 0.05
-    scores = score(judge, material, 0)
+    verdicts, splits, display = made
+    assert verdicts.rate == 0.05
+    scores = score(verdicts, splits, 0)
     held = scores.part == "validation"  # of complete rows the line of the chart says the same
-    np.testing.assert_array_equal(scores.surprise[held] > judge.threshold, scores.p[held] <= 0.05)
-    assert most_unusual(judge, material, display, scores, 1)[0]["rare"]  # p = 1 / 51
-    config = judge.model.config
-    other = Judge(replace(judge.model, config=replace(config, train=replace(config.train, false_alarm_rate=0.01))))
-    assert not most_unusual(other, material, display, scores, 1)[0]["rare"]
+    np.testing.assert_array_equal(scores.anomaly_score[held] > verdicts.threshold, scores.p[held] <= 0.05)
+    assert most_unusual(verdicts, splits, display, scores, 1)[0]["rare"]  # p = 1 / 51
+    config = verdicts.model.config
+    other = Verdicts(
+        replace(verdicts.model, config=replace(config, train=replace(config.train, false_alarm_rate=0.01)))
+    )
+    assert not most_unusual(other, splits, display, scores, 1)[0]["rare"]
     assert (other.rate, other.threshold) == (0.01, math.inf)
 
 
-def test_a_datum_is_not_compared_with_itself(made):
-    judge, material, _ = made
-    x = material.parts["calibration"].x
-    surprise, p = judge.scores(x, itself=True)
-    others = [(surprise[np.arange(50) != i] >= surprise[i]).sum() for i in range(50)]
+def test_a_sample_is_not_compared_with_itself(made):
+    verdicts, splits, _ = made
+    x = splits.parts["calibration"].x
+    anomaly_score, p = verdicts.scores(x, itself=True)
+    others = [(anomaly_score[np.arange(50) != i] >= anomaly_score[i]).sum() for i in range(50)]
     np.testing.assert_allclose(p, (1 + np.array(others)) / 50)
 
 
 def test_errors_stand_beside_those_of_pca(made):
-    judge, material, display = made
-    found = reconstruction(judge, material, display, 0)
+    verdicts, splits, display = made
+    found = reconstruction(verdicts, splits, display, 0)
     assert [column["name"] for column in found["columns"]]
     assert {column["name"] for column in found["columns"]} == set(NAMES)
     ours, pca = (float(found["explained"][name][:-2]) for name in ("ours", "pca"))
@@ -126,15 +128,15 @@ def test_pca_is_that_of_a_singular_value_decomposition(n):
 
 
 def test_calibration_is_measured_on_data_that_did_not_calibrate(made):
-    judge, material, _ = made
-    found = calibration(judge, material, 0)
+    verdicts, splits, _ = made
+    found = calibration(verdicts, splits, 0)
     assert found is not None
     assert found["n"] == 50
     assert "test data" in found["among"]
     inside = float(found["inside"][:-2]) / 100
     assert 0.8 < inside <= 1
-    only = Material({"train": material.parts["test"]})
-    assert calibration(judge, only, 0) is None
+    only = NamedSplits({"train": splits.parts["test"]})
+    assert calibration(verdicts, only, 0) is None
 
 
 def test_verdicts_in_words():
@@ -143,7 +145,7 @@ def test_verdicts_in_words():
     assert verdict(0.99) == "Too cautious: 90 % intervals contain 99 % of the values."
 
 
-def test_histogram_holds_every_datum_or_says_how_many_are_beyond():
+def test_histogram_holds_every_sample_or_says_how_many_are_beyond():
     generator = np.random.default_rng(0)
     values = np.concatenate([generator.standard_normal(500), [1000.0, 2000.0]])
     found = histogram({"a": values, "b": np.array([np.nan])}, 2.0)
@@ -217,7 +219,9 @@ def test_columns_of_several_kinds(tmp_path):
     assert "row 7<" in page
     assert re.search(r"20\d\d-\d\d-\d\d to 20\d\d-\d\d-\d\d", page)
     assert "share of wrong ones" in page
-    found = Explorer(model.model_, Material.given(model.model_.space.code(frame)), Options(points=50, side=4, draws=3))
+    found = Explorer(
+        model.model_, NamedSplits.given(model.model_.space.code(frame)), Options(points=50, side=4, draws=3)
+    )
     item = found.item("given", 7)
     assert len(item["mean"]) == len(item["blame"]) == len(item["values"]) == 5
     assert np.argmax(item["blame"]) == 4

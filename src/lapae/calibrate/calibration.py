@@ -35,20 +35,20 @@ Rank = Callable[[Tensor, Tensor | None], Tensor]
 """Rows (B, *features), and where they are among the neighbours themselves -> anomaly scores (B,) as they are ranked."""
 
 ALIKE = 99
-"""Calibration rows that lack nothing but what a new row lacks, from which on they alone are compared with it."""
+"""Number of calibration rows whose missing values are all missing in a new row, from which only they are compared."""
 COMPARED = 200
-"""Calibration rows that a row with missing values is compared with, at most: each is predicted anew for it."""
+"""Maximum number of calibration rows compared with a row with missing values: each is predicted again for it."""
 DECIMALS = 6
 """Decimals of an anomaly score, beyond which sums in another order change it: rows that are equal have equal scores."""
 SCARCE = 20
-"""Rows of the validation set, at least, for deviations that may fall with what the model calls ignorance."""
+"""Minimum size of the validation set for standard deviations that may fall with what the model does not know."""
 FEW = 500
-"""Calibration rows, from which on they alone make the intervals. If there are fewer, deviations are fitted to training
-rows too, and the validation set also makes intervals: it is almost as good as unseen."""
-MOST_ROWS = 2000
-"""Held-out rows kept to compare with."""
+"""Number of calibration rows from which they alone make the intervals. With fewer, standard deviations are fitted to
+training rows too, and the validation set also makes intervals: it is almost as good as unseen."""
+MOST_CALIBRATION_ROWS = 2000
+"""Maximum number of calibration rows kept to compare with."""
 SHARED = 4096
-"""Features above which intervals share one radius."""
+"""Number of features above which intervals share one radius."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Intervals:
-    """What prediction intervals need.
+    """Part of a calibration for prediction intervals.
 
     Attributes:
         radius: standard deviations that an interval reaches to either side.
@@ -136,7 +136,7 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Tiles:
-    """What p-values of whole images need, if the model is one of tiles.
+    """Part of a calibration for p-values of whole images, if the model is one of tiles.
 
     Attributes:
         scores: greatest anomaly score among all tiles of each held-out image, (k,); empty for other models.
@@ -204,7 +204,7 @@ class Calibration:
         """
         apart = len(rows) > 0 and len(valid) > 0 and not learned
         valid = valid if len(valid) else train
-        rows = valid if rows is valid or not len(rows) else rows[:MOST_ROWS]
+        rows = valid if rows is valid or not len(rows) else rows[:MOST_CALIBRATION_ROWS]
         known, found = predict(train), predict(valid)
         of_rows = found if rows is valid else predict(rows)
         few = len(rows) < FEW
@@ -234,7 +234,7 @@ class Calibration:
         return torch.cat([self.reference.rows, self.intervals.more])
 
     def rank(self, predict: Predict) -> Rank:
-        """Return what scores rows by `predict`, rounded so that rows that are equal tie."""
+        """Return a function that scores rows by `predict`, rounded so that equal rows tie."""
         return lambda x, own: ranked(self.score(predict(x), x, own))
 
     def compare(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -242,7 +242,7 @@ class Calibration:
         return self.reference.compare(self.rank(predict), x)
 
     def anew(self, predict: Predict) -> Calibration:
-        """Return the calibration for another way to predict: the held-out rows are predicted in that way too."""
+        """Return the calibration for another predictive: the held-out rows are predicted again."""
         every = self.held_out
         radius = fit_radius(predict(every), every, every, self.deviation)
         scores = self.rank(predict)(self.reference.rows, self.reference.own)
@@ -257,7 +257,7 @@ class Calibration:
         """Say why a false alarm rate cannot be met (`Rule.unmet`), for whole images of a model of `tiles`."""
         rows, images = (Rule(rate, held.double().numpy()) for held in (self.reference.scores, self.tiles.scores))
         if not tiles or images.n:
-            return images.unmet("images") if tiles else rows.unmet("rows", MOST_ROWS)
+            return images.unmet("images") if tiles else rows.unmet("rows", MOST_CALIBRATION_ROWS)
         few = f"no whole images to compare with, {rows.n} held-out tiles: at a false alarm rate of {rate:g} an image"
         return f"{few} of more than {rows.rank} tiles cannot be flagged. Train on more images, with this predictive"
 
@@ -286,5 +286,5 @@ def fit_radius(
 
 
 def ranked(scores: Tensor) -> Tensor:
-    """Return anomaly scores (B,) as they are ranked: rounded, so that rows that are equal tie."""
+    """Round anomaly scores (B,) for ranking, so that equal rows tie."""
     return scores.double().round(decimals=DECIMALS)

@@ -20,9 +20,9 @@ from statistics import NormalDist
 import numpy as np
 
 LEVELS = np.concatenate([np.arange(0.01, 0.99, 0.01), [0.99, 0.995, 0.999, 0.9995]])
-"""Levels at which the radius of intervals is kept; between them it is interpolated."""
+"""Levels at which the radius of intervals is stored; between them it is interpolated."""
 ENOUGH = 20
-"""Held-out values of one feature, at least, for quantiles of its own; below, those of all features together serve."""
+"""Minimum number of held-out values of a feature for its own quantiles; with fewer, all features are pooled."""
 TINY = float(np.finfo(float).tiny)
 
 
@@ -45,8 +45,8 @@ def p_values(scores: np.ndarray, held_out: np.ndarray) -> np.ndarray:
 class Rule:
     """Flags a row if and only if its p-value is at most `rate`: at most this share of new normal rows, on average.
 
-    Of a row that is compared with `held_out` this is so if and only if its anomaly score is above the k-th largest of
-    these, with k = floor(rate · (n + 1)).
+    For a row that is compared with `held_out`, this means that its anomaly score is above the k-th largest of these,
+    with k = floor(rate · (n + 1)).
     """
 
     rate: float
@@ -64,12 +64,12 @@ class Rule:
 
     @property
     def rank(self) -> int:
-        """The k above: found by the very division that makes a p-value, as 0.29 · 100 is less than 29 in a computer."""
+        """The k above, found by the same division as a p-value: 0.29 · 100 is less than 29 in floating point."""
         return int((np.arange(1.0, self.n + 1.0) / (self.n + 1.0) <= self.rate).sum())
 
     @property
     def threshold(self) -> float:
-        """The anomaly score above which rows are flagged; infinite where the rate is too small for any."""
+        """The anomaly score above which rows are flagged; infinite if the rate is too small to flag any."""
         return float(np.sort(self.held_out[~np.isnan(self.held_out)])[-self.rank]) if self.rank else math.inf
 
     def decision(self, scores: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -89,8 +89,8 @@ class Rule:
         """Say why nothing can be flagged, and what to do; empty if something can be.
 
         Args:
-            what: is held out.
-            most: number of these that are kept.
+            what: name of what is held out.
+            most: maximum number of these that are kept.
         """
         if self.rank:
             return ""
@@ -108,6 +108,12 @@ def by_chance(flagged: int, n_new: int, rate: float, n: int) -> float:
     """Return the probability that as many or more of `n_new` rows have p <= `rate` among n calibration rows like them.
 
     Their number is beta-binomial: the share of all rows that lie beyond the k-th largest of n is Beta(k, n + 1 - k).
+
+    Args:
+        flagged: number of new rows with p <= `rate`.
+        n_new: number of new rows.
+        rate: false alarm rate.
+        n: number of calibration rows.
     """
     k = Rule(rate, np.arange(n, dtype=float)).rank
     if not flagged or not k:
@@ -210,7 +216,7 @@ def _quantiles(ordered: np.ndarray, levels: np.ndarray, independent: np.ndarray)
 
 
 def _widened(table: np.ndarray) -> np.ndarray:
-    """Quantiles (L, F) with those that are beyond the largest value in place of infinity: as a normal tail goes on."""
+    """Replace infinite quantiles (L, F), which are beyond the largest value, by continuing a normal tail."""
     normal = np.array([NormalDist().inv_cdf(0.5 + level / 2) for level in LEVELS])
     finite = np.isfinite(table)
     last = finite.sum(0) - 1  # levels increase, so the finite ones come first

@@ -6,10 +6,10 @@ the mean 1 then, so that
 
     R_t = (1 + R_{t-1}) b(p_t)
 
-grows by 1 for each datum on average, and the mean time until R_t reaches `every` is at least `every` (the
-Shiryaev-Roberts procedure of conformal martingales). So a false alarm comes once in `every` data or more seldom,
-whatever the distribution of the scores. R_t is a mean over several bets: on small p-values (data more unusual than they
-were) and on large ones (a sensor that is stuck looks all too normal).
+grows by 1 per sample on average, and the mean time until R_t reaches `every` is at least `every` (the Shiryaev-Roberts
+procedure of conformal martingales). So a false alarm is raised at most once in `every` samples on average, whatever the
+distribution of the scores. R_t is a mean over several bets: on small p-values (samples more unusual than before) and on
+large ones (a sensor that is stuck looks all too normal).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from __future__ import annotations
 import numpy as np
 
 POWERS = (0.3, 0.6, 0.85)
-"""Bets ε p^(ε-1): a small ε wins much on very unusual data, one near 1 a little on many that are slightly so."""
+"""Bets ε p^(ε-1): a small ε wins much on very unusual samples, one near 1 a little on many slightly unusual ones."""
 
 
 class DriftAlarm:
-    """Watches scores one after the other."""
+    """Watches anomaly scores of a stream for a change of their distribution."""
 
     def __init__(self, reference: np.ndarray, *, every: int = 10_000, seed: int = 0) -> None:
         """Start to watch.
 
         Args:
-            reference: scores (n,) of data that the model has not learned; higher is more unusual.
-            every: data between two false alarms, on average, at least.
-            seed: of the random order of equal scores.
+            reference: anomaly scores (n,) of samples that the model has not learned; higher is more unusual.
+            every: minimum number of samples between two false alarms, on average.
+            seed: seed of the random order of equal scores.
         """
         if every < 1:
             raise ValueError(f"every={every}: expected at least 1")
@@ -39,25 +39,25 @@ class DriftAlarm:
 
     @property
     def evidence(self) -> float:
-        """R_t: the alarm is raised where it reaches `every`."""
+        """R_t: the alarm is raised when it reaches `every`."""
         return float(self._bets.mean())
 
     def reset(self, reference: np.ndarray) -> None:
-        """Begin anew, after an alarm, with other reference scores."""
+        """Start again after an alarm, with other reference scores."""
         self._bets = np.zeros(2 * len(POWERS))
         self.renew(reference)
 
     def renew(self, reference: np.ndarray) -> None:
-        """Compare with other reference scores from here on, as those of a model that has learned; R_t stays."""
+        """Compare with other reference scores from now on, such as those of an updated model; R_t stays."""
         known = np.asarray(reference, dtype=np.float64)
         self._known = np.sort(known[~np.isnan(known)])
 
     def update(self, scores: np.ndarray) -> int | None:
-        """Take in scores (m,), in their order; NaN are passed over.
+        """Add anomaly scores (m,), in their order; NaN are skipped.
 
         Returns:
-            The number of the first of them (from 0) at which the evidence reaches `every`, or None. What comes after it
-            is not looked at: `reset` begins anew.
+            The index of the first one at which the evidence reaches `every`, or None. Scores after it are ignored: call
+            `reset` to start again.
         """
         powers = np.array(POWERS)
         for i, score in enumerate(np.asarray(scores, dtype=np.float64).reshape(-1)):

@@ -1,12 +1,12 @@
-"""The temperature of a posterior: how wide it is to be, by the predictive likelihood of data training has not seen.
+"""The temperature of a posterior: its width, chosen by the predictive likelihood of samples not used in training.
 
 The curvature gives the posterior its shape; its size depends on what the method makes of the curvature (the online
 update forgets, which is a temperature of its own). At temperature T sampled networks give each value a mean and a
 variance v(T); with the noise s² that then is left, the log density of held-out values is
 
-    Σ log N(x; mean(T), s_j² + v(T)),    s_j² = mean of (x - mean)² - v(T) over held-out data, at least a tenth of it
+    Σ log N(x; mean(T), s_j² + v(T)),    s_j² = mean of (x - mean)² - v(T) over held-out samples, at least a tenth of it
 
-and T is the best of a few. Of two that are equally good the one nearer to 1 is taken.
+and T is the best of a few candidates. Of two that are equally good, the one nearer to 1 is chosen.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from lapae.predict.rows import evenly
 
 FACTOR = 10.0
 FARTHEST = 4
-"""Steps of a factor to either side, at most."""
+"""Maximum number of steps of a factor to either side."""
 ROWS, VALUES, LEAST_ROWS = 200, 25_000, 16
-"""Held-out data that it takes, and values of them, at most; of large images still so many data."""
+"""Maximum number of held-out samples and of their values; at least LEAST_ROWS samples even of large images."""
 NETWORKS = 16
 GAIN = 2.0
-"""Standard errors by which another temperature must be better."""
-LEAST = 0.1
-"""Of the squared residual of a feature that noise accounts for."""
+"""Number of standard errors by which another temperature must be better."""
+LEAST_NOISE_SHARE = 0.1
+"""Smallest share of the squared residual of a feature that is attributed to noise."""
 
 
 def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
     """Set the temperature of the posterior, and return it.
 
     Args:
-        method: a trained one; its own temperature is where the search begins. That of logits is left as it is.
-        x: held-out data (n, *shape) in the model's space.
-        seed: of the networks.
+        method: the trained method; the search starts at its temperature, which is left as it is if outputs are logits.
+        x: held-out samples (n, *shape) in the model's space.
+        seed: seed of the networks.
     """
     own = method.temperature
     assert own is not None
@@ -62,10 +62,10 @@ def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
 
 
 def _density(method: Method, x: Tensor, temperature: float, seed: int) -> Tensor:
-    """Log density (n,) of each datum of x under the networks of a posterior of this temperature."""
+    """Return the log density (n,) of each sample of x under networks of a posterior with this temperature."""
     method.temperature = temperature
     found = predict(method, x, n_samples=NETWORKS, seed=seed, want=("outputs",))
     square = (x - found.x_mean).square()
-    noise = torch.maximum((square - found.x_var).nanmean(0), LEAST * square.nanmean(0)) + 1e-12
+    noise = torch.maximum((square - found.x_var).nanmean(0), LEAST_NOISE_SHARE * square.nanmean(0)) + 1e-12
     total = noise + found.x_var
     return -0.5 * (square / total + total.log()).flatten(1).nansum(1)

@@ -18,7 +18,7 @@ from lapae.view.sizes import Sizes
 if TYPE_CHECKING:
     from lapae.model import Model
     from lapae.view.explore.server import Server
-    from lapae.view.named_splits import Material
+    from lapae.view.named_splits import NamedSplits
 
 
 @dataclass(frozen=True)
@@ -58,27 +58,27 @@ def prepare(command: ExploreCommand) -> Server:
     from lapae.view.explore.serve import prepare
 
     model = open_model(command.run, Device(command.device))
-    model, material, reason = load(model, command.data, command.data_dir)
+    model, splits, reason = load(model, command.data, command.data_dir)
     if reason is not None:
         print(f"lapae: warning: {reason}", file=sys.stderr)
     options = Options(**vars(command.sizes))
     name = command.run.resolve().name
-    return prepare(model, material, name, host=command.host, port=command.port, options=options, no_data=reason)
+    return prepare(model, splits, name, host=command.host, port=command.port, options=options, no_data=reason)
 
 
-def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Model, Material, str | None]:
+def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Model, NamedSplits, str | None]:
     """Return the model, and the data of its run or of a file; or none and why: a model can be looked at without."""
     from lapae.cli.run_folder import read_given, run_data
     from lapae.fit import calibrate
-    from lapae.view.named_splits import Material
+    from lapae.view.named_splits import NamedSplits
 
     if file is not None:
         x, ids = read_given(model, file)
-        return model, Material.given(x, ids=ids), None
+        return model, NamedSplits.given(x, ids=ids), None
     try:
         data = run_data(model, data_dir)
     except LapaeError as error:
-        return model, Material(), f"the data of the run cannot be loaded ({error})"
+        return model, NamedSplits(), f"the data of the run cannot be loaded ({error})"
     if model.calibration is None:  # of a training that has not come to its end
         model = calibrate(model, data)
-    return model, Material.of(data), None
+    return model, NamedSplits.of(data), None

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.runs import Run
     from lapae.storage import load_run
     from lapae.train.devices import choose_device
-    from lapae.view.named_splits import Material
+    from lapae.view.named_splits import NamedSplits
     from lapae.view.report.page import REPORT, report_html, write_page, write_report
 
     if command.data is None:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         run, model = Run.open(command.run), load_run(command.run, device=choose_device(command.device))
         x, ids = read_given(model, command.data)
         size = write_page(
-            run / REPORT, report_html(model, Material.given(x, ids=ids), command.sizes, run, file=command.data)
+            run / REPORT, report_html(model, NamedSplits.given(x, ids=ids), command.sizes, run, file=command.data)
         )
     path = (run / REPORT).resolve()
     print(json.dumps({"report": str(path), "bytes": size}) if command.json else f"{path} ({size / 1e6:.1f} MB)")

@@ -65,9 +65,9 @@ def run_task(name: str, model: Model, data: Data, options: Any = None) -> Result
     """Judge a trained model.
 
     Args:
-        name: of the task.
+        name: name of the task.
         model: the trained model.
-        data: of the kind that it was trained on.
+        data: data of the kind that it was trained on.
         options: the task's dataclass, a mapping of its fields, or None for the defaults.
     """
     task = TASKS.find(name)

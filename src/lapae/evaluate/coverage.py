@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 RATES = (0.01, 0.05, 0.1)
 """p-values whose shares are shown."""
 WITH_INTERVALS = ("number", "count", "date")
-"""Kinds of columns whose values lie in an interval; words do not."""
+"""Kinds of columns that have intervals; categories have none."""
 AT_ONCE = 2**22
-"""Values of samples that are predicted together, at most."""
+"""Maximum number of values of samples that are predicted together."""
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def detect(
         unusual: other samples (m, *shape), by name.
         split: what the normal samples are called.
         bootstrap: resamples for the intervals.
-        seed: of these.
+        seed: seed of the resamples.
     """
     rate = model.rule().rate
     inside = _scored(model, normal, rate, "normal samples")
@@ -174,7 +174,7 @@ def by_label(
     Args:
         x: samples (n, *shape).
         y: their classes (n,), or None.
-        names: of the classes.
+        names: names of the classes.
         unusual: labels of unusual samples; by default one of `YES`, if there are two labels.
 
     Returns:

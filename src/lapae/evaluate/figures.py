@@ -16,8 +16,8 @@ def on_diagonal(lines: Mapping[str, tuple[Any, Any]], style: str = "o-", **label
 
     Args:
         lines: x and y (n,) of each, by label.
-        style: of the lines, as matplotlib writes it.
-        labels: of the axes: `xlabel`, `ylabel`, `title`.
+        style: matplotlib's style of the lines.
+        labels: `xlabel`, `ylabel`, `title`.
     """
     figure = Figure(figsize=(4.2, 4.2), layout="constrained")
     axes = figure.add_subplot()

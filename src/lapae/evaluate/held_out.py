@@ -41,8 +41,8 @@ def held_out(data: Data, limit: int | None, seed: int) -> HeldOut:
 
     Args:
         data: with its splits.
-        limit: number of samples at most; None for all.
-        seed: of the choice.
+        limit: maximum number of samples; None for all.
+        seed: seed of the choice.
     """
     name = next((name for name, field in PARTS.items() if len(getattr(data, field))), None)
     if name is None:

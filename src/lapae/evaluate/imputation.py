@@ -34,7 +34,7 @@ class ColumnImputation:
     relative: float | None = None
     """`mae` as a share of the mean absolute error of the median (of each pixel or step): below 1 is better."""
     wrong: float | None = None
-    """Share of words (categories, booleans) that were imputed wrongly."""
+    """Share of categories and booleans that were imputed wrongly."""
     inside: float | None = None
     """Share of numbers in their intervals."""
     width: float | None = None

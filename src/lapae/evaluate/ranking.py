@@ -49,7 +49,7 @@ def detection(inside: np.ndarray, outside: np.ndarray, *, n_bootstrap: int = 500
         inside: scores (n,) of in-distribution samples.
         outside: scores (m,) of out-of-distribution samples.
         n_bootstrap: resamples for the 95 % intervals of bootstrap percentiles; 0 for none.
-        seed: of the resamples.
+        seed: seed of the resamples.
     """
     inside, outside = _checked(inside, "in-distribution"), _checked(outside, "out-of-distribution")
     thresholds, place = np.unique(np.concatenate([inside, outside]), return_inverse=True)

@@ -17,13 +17,13 @@ from lapae.predict.statistics import expected
 from lapae.score.latent_codes import LatentCodes
 
 INDEPENDENT = 5.0
-"""Held-out rows that noise which is independent between features counts for."""
+"""Weight, in held-out rows, of noise that is independent between features."""
 PER_NUMBER = 10
-"""Rows for each number of a code, at least, to learn from how residuals depend on codes."""
+"""Minimum number of rows per number of a code, to learn how residuals depend on codes."""
 MOST_VALUES = 2**23
-"""Values of held-out rows whose residuals are taken, at most."""
+"""Maximum number of values of held-out rows whose residuals are used."""
 CHAINS = 8
-"""Sampled networks that share the samples to be generated, at most."""
+"""Maximum number of sampled networks that share the samples to be generated."""
 
 
 def _chains(method: Method, n: int) -> int:
@@ -39,17 +39,17 @@ def from_codes(
     known: Tensor | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """n data (n, *shape) decoded from the density of codes: by up to `CHAINS` sampled networks, or with the residuals
-    of data about the mean network, which account for what networks do not agree about, too.
+    """Decode n samples (n, *shape) from the density of codes: by up to `CHAINS` sampled networks or, with `rows`, by
+    the mean network with residuals of data around it, which include what networks disagree about.
 
     Args:
         method: the trained method.
         codes: codes of training samples and their density.
-        n: how many data.
-        rows: held-out data (R, *shape), NaN where missing: samples lie as far from what is decoded as these do.
-            Default: samples are what is expected at their codes.
-        known: training data, whose residuals serve too, scaled to the size of those of `rows`.
-        seed: of codes, networks and noise.
+        n: number of samples.
+        rows: held-out samples (R, *shape), NaN where missing: generated samples are as far from their decoded means as
+            these are. Default: generated samples are the means expected at their codes.
+        known: training samples, whose residuals are used too, scaled to the size of those of `rows`.
+        seed: seed of codes, networks and noise.
     """
     if n < 1:
         raise ValueError(f"n={n}: expected at least 1")
@@ -76,7 +76,7 @@ def from_codes(
 
 
 def _encoded(method: Method, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (R, *shape), not too many, and their codes, where the method works."""
+    """Return a limited number of rows (R, *shape) and their codes, on the device of the method."""
     weight = next(method.parameters())
     rows = evenly(rows, max(1, MOST_VALUES // rows[0].numel()))
     return rows.to(weight.device, weight.dtype), encode_mean(method, rows).to(weight.device, weight.dtype)
@@ -91,7 +91,7 @@ def _residual(likelihood: Likelihood, output: Output, rows: Tensor, generator: t
 
 
 def _by_code(residuals: Tensor, codes: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Residuals (R, *shape) without what follows linearly from the codes of their rows, and what follows from z (B, …).
+    """Return residuals (R, *shape) minus their linear regression on codes, and the regression at z (B, …).
 
     A network that reconstructs a column too flat, or lets a constant vary, has residuals that make up for it.
     """
@@ -109,11 +109,11 @@ def _by_code(residuals: Tensor, codes: Tensor, z: Tensor) -> tuple[Tensor, Tenso
 
 
 def _as_far(likelihood: Likelihood, output: Output, bank: Tensor, trend: Tensor, generator: torch.Generator) -> Tensor:
-    """Data (B, *shape) as far from `output` as rows are by their residuals `bank` (R, *shape), and `trend` (B, *shape).
+    """Return samples (B, *shape): `output` plus `trend` (B, *shape) plus residuals drawn from `bank` (R, *shape).
 
-    The residuals of a row are taken together, as columns depend on each other. So that few rows do not say more than
-    they know, a share of the noise, and all of missing values, is of another row for each feature; the likelihood
-    speaks for features without a residual.
+    The residuals of a row are used together, as columns depend on each other. As few rows do not tell all of their
+    dependence, a share of the noise, and that of missing values, is from another row for each feature; features
+    without a residual get their noise from the likelihood.
     """
     ours, at = _around(likelihood, output), output.loc[0]
     alone = bank.gather(0, torch.randint(len(bank), at.shape, generator=generator, device=at.device))

@@ -5,7 +5,7 @@ step) and replaces the missing values by its reconstruction. The second averages
 every mode, and their mean is the sample. `average=0` is plain iteration (Rezende et al. 2014), with `steps` steps.
 
 Observed values are True in `observed`; a missing value is False there, or NaN in x. Shapes: M modes, N data,
-x and observed are (N, *shape) in the model's space, or observed is of the shape of a datum.
+x and observed are (N, *shape) in the model's space, or observed has the shape of one sample.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Imputation:
     """Imputed data, the modes kept apart."""
 
     samples: Tensor
-    """(M, N, *shape): one completed datum a mode."""
+    """(M, N, *shape): one completed sample per mode."""
     mean: Tensor
     """(N, *shape): mean over modes."""
     var: Tensor
@@ -71,7 +71,7 @@ def impute(
     if modes < 1 or average < 0 or steps < 1:
         raise ValueError(f"expected modes >= 1, average >= 0 and steps >= 1, got {modes}, {average} and {steps}")
     if not len(x):
-        raise ValueError("expected at least one datum to impute, got none")
+        raise ValueError("expected at least one sample to impute, got none")
     x = x.to(next(method.parameters()).dtype)
     known = ~x.isnan()
     if observed is not None:

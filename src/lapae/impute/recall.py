@@ -27,7 +27,7 @@ from lapae.predict.decode import encode_mean
 from lapae.predict.mc import draw_seeds, n_distinct
 from lapae.predict.prediction import Prediction
 from lapae.predict.rows import evenly
-from lapae.score.latent_codes import BATCH, MOST_VALUES, LatentCodes, decode
+from lapae.score.latent_codes import BATCH, MOST_VALUES, LatentCodes, expected_samples
 
 KEPT = 2000
 """Codes to look for the nearest in, at most."""
@@ -64,7 +64,7 @@ class RecallImputer(Imputer):
         picked = codes[torch.arange(len(x))[:, None], which].transpose(0, 1)
         # members of an ensemble have a latent space each: codes are those of the first
         seeds = draw_seeds(seed, n_distinct(method, n)) if method.shared_codes else []
-        made = [decode(method, z, None if not seeds else seeds[i % len(seeds)]) for i, z in enumerate(picked)]
+        made = [expected_samples(method, z, None if not seeds else seeds[i % len(seeds)]) for i, z in enumerate(picked)]
         values = torch.stack(made).to(x.dtype)
         if self.noise is not None:
             generator = torch.Generator().manual_seed(seed)
@@ -78,7 +78,7 @@ def expected(trained: Trained, x: Tensor) -> Prediction:
         return trained.predict(x)
     with torch.no_grad():
         found, chance = recall(trained.method, trained.codes, x, seed=trained.seed)
-        made = decode(trained.method, found.flatten(0, 1)).unflatten(0, chance.shape)
+        made = expected_samples(trained.method, found.flatten(0, 1)).unflatten(0, chance.shape)
         filled = torch.where(x.isnan(), torch.einsum("nj,nj...->n...", chance, made).to(x.dtype), x)
     whole = trained.predict(filled)
     return whole.replace(x_mean=torch.where(x.isnan(), filled, whole.x_mean))
@@ -101,7 +101,7 @@ def recall(method: Method, known: LatentCodes, x: Tensor, *, seed: int = 0) -> t
     seen = ~x.isnan()
     values = x.nan_to_num()
     codes = evenly(known.codes, min(KEPT, max(CANDIDATES, MOST_VALUES // x[0].numel())))
-    made = decode(method, codes).flatten(1)
+    made = expected_samples(method, codes).flatten(1)
     flat, mask = values.flatten(1), seen.flatten(1).to(x.dtype)
     n_candidates = min(CANDIDATES, len(codes))
     found, chance = [], []
@@ -113,8 +113,8 @@ def recall(method: Method, known: LatentCodes, x: Tensor, *, seed: int = 0) -> t
         z = codes[square.topk(n_candidates, largest=False).indices].flatten(0, 1)
         given, there = (t[part].repeat_interleave(n_candidates, 0) for t in (values, seen))
         for _ in range(REFINE):
-            z = encode_mean(method, torch.where(there, given, decode(method, z)), batch_size=BATCH)
-        gap = torch.where(there, given - decode(method, z), 0.0)
+            z = encode_mean(method, torch.where(there, given, expected_samples(method, z)), batch_size=BATCH)
+        gap = torch.where(there, given - expected_samples(method, z), 0.0)
         energy = gap.square().flatten(1).sum(1) / (2 * TEMPER * known.scale) - known.density.log_prob(z)
         found.append(z.unflatten(0, (len(part), n_candidates)))
         chance.append((-energy).unflatten(0, (len(part), n_candidates)).softmax(1))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lapae.config.methods import MethodOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
-from lapae.methods.density import gaussian, log_prob, variance
+from lapae.methods.output_variance import gaussian, log_prob, variance
 from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 

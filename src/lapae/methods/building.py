@@ -48,7 +48,8 @@ def build_method(
     Args:
         config: resolved, without open choices (`lapae.train.choose`).
         space: what the training data are.
-        network, likelihood: replace those that the configuration names.
+        network: replaces the network that the configuration names.
+        likelihood: replaces the likelihood that the configuration names.
         start: samples (n, *model_shape) whose principal components the linear path of a network starts from.
         loading: whether weights will be read from a file: then it does not matter which of them the user has frozen.
 

@@ -41,12 +41,12 @@ class PostHoc(Laplace):
         """Take the weights of a trained autoencoder."""
         network = getattr(source, "network", None)
         if network is None:
-            raise ConfigError("a run of method ae has one network to take, this one has not")
+            raise ConfigError("expected a run of a method with one network, such as ae, to take the weights from")
         try:
             self.network.load_state_dict(network.state_dict())
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
-            raise ConfigError(f"its network is another than this run's: {reason}") from None
+            raise ConfigError(f"its network differs from that of this run: {reason}") from None
 
     def forward(self, x: Tensor, step: StepContext) -> Tensor:
         """Return the mean negative log-likelihood, as a plain autoencoder."""

@@ -15,7 +15,7 @@ from lapae.config.methods import VAEOptions
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.ae_var import PointWithVariance
 from lapae.methods.base import Draws, Method, NetworkFactory, Output, Point
-from lapae.methods.density import log_prob, variance
+from lapae.methods.output_variance import log_prob, variance
 from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
 

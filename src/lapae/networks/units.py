@@ -63,7 +63,8 @@ def in_units(network: Modules, offset: Any, scale: Any, *, logits: bool) -> Modu
 
     Args:
         network: encoder and decoder.
-        offset, scale: the network gets the model's values · scale + offset.
+        offset: the network gets the model's values · scale + offset.
+        scale: see `offset`.
         logits: whether the decoder returns logits, which have no unit.
     """
     if np.all(np.asarray(offset) == 0) and np.all(np.asarray(scale) == 1):

@@ -1,4 +1,4 @@
-"""What the closed-form predictives (linearized, moments) share: their result, and the variance of the weights."""
+"""Result of the closed-form predictives (linearized, moments), and the variance of the weights that both need."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ClosedForm:
     z_var: Tensor
     """(B, *code)"""
     z_cov: Tensor | None
-    """(B, K, K), K the numbers of a code; None where they are too many for a matrix."""
+    """(B, K, K), K the numbers of a code; None if they are too many for a matrix."""
     output: Tensor
     """(B, *shape): network output at the mean weights."""
     output_var: Tensor | None
-    """(B, *shape): variance over weights, of the expected data for `linearized`, of the output for `moments`."""
+    """(B, *shape): variance over weights, of the expected sample for `linearized`, of the output for `moments`."""
 
 
 def weight_variances(method: Laplace) -> dict[str, Tensor]:
@@ -37,7 +37,14 @@ def weight_variances(method: Laplace) -> dict[str, Tensor]:
 
 
 def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: bool) -> Prediction:
-    """Return all fields of a `Prediction` for a batch x; `delta` carries the variance through the likelihood's mean."""
+    """Return a `Prediction` with all fields for a batch.
+
+    Args:
+        likelihood: likelihood of the data given the output.
+        x: samples (B, *shape).
+        found: statistics of codes and outputs.
+        delta: whether the variance is that of the output, and is carried through the likelihood's mean (delta method).
+    """
     mean = likelihood.mean(found.output)
     noise = likelihood.variance(found.output)
     fields: dict[str, Tensor] = {"z_mean": found.z_mean, "z_var": found.z_var}

@@ -1,6 +1,6 @@
-"""Codes and data, one way at a time: what the decoders of a method say at given codes, and the codes of data.
+"""Encode or decode alone: outputs of the decoders of a method at given codes, and codes of samples.
 
-Shapes: S draws, G codes of K dimensions; decoded data are (G, *shape), in the model's space.
+Shapes: S draws, G codes of K dimensions; decoded samples are (G, *shape), in the model's space.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lapae.predict.statistics import Moments, expected
 from lapae.runs.parts import under
 
 GROUP = 10
-"""Networks drawn at once: more would fill the memory where networks are large."""
+"""Number of networks drawn at once: more of them would fill the memory if networks are large."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Decoded:
     """Statistics of decoded codes, on the CPU."""
 
     mean: Tensor
-    """(G, *shape): mean of the expected data over networks."""
+    """(G, *shape): mean of the expected sample over networks."""
     deviation: Tensor
-    """(G, *shape): standard deviation over networks, with the learned noise where the method learns one."""
+    """(G, *shape): standard deviation over networks, with the noise if the method learns it."""
 
     @property
     def total(self) -> Tensor:
-        """(G,): deviation summed over the elements of a datum, as out-of-distribution detection sums it."""
+        """(G,): standard deviation summed over the elements of a sample, as in out-of-distribution detection."""
         return self.deviation.flatten(1).sum(1)
 
 
@@ -49,18 +49,18 @@ def decode(
     batch_size: int = 64,
     at_mean: bool = False,
 ) -> Decoded:
-    """What the decoders say at codes z (G, K).
+    """Decode codes z (G, K): mean and standard deviation over networks.
 
-    Members of an ensemble have a latent space each, so that a code means something to one of them alone: codes are then
-    those of the first, and so is what is decoded.
+    Each member of an ensemble has its own latent space, in which alone a code has a meaning: codes are then those of
+    the first member, which decodes them.
 
     Args:
-        method: any; its networks are drawn, or pushed through in one pass.
-        z: codes.
-        n_samples: networks to draw; None for one pass that carries a variance (`moments`), of a method that has it.
-        seed: of the draws.
-        batch_size: codes decoded at a time.
-        at_mean: means are those of the network at the mean weights, and not over draws.
+        method: the trained method.
+        z: codes (G, K).
+        n_samples: number of networks to draw; None for one pass that carries a variance (`moments`).
+        seed: seed of the draws.
+        batch_size: number of codes decoded at once.
+        at_mean: return means of the network at the mean weights, instead of means over draws.
     """
     weight = next(method.parameters())
     batches = z.to(weight.device, weight.dtype).split(batch_size)
@@ -74,7 +74,7 @@ def decode(
 
 
 def _sampled(method: Method, batches: Sequence[Tensor], n_samples: int, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Mean and variance of each batch over networks that are drawn once."""
+    """Return mean and variance of each batch over networks that are drawn once."""
     means, noises = [Moments() for _ in batches], [torch.zeros_like(batch[0, 0]) for batch in batches]
     n = 0
     for draws, size in _networks(method, n_samples, seed):
@@ -88,7 +88,7 @@ def _sampled(method: Method, batches: Sequence[Tensor], n_samples: int, seed: in
 
 
 def _one_pass(method: Method, batches: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Mean and variance of each batch by `moments`."""
+    """Return mean and variance of each batch by `moments`."""
     laplace, likelihood = with_posterior(method, "moments"), method.likelihood
     variances = under("decoder", weight_variances(laplace))
     found = []
@@ -104,7 +104,7 @@ def _one_pass(method: Method, batches: Sequence[Tensor]) -> list[tuple[Tensor, T
 
 
 def n_decoders(method: Method, n_samples: int | None) -> int:
-    """How many networks `decode` uses where `n_samples` are asked for."""
+    """Return the number of networks that `decode` uses if `n_samples` are asked for."""
     return 1 if n_samples is None or not method.shared_codes else n_distinct(method, n_samples)
 
 
@@ -122,7 +122,16 @@ def _groups(method: Method, seeds: Sequence[int]) -> Iterator[tuple[Draws, int]]
 
 
 def encode_mean(method: Method, x: Tensor, *, batch_size: int = 512) -> Tensor:
-    """Codes (N, K) of x (N, *shape) under the point estimate, on the CPU."""
+    """Encode samples by the point estimate.
+
+    Args:
+        method: the trained method.
+        x: samples (N, *shape) in the model's space.
+        batch_size: samples per batch.
+
+    Returns:
+        Codes (N, K) on the CPU.
+    """
     weight = next(method.parameters())
     with evaluating(method, min(batch_size, len(x))):
         draws = method.draw_mean()
@@ -132,7 +141,18 @@ def encode_mean(method: Method, x: Tensor, *, batch_size: int = 512) -> Tensor:
 
 
 def encode_draws(method: Method, x: Tensor, n: int, *, seed: int = 0, batch_size: int = 512) -> Tensor:
-    """Codes of x (N, *shape) under n single networks: (N, copies, K) on the CPU; one copy of a deterministic method."""
+    """Encode samples by sampled networks.
+
+    Args:
+        method: the trained method.
+        x: samples (N, *shape) in the model's space.
+        n: number of networks.
+        seed: seed of the networks.
+        batch_size: samples per batch.
+
+    Returns:
+        Codes (N, copies, K) on the CPU; one copy for a deterministic method.
+    """
     weight = next(method.parameters())
     parts = []
     with evaluating(method):

@@ -31,25 +31,25 @@ from lapae.predict.prediction import Prediction
 
 NEIGHBOURS = 10
 REFERENCES = 2000
-"""Training codes to look for neighbours in, at most: more make distances smaller for all rows alike."""
+"""Maximum number of training codes to search for neighbours: more make distances smaller for all rows alike."""
 LOCAL = 30
-"""Neighbours that a row is compared with, at most: a tenth of the references."""
+"""Maximum number of neighbours that a row is compared with: a tenth of the references."""
 KEPT = 2_000_000
-"""Residuals of references to keep, at most."""
+"""Maximum number of residuals of references to keep."""
 OWN = 5.0
-"""Neighbours that the noise of a feature counts for in its local noise."""
+"""Weight, in neighbours, of the noise of a feature in its local noise."""
 RIDGE = 5.0
-"""Weight of the penalty on w, in held-out rows."""
+"""Weight, in held-out rows, of the penalty on w."""
 CELLS = 200_000
-"""Values to fit w to, at most."""
+"""Maximum number of values to fit w to."""
 ROUNDS = 30
 TINY = 1e-12
 LEAST_NOISE = 0.1
-"""Noise of a feature, at least, as a share of that of all: one predicted without error may not be so next time."""
+"""Smallest noise of a feature as a share of that of all: one that was predicted without error may not be again."""
 SHRINK = 2.0
-"""Rows that the noise of all features counts for in that of one: few rows say little about a single feature."""
+"""Weight, in rows, of the noise of all features in that of one: few rows say little about a single feature."""
 WIDEST = 3.0
-"""The log of a deviation lies at most this far from that of its feature's noise."""
+"""Largest difference of the log of a standard deviation from that of its feature's noise."""
 OF_ROW, OF_VALUE = 5, 3
 VARIANCES = [0, 1, 5]
 """Which of f are variances over networks."""

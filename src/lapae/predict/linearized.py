@@ -3,9 +3,9 @@
     Cov[z] = J_z Σ J_zᵀ          with J_z = ∂z/∂(encoder weights): K rows pulled back through the encoder
     Var[x̂] = diag(J_x Σ J_xᵀ)    with rows pulled back through the decoder, and Cov[z] entering at the code
 
-Σ is the posterior covariance. Some data and some rows of the output go at a time, under a memory budget. Exact for the
-linearised network, at the cost of a backward pass of the decoder per output: for small outputs or few data. Networks
-that cannot be walked layer by layer, and large codes, are in linearized_any.py.
+Σ is the posterior covariance. Samples and rows of the output are processed in parts, within a memory budget. Exact for
+the linearised network, at the cost of a backward pass of the decoder per output: for small outputs or few samples.
+linearized_any.py is for networks that cannot be walked layer by layer, and for large codes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,18 @@ from lapae.predict.linearized_any import of_any_module
 from lapae.predict.linearized_lowrank import of_low_rank
 
 MEMORY_BUDGET = 1 << 28
-"""Bytes for the rows and their gradients."""
+"""Maximum number of bytes for the rows and their gradients."""
 
 
 def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budget: int = MEMORY_BUDGET) -> ClosedForm:
-    """Mean and variance of codes and (unless `outputs` is False) of reconstructions for a batch x (B, *shape)."""
+    """Predict mean and variance of codes and reconstructions for a batch.
+
+    Args:
+        method: a method with a posterior over weights.
+        x: samples (B, *shape) in the model's space.
+        outputs: whether to compute the variance of reconstructions.
+        memory_budget: maximum number of bytes for rows and their gradients.
+    """
     if isinstance(method.posterior, LowRankPrecision):
         small = memory_budget // x.element_size()
         return of_low_rank(method, x, outputs, small, lambda m, x, outputs: linearized(m, x, outputs=outputs))
@@ -51,7 +58,7 @@ def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budge
         return of_any_module(method, x, outputs, budget)
     variances = weight_variances(method) if isinstance(method.posterior, DiagonalPrecision) else None
     spread = _Spread(method.posterior, variances)
-    # all rows of the code go at once, as they have a covariance; of the output one at least
+    # all rows of the code together, as they have a covariance; at least one row of the output
     floats = spread.row_floats(tape.nodes[:n_encoder]) * n_features(z), spread.row_floats(tape.nodes[n_encoder:])
     size = max(1, budget // max(floats))
     chunks = [tape.part(slice(i, i + size)) for i in range(0, len(x), size)]
@@ -66,7 +73,7 @@ def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budge
 def _closed_form(
     method: Laplace, tape: Forward, n_encoder: int, spread: _Spread, outputs: bool, budget: int
 ) -> tuple[Tensor, Tensor]:
-    """Cov[z] (B, K, K) and Var[x̂] (B, *shape), empty where it is not asked for."""
+    """Return Cov[z] (B, K, K) and Var[x̂] (B, *shape), which is empty if it is not asked for."""
     encoder, decoder = tape.nodes[:n_encoder], tape.nodes[n_encoder:]
     z = encoder[-1].y
     z_cov, _ = spread.pull(encoder, identity_rows(z), between=True, need_input=False)
@@ -86,7 +93,7 @@ def _closed_form(
 
 @dataclass(frozen=True)
 class _Spread:
-    """The posterior, and where it is diagonal the variances of the weights."""
+    """The posterior and, if it is diagonal, the variances of the weights."""
 
     posterior: Precision
     variances: Mapping[str, Tensor] | None
@@ -96,7 +103,7 @@ class _Spread:
         return self.variances is not None and isinstance(leaf.rule, Linear) and leaf.x.ndim == 2
 
     def row_floats(self, nodes: Sequence[Node]) -> int:
-        """Numbers in memory for one row of one datum, at most."""
+        """Return the maximum number of floats in memory for one row of one sample."""
         return max(
             2 * max(n_features(leaf.x), n_features(leaf.y))
             if self.has_independent_units(leaf)
@@ -107,9 +114,9 @@ class _Spread:
     def pull(
         self, nodes: Sequence[Node], v: Tensor, *, between: bool, need_input: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Σ_layers G Σ Gᵀ, G the gradients of rows v (R, B, *out), and the rows at the input of the first node.
+        """Return Σ_layers G Σ Gᵀ, G the gradients of rows v (R, B, *out), and the rows at the input of the first node.
 
-        With `between` it is that of all pairs of rows, (B, R, R), else the diagonal alone, (R, B).
+        With `between`, for all pairs of rows, (B, R, R); else the diagonal only, (R, B).
         """
         n_rows, n_data = v.shape[:2]
         total = v.new_zeros((n_data, n_rows, n_rows) if between else (n_rows, n_data))
@@ -122,7 +129,7 @@ class _Spread:
         return total, rows.v
 
     def _scaled(self, leaf: Leaf, v: Tensor) -> Tensor:
-        """Σ^(1/2) applied to the gradients of rows v, up to a rotation: (R, B, n)."""
+        """Apply Σ^(1/2), up to a rotation, to the gradients of rows v: (R, B, n)."""
         if self.variances is not None and self.has_independent_units(leaf):
             var = {key: self.variances[f"{leaf.name}.{key}"] for key in leaf.params}
             return v * leaf.rule.apply(leaf.layer, var, leaf.x.square()).sqrt()  # that of each unit's own weights

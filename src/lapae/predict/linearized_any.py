@@ -1,8 +1,8 @@
-"""The linearised predictive of a network that cannot be walked, or whose code is large: by gradients per datum.
+"""The linearised predictive of a network that cannot be walked, or whose code is large: by per-sample gradients.
 
 Rows at the code and at the output are pulled back to every parameter g, whose part of the variance is gᵀ Σ g. Weights
-that encoder and decoder share count once, with the sum of their gradients. Where a code has too many numbers for a
-matrix between them, rows of the output go all the way through the encoder instead.
+that encoder and decoder share count once, with the sum of their gradients. If a code has too many numbers for a
+covariance matrix, rows of the output are pulled back all the way through the encoder instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from lapae.predict.closed_form import ClosedForm
 
 
 def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> ClosedForm:
-    """As `linearized`; `budget` is in numbers."""
+    """Predict as `linearized` does.
+
+    Args:
+        method: a method with a posterior over weights.
+        x: samples (B, *shape) in the model's space.
+        outputs: whether to compute the variance of reconstructions.
+        budget: maximum number of floats for rows and their gradients.
+    """
     task = Work(method.network, None, tuple(method.posterior.shapes), x)
     one = per_sample(task.part(slice(0, 1)), "encoder")
     n_code, floats = one.code.numel(), one.row_floats()
@@ -31,7 +38,7 @@ def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> Clo
     size = max(1, budget // (floats * (n_code if whole else 1)))
     parts = [_of_part(method, at, outputs, whole, budget // floats) for at, _ in passes(task, size, "encoder")]
     codes, z_var, z_cov, output, x_var = zip(*parts, strict=True)
-    shape = codes[0].shape[2:]  # the datum's own batch axis goes
+    shape = codes[0].shape[2:]  # drop the sample's own batch axis
     return ClosedForm(
         torch.cat(codes).reshape(len(x), *shape),
         torch.cat(z_var).reshape(len(x), *shape),
@@ -42,7 +49,7 @@ def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> Clo
 
 
 def _of_part(method: Laplace, at: PerSample, outputs: bool, whole: bool, fit: int) -> tuple[Tensor, ...]:
-    """Codes, their variances and covariances, outputs and their variances, of data that go at once."""
+    """Return codes, their variances and covariances, outputs and their variances, for samples processed together."""
     n_data, n_code = len(at.output), at.code[0].numel()
     if whole:
         z_cov = _covariance(method, at.pull(identity_rows(at.code), at.code), n_data)
@@ -72,20 +79,20 @@ def _of_part(method: Laplace, at: PerSample, outputs: bool, whole: bool, fit: in
 
 
 def _variance(method: Laplace, pulled: Pulled) -> Tensor:
-    """Σ gᵀ Σ g over layers, (R, B)."""
+    """Return the sum of gᵀ Σ g over layers, (R, B)."""
     n_data = len(pulled.at.output)
     zero = pulled.at.output.new_zeros(pulled.n_rows, n_data)
     return sum((w.square().sum(-1) for w in _whitened(method, pulled)), zero)
 
 
 def _covariance(method: Laplace, pulled: Pulled, n_data: int) -> Tensor:
-    """The same between all rows, (B, R, R)."""
+    """Return the sum of gᵀ Σ g' over layers for all pairs of rows, (B, R, R)."""
     zero = pulled.at.output.new_zeros(n_data, pulled.n_rows, pulled.n_rows)
     return sum((torch.einsum("rbn,sbn->brs", w, w) for w in _whitened(method, pulled)), zero)
 
 
 def _whitened(method: Laplace, pulled: Pulled) -> Iterator[Tensor]:
-    """Σ^(1/2) applied to the gradients of each layer, (R, B, n)."""
+    """Yield Σ^(1/2) applied to the gradients of each layer, (R, B, n)."""
     for leaf, v in pulled.layers(whole=True):
         gradients = leaf.rule.gradients(leaf, v)
         yield method.posterior.whiten({leaf.full_name(key): gradients[key].flatten(2) for key in leaf.trainable})

@@ -1,14 +1,14 @@
 """The Monte Carlo predictive: statistics of codes and reconstructions over networks drawn from a method.
 
-Data go by in blocks; for each block, chunks of draws are the outer loop and batches of data the inner one, so that a
-chunk's networks are drawn once a block.
+Samples are processed in blocks; for each block, chunks of draws are the outer loop and batches the inner one, so that
+the networks of a chunk are drawn once per block.
 
-Shapes: N data, S draws, K latent dimensions; x is (N, *shape), in the model's space.
+Shapes: N samples, S draws, K latent dimensions; x is (N, *shape), in the model's space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -23,13 +23,13 @@ from lapae.predict.statistics import Statistics
 
 
 def draw_seeds(seed: int, n_draws: int) -> list[int]:
-    """Seeds of n draws: consecutive, so that an ensemble's members take turns, and apart for different `seed`s."""
+    """Return seeds of n draws: consecutive, so that members of an ensemble take turns, and apart for other `seed`s."""
     start = seed * 2654435761 % 2**31  # torch's CPU generator reads the low 32 bits only
     return list(range(start, start + n_draws))
 
 
 def n_distinct(method: Method, n_samples: int) -> int:
-    """How many draws to make where `n_samples` are asked for and some methods have fewer different ones."""
+    """Return the number of draws to make for `n_samples`: some methods have fewer different ones."""
     if n_samples < 1:
         raise ValueError(f"n_samples={n_samples}: expected at least 1")
     if not method.stochastic:
@@ -38,8 +38,8 @@ def n_distinct(method: Method, n_samples: int) -> int:
 
 
 @contextmanager
-def evaluating(method: Method, rows: int | None = None) -> Iterator[None]:
-    """No gradients, evaluation mode, and as many threads as passes of `rows` data are worth; then all as it was."""
+def evaluating(method: Method, rows: int | None = None) -> Generator[None]:
+    """Turn off gradients, set evaluation mode and the number of threads for `rows` samples; restore all at the end."""
     threads = nullcontext() if rows is None else few_threads(method, rows)
     with in_eval_mode(method), torch.no_grad(), threads:
         yield
@@ -58,12 +58,21 @@ def predict_blocks(
     progress: Progress | None = None,
     at_mean: bool = False,
 ) -> Iterator[Prediction]:
-    """Statistics over `n_samples` networks, for a block of at most `block_elements` input elements at a time.
+    """Yield statistics over `n_samples` networks, for one block of at most `block_elements` input elements at a time.
 
-    `want` names what to compute. The draws are those of `draw_seeds(seed, n_samples)`, and the result does not depend
-    on `draws_at_once` but for rounding (nor on `batch_size`, for methods that draw weights). `progress` is called with
-    the number of (network, datum) pairs done. With `at_mean`, mean codes and reconstructions are those of the network
-    at the mean weights, and not the means over draws.
+    Up to rounding, the result does not depend on `draws_at_once` (nor on `batch_size`, for methods that draw weights).
+
+    Args:
+        method: the trained method.
+        x: samples (N, *shape) in the model's space, or batches of them.
+        n_samples: number of networks drawn.
+        seed: seed of the draws, which are those of `draw_seeds(seed, n_samples)`.
+        want: the quantities to compute.
+        batch_size: samples per batch.
+        draws_at_once: networks at a time; default: as many as fit.
+        block_elements: maximum number of input elements per block.
+        progress: called with the number of (network, sample) pairs done.
+        at_mean: return mean codes and reconstructions of the network at the mean weights, instead of means over draws.
     """
     check_quantities(want)
     seeds = draw_seeds(seed, n_distinct(method, n_samples))
@@ -74,7 +83,7 @@ def predict_blocks(
         found, pairs = within_memory(
             lambda pairs, block=block: _block(method, block, seeds, wanted, pairs, progress, at_mean),
             min(planned, most or planned),
-            "a prediction (networks times data)",
+            "a prediction (networks times samples)",
             "device cpu, or a machine with more memory",
         )
         most = pairs if pairs < planned else most  # what did not fit once is not tried with every block
@@ -90,7 +99,7 @@ def _block(
     progress: Progress | None = None,
     at_mean: bool = False,
 ) -> Prediction:
-    """One block with at most `pairs` (network, datum) pairs at once: fewer networks first, then fewer data."""
+    """Predict one block with at most `pairs` (network, sample) pairs at once: fewer networks first, then samples."""
     weight = next(method.parameters())
     largest = max(map(len, block))
     if pairs < largest:  # each on its own: neither do the statistics of the others fill the memory
@@ -129,9 +138,9 @@ def _blocks(x: Inputs, batch_size: int, block_elements: int) -> Iterator[list[Te
 
 
 def _draws_at_once(method: Method, batch: Tensor) -> int:
-    """As many networks as keep a chunk's outputs and weights small.
+    """Return the number of networks that keeps the outputs and weights of a chunk small.
 
-    On a CPU well below 32 MB: larger blocks of memory are given back and faulted in anew at every use.
+    On a CPU well below 32 MB: larger blocks of memory are returned to the system and faulted in again at every use.
     """
     device = next(method.parameters()).device
     outputs, weights = (2**21, 2**22) if device.type == "cpu" else (2**27, 2**30)

@@ -29,7 +29,7 @@ Variances = Mapping[str, Tensor]
 
 
 def moments(method: Laplace, x: Tensor) -> ClosedForm:
-    """Mean and variance of codes and outputs for a batch x (B, *shape)."""
+    """Predict mean and variance of codes and outputs for a batch x (B, *shape)."""
     variances = weight_variances(method)
     with method.unfrozen():
         tape = walk(method.network, x)
@@ -44,7 +44,16 @@ def moments(method: Laplace, x: Tensor) -> ClosedForm:
 
 
 def push(nodes: Sequence[Node], v: Tensor | None, variances: Variances) -> Tensor | None:
-    """Variance at the output of the last node from that at the input of the first; None stands for zero."""
+    """Push a variance through consecutive nodes.
+
+    Args:
+        nodes: recorded layers.
+        v: variance at the input of the first node; None is zero.
+        variances: variances of the weights, by name.
+
+    Returns:
+        The variance at the output of the last node; None is zero.
+    """
     for node in nodes:
         if isinstance(node, Skip):
             first, second = (push(way, v, variances) for way in node.ways)

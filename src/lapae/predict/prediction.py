@@ -1,4 +1,4 @@
-"""What a prediction is: the samples that go in, the quantities that one may ask for, and the statistics that come out.
+"""Inputs and results of a prediction: samples, the quantities that one may ask for, and their statistics.
 
 Shapes: N samples, K latent dimensions; x is (N, *shape), in the model's space.
 """
@@ -21,12 +21,12 @@ FIELDS: dict[Quantity, tuple[str, ...]] = {
     "density": ("log_likelihood",),
     "error": ("squared_error", "squared_error_of_mean"),
 }
-"""What a prediction has of each quantity that is asked for."""
+"""Fields of a prediction for each quantity that is asked for."""
 
 
 @runtime_checkable
 class Epochs(Protocol):
-    """Batches that can be gone through in order (`lapae.data.Batches`)."""
+    """Batches in a fixed order (`lapae.data.Batches`)."""
 
     def epoch(self, epoch: int = 0) -> Iterator[Tensor]:
         """Yield tensors (B, *shape)."""
@@ -39,13 +39,13 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the draws say about N samples, on the CPU. To read what was not asked for is an AttributeError.
+    """Statistics over draws for N samples, on the CPU. Reading what was not asked for raises AttributeError.
 
     Variances are over networks (unbiased; zero for a single one). The noise of the data around a network's output is
     kept apart in `x_noise`.
 
     Attributes:
-        n_draws: how many different networks were used.
+        n_draws: number of different networks used.
         values: tensors by the names of the properties below.
         x_learned: whether `x_noise` was learned by the method.
     """
@@ -76,7 +76,7 @@ class Prediction:
 
     @property
     def z_cov(self) -> Tensor:
-        """(N, K, K), "covariance"; not there if K is too large for a matrix."""
+        """(N, K, K), "covariance"; absent if K is too large for a matrix."""
         return self._value("z_cov")
 
     @property

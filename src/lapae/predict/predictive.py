@@ -17,7 +17,7 @@ from lapae.predict.moments import moments
 from lapae.predict.prediction import FIELDS, Inputs, Prediction, Progress, Quantity, batches, check_quantities, join
 
 PREDICTIVES = ("mc", "linearized", "moments")
-MOST: tuple[Quantity, ...] = ("codes", "outputs", "density", "error")
+DEFAULT_QUANTITIES: tuple[Quantity, ...] = ("codes", "outputs", "density", "error")
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Predictive:
     Attributes:
         kind: "mc" draws networks, for any method; "linearized" is the closed form of the network linearised in its
             weights and "moments" one pass with a mean and a variance, both for Laplace posteriors.
-        n_samples: networks drawn by "mc".
+        n_samples: number of networks drawn by "mc".
         seed: seed of the networks.
-        at_mean: have "mc" give what the network at the mean weights says, as the closed forms do, and no means over
-            draws.
-        batch_size: samples at a time.
-        draws_at_once: networks at a time; default as many as fit.
+        at_mean: have "mc" return means of the network at the mean weights, as the closed forms do, instead of means
+            over draws.
+        batch_size: samples per batch.
+        draws_at_once: networks at a time; default: as many as fit.
     """
 
     kind: str = "mc"
@@ -43,7 +43,11 @@ class Predictive:
     draws_at_once: int | None = None
 
     def __call__(
-        self, method: Method, x: Inputs, want: Collection[Quantity] = MOST, progress: Progress | None = None
+        self,
+        method: Method,
+        x: Inputs,
+        want: Collection[Quantity] = DEFAULT_QUANTITIES,
+        progress: Progress | None = None,
     ) -> Prediction:
         """Predict mean and variance of codes and reconstructions, densities and errors.
 
@@ -59,9 +63,20 @@ class Predictive:
         return join(parts)
 
     def blocks(
-        self, method: Method, x: Inputs, want: Collection[Quantity] = MOST, progress: Progress | None = None
+        self,
+        method: Method,
+        x: Inputs,
+        want: Collection[Quantity] = DEFAULT_QUANTITIES,
+        progress: Progress | None = None,
     ) -> Iterator[Prediction]:
-        """Yield predictions of one block of samples after another, for what is reduced or written right away."""
+        """Yield predictions of one block of samples after another, for what is reduced or written right away.
+
+        Args:
+            method: the trained method.
+            x: samples (N, *shape) in the model's space, or batches of them.
+            want: the quantities to compute.
+            progress: called with the number of (network, sample) pairs done.
+        """
         if self.kind not in PREDICTIVES:
             raise ValueError(f"unknown predictive {self.kind!r}: expected one of {', '.join(PREDICTIVES)}")
         if self.kind == "mc":
@@ -111,7 +126,7 @@ def predict(
     predictive: str = "mc",
     n_samples: int = 100,
     seed: int = 0,
-    want: Collection[Quantity] = MOST,
+    want: Collection[Quantity] = DEFAULT_QUANTITIES,
     batch_size: int = 512,
     draws_at_once: int | None = None,
     progress: Progress | None = None,
@@ -123,12 +138,12 @@ def predict(
         method: the trained method.
         x: samples (N, *shape) in the model's space, or batches of them.
         predictive: "mc", "linearized" or "moments".
-        n_samples: networks drawn by "mc".
+        n_samples: number of networks drawn by "mc".
         seed: seed of the networks.
         want: the quantities to compute.
-        batch_size: samples at a time.
-        draws_at_once: networks at a time; default as many as fit.
+        batch_size: samples per batch.
+        draws_at_once: networks at a time; default: as many as fit.
         progress: called with the number of (network, sample) pairs done.
-        at_mean: have "mc" give what the network at the mean weights says.
+        at_mean: have "mc" return means of the network at the mean weights.
     """
     return Predictive(predictive, n_samples, seed, at_mean, batch_size, draws_at_once)(method, x, want, progress)

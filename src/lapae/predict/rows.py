@@ -1,4 +1,4 @@
-"""Rows of a table or samples to choose from: evenly from all, several times over, by what they lack.
+"""Subsets of rows: evenly spaced, repeated, with values hidden, or grouped by what is missing.
 
 Shapes: n rows of some features; NaN is missing.
 """

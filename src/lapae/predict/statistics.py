@@ -1,7 +1,7 @@
-"""Statistics over draws, taken in chunk by chunk: means and squared deviations are merged (Chan et al. 1979) and
+"""Running statistics over draws: chunks are merged by their means and squared deviations (Chan et al. 1979), and
 densities by log-sum-exp, so that memory does not grow with the number of draws.
 
-Shapes: S draws, B data, K latent dimensions.
+Shapes: S draws, B samples, K latent dimensions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapae.curvature.likelihoods import Likelihood
 from lapae.methods.base import Draws, Output
-from lapae.methods.density import log_prob
+from lapae.methods.output_variance import log_prob
 from lapae.predict.prediction import Prediction
 
 
@@ -25,7 +25,7 @@ class Moments:
         self.outer = outer
 
     def add(self, values: Tensor) -> None:
-        """Take in a chunk (S, B, ...)."""
+        """Add a chunk (S, B, ...)."""
         n, mean = len(values), values.mean(0)
         spread = self._product(values - mean).sum(0)
         if self.n == 0:
@@ -38,17 +38,17 @@ class Moments:
         self.n = total
 
     def _product(self, deviation: Tensor) -> Tensor:
-        """Of a tensor that nobody else holds: in place where possible, as fresh memory costs more than the sum."""
+        """Return squares or outer products of a tensor, in place if possible: fresh memory costs more than the sum."""
         return deviation[..., :, None] * deviation[..., None, :] if self.outer else deviation.square_()
 
     @property
     def variance(self) -> Tensor:
-        """Unbiased; zero for a single draw."""
+        """Return the unbiased variance; zero for a single draw."""
         return self.spread / max(self.n - 1, 1)
 
 
 class Statistics:
-    """Everything asked for about one batch."""
+    """All statistics asked for about one batch."""
 
     def __init__(self, likelihood: Likelihood, x: Tensor, want: frozenset[str]) -> None:
         self.likelihood, self.x, self.want = likelihood, x, want
@@ -61,7 +61,7 @@ class Statistics:
         self.n = 0
 
     def add(self, draws: Draws, n_draws: int) -> None:
-        """Run the networks of a chunk and take in what they say."""
+        """Run the networks of a chunk and add their outputs."""
         z = _check(draws.encode(self.x[None]), n_draws, "codes")
         self.n += n_draws
         if {"codes", "covariance"} & self.want:
@@ -83,7 +83,7 @@ class Statistics:
                 self.noise = self.noise + noise_variance(self.likelihood, output).sum(0)
 
     def finish(self, center: Draws | None = None) -> Prediction:
-        """What was asked for, on the CPU; means over draws are replaced by what the one network `center` says."""
+        """Return what was asked for, on the CPU, with outputs of the network `center` in place of means over draws."""
         if center is not None:
             z = center.encode(self.x[None])
             self.codes.mean = z[0]
@@ -109,12 +109,12 @@ class Statistics:
 
 
 def expected(likelihood: Likelihood, output: Output) -> Tensor:
-    """Expected data under each network: (S, B, *shape)."""
+    """Return the expected sample under each network: (S, B, *shape)."""
     return likelihood.mean(output.loc.flatten(0, 1)).unflatten(0, output.loc.shape[:2])
 
 
 def noise_variance(likelihood: Likelihood, output: Output) -> Tensor:
-    """Variance of the data given the network, learned or that of the likelihood: (S, B, *shape)."""
+    """Return the variance of the data given the network, learned or of the likelihood: (S, B, *shape)."""
     if output.var is not None:
         return output.var
     return likelihood.variance(output.loc.flatten(0, 1)).unflatten(0, output.loc.shape[:2])

@@ -21,16 +21,16 @@ from lapae.networks.threads import one_thread
 
 COMPONENTS = (1, 3, 10, 30)
 PER_COMPONENT = 4
-"""Codes per component, at least."""
-LEAST = 1e-3
-"""Added to variances, which are 1 over all."""
+"""Minimum number of codes per component."""
+LEAST_VARIANCE = 1e-3
+"""Added to the variances of components; the variance of all codes is 1."""
 STEPS = 40
 DIRECTIONS = 64
-"""Principal directions of codes that the mixture is over, at most."""
+"""Maximum number of principal directions of codes that the mixture is over."""
 FLAT = 1e-6
-"""A direction with a smaller share of the largest variance has none."""
+"""Share of the largest variance below which a direction counts as constant."""
 MOST_CODES, MOST_PRODUCTS = 10_000, 2**23
-"""Codes to fit to, and products of two of their numbers, at most; see `most_codes`."""
+"""Maximum number of codes to fit to, and of products of two of their numbers; see `most_codes`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class CodeDensity:
     def fit(cls, codes: Tensor, held_out: Tensor) -> CodeDensity:
         """Fit to training codes (n, …), with the number of components that suits held-out ones (m, …) best."""
         dtype, codes, held_out = codes.dtype, codes.flatten(1).double(), held_out.flatten(1).double()
-        if not len(held_out):  # a part of the codes must do
+        if not len(held_out):  # use a part of the codes instead
             held_out, codes = (
                 (codes[::5], codes[torch.arange(len(codes)) % 5 > 0]) if len(codes) > 20 else (codes, codes)
             )
@@ -102,16 +102,17 @@ class CodeDensity:
 
 
 def most_codes(size: int) -> int:
-    """Return how many codes of `size` numbers to fit to, at most."""
+    """Return the maximum number of codes of `size` numbers to fit to."""
     return min(MOST_CODES, MOST_PRODUCTS // min(size, DIRECTIONS) ** 2)
 
 
 def _mixture(x: Tensor, n_components: int) -> tuple[Tensor, Tensor, Tensor]:
     """Fit weights (C,), means (C, P) and Cholesky factors (C, P, P) to x (n, P) by expectation-maximisation."""
     n, p = x.shape
-    least = LEAST * torch.eye(p, dtype=x.dtype)
+    least = LEAST_VARIANCE * torch.eye(p, dtype=x.dtype)
     products = (x[:, :, None] * x[:, None]).flatten(1)  # so that scatter and density are one matrix product each
     share = torch.nn.functional.one_hot(torch.cdist(x, _far_apart(x, n_components)).argmin(1), n_components).to(x)
+    weights = means = factors = x  # set by the first step
     for _ in range(STEPS if n_components > 1 else 1):
         size = share.sum(0) + 1e-6
         means = share.T @ x / size[:, None]

@@ -13,7 +13,7 @@ from lapae.predict.prediction import Prediction
 from lapae.score.score import Score
 
 MOST_COLUMNS = 64
-"""Columns that are hidden one by one; with more, the parts of the score alone speak."""
+"""Maximum number of columns that are hidden one by one; with more, only the parts of the score are used."""
 
 
 def explain(

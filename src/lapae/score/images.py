@@ -15,9 +15,9 @@ sum of -log p (Fisher's combination):
 
     score = |t|² / 2 + tail(max(e, e')) + tail(d),    tail(t) = -log P(normal > t)
 
-with t texture and detail, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error in units of its
-deviation, e' that of the error given texture and detail, and d the distance in units of its deviation. Those of a large
-error or distance are one-sided.
+with t texture and detail, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error, e' the error given
+texture and detail, and d the distance, each in units of its standard deviation. Error and distance are one-sided: only
+large values are unusual.
 
 A small error is not unusual by itself: training samples have one, as have simple images. A blank, faint or blurred one
 has a small error *and* no detail, and it is the missing detail that tells. An error that is large for an image of its
@@ -66,7 +66,13 @@ class ImageParts:
 
     @classmethod
     def fit(cls, rows: Tensor, known: Prediction, deviation: Deviation) -> ImageParts:
-        """Fit to training samples (R, *features), NaN where missing, with their predictions."""
+        """Fit to training samples.
+
+        Args:
+            rows: training samples (R, *features), NaN where missing.
+            known: their predictions.
+            deviation: standard deviations of residuals.
+        """
         gap = (rows - known.x_mean).nan_to_num()
         full = torch.where(rows.isnan(), known.x_mean, rows)
         energies = [(gap / deviation.noise).square().flatten(1).mean(1)]
@@ -80,7 +86,17 @@ class ImageParts:
         return cls(codes, floor, channel_floor, usual, blank.energies(gap, full, deviation)[0])
 
     def parts(self, found: Prediction, x: Tensor, deviation: Deviation, n: int) -> tuple[Tensor, Tensor]:
-        """Return the first n parts (B, n) of samples x (B, *features), and the shares (B, n, D) of their values."""
+        """Measure samples.
+
+        Args:
+            found: predictions of x.
+            x: samples (B, *features).
+            deviation: standard deviations of residuals.
+            n: number of parts.
+
+        Returns:
+            The first n parts (B, n), and the shares (B, n, D) of values in them.
+        """
         full = torch.where(x.isnan(), found.x_mean, x)
         values, shares = self.energies(full - found.x_mean, full, deviation)
         square, near = nearest(squared_distances(found.z_mean.flatten(1) / deviation.width, self.codes))
@@ -92,7 +108,16 @@ class ImageParts:
         return torch.cat([values, distance[:, None]], 1), shares[:, [0, 1, 2, 0]]
 
     def energies(self, gap: Tensor, x: Tensor, deviation: Deviation) -> tuple[Tensor, Tensor]:
-        """Return error, texture, detail (B, 3) of samples x with residuals `gap`, and shares (B, 3, D)."""
+        """Measure error, texture and detail of samples.
+
+        Args:
+            gap: residuals (B, *features).
+            x: samples (B, *features).
+            deviation: standard deviations of residuals.
+
+        Returns:
+            The three parts (B, 3), and the shares (B, 3, D) of values in them.
+        """
         error = (gap / deviation.noise).square().flatten(1)
         rough, fine = steps(gap).flatten(1), steps(x)
         size = gap.square().flatten(1).sum(1)

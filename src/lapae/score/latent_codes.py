@@ -18,10 +18,10 @@ from lapae.predict.statistics import expected
 from lapae.score.code_density import CodeDensity, most_codes
 
 KEPT = 2000
-"""Held-out codes to choose the density by, at most."""
+"""Maximum number of held-out codes to choose the density by."""
 BATCH = 256
 MOST_VALUES = 2**25
-"""Values of residuals held at once."""
+"""Maximum number of residuals held in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LatentCodes:
         codes = encode_mean(method, train, batch_size=BATCH)
         unseen = held_out if len(held_out) else train[:KEPT]
         of_unseen = encode_mean(method, unseen, batch_size=BATCH)
-        gap = (unseen - decode(method, of_unseen)).nan_to_num().flatten(1).double()
+        gap = (unseen - expected_samples(method, of_unseen)).nan_to_num().flatten(1).double()
         gap = gap[: max(1, MOST_VALUES // gap.shape[1])]
         # The trace of C² from pairs of samples, C being the covariance of residuals; (tr C)² / tr C² values are free.
         products = (gap @ gap.T).square()
@@ -63,8 +63,17 @@ class LatentCodes:
         return cls(codes, scale, CodeDensity.fit(codes, unseen))
 
 
-def decode(method: Method, z: Tensor, seed: int | None = None) -> Tensor:
-    """Return the samples (n, *shape) expected at codes (n, *code), on the CPU: by the mean network, or a drawn one."""
+def expected_samples(method: Method, z: Tensor, seed: int | None = None) -> Tensor:
+    """Decode codes.
+
+    Args:
+        method: the trained method.
+        z: codes (n, *code).
+        seed: seed of a drawn network; default: the mean network.
+
+    Returns:
+        The expected samples (n, *shape) on the CPU.
+    """
     weight = next(method.parameters())
     with evaluating(method, BATCH):
         draws: Draws = method.draw_mean() if seed is None else method.draw([seed])

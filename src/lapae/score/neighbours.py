@@ -15,7 +15,7 @@ from torch import Tensor
 from lapae.networks.threads import one_thread
 
 BANK = 4000
-"""Training rows to measure distances to, at most."""
+"""Maximum number of training rows to measure distances to."""
 NEAREST = 5
 GROUP = 8
 GRAIN = 0.3
@@ -23,20 +23,20 @@ GRAIN = 0.3
 lie at 0 from each other, which is no less ordinary than a little."""
 CHUNK = 512
 FEW_VALUES = 2**19
-"""Of a bank, up to which one thread measures: several would gain a third, and lose tenfold on a busy machine."""
+"""Size of a bank up to which one thread measures: several would gain a third, and lose tenfold on a busy machine."""
 TINY = 1e-8
 
 
 @dataclass(frozen=True)
 class Near:
-    """What was found for B rows."""
+    """Distances of B rows to training rows."""
 
     near: Tensor
     """(B,): log of the mean distance to the nearest."""
     groups: Tensor
     """(B,): mean log distance to the nearest of each group."""
     ratio: Tensor
-    """(B,): how much farther the nearest are than theirs are from them, as a log: the local outlier factor."""
+    """(B,): log of the local outlier factor: distance to the nearest rows relative to their own nearest distances."""
     gap: Tensor
     """(B, D): mean squared difference to the nearest, feature by feature."""
 
@@ -74,7 +74,7 @@ class NearestRows:
         return Near(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Near)))
 
     def _measure(self, x: Tensor, own: Tensor | None = None) -> Near:
-        """The nearest rows are in the groups whose least distance is least: few have to be sorted."""
+        """Measure one batch. The nearest rows are in the groups with the least distances: few have to be sorted."""
         rows, n = self.rows, len(self.rows)
         n_groups = max(1, n // GROUP)
         size = -(-n // n_groups)

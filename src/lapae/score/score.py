@@ -136,9 +136,12 @@ class Score:
         return TABLE if self.field is None else PARTS[: len(self.mean)]
 
     def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None) -> Parts:
-        """Measure samples x (B, *features); missing values count as the model expects them.
+        """Measure samples; missing values count as the model expects them.
 
-        `own` (B,): where rows that are in the banks themselves are, see `NearestRows.measure`.
+        Args:
+            found: predictions of x.
+            x: samples (B, *features).
+            own: (B,) where rows that are in the banks themselves are, see `NearestRows.measure`.
         """
         if self.field is not None:
             return Parts(*self.field.parts(found, x, self.deviation, len(self.mean)))
@@ -184,12 +187,27 @@ class Score:
 
 
 def residuals(found: Prediction, x: Tensor, deviation: Deviation) -> Tensor:
-    """Return residuals (B, D) in units of the noise, 0 where x is missing or reconstructed as well as it is known."""
+    """Return residuals in units of the noise.
+
+    Args:
+        found: predictions of x.
+        x: samples (B, *features).
+        deviation: noise of the features.
+
+    Returns:
+        Residuals (B, D), 0 where x is missing or reconstructed to within rounding.
+    """
     gap = (x - found.x_mean).nan_to_num()
     return (torch.where(gap.abs() <= RESOLVED, 0.0, gap) / deviation.noise).flatten(1)
 
 
 def model_view(found: Prediction, scaled: Tensor, deviation: Deviation) -> Tensor:
-    """Return what the model makes of rows: codes in standard deviations beside scaled residuals (B, D)."""
+    """Return codes in standard deviations beside scaled residuals: the rows as the model sees them.
+
+    Args:
+        found: predictions of the rows.
+        scaled: residuals (B, D) in units of the noise.
+        deviation: has the scale of codes.
+    """
     z = found.z_mean.flatten(1) / deviation.width
     return torch.cat([z, math.sqrt(z.shape[1] / scaled.shape[1]) * scaled], 1)

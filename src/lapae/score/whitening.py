@@ -1,4 +1,4 @@
-"""The directions of residuals in which they are of unit variance and uncorrelated."""
+"""Directions in which residuals are uncorrelated and of unit variance."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 DIRECTIONS = 64
-"""Principal directions of residuals in which the Mahalanobis distance is taken, at most."""
+"""Maximum number of principal directions of residuals for the Mahalanobis distance."""
 TINY = 1e-12
 
 
 def whitening(scaled: Tensor) -> Tensor:
-    """Rows V such that VᵀV is the inverse of the covariance (about 0) of scaled residuals (n, D), shrunk; of many
-    features in their main directions alone."""
+    """Return rows V such that VᵀV is the inverse of the shrunk covariance (about 0) of scaled residuals (n, D); with
+    many features, in their main directions only."""
     n, d = scaled.shape
     covariance = scaled.T @ scaled / n if d <= 4 * DIRECTIONS or d <= n else None
     if covariance is not None and d <= 4 * DIRECTIONS:

@@ -28,8 +28,8 @@ from lapae.methods.step import StepContext
 from lapae.runs import Run, plain
 from lapae.train.checkpoint import Checkpoint, Checkpoints, Tensors, TrainState, copy_state
 from lapae.train.distributed import from_first, rank, stand_in, take_place, together, total, world_size
+from lapae.train.float_precision import autocast
 from lapae.train.held_out import HeldOut
-from lapae.train.precision import autocast
 from lapae.train.progress import Observer
 from lapae.train.step import LossSum, TakeStep, anneal, make_optimizer, make_step
 

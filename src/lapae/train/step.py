@@ -17,7 +17,7 @@ from lapae.methods.adam import Adam, set_rate
 from lapae.methods.step import StepContext
 from lapae.networks.missing import Observe, drawing
 from lapae.train.distributed import stand_in, total
-from lapae.train.precision import autocast
+from lapae.train.float_precision import autocast
 
 TakeStep = Callable[..., Tensor]
 """Function of samples x (B, *shape) on the device and, if several processes share the batch, its size on all of them.

@@ -1,1 +1,1 @@
-"""A trained model to look at: the report (one page) and the explorer (a served one), on one latent map."""
+"""Pages about a trained model: the report (one HTML file) and the explorer (served), both around a latent map."""

@@ -1,4 +1,4 @@
-"""What a run is, in words."""
+"""One-line description of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lapae.model import Model
 
 
 def summary(model: Model) -> str:
-    """What was trained on what, in a line."""
+    """Describe in one line what was trained on what."""
     epochs = f", trained for {model.metrics['epochs']} epochs" if "epochs" in model.metrics else ""
     size = " × ".join(map(str, model.code_shape))
     codes = f"codes of {size} dimension{'s' if size != '1' else ''}"

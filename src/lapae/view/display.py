@@ -1,5 +1,5 @@
-"""How data are shown on the pages: as images, as bars of features, or as lines. The scripts read what is made here, in
-plain JSON types. Flat data (F,) are in the order, the units and the layout of the user's."""
+"""How samples are shown on the pages: as images, as bars of features, or as lines. The scripts read what is made here,
+in plain JSON types. Flat samples (F,) have the user's order, units and layout."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lapae.view.pictures import amounts, data_url, is_image, pixels, shrink, til
 
 MOST_BARS, MOST_POINTS, MOST_STRIPS = 24, 128, 6
 TOP = 99.5
-"""Percentile of deviations that the brightest colour stands for: a few large ones would darken all others."""
+"""Percentile of the standard deviations that gets the brightest colour: a few large ones would darken all others."""
 
 
 @dataclass(frozen=True)
 class Display:
-    """What is shown of a datum."""
+    """How a sample is shown."""
 
     kind: str
     """ "image", "bars" or "lines"."""
@@ -32,11 +32,11 @@ class Display:
     ranges: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
     """(F, 2): low and high of the data, in their units."""
     features: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
-    """Those of the F values that bars and lines show."""
+    """Indices of the values, out of F, that bars and lines show."""
     channels: tuple[str, ...] = ()
     """Names of the channels of a window (T, channels) that are shown, one strip each: `features` go strip by strip."""
     columns: tuple[Column, ...] | None = None
-    """(F,): of a table whose columns have names and kinds."""
+    """(F,): columns of a table whose columns have names and kinds."""
 
     def range(self, j: int) -> tuple[float, float]:
         return float(self.ranges[j, 0]), float(self.ranges[j, 1])
@@ -60,8 +60,10 @@ class Display:
         return number(float(value), digits, high - low)
 
     def row(self, j: int, x: float, mean: float, low: float, high: float, *, wide: bool = False) -> dict[str, Any]:
-        """Value j of a datum and what was expected of it, in words and as places along the range of the data; with
-        `wide` the range takes in value and interval."""
+        """Describe value j of a sample and what was expected, as text and as positions along the range of the data.
+
+        With `wide`, the range is extended to include value and interval.
+        """
         expected = self.text(j, mean) if self.is_word(j) else f"{self.text(j, low, 3)} to {self.text(j, high, 3)}"
         seen = [*self.range(j), low, high, x] if wide else self.range(j)
         return {
@@ -73,7 +75,7 @@ class Display:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """For the page's script: what is shown, and of how many."""
+        """Return what is shown, and of how many values, for the page's script."""
         return {
             "kind": self.kind,
             "features": self.described(self.features),
@@ -82,7 +84,7 @@ class Display:
         }
 
     def described(self, index: np.ndarray) -> list[dict[str, Any]]:
-        """Name and range of some values."""
+        """Name and range of the values at `index`."""
         found: list[dict[str, Any]] = []
         for j in index:
             low, high = self.range(int(j))
@@ -94,23 +96,23 @@ class Display:
 
     @property
     def strips(self) -> list[slice]:
-        """The part of the features that each strip of a line plot shows."""
+        """Slice of the features that each strip of a line plot shows."""
         each = len(self.features) // max(len(self.channels), 1)
         return [slice(start, start + each) for start in range(0, len(self.features), max(each, 1))]
 
 
 def channel_names(space: Space) -> tuple[str, ...]:
-    """Of all channels of a series, which may have none of their own."""
+    """Names of all channels of a series; numbered if the data have none."""
     return space.names or tuple(f"channel {c}" for c in range(space.shape[-1]))
 
 
 def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
-    """Images as such; columns as bars; windows and long arrays as lines.
+    """Choose how to show samples: images as such, columns as bars, windows and long arrays as lines.
 
     Args:
-        model: whose data they are.
-        x: data (N, *shape), in the model's space.
-        codes: theirs (N, K). Of many columns, those are shown that go with the codes most.
+        model: the trained model.
+        x: samples (N, *shape), in the model's space.
+        codes: latent codes of x, (N, K). If there are many columns, those best explained by the codes are shown.
     """
     space = model.space
     if space.kind == "image" and is_image(model.shape):
@@ -139,12 +141,12 @@ def choose_display(model: Model, x: Tensor, codes: np.ndarray) -> Display:
 
 
 def _evenly(n: int, most: int) -> np.ndarray:
-    """Indices below n, `most` at most."""
+    """Return at most `most` evenly spaced indices below n."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
 
 
 def _explained(flat: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Share (F,) of the variance of each value (N, F) that is linear in the codes (N, K) and their squares."""
+    """Share (F,) of the variance of each feature (N, F) explained linearly by the codes (N, K) and their squares."""
     filled = np.where(np.isnan(flat), np.nanmean(flat, 0), flat)
     centred = filled - filled.mean(0)
     design = np.concatenate([np.ones((len(codes), 1)), codes, codes**2], 1)
@@ -154,18 +156,18 @@ def _explained(flat: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def in_units(model: Model, x: Tensor, *, deviation: bool = False) -> np.ndarray:
-    """Data (N, *shape) of the model's space, or their deviations, in the units of the data, flat: (N, F)."""
+    """Convert samples (N, *shape) from the model's space, or standard deviations, to the units of the data: (N, F)."""
     return model.space.to_user(x.double().numpy(), deviation=deviation).reshape(len(x), -1)
 
 
 def image_of(space: Space, x: np.ndarray, *, scaled: bool = True) -> Tensor:
-    """Images (N, *shape) of a user as (N, C, H, W), from 0 to 1 where they are scaled."""
+    """Convert a user's images (N, *shape) to (N, C, H, W), with values from 0 to 1 if `scaled`."""
     found = space.convert(x) if scaled else space.arrange(x)
     return torch.from_numpy(np.ascontiguousarray(found)).float()
 
 
 def tiles(model: Model, display: Display, decoded: Decoded, side: int) -> dict[str, Any]:
-    """What the page shows at each place of a map: two sprites, or the numbers of the features."""
+    """Return what the page shows at each place of a map: two sprites, or the numbers of the features."""
     if display.kind == "image":
         mean, deviation = shrink(decoded.mean), shrink(decoded.deviation)
         top = float(np.percentile(deviation.mean(1).numpy(), TOP))
@@ -183,8 +185,8 @@ def tiles(model: Model, display: Display, decoded: Decoded, side: int) -> dict[s
 def curves_of(
     display: Display, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> list[list[dict[str, Any]]]:
-    """A datum and its interval, flat (F,) each, as strips of places along the range of the data, or of the datum where
-    that is wider."""
+    """Return a sample and its interval, flat (F,) each, as strips of positions along the range of the data, or of the
+    sample if that is wider."""
     strips = []
     for part in display.strips:
         index = display.features[part]
@@ -196,7 +198,7 @@ def curves_of(
 
 
 def places(x: float, mean: float, low: float, high: float, within: tuple[float, float]) -> dict[str, float | None]:
-    """Where a value, what was expected and its interval lie in a range, from 0 to 100; None for a missing value."""
+    """Position of a value, its expectation and its interval within a range, from 0 to 100; None for a missing value."""
 
     def at(value: float) -> float:
         share = (value - within[0]) / max(within[1] - within[0], 1e-12)
@@ -206,8 +208,8 @@ def places(x: float, mean: float, low: float, high: float, within: tuple[float, 
 
 
 def triples(space: Space, x: np.ndarray, mean: np.ndarray, amount: np.ndarray) -> tuple[list[tuple[str, ...]], float]:
-    """Images x (n, *shape), what was expected of them and an amount at each pixel, as URLs of pictures; and the amount
-    that the brightest colour stands for."""
+    """Return images x (n, *shape), their expectations and an amount at each pixel as picture URLs, and the amount that
+    the brightest colour stands for."""
     given, expected = (shrink(image_of(space, v), 128) for v in (x, mean))
     much = shrink(image_of(space, amount, scaled=False), 128)
     top = float(much.mean(1).max())
@@ -218,11 +220,11 @@ def triples(space: Space, x: np.ndarray, mean: np.ndarray, amount: np.ndarray) -
 
 
 def short(value: float) -> float:
-    """A number of four digits, as JSON has it: infinities and NaN become 0."""
+    """Round a number to four digits for JSON: infinities and NaN become 0."""
     return float(f"{value:.4g}") if np.isfinite(value) else 0.0
 
 
 def shorts(values: np.ndarray | Tensor) -> list[Any]:
-    """Numbers of four digits, in nested lists."""
+    """Round numbers to four digits, as nested lists."""
     array = values.numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     return [shorts(row) for row in array] if array.ndim > 1 else [short(float(v)) for v in array]

@@ -20,27 +20,27 @@ from lapae.predict.decode import Decoded, decode, encode_mean
 from lapae.view.display import shorts
 
 MARGIN = 0.35
-"""Room around the codes as a share of their range: the map shows what the decoder says away from the data."""
+"""Margin around the codes as a share of their range, so that the map shows the decoder away from the data too."""
 DRAWS = 20
-"""Networks at most, of a model that does not predict by a single pass."""
+"""Maximum number of networks drawn, for a model that does not predict in a single pass."""
 
 
 @dataclass(frozen=True)
 class LatentSpace:
-    """Codes of data, and the axes to look along."""
+    """Codes of samples, and the axes of the map."""
 
     codes: np.ndarray
     """(N, K)"""
     origin: np.ndarray
-    """(K,): where all coordinates are zero."""
+    """(K,): the code at which all coordinates are zero."""
     directions: np.ndarray
     """(A, K): unit vectors."""
     names: tuple[str, ...]
     """(A,)"""
     limits: np.ndarray
-    """(A, 2): what a map shows of each axis."""
+    """(A, 2): range of each axis on the map."""
     share: tuple[float, ...] | None = None
-    """(A,): part of the variance of the codes along each axis, for principal axes."""
+    """(A,): share of the variance of the codes along each axis, for principal axes."""
 
     @property
     def points(self) -> np.ndarray:
@@ -64,17 +64,17 @@ class LatentSpace:
         }
 
     def through(self, code: np.ndarray, axes: tuple[int, int]) -> LatentSpace:
-        """The same axes with the plane of two of them through `code` (K,); their coordinates stay what they are."""
+        """Return these axes with the plane of two of them moved through `code` (K,); coordinates do not change."""
         gap = code - self.origin
         pair = self.directions[list(axes)]
         return replace(self, origin=self.origin + gap - (pair @ gap) @ pair)
 
     def code(self, axes: tuple[int, int], at: tuple[float, float]) -> np.ndarray:
-        """The code (K,) at two coordinates of a map."""
+        """Return the code (K,) at two coordinates of a map."""
         return self.origin + np.asarray(at) @ self.directions[list(axes)]
 
     def grid(self, axes: tuple[int, int], side: int) -> np.ndarray:
-        """Codes (side * side, K) of the centres of the cells of a map, row by row from the top."""
+        """Return codes (side * side, K) at the centres of the cells of a map, row by row from the top."""
         centres = (np.arange(side) + 0.5) / side
         (a_low, a_high), (b_low, b_high) = self.limits[list(axes)]
         a, b = a_low + centres * (a_high - a_low), b_high - centres * (b_high - b_low)
@@ -83,7 +83,7 @@ class LatentSpace:
 
 
 def latent_space(method: Method, x: Tensor, *, n_axes: int = 4) -> LatentSpace:
-    """The codes of x (N, *shape) and at most `n_axes` axes."""
+    """Return the codes of x (N, *shape) and at most `n_axes` axes."""
     codes = encode_mean(method, x).double().numpy()
     k = codes.shape[1]
     share = None
@@ -122,19 +122,19 @@ def plane(
 
     Args:
         method: the trained method.
-        space: the latent space of the data.
+        space: latent space of the data.
         axes: two of its axes.
-        side: cells along a side.
-        n_samples: networks drawn.
-        seed: of the networks.
-        batch_size: cells at a time.
+        side: number of cells along a side.
+        n_samples: number of networks drawn.
+        seed: seed of the networks.
+        batch_size: number of cells decoded at once.
     """
     z = torch.as_tensor(space.grid(axes, side))
     return decode(method, z, n_samples=n_samples, seed=seed, batch_size=batch_size)
 
 
 def networks_of(model: Model, n_samples: int | None) -> int | None:
-    """Networks to decode with: so many, or none where the model predicts by one pass that carries a variance."""
+    """Number of networks to decode with; None if the model predicts in one pass that carries a variance."""
     if n_samples is not None or model.config.method.predictive == "moments":
         return n_samples
     return min(DRAWS, model.config.method.n_samples or DRAWS)

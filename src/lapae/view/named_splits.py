@@ -1,4 +1,4 @@
-"""The data that a page is about, in named parts: the splits of a run, or what a user has handed over."""
+"""The samples that a page is about, in named parts: the splits of a run, or data given by the user."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from lapae.data import Data, Split
 from lapae.runs.numbers import number
 
 GIVEN = "given"
-"""The one part of data that a user has handed over: nobody knows which of them were trained on."""
+"""Name of the only part of data given by the user: it is not known which samples were trained on."""
 WORDS = {
     "train": "training data",
-    "validation": "validation data (training saw them to know when to stop)",
+    "validation": "validation data (used to decide when to stop training)",
     "calibration": "calibration data (not trained on)",
     "test": "test data (not trained on)",
     GIVEN: "given data (training may have seen them)",
 }
-"""The parts in words."""
+"""Descriptions of the parts."""
 
 
 @dataclass(frozen=True)
-class Material:
-    """Data in parts, none of them empty; no parts where there are no data."""
+class NamedSplits:
+    """Samples in named parts, none of them empty; no parts if there are no data."""
 
     parts: dict[str, Split] = field(default_factory=dict)
     label_names: tuple[str, ...] | None = None
     ids: tuple[str, ...] | None = None
-    """Of given data: their names, such as those of files; rows where there are none."""
+    """Names of the samples of given data, such as file names; None if they are known by their rows."""
 
     @classmethod
-    def of(cls, data: Data) -> Material:
-        """The splits of a run."""
+    def of(cls, data: Data) -> NamedSplits:
+        """Take the splits of a run."""
         named = {"train": data.train, "validation": data.valid, "calibration": data.calib, "test": data.test}
         return cls({name: split for name, split in named.items() if len(split)}, data.label_names)
 
     @classmethod
-    def given(cls, x: np.ndarray, y: Any = None, ids: Sequence[str] | None = None) -> Material:
-        """Data (n, *shape) of a user, with their classes (n,) and names."""
+    def given(cls, x: np.ndarray, y: Any = None, ids: Sequence[str] | None = None) -> NamedSplits:
+        """Take samples (n, *shape) of a user, with their classes (n,) and names."""
         codes = names = None
         if y is not None:
             if len(y) != len(x):
-                raise ValueError(f"y has {len(y)} labels for {len(x)} data")
+                raise ValueError(f"y has {len(y)} labels for {len(x)} samples")
             found, codes = np.unique(np.asarray(y).astype(str), return_inverse=True)
             names = tuple(found.tolist())
         return cls({GIVEN: Split(x, codes)}, names, None if ids is None else tuple(ids))
 
     @property
     def main(self) -> str:
-        """The part on the map: what was trained on."""
+        """Name of the part shown on the map: the training data."""
         return next(iter(self.parts))
 
     def held_out(self, *order: str) -> str:
-        """The first of some parts that there is; the main one where there is none of them."""
+        """Return the first part of `order` that exists, else the main part."""
         return next((name for name in order if name in self.parts), self.main)
 
     def id(self, part: str, i: int) -> str:
-        """What a datum is called: its name, or where it stands in the whole set."""
+        """Return the name of a sample, or its row in the whole data set."""
         return f"row {self.parts[part].row(i)}" if self.ids is None else self.ids[i]
 
     def find(self, text: str) -> tuple[str, int] | None:
-        """The part and the number in it of a name, or of a row of the whole set; None where there is no such datum."""
+        """Find a sample by its name or its row in the whole data set: its part and index there, or None."""
         if self.ids is not None and text in self.ids:
             return self.main, self.ids.index(text)
         if not (text.isascii() and text.isdigit() and len(text) < 16):
@@ -78,7 +78,7 @@ class Material:
         return None
 
     def label(self, part: str, i: int) -> str | None:
-        """The class of a datum, by its name where it has one."""
+        """Return the class of a sample, by name if classes have names."""
         y = self.parts[part].y
         if y is None or y.ndim != 1:
             return None
@@ -86,11 +86,11 @@ class Material:
         return names[value] if names is not None and 0 <= value < len(names) else str(value)
 
     def card(self, part: str, i: int, p: float) -> dict[str, Any]:
-        """What the report says of every datum that it shows, with its p-value."""
+        """Return what the report says about every sample that it shows, with its p-value."""
         return {"id": self.id(part, i), "label": self.label(part, i), "p": number(float(p), 2)}
 
     def labelings(self, index: np.ndarray) -> list[dict[str, Any]]:
-        """Ways to colour the data `index` of the main part: by class, or by one attribute at a time."""
+        """Return ways to colour the samples `index` of the main part: by class, or by one attribute at a time."""
         labels = self.parts[self.main].y if self.parts else None
         if labels is None:
             return []

@@ -1,4 +1,4 @@
-"""How much the pages show. These are options of commands too, so that nothing heavy is imported here."""
+"""How much the pages show. These are options of commands too, so nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Sizes:
     """How much a page shows."""
 
     n_samples: int | None = None
-    """Networks drawn for each mean and deviation; as the model predicts where not given."""
+    """Number of networks drawn for each mean and standard deviation; default: as the model predicts."""
     points: int = 1500
-    """Data on the latent map at most."""
+    """Maximum number of samples on the latent map."""
     seed: int = 0
-    """Of subsets and draws."""
+    """Seed of random subsets and draws."""
 
     def check(self) -> None:
-        """ConfigError where there would be nothing to show."""
+        """Raise ConfigError if there would be nothing to show."""
         for name, value in vars(self).items():
             if name != "seed" and value is not None and value < 1:
                 raise ConfigError(f"{name} = {value}: expected at least 1")
@@ -30,4 +30,4 @@ class ReportSizes(Sizes):
     """How much a report shows."""
 
     examples: int = 8
-    """Data shown with their reconstructions, and most unusual ones."""
+    """Number of samples shown with their reconstructions, and of the most unusual ones."""

@@ -1,4 +1,4 @@
-"""What a model says of data: how unusual each is, what it expected instead, and which values speak against it.
+"""What a model says about samples: how unusual each is, what was expected instead, and which values make it unusual.
 
 Arrays are (n, *shape), in the units and the layout of the data.
 """
@@ -20,97 +20,97 @@ from lapae.predict.prediction import numpy
 from lapae.runs.numbers import number
 
 LEVEL = 0.9
-"""Of the intervals that are shown."""
-MOST_ASKED = 128
-"""Values of a row that are hidden one by one, to know what was expected of each."""
+"""Level of the prediction intervals that are shown."""
+MOST_HIDDEN = 128
+"""Maximum number of values of a row that are hidden one by one, to find what was expected of each."""
 
 
 def batch_size(values: int) -> int:
-    """How many data, or codes, of so many values go through a network at once: feature maps of images are large."""
+    """Number of samples, or codes, with this many values per batch: feature maps of images are large."""
     return max(8, min(512, 2**17 // max(values, 1)))
 
 
 VERDICTS = ((0.2, "very unusual"), (1.0, "unusual"), (4.0, "a little unusual"), (np.inf, "ordinary"))
-"""Up to which multiple of the false alarm rate a p-value is called what."""
+"""Words for p-values up to a multiple of the false alarm rate."""
 
 
-def in_words(p: float, surprise: float, n: int, rate: float = 0.05) -> dict[str, Any]:
-    """A p-value and what it means, for the explorer's page; it was found by comparison with n data."""
+def in_words(p: float, anomaly_score: float, n: int, rate: float = 0.05) -> dict[str, Any]:
+    """Explain a p-value on the explorer's page; it was found by comparison with n samples."""
     if np.isnan(p):
         return {"p": None, "verdict": "", "rare": False, "words": "Nothing observed.", "score": None}
     verdict = next(word for times, word in VERDICTS if p <= times * rate)
     if p <= 1 / n:
-        words = f"More unusual than all of {n:,} normal data that training has not seen."
+        words = f"More unusual than all of {n:,} normal samples that training has not seen."
     else:
-        words = f"Of {n:,} normal data that training has not seen, {number(100 * p, 2)} % are at least as unusual."
+        words = f"Of {n:,} normal samples that training has not seen, {number(100 * p, 2)} % are at least as unusual."
     told = {"p": number(float(p), 2), "verdict": verdict, "rare": bool(p <= rate), "words": words}
-    return told | {"score": number(float(surprise), 3)}
+    return told | {"score": number(float(anomaly_score), 3)}
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What was expected of n data (`Model.counterfactual`), and what speaks against them."""
+class Verdict:
+    """What was expected of n samples (`Model.counterfactual`), and which values make them unusual."""
 
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    """Ends of the interval that holds a normal value with probability LEVEL."""
+    """Upper ends of the prediction intervals of level LEVEL; `low` has the lower ones."""
     contribution: np.ndarray
-    """How much each value adds to how unusual its datum is, at least 0."""
+    """What each value adds to the anomaly score of its sample, at least 0."""
 
 
-class Judge:
-    """A calibrated model, asked for a few data at a time."""
+class Verdicts:
+    """A calibrated model that assesses a batch of samples at a time."""
 
     def __init__(self, model: Model) -> None:
         if model.calibration is None:
             raise RunError("this model has no calibration: it was saved before its training was finished")
         self.model, self.calibration = model, model.calibration
         self.n_references = len(self.calibration.reference.scores)
-        """Data that p-values compare with."""
+        """Number of held-out samples that p-values compare with."""
         self.rate = model.rule().rate
-        """Data are flagged if and only if their p-value is at most this."""
+        """False alarm rate: samples are flagged if and only if their p-value is at most this."""
         self.threshold = model.rule().threshold
         self.size = batch_size(int(np.prod(model.shape)))
 
     def scores(self, x: np.ndarray, *, itself: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Surprise (n,), large is unusual, and p-value (n,), small is unusual, of data (n, *shape).
+        """Return anomaly scores (n,), large is unusual, and p-values (n,), small is unusual, of samples (n, *shape).
 
         Args:
-            x: the data.
-            itself: whether they are among those that are compared with: then each is compared with the others.
+            x: samples (n, *shape).
+            itself: whether they are the calibration samples themselves: then each is compared with the others.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of data without any value: the pages say so themselves
+            warnings.simplefilter("ignore", UserWarning)  # samples without any value: the pages say so themselves
             found = [self.model.anomaly_score(some) for some in self._batches(x)]
-        surprise, p = (np.concatenate(v) for v in zip(*found, strict=True))
+        anomaly_score, p = (np.concatenate(v) for v in zip(*found, strict=True))
         n = self.n_references
-        return surprise, (p * (n + 1) - 1).clip(1) / n if itself else p
+        return anomaly_score, (p * (n + 1) - 1).clip(1) / n if itself else p
 
-    def __call__(self, x: np.ndarray) -> Judged:
-        """What was expected of data (n, *shape), and what speaks against them.
+    def __call__(self, x: np.ndarray) -> Verdict:
+        """Return what was expected of samples (n, *shape), and which values make them unusual.
 
-        Of a wide table those values are hidden that add most to how unusual a row is; of the others it is the
-        reconstruction.
+        In a wide table only the values that add most to the anomaly score are hidden; the others are expected to equal
+        their reconstruction.
         """
         parts = []
         for some in self._batches(x):
             contribution = self.model.explain(some)
-            wide = self.model.from_others and some.shape[1] > MOST_ASKED
-            top = MOST_ASKED if wide else None
+            wide = self.model.from_others and some.shape[1] > MOST_HIDDEN
+            top = MOST_HIDDEN if wide else None
             expected = self.model.counterfactual(some, top, LEVEL, contribution=contribution)
             if wide:
                 pairs = zip(expected, self.reconstruction(some), strict=True)
                 expected = tuple(np.where(np.isnan(a), b, a) for a, b in pairs)
             parts.append((*expected, contribution))
-        return Judged(*(np.concatenate(v) for v in zip(*parts, strict=True)))
+        return Verdict(*(np.concatenate(v) for v in zip(*parts, strict=True)))
 
     def reconstruction(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What the model makes of data (n, *shape), and the ends of its interval."""
+        """Return the reconstruction of samples (n, *shape) and the ends of its prediction intervals."""
         return self.model.reconstruct(x)[0], *self.model.interval(x, LEVEL)
 
     def errors(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """In the model's space (n, *model_shape): what the model leaves of x, and the deviation it expects of that."""
+        """Return residuals of x and their expected standard deviations, (n, *model_shape) in the model's space."""
         found = []
         for some in self._batches(x):
             z = self.model.tensor(some)
@@ -121,7 +121,7 @@ class Judge:
         return left, deviation
 
     def some(self, split: Split, seed: int, most: int, values: int) -> np.ndarray:
-        """Numbers of at most `most` data of a split, of about so many values in all."""
+        """Return indices of at most `most` samples of a split, with about `values` values in all."""
         return split.some(max(100, min(most, values // max(1, math.prod(self.model.shape)))), seed)
 
     def _batches(self, x: np.ndarray) -> Iterator[np.ndarray]:

@@ -29,7 +29,7 @@ TABLE_SIZES = (8, 32, 96)
 NOT_SENSIBLE = {("dense", "block"), ("kl", "bottleneck")} | {
     (network, method) for network in ("fashion", "celeba", "kl") for method in ("block", "exact", "kfac exact")
 }
-"""Blocks of a million weights, exact methods and a code of 512 numbers that take minutes per batch: left out."""
+"""Left out: blocks of a million weights, exact methods and a code of 512 numbers, which take minutes per batch."""
 
 
 SIZED = ("convolutions", "autoencoder")
@@ -45,22 +45,22 @@ class CurvatureBench:
     threads: int = 2
     """CPU threads."""
     methods: tuple[str, ...] = OURS
-    """Methods of ours."""
+    """Methods of lapae to measure."""
     peers: bool = True
-    """Run BackPACK, curvlinops and laplace-torch too, where installed."""
+    """Run BackPACK, curvlinops and laplace-torch too, if installed."""
     table: bool = True
     """Every method on some networks."""
     networks: tuple[Literal["dense", "fashion", "celeba", "kl"], ...] = ("dense", "fashion", "kl")
-    """Of the table, beside five convolutions: dense, fashion and celeba, the paper's, and kl, AutoencoderKL of
-    diffusers, where that is installed."""
+    """Networks of the table, beside five convolutions: dense, fashion and celeba (the paper's), and kl (AutoencoderKL
+    of diffusers, if installed)."""
     batch_size: int | None = None
-    """Data at a time; where not given 64 of small images and vectors, 8 of others."""
+    """Samples per batch; default: 64 small images or vectors, 8 otherwise."""
     figure: bool = True
     """Time and memory against the size of the image."""
     sizes: tuple[int, ...] = (8, 16, 32, 48, 64, 96, 128)
     """Sides of the images in the figure."""
     seconds: float = 2.0
-    """Time to measure a method on a network, about."""
+    """Approximate time to measure a method on a network."""
     call_seconds: float = 20.0
     """A method that takes longer than this for one call is not tried on larger images."""
     memory_gb: float = 6.0
@@ -88,7 +88,7 @@ def main(options: CurvatureBench) -> int:
 
 
 def run(options: CurvatureBench) -> dict[str, Any]:
-    """All results: {options, machine, rows}, one row per method and network; progress goes to the terminal."""
+    """Return all results: {options, machine, rows}, one row per method and network; progress goes to the terminal."""
     device = choose_device(options.device)
     limits = Limits(device, options.threads, options.seconds, options.call_seconds, int(options.memory_gb * 2**30))
     rows: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ def _cases(method: str, options: CurvatureBench) -> list[Case]:
 
 
 def machine(options: CurvatureBench) -> str:
-    """What the numbers were measured on, in a line."""
+    """Describe in one line what the numbers were measured on."""
     device = choose_device(options.device)
     where = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU, {options.threads} threads"
     load = "" if device == "cuda" else f", load {os.getloadavg()[0]:.1f} (own work included)"
@@ -131,7 +131,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]], options: CurvatureBench) -> str:
-    """Markdown: multiples of a forward plus backward pass; in brackets on a shared forward pass; then memory."""
+    """Write a Markdown table: multiples of a forward plus backward pass, in brackets on a shared forward; memory."""
     heads = {(name, 28): "AutoencoderKL" if name == "kl" else name for name in options.networks}
     heads |= {("convolutions", size): f"5 convolutions {size}x{size}" for size in TABLE_SIZES}
     met = {(row["network"], row["size"]) for row in rows}
@@ -156,7 +156,7 @@ def _cell(row: dict[str, Any] | None) -> str:
 
 
 def slopes(rows: list[dict[str, Any]]) -> dict[str, tuple[float, float, int]]:
-    """Method: slopes of time and memory in pixels, over the upper half of its sizes, and its largest size."""
+    """Return, by method, slopes of time and memory in pixels over the upper half of its sizes, and its largest size."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if row["network"] in SIZED and "failed" not in row:

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 STYLES = {"": "-", "backpack": "--", "curvlinops": ":", "laplace-torch": "-."}
-"""By library; ours has no name."""
+"""Line styles by library; lapae has the empty name."""
 
 
 def draw(rows: list[dict[str, Any]], path: Path, machine: str) -> None:
-    """The figure as a PNG file."""
+    """Write the figure as a PNG file."""
     with whole(path) as temporary:
         figure(rows, machine).savefig(temporary, dpi=150, format="png")
 
 
 def figure(rows: list[dict[str, Any]], machine: str) -> Figure:
-    """Two panels with logarithmic axes: a colour for a kind of curvature, a style for whose it is (ours: solid lines).
+    """Draw two panels with logarithmic axes: one colour per kind of curvature, one style per library (solid: lapae).
 
     A forward plus backward pass is black.
     """
@@ -51,6 +51,6 @@ def figure(rows: list[dict[str, Any]], machine: str) -> Figure:
 
 
 def _look(method: str) -> dict[str, str]:
-    """Style and colour of a line."""
+    """Return style and colour of a line."""
     library, _, kind = ("", "", method) if method in OURS else method.partition(" ")
     return {"linestyle": STYLES[library], "color": f"C{OURS.index(kind)}"}

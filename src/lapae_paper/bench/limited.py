@@ -38,7 +38,7 @@ class Case:
     network: str
     size: int = 28
     batch_size: int | None = None
-    """Data at a time; where not given 64 of small images and vectors, 8 of others."""
+    """Samples per batch; default: 64 small images or vectors, 8 otherwise."""
 
     def build(self, device: torch.device) -> tuple[nn.Module, Tensor]:
         torch.manual_seed(0)
@@ -64,7 +64,7 @@ class Case:
 
 
 def autoencoder_kl() -> nn.Module:
-    """Of 400,000 weights; its code is the mean, (2, 16, 16)."""
+    """Build an AutoencoderKL of 400,000 weights; its code is the mean, (2, 16, 16)."""
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
     # Their annotations ask for tuples of one element.
@@ -79,22 +79,23 @@ def autoencoder_kl() -> nn.Module:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one method may take, and how long to measure it."""
+    """Limits of one method, and how long to measure it."""
 
     device: str
     threads: int
     seconds: float
-    """Of measuring a network."""
+    """Seconds to measure a network."""
     call_seconds: float
-    """Of one call; larger networks are not tried after one that took longer."""
+    """Seconds of one call; larger networks are not tried after one that took longer."""
     memory_bytes: int
-    """On top of what the process holds before."""
+    """Bytes beyond what the process holds before."""
 
 
 def run_limited(method: str, cases: Sequence[Case], limits: Limits) -> Iterator[dict[str, Any]]:
-    """One result per case: network, size, method, ms, base_ms, ratio, shared_ratio, bytes, base_bytes; or `failed`.
+    """Yield one result per case: network, size, method, ms, base_ms, ratio, shared_ratio, bytes, base_bytes.
 
-    Cases of one network stand in the order of their size; after a failure the larger ones are left out.
+    A case that fails has `failed` instead of numbers. Cases of one network are in the order of their size; after a
+    failure the larger ones are left out.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["lapae_paper.bench.limited"])  # so that a process need not import torch
@@ -113,7 +114,7 @@ def run_limited(method: str, cases: Sequence[Case], limits: Limits) -> Iterator[
             if "failed" in result:
                 failed.add(case.network)
                 waiting = [other for other in waiting if other.network not in failed]
-                break  # the process may be full of debris: the next network gets a new one
+                break  # the process may be in a bad state: the next network gets a new one
         process.kill()
         process.join()
 
@@ -183,7 +184,7 @@ def _forward_backward(module: nn.Module, x: Tensor) -> Work:
 
 
 def _works(method: str, module: nn.Module, x: Tensor) -> dict[str, Work]:
-    """The method with a forward pass of its own (alone), and ours on a forward pass that the loss has paid for."""
+    """Return the method with its own forward pass ("alone"), and ours on the forward pass of the loss ("shared")."""
     if method not in OURS:
         return {"alone": installed_peers()[method](module, x)}
     likelihood = Gaussian()
@@ -210,5 +211,5 @@ def _works(method: str, module: nn.Module, x: Tensor) -> dict[str, Work]:
 
 
 def today() -> str:
-    """The date, for a record of results."""
+    """Return the date, for a record of results."""
     return time.strftime("%Y-%m-%d")

@@ -1,4 +1,4 @@
-"""Time and memory of a function, beside another one in the same minutes."""
+"""Time and memory of functions that are measured in turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Work = Callable[[], object]
 
 
 def seconds_of(work: Work) -> float:
-    """Wall time of one call, to its end on the GPU."""
+    """Measure the wall time of one call, including its work on the GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     began = time.perf_counter()
@@ -22,7 +22,7 @@ def seconds_of(work: Work) -> float:
 
 
 def take_turns(works: Mapping[str, Work], seconds: float, min_rounds: int = 5) -> dict[str, list[float]]:
-    """Call each in turn, for `seconds` altogether or `min_rounds`: a slow moment of the machine hits all of them.
+    """Call each in turn, for `seconds` in total or `min_rounds`: a slow moment of the machine hits all of them.
 
     The first calls, which allocate and tune, are not counted.
     """
@@ -39,13 +39,13 @@ def take_turns(works: Mapping[str, Work], seconds: float, min_rounds: int = 5) -
 
 
 def typical(times: Sequence[float]) -> float:
-    """Mean of the fastest quarter: what the work costs where nothing else runs on the machine."""
+    """Return the mean of the fastest quarter: the cost if nothing else runs on the machine."""
     fastest = sorted(times)[: max(1, len(times) // 4)]
     return sum(fastest) / len(fastest)
 
 
 def peak_bytes(work: Work, device: torch.device) -> int:
-    """Most bytes that torch held at a time during one call, beyond what it held before."""
+    """Measure the peak of the bytes that torch holds during one call, beyond what it held before."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()

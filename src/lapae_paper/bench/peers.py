@@ -1,4 +1,4 @@
-"""What others offer for the same quantities, where installed: a name, and how to make a function that computes it.
+"""Functions of other packages for the same quantities, if installed.
 
 Each gets a copy of the network (BackPACK's hooks stay on what it extends) with its output flattened to (B, D), the form
 in which all of them take a squared error.
@@ -23,7 +23,7 @@ def _flat(module: nn.Module) -> nn.Module:
 
 
 def backpack(extension: str) -> MakePeer:
-    """A forward and backward pass with one of BackPACK's extensions."""
+    """Make a forward and backward pass with one of BackPACK's extensions."""
 
     def make(module: nn.Module, x: Tensor) -> Work:
         import backpack
@@ -47,7 +47,7 @@ def backpack(extension: str) -> MakePeer:
 
 
 def curvlinops_kfac(module: nn.Module, x: Tensor) -> Work:
-    """Kronecker factors from one sampled target a datum."""
+    """Compute Kronecker factors from one sampled target per sample."""
     from curvlinops.kfac import KFACLinearOperator
 
     model = _flat(module)
@@ -69,7 +69,7 @@ def curvlinops_kfac(module: nn.Module, x: Tensor) -> Work:
 
 
 def laplace_diagonal(module: nn.Module, x: Tensor) -> Work:
-    """The exact diagonal of laplace-torch's default backend."""
+    """Compute the exact diagonal by laplace-torch's default backend."""
     from laplace.curvature import CurvlinopsGGN
 
     model = _flat(module)
@@ -87,5 +87,5 @@ _PEERS: dict[str, tuple[str, MakePeer]] = {
 
 
 def installed_peers() -> dict[str, MakePeer]:
-    """Those that can be imported."""
+    """Return the peers that can be imported."""
     return {name: make for name, (package, make) in _PEERS.items() if find_spec(package) is not None}

@@ -1,9 +1,9 @@
-"""Good enough? Error and cost of the cheap diagonals against the exact one, layer by layer, on a network as it is.
+"""Error and cost of the cheap diagonals against the exact one, layer by layer, on a given network.
 
 For a layer with exact diagonal h and estimate ĥ the relative error is |ĥ - h| / |h| over its parameters, and the bias
 the ratio of their sums, Σ ĥ / Σ h: 1 is unbiased, above 1 the posterior is too narrow. Estimates sum over the same
-data, so that the errors of `mc` and `sketch` are those of one pass over them; they fall with data (of a sketch, with
-batches) and with samples, while that of `approx` stays.
+data, so that the errors of `mc` and `sketch` are those of one pass; they fall with the number of samples (for a sketch,
+of batches) and of draws, while that of `approx` stays.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def quality(
     switch: int = 1024,
     seconds: float = 5.0,
 ) -> list[dict[str, Any]]:
-    """One row per layer and estimate, and one for all layers ("all"): layer, estimate, error, bias, cost.
+    """Return one row per layer and estimate, and one for all layers ("all"): layer, estimate, error, bias, cost.
 
     Args:
         module: a network, trained or not.
-        x: data (N, *in); all of them are summed over, in batches.
-        likelihood: gives the Hessian at the output; `Gaussian()` by default.
+        x: samples (N, *in); all of them are summed over, in batches.
+        likelihood: likelihood for the Hessian at the output; default: `Gaussian()`.
         bottleneck: name of the layer or container whose output is the code.
-        batch_size: of the passes, and of the cost: time as a multiple of a forward plus backward pass of a batch.
-        switch: features from which on "mixed" carries all of M.
-        seconds: of measuring the cost, about.
+        batch_size: samples per pass; the cost is a multiple of a forward plus backward pass of one batch.
+        switch: number of features up to which "mixed" carries the full M.
+        seconds: approximate time to measure the cost.
     """
     likelihood = likelihood or Gaussian()
     batches = list(x.split(batch_size))
@@ -105,7 +105,7 @@ def _cost(
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: one line per layer, the relative error (and bias) of each estimate; its cost at the foot."""
+    """Write a Markdown table: relative error (and bias) of each estimate by layer; its cost in the last row."""
     names = list(dict.fromkeys(row["estimate"] for row in rows if row["estimate"] != "exact"))
     found = {(row["layer"], row["estimate"]): row for row in rows}
     lines = ["| layer | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]

@@ -1,8 +1,8 @@
 """`lapae bench train`: time of a training step of every method, as a multiple of a plain autoencoder's.
 
 Steps are those of training (`lapae.train.step`: eager, or replayed as a CUDA graph), on one batch in memory. Methods
-take turns in rounds, so that a slow moment of the machine hits all of them; the median over rounds is reported. Beside
-them IVON (Shen et al. 2024; package ivon-opt), the nearest rival in online variational training, where installed.
+take turns in rounds, so that a slow moment of the machine hits all of them; the median over rounds is reported. IVON
+(Shen et al. 2024; package ivon-opt), the closest online variational method, is measured too if it is installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
 from lapae.methods.step import StepContext
 from lapae.train.distributed import take_place
-from lapae.train.precision import matrix_products
+from lapae.train.float_precision import matrix_products
 from lapae.train.step import LossSum, make_optimizer, make_step
 
 SHAPES = {"paper-mnist": (1, 28, 28), "paper-fashion": (1, 28, 28), "paper-celeba": (3, 64, 64)}
@@ -36,7 +36,7 @@ class TrainBench:
     network: str = "paper-mnist"
     """paper-mnist, paper-fashion or paper-celeba."""
     batch_size: int = 64
-    """Data in a step."""
+    """Samples per step."""
     methods: tuple[str, ...] = (
         "online:approx",
         "online:mc",
@@ -57,11 +57,11 @@ class TrainBench:
     rounds: int = 9
     """Rounds in which the methods take turns."""
     seconds: float = 0.3
-    """Time of a method in a round, about."""
+    """Approximate time of a method in a round."""
 
 
 def run(options: TrainBench) -> list[dict[str, Any]]:
-    """One row per method: name, milliseconds per step, multiple of the plain autoencoder's."""
+    """Return one row per method: name, milliseconds per step, multiple of the plain autoencoder's."""
     with matrix_products(TrainConfig(precision=options.precision)):  # pyright: ignore[reportArgumentType]
         return _run(options)
 
@@ -76,7 +76,7 @@ def _run(options: TrainBench) -> list[dict[str, Any]]:
     for _ in range(options.rounds):
         for name, step in steps.items():
             times[name].append(_time(step, counts[name]))
-    # A ratio a round, of neighbours in time; the median of these is what a slow moment moves least.
+    # One ratio per round, of steps close in time: a slow moment changes their median least.
     rows = []
     for name, seconds in times.items():
         ratios = [mine / plain for mine, plain in zip(seconds, times["ae"], strict=True)]
@@ -85,7 +85,7 @@ def _run(options: TrainBench) -> list[dict[str, Any]]:
 
 
 def make(name: str, options: TrainBench) -> Callable[[], object]:
-    """A function that takes one training step of a method on a fixed batch."""
+    """Return a function that takes one training step of a method on a fixed batch."""
     method_name, _, hessian = name.partition(":")
     config = MethodConfig.taking(method_name, hessian=hessian or "approx", forgetting=1e-3)
     shape = SHAPES[options.network]
@@ -109,7 +109,7 @@ def make(name: str, options: TrainBench) -> Callable[[], object]:
 
 
 def make_ivon(options: TrainBench) -> Callable[[], Tensor] | None:
-    """One step of IVON on the same network: a sampled network, its gradient, its own update of mean and precision."""
+    """Return one step of IVON on the same network: sampled weights, gradient, its update of mean and precision."""
     if find_spec("ivon") is None:
         return None
     import ivon  # pyright: ignore[reportMissingImports]
@@ -132,7 +132,7 @@ def make_ivon(options: TrainBench) -> Callable[[], Tensor] | None:
 
 
 def replace_device(options: TrainBench) -> TrainConfig:
-    """The training options that say where to run."""
+    """Return training options with the device."""
     return replace(TrainConfig(), device=options.device)  # pyright: ignore[reportArgumentType]
 
 
@@ -143,7 +143,7 @@ def _steps_for(step: Callable[[], object], seconds: float) -> int:
 
 
 def _time(step: Callable[[], object], n: int) -> float:
-    """Seconds a step, over n of them."""
+    """Measure the seconds per step over n steps."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     began = time.perf_counter()

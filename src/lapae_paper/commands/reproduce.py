@@ -17,27 +17,27 @@ from lapae.errors import ConfigError, LapaeError, RunError
 
 @dataclass(frozen=True)
 class ReproduceCommand:
-    """A table or figure of the paper, beside the paper's own numbers."""
+    """Reproduce a table or figure of the paper, beside the paper's own numbers."""
 
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
-    """Of the experiment, or all; --list says what there is."""
+    """Name of the experiment, or all; --list shows the names."""
     list: bool = False
-    """Say what there is, what it needs and how long it takes."""
+    """List the experiments, what they need and how long they take."""
     quick: bool = False
-    """The same pipeline on embedded data, in minutes on two CPU cores."""
+    """Run the pipeline on embedded data, in minutes on two CPU cores."""
     seeds: int | None = None
-    """Train with at most so many seeds: fewer models than the paper, and a rougher mean."""
+    """Train with at most this number of seeds: fewer models than the paper, and a rougher mean."""
     out: Path | None = None
-    """Folder of the results and of the trained models; reproduced, or reproduced-quick."""
+    """Folder of the results and of the trained models; default: reproduced, or reproduced-quick."""
     jobs: int = 1
-    """Models to train side by side, in processes of their own."""
+    """Number of models to train at the same time, each in its own process."""
     again: bool = False
-    """Measure everything anew: with all also what is done already, otherwise what an interrupted run has measured.
+    """Measure everything again: with all, also finished experiments; otherwise what an interrupted run has measured.
     Trained models are kept in any case."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto is cuda where there is one."""
+    """Device to run on; auto: cuda if there is one."""
     data_dir: str | None = None
-    """Folder of the named data sets; $LAPAE_DATA where not given."""
+    """Folder of the named data sets; default: $LAPAE_DATA."""
     json: bool = False
     """Print one JSON object to stdout."""
 
@@ -127,7 +127,7 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     for workspace in workspaces:
         name = workspace.experiment.name
         if record := kept.get(name):
-            say(f"{name}: done already (--again does it anew)")
+            say(f"{name}: already done (repeat it with --again)")
         elif name in failed:
             continue
         else:
@@ -153,7 +153,7 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
 
 
 def _kept(workspace: Any) -> dict[str, Any] | None:
-    """The result of an experiment that was done before on the same models."""
+    """Return the result of an experiment that was done before on the same models."""
     from lapae_paper.experiments.results import identity, load
 
     record = load(workspace.root, workspace.experiment.name)

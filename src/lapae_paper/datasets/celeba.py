@@ -41,7 +41,7 @@ def read_celeba(folder: Path, image_size: int | None = None) -> Records:
     """Read the faces, their attributes and the official splits.
 
     Args:
-        folder: of the standard layout.
+        folder: folder with the standard layout.
         image_size: height and width that faces are resized to; default: 64.
 
     Returns:
@@ -87,7 +87,7 @@ def _faces(folder: Path, names: list[str], size: int) -> np.ndarray:
             if faces.shape == shape and faces.dtype == np.uint8:
                 return faces
         except DataError:
-            pass  # damaged: made anew
+            pass  # damaged: made again
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with progress("decoding CelebA", len(names)) as advance, npy_rows(cached, len(names)) as write:

@@ -1,4 +1,4 @@
-"""What an experiment is: models to train, and what is made of them beside the paper's own numbers.
+"""Base of the experiments: models to train, and tables and figures made from them beside the paper's numbers.
 
 An experiment is a file with two functions that read like a section of the paper:
 
@@ -29,19 +29,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Size:
-    """Full, as in the paper, or quick: the same pipeline on embedded data in minutes on two CPU cores."""
+    """Size of an experiment: full, as in the paper, or quick, on embedded data in minutes on two CPU cores."""
 
     quick: bool = False
     most_seeds: int | None = None
-    """Train fewer models than the paper did: at most so many seeds of each."""
+    """Maximum number of seeds per model; default: as many as the paper."""
 
     def seeds(self, full: int, quick: int = 1) -> range:
-        """The seeds to train with."""
+        """Return the seeds to train with."""
         n = self(full, quick)
         return range(n if self.most_seeds is None else min(n, self.most_seeds))
 
     def __call__(self, full: T, quick: T) -> T:
-        """The one of two settings that belongs to this size."""
+        """Return the setting that belongs to this size."""
         return quick if self.quick else full
 
 
@@ -63,7 +63,7 @@ class Table:
     rows: list[tuple[str, ...]]
 
     def markdown(self) -> str:
-        """As Markdown, without the title."""
+        """Write the table as Markdown, without the title."""
         lines = [
             " | ".join(self.columns),
             "|".join("---" for _ in self.columns),
@@ -74,15 +74,15 @@ class Table:
 
 @dataclass
 class Outcome:
-    """What an experiment found."""
+    """Results of an experiment."""
 
     tables: list[Table] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
-    """By file name, without ending."""
+    """Figures by file name, without extension."""
     raw: dict[str, Any] = field(default_factory=dict)
     """All numbers, of plain JSON types."""
     notes: list[str] = field(default_factory=list)
-    """What a reader must know of the settings: a sentence each."""
+    """Notes about the settings, one sentence each."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class Experiment:
 
     name: str
     of: str
-    """What of the paper it is."""
+    """Table or figure of the paper."""
     about: str
     needs: tuple[str, ...]
     """Data sets of the full size."""
     minutes: tuple[float, float]
-    """About how long: quick on two CPU cores, full on one GPU (trainings that no other experiment shares included)."""
+    """Approximate minutes: quick on two CPU cores, full on one GPU, with trainings that no other experiment shares."""
     plan: Callable[[Size], Mapping[str, Trial]]
     run: Callable[[Workspace], Outcome]
 
@@ -113,7 +113,7 @@ def experiment(
     minutes: tuple[float, float],
     plan: Callable[[Size], Mapping[str, Trial]] = lambda size: {},
 ) -> Callable[[Callable[[Workspace], Outcome]], Callable[[Workspace], Outcome]]:
-    """Enter a function workspace -> outcome into the table."""
+    """Register a function workspace -> outcome as an experiment."""
 
     def add(run: Callable[[Workspace], Outcome]) -> Callable[[Workspace], Outcome]:
         EXPERIMENTS[name] = Experiment(name, of, about, tuple(needs), minutes, plan, run)
@@ -123,14 +123,14 @@ def experiment(
 
 
 def find(name: str) -> Experiment:
-    """The experiment of a name."""
+    """Return the experiment with a name."""
     if name not in EXPERIMENTS:
         raise ConfigError(f"unknown experiment {name!r}: expected one of {', '.join(EXPERIMENTS)}, or all")
     return EXPERIMENTS[name]
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean ± standard deviation of several seeds, or the one number there is."""
+    """Write mean ± standard deviation over several seeds, or the only number."""
     import statistics
 
     if not values:
@@ -140,9 +140,9 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
 
 
 def decide(gains: Sequence[float], digits: int = 1) -> tuple[str, str]:
-    """Mean ± standard error of what models are better by, and whether it is above zero.
+    """Write the mean ± standard error of the gains of models, and whether it is above zero.
 
-    Decided where zero is outside of the 95 % interval of Student's t over models.
+    Decided if zero is outside the 95 % interval of Student's t over models.
     """
     import statistics
 
@@ -158,7 +158,7 @@ def decide(gains: Sequence[float], digits: int = 1) -> tuple[str, str]:
 
 
 def cell(value: float | str | None, digits: int = 2) -> str:
-    """A number of the paper's, or a dash where it has none."""
+    """Write a number, or a dash for None."""
     if value is None:
         return "-"
     return value if isinstance(value, str) else f"{value:.{digits}f}"

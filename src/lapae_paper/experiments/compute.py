@@ -42,7 +42,7 @@ def run(workspace: Workspace) -> Outcome:
         device="cpu", table=False, sizes=(4, 8, 12), seconds=0.02, call_seconds=60.0, peers=False, threads=1
     )
     options = workspace.size(full, quick)
-    with redirect_stdout(sys.stderr):  # a line a result, as it comes in
+    with redirect_stdout(sys.stderr):  # one line per result, as it comes in
         results = measure(options)
     rows = []
     fitted = slopes(results["rows"])

@@ -4,8 +4,8 @@ The dense network on MNIST. "-log p" is the squared error of single sampled netw
 them, both summed over the pixels of an image. Online training makes every sampled network reconstruct well, post-hoc
 only their mean, and the approximate diagonal is as good as the exact one.
 
-The paper's numbers are of the images held out of the training set, which also steer early stopping; ours are given for
-these ("valid") and for the test images.
+The paper's numbers are for the validation set, the images held out of the training set that also decide early stopping;
+ours are given for it ("valid") and for the test images.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ROWS = {
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """Every row of the table, five seeds; the post-hoc rows of a seed share an autoencoder."""
+    """Plan every row of the table with five seeds; the post-hoc rows of a seed share an autoencoder."""
     return {
         f"{name}, seed {seed}": dense(size, method, hessian=hessian, seed=seed)
         for name, (method, hessian) in ROWS.items()
@@ -61,7 +61,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     plan=plan,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Errors on the held-out and on the test images."""
+    """Measure errors on the validation set and on the test images."""
     data = workspace.data(digits(workspace.size))
     found: dict[str, dict[str, list[float]]] = {}
     figures = {}

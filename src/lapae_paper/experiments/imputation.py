@@ -6,7 +6,7 @@ row "Classifier" is the same one on the image with noise in the hidden half. Wit
 generates images.
 
 What differs from the authors: errors are against the whole true image and not the masked one; the classifier has its
-dropout off; test images and not those that steer early stopping; fresh noise for each mode, so that modes can differ by
+dropout off; test images are used and not the validation set; fresh noise for each mode, so that modes can differ by
 their start as well as by their network. The text puts the observed pixels back before the image is used, the authors'
 code classifies what the network says of the whole image: table 3's calibration is given both ways. A third way is ours:
 twenty single networks, nothing averaged within a mode, since an average of networks is sharper than any of them and
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 CLASSIFIER = "Classifier"
 METHODS = ("vae", "dropout", "ensemble", "posthoc", "online", WIDE)
 CLAIMED = ("posthoc", "online", WIDE)
-"""What the claim is about."""
+"""Methods that the claim is about."""
 WAYS = {"": "the paper's procedure", "said ": "the authors' code", "single ": "single networks (ours)"}
 """Ways to classify, by what their numbers begin with."""
 DRAWN = ("vae", "posthoc", "online")
 STEPS = (1, 10)
-"""Encodings and decodings where nothing is observed: as the paper's appendix, and as its text ("repeatedly")."""
+"""Numbers of encodings and decodings if nothing is observed: of the paper's appendix, and of its text."""
 CALIBRATION = ("accuracy", "ece", "mce", "rmsce")
 PAPER: dict[str, tuple[float | None, ...]] = {
     CLASSIFIER: (None, None, 0.53, 0.16, 0.25, 0.18),
@@ -66,7 +66,7 @@ PAPER: dict[str, tuple[float | None, ...]] = {
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """Every method, three seeds; those that the claim is about, five."""
+    """Plan every method with three seeds; those that the claim is about with five."""
     return {
         f"{method}, seed {seed}": dense(size, method, seed=seed)
         for method in METHODS
@@ -83,7 +83,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     plan=plan,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Table 3, both ways; how different the samples are; the two pictures."""
+    """Make table 3, both ways; measure how different the samples are; draw the two pictures."""
     data = workspace.data(digits(workspace.size))
     index = data.test.some(workspace.size(None, 200))
     found: dict[str, dict[str, list[float]]] = {}
@@ -143,7 +143,7 @@ def run(workspace: Workspace) -> Outcome:
 
 
 def clean_classifier(workspace: Workspace, model: Model, data: Data, seed: int) -> nn.Module:
-    """A classifier of clean images; kept beside the runs."""
+    """Train a classifier of clean images, or load it from beside the runs."""
     chosen = data.train.some(None)
     return train_classifier(
         tensor(model, data.train, chosen),
@@ -159,7 +159,7 @@ def clean_classifier(workspace: Workspace, model: Model, data: Data, seed: int) 
 def measure(
     model: Model, data: Data, index: np.ndarray, classifiers: Sequence[nn.Module], seed: int
 ) -> dict[str, dict[str, float]]:
-    """Errors and calibration with the upper half hidden ("imputed"), and of the bare classifiers ("hidden")."""
+    """Measure errors and calibration with the upper half imputed, and those of the classifiers alone ("hidden")."""
     x = tensor(model, data.test, index)
     y = np.asarray(data.test.y)[index]
     observed = mask("upper", tuple(x.shape[1:]))
@@ -184,7 +184,7 @@ def measure(
 
 
 def calibration(classifiers: Sequence[nn.Module], samples: Tensor, y: np.ndarray) -> dict[str, float]:
-    """Accuracy and calibration on samples (M, N, *shape), a mean over classifiers."""
+    """Measure accuracy and calibration on samples (M, N, *shape), averaged over classifiers."""
     each = [classification(class_probabilities(classifier, samples).numpy(), y) for classifier in classifiers]
     return {key: float(np.mean([numbers[key] for numbers in each])) for key in CALIBRATION}
 
@@ -194,7 +194,7 @@ HEADS = {"MSE": "MSE", "log p": "log p", "accuracy": "Acc.", "ece": "ECE", "mce"
 
 
 def table3(found: Mapping[str, Mapping[str, list[float]]]) -> Columns:
-    """Columns and rows of table 3, each number beside the paper's."""
+    """Return columns and rows of table 3, each number beside the paper's."""
     columns = ("method", *(text for head in HEADS.values() for text in (head, f"paper {head}")))
     rows = []
     for method in (CLASSIFIER, *METHODS):
@@ -207,7 +207,7 @@ def table3(found: Mapping[str, Mapping[str, list[float]]]) -> Columns:
 
 
 def others(found: Mapping[str, Mapping[str, list[float]]], way: str) -> Columns:
-    """The calibration columns of table 3 for another way to classify."""
+    """Return the calibration columns of table 3 for another way to classify."""
     columns = ("method", *(text for key in CALIBRATION for text in (HEADS[key], f"paper {HEADS[key]}")))
     rows = []
     for method in METHODS:
@@ -219,7 +219,7 @@ def others(found: Mapping[str, Mapping[str, list[float]]], way: str) -> Columns:
 
 
 def claim(found: Mapping[str, Mapping[str, list[float]]]) -> Table:
-    """Imputation against none, the same classifiers and noise: what the expected calibration error falls by."""
+    """Compare imputation with none, with equal classifiers and noise: the fall of the expected calibration error."""
     rows = []
     for way, about in WAYS.items():
         for method in CLAIMED:
@@ -232,32 +232,32 @@ def claim(found: Mapping[str, Mapping[str, list[float]]]) -> Table:
 
 
 def shown(model: Model, data: Data) -> Tensor:
-    """The first test images of four classes whose lower halves are ambiguous: 5, 3, 7, 9."""
+    """Return the first test images of four classes with ambiguous lower halves: 5, 3, 7, 9."""
     y = np.asarray(data.test.y)
     return tensor(model, data.test, np.array([np.flatnonzero(y == digit)[0] for digit in (5, 3, 7, 9)]))
 
 
 def half_samples(model: Model, data: Data) -> Tensor:
-    """Completed images (4, modes, *shape) of the same four half images."""
+    """Complete four half images: (4, modes, *shape)."""
     x = shown(model, data)
     observed = mask("upper", tuple(x.shape[1:]))
     return completed(model, x, observed, CompletionOptions()).samples.transpose(0, 1)
 
 
 def from_nothing(model: Model, steps: int) -> Tensor:
-    """64 images (64, *shape) with nothing observed, after so many encodings and decodings."""
+    """Generate 64 images (64, *shape) with nothing observed, after `steps` encodings and decodings."""
     return from_noise(model.method, model.shape, 64, steps=steps, value_range=model.space.value_range)
 
 
 def variety_row(name: str, model: Model, data: Data, sets: Iterable[Tensor]) -> tuple[str, ...]:
-    """How far the images of each set (n, *shape) are from each other and from the training data."""
+    """Measure how far the images of each set (n, *shape) are from each other and from the training data."""
     train = tensor(model, data.train, data.train.some(20_000))
     about = [describe(samples, train) for samples in sets]
     return name, *(cell(number) for each in about for number in (each.diversity, each.nearest_distance))
 
 
 def half_figure(data: Data, model: Model, samples: Mapping[str, Tensor]) -> Figure:
-    """Four half images, and what each method makes of them: one column per mode."""
+    """Draw four half images and their completions by each method: one column per mode."""
     x = shown(model, data)
     seen = x.masked_fill(~mask("upper", tuple(x.shape[1:])), 0.5)
     figure = Figure(figsize=(9.0, 2.5), layout="constrained")
@@ -270,7 +270,7 @@ def half_figure(data: Data, model: Model, samples: Mapping[str, Tensor]) -> Figu
 
 
 def nothing_figure(samples: Mapping[str, Mapping[int, Tensor]]) -> Figure:
-    """Images out of noise alone: one column per method, one row per number of steps."""
+    """Draw images generated from noise: one column per method, one row per number of steps."""
     figure = Figure(figsize=(6.8, 2.8), layout="constrained")
     grid = figure.subplots(len(STEPS), len(samples), squeeze=False)
     for column, (method, sets) in enumerate(samples.items()):

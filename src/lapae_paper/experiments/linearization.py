@@ -1,15 +1,15 @@
 """How linear a network is over its own posterior (the paper's figure 3).
 
-The figure draws the joint density of a weight and a reconstruction for one datum: each column is the Gaussian
+The figure draws the joint density of a weight and a reconstruction for one sample: each column is the Gaussian
 likelihood around the network's output at that weight, and the weights are Gaussian. With a linear network the joint is
 Gaussian; with the network as it is, the density follows a curve.
 
 The paper's is a sketch; ours is of trained networks. The weights move along one posterior draw d, θ(s) = θ* + s d with
 s ~ N(0, 1), and the reconstruction is measured along the tangent J d, normalised. The table has a number for the whole
-output, over many data and directions: |f(s) - f_lin(s)| / |f_lin(s) - f(0)|, 0 for a linear network.
+output, over many samples and directions: |f(s) - f_lin(s)| / |f_lin(s) - f(0)|, 0 for a linear network.
 
-The noise of the likelihood has deviation 1, far wider than what the networks of an online posterior differ by: the
-panels have a narrower one, which their titles say, so that the curve can be seen.
+The noise of the likelihood has standard deviation 1, far more than the differences between networks of an online
+posterior: the panels use less noise, which their titles say, so that the curve can be seen.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ METHODS = ("posthoc", "online")
 GRID = np.linspace(-3, 3, 24)
 """Values of s; 0, where a relative error means nothing, is not among them."""
 WEIGHTS = np.exp(-0.5 * GRID**2) / np.exp(-0.5 * GRID**2).sum()
-"""The normal density on them, normalised."""
+"""Normal density on the grid, normalised."""
 
 
 @dataclass(frozen=True)
 class Along:
-    """The network along one direction d of its weights, for B data."""
+    """The network along one direction d of its weights, for B samples."""
 
     here: Tensor
     """f(0): (B, D)."""
@@ -61,7 +61,7 @@ class Along:
         return self.here + s[:, None, None] * self.tangent
 
     def relative_error(self) -> Tensor:
-        """Expectation over s of |f(s) - f_lin(s)| / |f_lin(s) - f(0)|: (B,)."""
+        """Return the expectation over s of |f(s) - f_lin(s)| / |f_lin(s) - f(0)|: (B,)."""
         gap = (self.moved - self.linear).norm(dim=2) / (self.linear - self.here).norm(dim=2)
         return torch.as_tensor(WEIGHTS, dtype=gap.dtype) @ gap
 
@@ -82,7 +82,7 @@ def along(method: Laplace, x: Tensor, seed: int) -> Along:
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """The two posteriors of the same network."""
+    """Plan the two posteriors of one network."""
     return {method: dense(size, method) for method in METHODS}
 
 
@@ -95,7 +95,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     plan=plan,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Panels for one datum, errors over many."""
+    """Draw panels for one sample, and measure errors over many."""
     data = workspace.data(digits(workspace.size))
     n_directions = workspace.size(16, 4)
     figure = Figure(figsize=(8.0, 6.2), layout="constrained")
@@ -130,7 +130,7 @@ def run(workspace: Workspace) -> Outcome:
 
 
 def draw_joint(part: SubFigure, found: Along, title: str) -> None:
-    """p(s, y) of the first datum with both marginals: the network, and linearised."""
+    """Draw p(s, y) of the first sample with both marginals, for the network and linearised."""
     length = float(found.tangent[0].norm())
     direction = found.tangent[0] / length
     noise = min(1.0, 0.4 * length)

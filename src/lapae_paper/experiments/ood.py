@@ -52,7 +52,7 @@ PREDICTIVES = {"mc": "", "moments": ", moments"}
 
 @dataclass(frozen=True)
 class Setup:
-    """What is trained on and what comes from outside, and the network."""
+    """In-distribution and out-of-distribution data, and the network."""
 
     title: str
     inside: str
@@ -60,7 +60,7 @@ class Setup:
     model: ModelConfig
     epochs: int
     drawn: bool = True
-    """Whether there are pictures of it."""
+    """Whether to draw figures."""
 
 
 PAPERS = Setup(
@@ -81,7 +81,7 @@ SMALL = Setup(
 """0.2 million weights instead of the paper's 17, and few epochs: longer training lowers its error and the AUROC of its
 output deviation alike (docs/results.md)."""
 REVERSED = replace(SMALL, title="MNIST in, FashionMNIST out, small network", inside="mnist", outside="fashion_mnist")
-"""A pair that no setting was chosen on."""
+"""Pair of data sets on which no setting was chosen."""
 SETUPS = {"paper": PAPERS, "small": SMALL, "reversed": REVERSED}
 QUICK = {
     "quick": Setup(
@@ -98,7 +98,7 @@ Scores = Mapping[str, Sequence[Sequence[float]]]
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """Every row, three seeds; the ensemble, five networks in one, a single seed."""
+    """Plan every row with three seeds; the ensemble, five networks in one, with one seed."""
     found: dict[str, Trial] = {}
     for setup, its in size(SETUPS, QUICK).items():
         for name, (method, options) in ROWS.items():
@@ -122,7 +122,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     plan=plan,
 )
 def run(workspace: Workspace) -> Outcome:
-    """AUROC of every score."""
+    """Measure the AUROC of every score."""
     setups = workspace.size(SETUPS, QUICK)
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     first: dict[str, Scores] = {}
@@ -144,7 +144,7 @@ def run(workspace: Workspace) -> Outcome:
 
 
 def table(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
-    """AUROC by row and score, over seeds."""
+    """Return AUROC by row and score, over seeds."""
     some_never_vary = any(VARYING in values for values in rows.values())
     scores = (*SCORES, VARYING) if some_never_vary else SCORES
     columns = ("method", *(score.replace("_", " ") for score in scores), "seeds")
@@ -158,7 +158,7 @@ def table(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
 def measure(
     workspace: Workspace, other: str, ways: Iterable[str], drawn: Iterable[str], model: Model
 ) -> dict[str, Any]:
-    """AUROC by predictive and score, and the scores to draw, of sampled networks; `other` are the data outside."""
+    """Measure AUROC by predictive and score against the data set `other`; return the scores to draw, too."""
     found = {way: _detect(workspace, model, other, way) for way in ways}
     sampled = found["mc"]
     return {
@@ -168,12 +168,12 @@ def measure(
 
 
 def _cell(values: list[float]) -> str:
-    """A deterministic model has no deviation, and ranks nothing: a half."""
+    """Write AUROC over seeds: a half for a deterministic model, which has no standard deviation to rank by."""
     return "-" if not values or all(abs(value - 0.5) < 1e-9 for value in values) else spread(values, 3)
 
 
 def _detect(workspace: Workspace, model: Model, other: str, way: str) -> OodResult:
-    """Test data inside and outside; a part of the training data for typicality."""
+    """Compare test data with `other`; a part of the training data is used for typicality."""
     inside, outside = workspace.data(model.config.data.source), workspace.data(other)
     limit, n_train = workspace.size(None, 150), workspace.size(10_000, 150)
     options = OodOptions(
@@ -183,7 +183,7 @@ def _detect(workspace: Workspace, model: Model, other: str, way: str) -> OodResu
 
 
 def roc(rows: Mapping[str, Scores]) -> Figure:
-    """ROC curves of the latent and of the output deviation (figure 9 a and b)."""
+    """Draw ROC curves of the latent and of the output standard deviation (figure 9 a and b)."""
     figure = Figure(figsize=(9.5, 5.4), layout="constrained")
     for axes, score in zip(figure.subplots(1, 2), DRAWN, strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
@@ -197,7 +197,7 @@ def roc(rows: Mapping[str, Scores]) -> Figure:
 
 
 def histograms(rows: Mapping[str, Scores]) -> Figure:
-    """Output deviations inside and outside of the distribution (figure 10)."""
+    """Draw output standard deviations in and out of distribution (figure 10)."""
     shown = {row: scores["output_deviation"] for row, scores in rows.items()}
     shown = {row: both for row, both in shown.items() if np.ptp(both[0]) > 0}
     figure = Figure(figsize=(10, 2.2 * -(-len(shown) // 4)), layout="constrained")

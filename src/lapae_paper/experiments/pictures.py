@@ -1,4 +1,4 @@
-"""What several experiments measure and draw of a trained model."""
+"""Measurements and drawings of a trained model that several experiments share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 SHOWN = 2000
-"""Codes in a map."""
+"""Maximum number of codes in a map."""
 
 
 def sampled(model: Model, n_samples: int, seed: int) -> Predictive:
@@ -30,7 +30,7 @@ def sampled(model: Model, n_samples: int, seed: int) -> Predictive:
 
 
 def squared_errors(model: Model, split: Split, *, n_samples: int = 100) -> dict[str, float]:
-    """Squared error per datum: of sampled networks ("-log p") and of their mean reconstruction ("MSE")."""
+    """Measure the squared error per sample: of sampled networks ("-log p"), of their mean reconstruction ("MSE")."""
     x = batches(model, split, None)
     found = model.predict(x, ("outputs", "error"), sampled(model, n_samples, 0))
     numbers = {"-log p": found.squared_error, "MSE": found.squared_error_of_mean}
@@ -38,7 +38,7 @@ def squared_errors(model: Model, split: Split, *, n_samples: int = 100) -> dict[
 
 
 def latent_row(model: Model, data: Data, *, title: str, n_samples: int = 50) -> Figure:
-    """The latent space with the decoder's deviation, and the mean and deviation of one reconstruction."""
+    """Draw the latent space with the decoder's standard deviation, and mean and deviation of one reconstruction."""
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     space, mean, deviation = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
     draw_latent(space, model, data, n_samples=n_samples)
@@ -48,7 +48,7 @@ def latent_row(model: Model, data: Data, *, title: str, n_samples: int = 50) -> 
 
 
 def draw_reconstruction(mean: Axes, deviation: Axes, model: Model, data: Data, *, n_samples: int = 50) -> None:
-    """Mean and deviation of the reconstruction of one test datum: the first of the last class."""
+    """Draw mean and standard deviation of the reconstruction of one test sample: the first of the last class."""
     y = np.asarray(data.test.y)
     x = tensor(model, data.test, np.flatnonzero(y == y.max())[:1])
     found = model.predict(x, ("outputs",), sampled(model, n_samples, 0))
@@ -61,7 +61,7 @@ def draw_reconstruction(mean: Axes, deviation: Axes, model: Model, data: Data, *
 
 
 def draw_latent(axes: Axes, model: Model, data: Data, *, n_samples: int = 50, side: int = 48) -> None:
-    """Codes of test data, coloured by class, over the summed deviation of the decoder (dark: large)."""
+    """Draw codes of test data, coloured by class, over the decoder's summed standard deviation (dark: large)."""
     index = data.test.some(SHOWN)
     space = latent_space(model.method, tensor(model, data.test, index))
     heat = plane(model.method, space, side=side, n_samples=n_samples).total.view(side, side)
@@ -75,13 +75,13 @@ def draw_latent(axes: Axes, model: Model, data: Data, *, n_samples: int = 50, si
 
 
 def growth(model: Model, data: Data, *, n_samples: int = 50, side: int = 32) -> float:
-    """How much larger the decoder's deviation is away from the data than on it: a ratio of means over a map."""
+    """Return how much larger the decoder's standard deviation is away from the data than on it: a ratio of means."""
     on, away = on_and_away(model, data, n_samples=n_samples, side=side)
     return float(away.mean() / on.mean()) if len(away) else float("nan")
 
 
 def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32) -> tuple[np.ndarray, np.ndarray]:
-    """The decoder's summed deviation in the cells of a map that are on the data, and in those away from them.
+    """Return the decoder's summed standard deviation in the cells of a map on the data, and in those away from them.
 
     On: cells that hold codes of training data. Away: cells at least a fifth of the map from every code.
     """
@@ -101,7 +101,7 @@ def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32
 
 
 def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
-    """One column per datum of x (n, C, H, W): input, mean reconstruction, deviation."""
+    """Draw one column per sample of x (n, C, H, W): input, mean reconstruction, standard deviation."""
     found = model.predict(x, ("outputs",), sampled(model, n_samples, seed))
     deviation = found.x_var.sqrt().mean(1, keepdim=True)
     figure = Figure(figsize=(0.9 * len(x) + 0.4, 2.9), layout="constrained")
@@ -119,7 +119,7 @@ def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed
 
 
 def draw_mosaic(axes: Axes, rows: Tensor, *, title: str = "") -> None:
-    """Images (R, C, channels, H, W) from 0 to 1 edge to edge, with a thin line between."""
+    """Draw images (R, C, channels, H, W) from 0 to 1 edge to edge, with a thin line between."""
     framed = torch.nn.functional.pad(rows.detach().float().clamp(0, 1), (0, 1, 0, 1), value=1.0)
     whole = framed.permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)[:-1, :-1]
     axes.imshow(whole if whole.shape[2] == 3 else whole.mean(2), cmap="gray", vmin=0, vmax=1)

@@ -1,4 +1,4 @@
-"""Data of the quick size, out of what scikit-learn ships: nothing is downloaded.
+"""Data of the quick size, from what scikit-learn ships: nothing is downloaded.
 
 | stands in for       | what                                                                                        |
 |---------------------|---------------------------------------------------------------------------------------------|
@@ -22,7 +22,7 @@ FACE_WIDTH, FACE_HEIGHT = 89, 109
 
 
 def place(source: str, folder: Path) -> str:
-    """Where `source` is read from: made in `folder` first where it is one of ours, else as it is."""
+    """Return where `source` is read from; quick data are first made in `folder`."""
     if source == "patches":
         path = folder / "patches.npz"
         if not path.exists():
@@ -35,14 +35,14 @@ def place(source: str, folder: Path) -> str:
 
 
 def _photograph(name: str) -> np.ndarray:
-    """(H, W, 3) from 0 to 1."""
+    """Load a photograph (H, W, 3) from 0 to 1."""
     from sklearn.datasets import load_sample_image
 
     return np.asarray(load_sample_image(name), dtype=np.float32) / 255
 
 
 def _patches(name: str, n: int, height: int, width: int) -> np.ndarray:
-    """n pieces (n, height, width, 3) of a photograph, at random places."""
+    """Cut n pieces (n, height, width, 3) of a photograph, at random places."""
     photograph = _photograph(name)
     random = np.random.default_rng(0)
     rows = random.integers(0, photograph.shape[0] - height, n)
@@ -57,7 +57,7 @@ def _npz(x: np.ndarray) -> bytes:
 
 
 def _write_faces(folder: Path) -> None:
-    """CelebA's layout; the partition is written last, so that its presence says that all is there."""
+    """Write CelebA's layout; the partition comes last, so that its presence means that all is there."""
     from PIL import Image
 
     make_folder(folder / "img_align_celeba")
@@ -83,7 +83,7 @@ def _write_faces(folder: Path) -> None:
 
 
 def _bits(faces: np.ndarray) -> np.ndarray:
-    """The attributes (n, 6) of pieces (n, H, W, 3): above the median of a number each."""
+    """Return the attributes (n, 6) of pieces (n, H, W, 3): whether each of six numbers is above its median."""
     gray = faces.mean(3)
     half, middle = gray.shape[1] // 2, gray.shape[2] // 2
     numbers = [

@@ -22,13 +22,13 @@ from lapae_paper.experiments.workspace import Workspace, key
 
 RESULT = "result.json"
 DPI = 90
-"""Of saved pictures, which go into pages."""
+"""Resolution of saved pictures, which are embedded in pages."""
 LARGE = 190_000
-"""Bytes of a picture that is worth making smaller."""
+"""Number of bytes above which a picture is made smaller."""
 
 
 def save(workspace: Workspace, outcome: Outcome, seconds: float) -> dict[str, Any]:
-    """Write what an experiment found."""
+    """Write the results of an experiment."""
     folder = workspace.root / workspace.experiment.name
     make_folder(folder)
     names = []
@@ -61,12 +61,12 @@ def save(workspace: Workspace, outcome: Outcome, seconds: float) -> dict[str, An
 
 
 def identity(workspace: Workspace) -> list[str]:
-    """The models that an experiment is made of: other models are another experiment."""
+    """Return the keys of the models of an experiment: other models are another experiment."""
     return sorted(key(trial) for trial in workspace.plan.values())
 
 
 def load(root: Path, name: str) -> dict[str, Any] | None:
-    """The result of an experiment, or None where there is none yet; a damaged one counts as none, with a warning."""
+    """Read the result of an experiment; None if there is none yet, or with a warning if it is damaged."""
     path = root / name / RESULT
     try:
         record = json.loads(path.read_bytes())
@@ -77,21 +77,21 @@ def load(root: Path, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        warnings.warn(f"{path} is damaged, and left aside ({error!r:.80}): run {name} again", stacklevel=2)
+        warnings.warn(f"{path} is damaged and ignored ({error!r:.80}): run {name} again", stacklevel=2)
         return None
     if missing:
-        warnings.warn(f"{path} is left aside, as there is no {missing[0]} beside it: run {name} again", stacklevel=2)
+        warnings.warn(f"{path} is ignored, as there is no {missing[0]} beside it: run {name} again", stacklevel=2)
         return None
     return record
 
 
 def tables(record: dict[str, Any]) -> list[Table]:
-    """The tables of a result."""
+    """Return the tables of a result."""
     return [Table(t["title"], tuple(t["columns"]), [tuple(row) for row in t["rows"]]) for t in record["tables"]]
 
 
 def picture(figure: Any) -> bytes:
-    """A figure as PNG on white; with a palette where it would be large, as noise does not compress."""
+    """Render a figure as PNG on white; with a palette if it would be large, as noise does not compress."""
     import io
 
     from PIL import Image
@@ -107,7 +107,7 @@ def picture(figure: Any) -> bytes:
 
 
 def write_pages(root: Path) -> list[Path]:
-    """results.md and index.html of every experiment that is done, in the paper's order."""
+    """Write results.md and index.html with every finished experiment, in the paper's order."""
     found = [(entry, record) for name, entry in EXPERIMENTS.items() if (record := load(root, name)) is not None]
     parts = ["# Results\n"]
     for entry, record in found:
@@ -122,7 +122,7 @@ def write_pages(root: Path) -> list[Path]:
 
 
 def settings(record: dict[str, Any]) -> str:
-    """Size, machine and time in a sentence."""
+    """Describe size, machine and time in a sentence."""
     size = "Quick size, on embedded data: the pipeline, not the paper's result" if record["quick"] else "Full size"
     return f"{size}. {record['machine']}; {record['seconds']:.0f} s beside the training."
 

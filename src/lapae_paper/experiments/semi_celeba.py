@@ -38,17 +38,17 @@ PAPER = {
     "Heavy_Makeup": (0.45, 0.52, 0.49, 0.56),
     "Overall": (0.73, 0.72, 0.73, 0.74),
 }
-"""Table 4, of `METHODS`."""
+"""Accuracies of table 4, in the order of `METHODS`."""
 N_LABELLED = 10
 
 
 def faces(size: Size) -> DataConfig:
-    """CelebA, or the pieces of photographs that stand in for it."""
+    """Return CelebA, or the pieces of photographs that stand in for it."""
     return DataConfig(source="celeba", image_size=size(None, 16))
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """Seed 0 of each."""
+    """Plan each method with seed 0."""
     model = size(
         ModelConfig(network="paper-celeba", latent_dim=64),
         ModelConfig(network="conv", latent_dim=4, channels=(8, 16), hidden=()),
@@ -69,7 +69,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     plan=plan,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Table 4, and reconstructions of five faces."""
+    """Make table 4, and reconstruct five faces."""
     data = workspace.data(faces(workspace.size))
     parts = (data.valid, data.test)
     x, y = (np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in ("x", "y"))
@@ -132,5 +132,5 @@ def run(workspace: Workspace) -> Outcome:
 
 
 def _beside(ours: list[str], theirs: tuple[float | None, ...]) -> tuple[str, ...]:
-    """Ours and the paper's in turn."""
+    """Interleave our numbers and the paper's."""
     return tuple(text for own, other in zip(ours, theirs, strict=True) for text in (own, cell(other)))

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 METHODS = {**NAMES, "bbb": "Bayes by Backprop"}
 FEW = 20
-"""The claim is about at most so many labels per class."""
+"""Maximum number of labels per class that the claim is about."""
 REPETITIONS = 5
 CLAIMED = ("online", WIDE, "posthoc")
-"""What is compared with the deterministic autoencoder."""
+"""Methods that are compared with the deterministic autoencoder."""
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """Every method, three seeds; those that the claim is about, five."""
+    """Plan every method with three seeds; those that the claim is about with five."""
     return {
         f"{method}, seed {seed}": dense(size, method, seed=seed)
         for method in METHODS
@@ -54,7 +54,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     plan=plan,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Accuracy by method and number of labels, over seeds and repetitions."""
+    """Measure accuracy by method and number of labels, over seeds and repetitions."""
     data = workspace.data(digits(workspace.size))
     options = SemiSupervisedOptions(n_embeddings=workspace.size(100, 20), repetitions=REPETITIONS)
     found: dict[str, list[np.ndarray]] = {}
@@ -89,7 +89,7 @@ def run(workspace: Workspace) -> Outcome:
 
 
 def claim(accuracy: Mapping[str, np.ndarray], n_labels: tuple[int, ...]) -> Table:
-    """LAE against AE with few labels: differences of models of the same seed, each a mean over the same labels."""
+    """Compare LAE with AE for few labels: differences of models of equal seed, each a mean over equal labels."""
     rows = []
     for i, n in enumerate(n_labels):
         for method in CLAIMED:
@@ -102,7 +102,7 @@ def claim(accuracy: Mapping[str, np.ndarray], n_labels: tuple[int, ...]) -> Tabl
 
 
 def curves(accuracy: Mapping[str, np.ndarray], n_labels: tuple[int, ...]) -> Figure:
-    """Accuracy against the number of labels, with bars of one standard error over seeds."""
+    """Draw accuracy against the number of labels, with bars of one standard error over seeds."""
     figure = Figure(figsize=(7.4, 4.0), layout="constrained")
     axes = figure.add_subplot()
     for c, (method, values) in enumerate(accuracy.items()):

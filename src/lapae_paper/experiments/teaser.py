@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 METHODS = ("vae", "posthoc", "online")
 PAPER = {"vae": "smallest far away", "posthoc": "grows", "online": "grows"}
-"""What section 1 says of each; it has no number."""
+"""What section 1 says about each method; it gives no number."""
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """Seed 0 of each."""
+    """Plan each method with seed 0."""
     return {method: dense(size, method) for method in METHODS}
 
 
@@ -44,7 +44,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     plan=plan,
 )
 def run(workspace: Workspace) -> Outcome:
-    """One figure, and how the deviation grows."""
+    """Draw the figure, and measure how the standard deviation grows."""
     data = workspace.data(digits(workspace.size))
     n_samples = workspace.size(100, 20)
     figure = Figure(figsize=(8.4, 4.8), layout="constrained")

@@ -1,4 +1,4 @@
-"""Training what several experiments need: each model once, `jobs` processes side by side.
+"""Train the models of several experiments: each model once, in `jobs` processes at a time.
 
 Small networks leave most of a GPU, and of a processor, idle.
 """
@@ -23,13 +23,13 @@ from lapae_paper.experiments.base import Size, find
 from lapae_paper.experiments.workspace import Workspace, key
 
 Say = Callable[[str], object]
-"""Told what goes on, a line at a time."""
+"""Function that prints one line of progress."""
 
 
 def fit_all(workspaces: Sequence[Workspace], jobs: int, say: Say = print) -> dict[str, str]:
-    """Train whatever the plans still miss, `jobs` at a time; returns why an experiment cannot go on, by its name.
+    """Train all models of the plans that are not trained yet, `jobs` at a time; return failures by experiment.
 
-    What others start from comes first, and a model that several plans have is trained once.
+    Models that others start from come first, and a model of several plans is trained once.
     """
     tasks: dict[str, tuple[int, Workspace, str, bool]] = {}
     for workspace in workspaces:
@@ -56,14 +56,14 @@ Done = Iterator[tuple["Workspace", str, str | None, float]]
 
 
 def _here(todo: Todo, jobs: int) -> Done:
-    """One after another in this process."""
+    """Train one model after another in this process."""
     for workspace, name, start in todo:
         reason, seconds = _train(workspace, name, start)
         yield workspace, name, reason, seconds
 
 
 def _in_processes(todo: Todo, jobs: int) -> Done:
-    """Side by side. A process that dies takes the others of its pool along; what they had trained is kept."""
+    """Train in parallel. A process that dies ends the others of its pool; what they had trained is kept."""
     import torch
 
     jobs = min(jobs, len(todo))
@@ -88,10 +88,10 @@ def _in_processes(todo: Todo, jobs: int) -> Done:
 
 
 def _start(threads: int) -> None:
-    """What a training process begins with.
+    """Set up a training process.
 
-    It has its share of the threads: more of them than processors wait for each other most of the time. And it ends when
-    the process that started it does, a kill included: it would wait for work for ever.
+    It gets its share of the threads, as more threads than processors mostly wait for each other. It ends when the
+    process that started it ends, even by a kill: otherwise it would wait for work forever.
     """
     import torch
 
@@ -107,7 +107,7 @@ def _start(threads: int) -> None:
 
 
 def _train(workspace: Workspace, name: str, start: bool) -> tuple[str | None, float]:
-    """Why it failed, or None; and the seconds it took."""
+    """Train a model; return why it failed, or None, and the seconds it took."""
     began = time.monotonic()
     trial = workspace.plan[name]
     try:
@@ -118,7 +118,7 @@ def _train(workspace: Workspace, name: str, start: bool) -> tuple[str | None, fl
 
 
 def _train_there(task: dict[str, Any], name: str, start: bool) -> tuple[str | None, float]:
-    """What a training process does: finds the trial again by its name."""
+    """Train a model in a training process, which looks the trial up by its name."""
     import lapae_paper.experiments  # noqa: F401  fills the table
 
     warnings.simplefilter("ignore")

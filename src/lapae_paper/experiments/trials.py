@@ -1,4 +1,4 @@
-"""The models that several experiments share: the paper's networks and methods, at both sizes.
+"""Models that several experiments share: the paper's networks and methods, at both sizes.
 
 At full size the settings are the paper's and the authors' (networks, early stopping on held-out training data), but for
 batches of 64 instead of 50 on MNIST, H_0 = N as in the authors' code and not the prior as in the text, and the learning
@@ -25,11 +25,11 @@ LABELS = {
 """Methods in the paper's words and order."""
 WIDE = "online-wide"
 NAMES = {**LABELS, WIDE: "LAE (online), α = 0.01"}
-"""And one of ours: an online posterior ten times wider, as α divides the precision that it settles at."""
+"""`LABELS` and one more: an online posterior with a larger α, which divides the precision that it settles at."""
 
 
 def dense(size: Size, method: str, *, seed: int = 0, **options: Any) -> Trial:
-    """A method on MNIST with the paper's dense network (quick: digits, 64-32-2)."""
+    """Return the trial of a method on MNIST with the paper's dense network (quick: digits, 64-32-2)."""
     if method == WIDE:
         method, options = "online", {"forgetting": 1e-2} | options
     model = size(ModelConfig(network="paper-mnist"), ModelConfig(network="mlp", hidden=(32,)))
@@ -41,12 +41,12 @@ def dense(size: Size, method: str, *, seed: int = 0, **options: Any) -> Trial:
 
 
 def digits(size: Size) -> str:
-    """MNIST, or scikit-learn's digits."""
+    """Return the name of MNIST, or of scikit-learn's digits."""
     return size("mnist", "digits")
 
 
 def trial(data: DataConfig, model: ModelConfig, train: TrainConfig, method: str, **options: Any) -> Trial:
-    """A method on data. A post-hoc posterior is fitted to the plain autoencoder of the same seed, trained once."""
+    """Return the trial of a method on data. A post-hoc posterior starts from the autoencoder of the same seed."""
     defaults: dict[str, Any] = {"forgetting": 1e-3} if method in ("online", "noisy-adam") else {}
     config = MethodConfig(method, **defaults | options)
     whole = Config(data, model, config, train).as_in_the_paper()

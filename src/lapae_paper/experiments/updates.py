@@ -2,10 +2,10 @@
 
 The dense network on MNIST. The four rules differ in what they keep of the old precision and how much of the new
 curvature they let in (`lapae.posterior.update`); Noisy Adam takes squared gradients instead of the GGN, Bayes by
-Backprop learns the deviations by gradient descent. The paper compares them in words only.
+Backprop learns the standard deviations by gradient descent. The paper compares them in words only.
 
 What to expect: laplacian is nng with a precision 1/α times larger, so its networks are close to the mean; redux knows
-one batch; van's precision grows for ever.
+one batch; van's precision grows forever.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROWS = {
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """Every rule with α = 1e-3."""
+    """Plan every rule with α = 1e-3."""
     return {
         f"{name}, seed {seed}": dense(size, method, seed=seed, **options)
         for name, (method, options) in ROWS.items()
@@ -55,7 +55,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     plan=plan,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Errors of sampled networks and of their mean, and how wide the posterior is."""
+    """Measure errors of sampled networks and of their mean, and the width of the posterior."""
     data = workspace.data(digits(workspace.size))
     found: dict[str, dict[str, list[float]]] = {}
 
@@ -83,7 +83,7 @@ def run(workspace: Workspace) -> Outcome:
 
 @torch.no_grad()
 def deviation(model: Model) -> float:
-    """Median over the weights of their posterior standard deviation."""
+    """Return the median posterior standard deviation of the weights."""
     method = model.method
     if isinstance(method, BBB):
         return float(torch.cat([F.softplus(rho).flatten() for rho in method.rho.parameters()]).median())

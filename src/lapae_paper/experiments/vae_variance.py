@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SIDE, REACH = 6, 4.0
-"""Components a side of the grid, which goes from -REACH to REACH."""
+"""Number of components along a side of the grid, which goes from -REACH to REACH."""
 CENTRE, SPREAD, N_DATA = (-1.5, -1.0), 0.6, 500
-"""Where the data are, and how many."""
+"""Centre, width and number of the data."""
 START = 0.5
-"""Deviation of every component at first."""
+"""Initial standard deviation of every component."""
 SNAPSHOTS = (0, 5, 20, 500)
 """Steps after which a picture is taken; the last one has converged."""
 PART = 0.1
-"""Of the way of a full step of expectation-maximisation, so that snapshots show the way."""
+"""Share of a full step of expectation-maximisation that is taken, so that snapshots show intermediate states."""
 RINGS = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0)
 """Limits of the distances from the centre of the data in the table."""
 
 
 def component_log_densities(x: Tensor, means: Tensor, log_deviation: Tensor) -> Tensor:
-    """log of weight times density (N, M) of data x (N, 2) under M equally weighted round Gaussians."""
+    """Return log of weight times density (N, M) of samples x (N, 2) under M equally weighted round Gaussians."""
     squares = (x[:, None] - means).square().sum(2)
     normaliser = 2 * log_deviation + np.log(2 * np.pi * len(means))
     return -0.5 * squares * (-2 * log_deviation).exp() - normaliser
 
 
 def learn_variances(x: Tensor, means: Tensor, steps: tuple[int, ...]) -> tuple[list[Tensor], list[float]]:
-    """Maximise the likelihood over the deviations: those (M,), and the mean log density, after some `steps`.
+    """Maximise the likelihood over the standard deviations; return them (M,) and the mean log density after `steps`.
 
     Expectation-maximisation sets a variance to half the mean square distance of the component's share of the data; each
     step goes a part of that way. Shares are normalised as logarithms, as a far component's are of any smallness.
@@ -72,7 +72,7 @@ def learn_variances(x: Tensor, means: Tensor, steps: tuple[int, ...]) -> tuple[l
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """The VAE of figure 1."""
+    """Plan the VAE of figure 1."""
     return {"vae": dense(size, "vae")}
 
 
@@ -85,7 +85,7 @@ def plan(size: Size) -> Mapping[str, Trial]:
     plan=plan,
 )
 def run(workspace: Workspace) -> Outcome:
-    """The mixture, ring by ring, and the VAE."""
+    """Measure the mixture, ring by ring, and the VAE."""
     generator = torch.Generator().manual_seed(0)
     centre = torch.tensor(CENTRE, dtype=torch.float64)
     x = centre + SPREAD * torch.randn(N_DATA, 2, generator=generator, dtype=torch.float64)
@@ -100,7 +100,7 @@ def run(workspace: Workspace) -> Outcome:
         (f"{low:g} to {high:g}", str(int(ring.sum())), *(cell(value) for value in values))
         for (low, high), ring, values in zip(pairwise(RINGS), rings, by_ring, strict=True)
     ]
-    rows.append(("log likelihood a datum", "-", *(cell(value) for value in densities)))
+    rows.append(("log likelihood per sample", "-", *(cell(value) for value in densities)))
     columns = ("distance from the data", "components", *(f"variance, step {step}" for step in SNAPSHOTS))
     mixture = Table("Mean variance of the components of the mixture, by distance from the data", columns, rows)
 
@@ -121,7 +121,7 @@ def run(workspace: Workspace) -> Outcome:
 
 
 def snapshots(x: Tensor, means: Tensor, deviations: list[Tensor]) -> Figure:
-    """Components as dots with circles of one deviation, a panel a snapshot; darker is wider."""
+    """Draw components as dots with circles of one standard deviation, one panel per snapshot; darker is wider."""
     figure = Figure(figsize=(8.6, 2.6), layout="constrained")
     top = max(float(sigma.max()) for sigma in deviations)
     panels: list[Axes] = list(figure.subplots(1, len(deviations), sharex=True, sharey=True))

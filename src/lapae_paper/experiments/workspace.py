@@ -1,4 +1,4 @@
-"""The place where experiments work: trained models by what they are, data by name, results written whole.
+"""Working folder of experiments: trained models by configuration, data by name, results written whole.
 
 A trial is trained once, in a run folder named after its configuration; a second experiment that asks for the same
 trial, or the same experiment after an interruption, finds it there, finished or at its last checkpoint. What was
@@ -36,34 +36,34 @@ NOT_IDENTITY = {
     "method": ("pretrained", "predictive", "n_samples"),
     "train": ("device", "capture", "checkpoint_every", "tensorboard", "verbose"),
 }
-"""Options that say where and how a model is trained, not which."""
+"""Options that say where and how a model is trained, and do not change the model."""
 
 
 @dataclass
 class Workspace:
-    """An experiment at work."""
+    """Working folder and options of one experiment."""
 
     experiment: Experiment
     size: Size
     root: Path
-    """Holds `runs/`, `data/` and a folder for each experiment."""
+    """Folder with `runs/`, `data/` and a folder for each experiment."""
     device: str = "auto"
     data_dir: str | None = None
     _models: dict[str, Model] = field(default_factory=dict)
 
     @cached_property
     def plan(self) -> Mapping[str, Trial]:
-        """What to train, by name."""
+        """Return the trials to train, by name."""
         return self.experiment.plan(self.size)
 
     def model(self, name: str) -> Model:
-        """The trained model of a name in the plan, on the device; trained now where it is not yet."""
+        """Return the model with a name in the plan, on the device; it is trained now if it is not yet."""
         if name not in self._models:
             self._models = {name: self._load(self.plan[name], self.torch_device)}  # keeps one
         return self._models[name]
 
     def _load(self, trial: Trial, device: str) -> Model:
-        """A trained model; one whose files are damaged is made anew, from its checkpoint where that is sound."""
+        """Load a trained model; if its files are damaged, it is made again, from its checkpoint if possible."""
         from lapae.storage import load_run
 
         self.fit(trial)
@@ -71,15 +71,15 @@ class Workspace:
         try:
             return load_run(folder, device=device)
         except RunError as error:
-            warnings.warn(f"{error}; made anew", stacklevel=2)
+            warnings.warn(f"{error}; it is made again", stacklevel=2)
         (folder / METRICS).unlink(missing_ok=True)  # its presence says that there is nothing to do
         self.fit(trial)
         return load_run(folder, device=device)
 
     def measured(self, name: str, measure: Callable[[Model], Any]) -> Any:
-        """What `measure`, plain JSON, finds of the model of a name; kept until the experiment is done.
+        """Return what `measure` finds for the model with a name, as plain JSON; kept until the experiment is done.
 
-        What another machine or device has found is measured again: a result is that of one.
+        Results of another machine or device are measured again, so that all come from one.
         """
         path = self.folder_of_measures / f"{key(self.plan[name])}.json"
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # none yet, or damaged
@@ -104,15 +104,15 @@ class Workspace:
 
     @property
     def folder_of_measures(self) -> Path:
-        """Where an experiment that is not done yet keeps what it has measured, one file per model."""
+        """Folder where an unfinished experiment keeps its measurements, one file per model."""
         return self.root / self.experiment.name / "measured"
 
     def forget(self) -> None:
-        """What was measured: the experiment is done, or to be done anew."""
+        """Delete the measurements: the experiment is done, or will be repeated."""
         shutil.rmtree(self.folder_of_measures, ignore_errors=True)
 
     def fit(self, trial: Trial) -> None:
-        """Train a trial in its run folder, from its last checkpoint where there is one; nothing where it is done."""
+        """Train a trial in its run folder, from its last checkpoint if there is one, unless it is done."""
         from lapae.fit import fit
 
         folder = self.folder(trial)
@@ -134,13 +134,13 @@ class Workspace:
                 time.sleep(1.0)
 
     def data(self, source: str | DataConfig) -> Data:
-        """A data set of a plan, by name or as a trial configures it."""
+        """Return a data set of a plan, by name or as a trial configures it."""
         from lapae.fit import load_data
 
         return load_data(self._found(DataConfig(source=source) if isinstance(source, str) else source))
 
     def _found(self, config: DataConfig) -> DataConfig:
-        """With the place of its files."""
+        """Return the configuration with the place of its files."""
         config = replace(config, calibration_fraction=0.0)  # the paper trains on all but the validation data
         if not self.size.quick:
             return replace(config, data_dir=self.data_dir)
@@ -150,12 +150,12 @@ class Workspace:
         return replace(config, data_dir=str(folder), source=place(config.source, folder))
 
     def as_task(self) -> dict[str, Any]:
-        """What another process needs to make the same workspace."""
+        """Return what another process needs to make this workspace."""
         places = {"root": str(self.root), "device": self.device, "data_dir": self.data_dir}
         return {"experiment": self.experiment.name, **asdict(self.size), **places}
 
     def folder(self, trial: Trial) -> Path:
-        """The run folder of a trial."""
+        """Return the run folder of a trial."""
         return self.root / "runs" / key(trial)
 
     @property
@@ -165,7 +165,7 @@ class Workspace:
         return choose_device(self.device)
 
     def _placed(self, trial: Trial) -> Config:
-        """The configuration of a trial here: where its data are, its device, its pretrained run."""
+        """Return the configuration of a trial here: where its data are, its device, its pretrained run."""
         config = trial.config
         start = {} if trial.start is None else {"pretrained": str(self.folder(trial.start))}
         return replace(
@@ -177,7 +177,7 @@ class Workspace:
 
 
 def key(trial: Trial) -> str:
-    """A folder name that is the same for the same model: what a reader wants to know of it, and a digest."""
+    """Return a folder name that identifies a model: a readable part and a digest."""
     from lapae.runs.toml import config_to_dict
 
     values = config_to_dict(trial.config.resolved())

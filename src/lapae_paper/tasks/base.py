@@ -1,4 +1,4 @@
-"""What the paper's tasks have in common: samples of a split in the model's space."""
+"""Helpers of the paper's tasks: samples of a split in the model's space."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def tensor(model: Model, split: Split, index: np.ndarray, space: Space | None = 
 
     Args:
         model: the trained model.
-        split: of a data set.
-        index: which samples.
-        space: of the data; default: the model's.
+        split: split of a data set.
+        index: indices of the samples.
+        space: space of the data; default: the model's.
     """
     return torch.from_numpy(np.ascontiguousarray((space or model.space).convert(np.asarray(split.x[index]))))
 
@@ -45,11 +45,11 @@ def batches(
 
     Args:
         model: the trained model.
-        split: of a data set.
-        limit: at most this many, at random.
-        seed: of that choice.
-        batch_size: of the batches.
-        space: of the data; default: the model's.
+        split: split of a data set.
+        limit: maximum number of samples, chosen at random.
+        seed: seed of that choice.
+        batch_size: samples per batch.
+        space: space of the data; default: the model's.
     """
     from lapae.data import Batches
 

@@ -1,8 +1,8 @@
 """Calibration of the uncertainty itself: are errors larger where the model is less certain?
 
-- In equal-count bins of the predicted deviation: its mean against the root mean square error. For the output by
-  element, with the deviation over networks and with that of networks and noise together; and by sample, with the summed
-  latent and output deviations that out-of-distribution detection uses.
+- In equal-count bins of the predicted standard deviation: its mean against the root mean square error. For the output
+  by element, with the standard deviation over networks, and of networks and noise together; and by sample, with the
+  summed latent and output standard deviations that out-of-distribution detection uses.
 - Coverage: the share of values inside their central intervals. The code has no truth of its own: its intervals, from
   one half of the draws, are asked to hold codes of the other half. (Not of an ensemble: its members have a latent space
   each.)
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Levels of the intervals."""
 MOST_VALUES = 1_000_000
-"""Elements of the output that are looked at, at most, at random."""
+"""Maximum number of elements of the output that are used, chosen at random."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Equal-count bins of the predicted deviation."""
+    """Equal-count bins of the predicted standard deviation."""
 
     deviation: np.ndarray
-    """(n_bins,): root mean square predicted deviation."""
+    """(n_bins,): root mean square predicted standard deviation."""
     error: np.ndarray
     """(n_bins,): root mean square error."""
     rank_correlation: float
-    """Spearman's, between deviation and absolute error, value by value; 0 where one of them is constant."""
+    """Spearman's rank correlation between standard deviation and absolute error, by value; 0 if one is constant."""
     ence: float | None
-    """Expected normalised calibration error, mean |error - deviation| / deviation over bins; None where the two are not
-    of one scale, or a deviation is 0."""
+    """Expected normalised calibration error, mean |error - deviation| / deviation over bins; None if the two do not
+    have one scale, or a standard deviation is 0."""
 
     def to_dict(self) -> dict[str, Any]:
         return vars(self) | {"deviation": self.deviation.tolist(), "error": self.error.tolist()}
@@ -61,14 +61,14 @@ class CalibrationResult:
     bins: dict[str, Bins]
     """ "output" and "output_total" by element; "latent_deviation" and "output_deviation" by sample."""
     coverage: dict[str, list[float]]
-    """By space ("output", "output_total", "latent"): share inside the intervals of each of LEVELS."""
+    """Share of values inside the intervals of each of LEVELS, by space ("output", "output_total", "latent")."""
 
     def to_dict(self) -> dict[str, Any]:
         bins = {name: found.to_dict() for name, found in self.bins.items()}
         return {"bins": bins, "levels": list(LEVELS), "coverage": self.coverage}
 
     def table(self) -> Table:
-        """Rank correlation and coverage of each deviation."""
+        """Return rank correlation and coverage of each standard deviation."""
         shown, rows = (0.5, 0.9, 0.99), []
         for space in dict.fromkeys([*self.bins, *self.coverage]):
             bins, covered = self.bins.get(space), dict(zip(LEVELS, self.coverage.get(space, ()), strict=False))
@@ -79,7 +79,7 @@ class CalibrationResult:
         return Table((*columns, *(f"inside {100 * level:.0f} %" for level in shown)), rows)
 
     def figures(self) -> dict[str, Figure]:
-        """Error against deviation, and coverage."""
+        """Draw error against standard deviation, and coverage."""
         from lapae_paper.tasks.figures import coverage_curves, error_against_deviation
 
         titles = {
@@ -96,7 +96,7 @@ class CalibrationResult:
 
 
 def equal_count_bins(deviation: np.ndarray, error: np.ndarray, n_bins: int = 10, *, same_scale: bool = True) -> Bins:
-    """Sort values (n,) by deviation, cut them into bins of equal count (to within one), and take the means of squares.
+    """Sort values (n,) by standard deviation, cut them into bins of equal count (to within one), and average squares.
 
     Equal deviations are spread over bins as they come.
     """
@@ -111,7 +111,7 @@ def equal_count_bins(deviation: np.ndarray, error: np.ndarray, n_bins: int = 10,
 
 
 def coverage(error: np.ndarray, deviation: np.ndarray, levels: Sequence[float] = LEVELS) -> list[float]:
-    """Share of values within the central Gaussian interval of each level: |error| <= q deviation."""
+    """Return the share of values within the central Gaussian interval of each level: |error| <= q deviation."""
     quantiles = [NormalDist().inv_cdf(0.5 + level / 2) for level in levels]
     return [float(np.mean(np.abs(error) <= q * deviation)) for q in quantiles]
 
@@ -121,7 +121,7 @@ def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _ranks(x: np.ndarray) -> np.ndarray:
-    """From 1; equal values share their mean rank."""
+    """Rank values from 1; equal values share their mean rank."""
     _, which, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[which]
 
@@ -131,9 +131,9 @@ class CalibrationOptions:
     """Calibration of the uncertainty itself."""
 
     n_samples: int = 100
-    """Networks to draw."""
+    """Number of networks to draw."""
     bins: int = 10
-    """Equal-count bins of the predicted deviation."""
+    """Equal-count bins of the predicted standard deviation."""
     limit: int | None = 5000
     """Number of test samples, at most."""
     seed: int = 0

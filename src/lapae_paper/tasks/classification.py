@@ -1,4 +1,4 @@
-"""Calibration downstream: does a classifier of imputed data know when it does not know? (paper, table 3)
+"""Calibration of a classifier of imputed samples (paper, table 3).
 
 A classifier trained on clean data sees every completion of a sample, with dropout off, and its probabilities are
 averaged over completions. Beside it: the same classifier on the truth, and on the samples with the missing part
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClassificationResult:
-    """Accuracy and calibration of the classifier on imputed, hidden and clean data."""
+    """Accuracy and calibration of the classifier on imputed, hidden and clean samples."""
 
     metrics: dict[str, dict[str, float]]
-    """By input ("imputed", "hidden", "clean"): accuracy, ece, mce, rmsce."""
+    """Accuracy, ece, mce and rmsce by input ("imputed", "hidden", "clean")."""
     bins: dict[str, dict[str, np.ndarray]]
-    """By input: the bins of the reliability diagram."""
+    """Bins of the reliability diagram, by input."""
     imputation: CompletionResult
 
     def to_dict(self) -> dict[str, Any]:
-        """Metrics, and the errors of the imputation."""
+        """Return the metrics, and the errors of the imputation."""
         return {**self.metrics, "imputation": self.imputation.to_dict()}
 
     def table(self) -> Table:
         return Table.by_name(self.metrics)
 
     def figures(self) -> dict[str, Figure]:
-        """The reliability diagram, and the imputed data."""
+        """Draw the reliability diagram and the imputed samples."""
         from lapae_paper.tasks.figures import reliability_diagram
 
         return {"classification_reliability": reliability_diagram(self.bins)} | self.imputation.figures()
@@ -57,7 +57,7 @@ class ClassificationResult:
 
 @dataclass(frozen=True)
 class ClassificationOptions(CompletionOptions):
-    """Calibration of a classifier on imputed data."""
+    """Calibration of a classifier on imputed samples."""
 
     keep_observed: bool = True
     """Whether observed values are put back before classifying (False: as the authors' code)."""
@@ -103,5 +103,5 @@ def evaluate(model: Model, data: Data, options: ClassificationOptions) -> Classi
 
 
 def noisy(model: Model, x: Tensor, observed: Tensor, seed: int) -> Tensor:
-    """Data x (N, *shape) with noise where they are not observed."""
+    """Return x (N, *shape) with noise in place of what is not observed."""
     return torch.where(observed & ~x.isnan(), x, noise_like(x, model.space.value_range, seed))

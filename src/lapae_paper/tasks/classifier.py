@@ -1,4 +1,4 @@
-"""A small classifier of clean data, to ask how well imputed data can be recognised.
+"""A small classifier of clean samples, to measure how well imputed samples can be recognised.
 
 Images go through two convolutions and two dense layers, other data through two hidden layers, both with dropout while
 training. A trained one can be cached: the file's name is a digest of the data and of the settings.
@@ -21,13 +21,13 @@ from lapae.runs import read_tensor_file, tensor_file
 from lapae.runs.files import make_folder, write_whole
 
 VERSION = 1
-"""Part of the digest: to be raised when the network or its training changes."""
+"""Version in the digest: raise it when the network or its training changes."""
 BATCH, RATE = 64, 1e-3
-"""Data in a step, and the learning rate of Adam."""
+"""Samples per step, and the learning rate of Adam."""
 
 
 def build_classifier(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
-    """The network for data of `shape`: logits (B, n_classes)."""
+    """Build the network for samples of `shape`: logits (B, n_classes)."""
     if len(shape) == 3 and min(shape[1:]) >= 8:
         height, width = shape[1] // 4, shape[2] // 4
         return nn.Sequential(
@@ -68,17 +68,17 @@ def train_classifier(
     device: torch.device | str = "cpu",
     progress: Progress = lambda done: None,
 ) -> nn.Module:
-    """A classifier in evaluation mode (dropout off), trained, or read from `cache`.
+    """Train a classifier, or read it from `cache`; it is returned in evaluation mode (dropout off).
 
     Args:
-        x: training data (N, *shape).
+        x: training samples (N, *shape).
         y: their classes (N,), whole numbers below `n_classes`.
-        n_classes: how many there are.
-        epochs: passes over the data.
-        seed: of the initial weights, the order of the data and dropout.
-        cache: folder that keeps it; one that was trained there on the same data is read.
+        n_classes: number of classes.
+        epochs: passes over the samples.
+        seed: seed of the initial weights, the order of the samples and dropout.
+        cache: folder to keep it in; one that was trained on the same data is read from there.
         device: where to train.
-        progress: called with the number of data seen.
+        progress: called with the number of samples seen.
     """
     settings = {
         **{"version": VERSION, "shape": list(x.shape), "n_classes": n_classes, "epochs": epochs},
@@ -93,7 +93,7 @@ def train_classifier(
                 classifier.load_state_dict(read_tensor_file(path)[0])
                 return classifier.eval()
             except RunError as error:
-                warnings.warn(f"{error}; trained anew", stacklevel=2)
+                warnings.warn(f"{error}; it is trained again", stacklevel=2)
         optimizer = torch.optim.Adam(classifier.parameters(), lr=RATE)
         for _ in range(epochs):
             for index in torch.randperm(len(x)).split(BATCH):
@@ -109,7 +109,7 @@ def train_classifier(
 
 @torch.no_grad()
 def class_probabilities(classifier: nn.Module, samples: Tensor, *, batch_size: int = 1000) -> Tensor:
-    """Mean over samples (M, N, *shape) of the class probabilities: (N, C) on the CPU."""
+    """Return class probabilities averaged over completions (M, N, *shape): (N, C) on the CPU."""
     device = next(classifier.parameters()).device
     parts = []
     for start in range(0, samples.shape[1], batch_size):

@@ -30,9 +30,9 @@ def mask(which: MaskName, shape: tuple[int, ...], *, n: int = 1, seed: int = 0, 
 
     Args:
         which: what is hidden: the upper, lower, left or right half, "random" values, "all" or "none".
-        shape: of a sample.
-        n: masks; they differ where they are random.
-        seed: of random masks.
+        shape: shape of a sample.
+        n: number of masks; random ones differ.
+        seed: seed of random masks.
         missing: share of values that "random" hides.
     """
     if which not in MASKS:
@@ -69,7 +69,7 @@ class CompletionResult:
     """Errors of imputed values against the truth."""
 
     mse_missing: float
-    """Mean squared error of a missing value: of the mean over modes. NaN-free: 0 where nothing is missing."""
+    """Mean squared error of a missing value, for the mean over modes; 0 if nothing is missing."""
     error_missing: float
     """Squared error of the mean summed over the missing values of a sample, a mean over samples."""
     error_missing_samples: float
@@ -81,7 +81,7 @@ class CompletionResult:
     missing: float
     """Share of values that were missing."""
     mode_distance: float
-    """Root mean square distance between two modes, over the missing values: 0 where all modes agree."""
+    """Root mean square distance between two modes, over the missing values: 0 if all modes agree."""
     x: Tensor
     """(N, *shape): the truth."""
     observed: Tensor
@@ -93,12 +93,12 @@ class CompletionResult:
         return {name: getattr(self, name) for name in TITLES} | sizes
 
     def table(self) -> Table:
-        """Errors in words."""
+        """Return the errors with readable titles."""
         found = {TITLES.get(name, name.replace("_", " ")): value for name, value in self.to_dict().items()}
         return Table(("", "value"), list(found.items()))
 
     def figures(self) -> dict[str, Figure]:
-        """The modes of a few data side by side, where data are images."""
+        """Draw the modes of a few samples side by side, if they are images."""
         from lapae_paper.tasks.figures import imputed_images
 
         if self.x.ndim != 4:
@@ -115,7 +115,7 @@ def judge(x: Tensor, observed: Tensor, found: Imputation) -> CompletionResult:
     hidden = ~observed & known
 
     def error(values: Tensor, where: Tensor | None = None) -> float:
-        """Squared error of values (..., N, *shape) summed over features, a mean over the rest."""
+        """Return the squared error of values (..., N, *shape), summed over features and averaged over the rest."""
         squares = (values - x).square().nan_to_num()
         squares = squares if where is None else squares * where
         return float(squares.double().sum() / (squares.numel() / x[0].numel()))
@@ -148,7 +148,7 @@ class CompletionOptions:
     missing: float = 0.5
     """Share of values that the mask "random" hides."""
     modes: int = 5
-    """Networks that explore."""
+    """Number of networks that explore."""
     average: int = 5
     """Networks averaged within each mode; 0 is plain iteration."""
     steps: int = 1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def reliability_diagram(bins: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-    """Draw accuracy against confidence, a line for each set of bins of `reliability`."""
+    """Draw accuracy against confidence, one line for each set of bins of `reliability`."""
     lines = {name: (b["confidence"][b["share"] > 0], b["accuracy"][b["share"] > 0]) for name, b in bins.items()}
     return on_diagonal(lines, xlabel="confidence", ylabel="accuracy")
 
@@ -37,7 +37,7 @@ def imputed_images(x: Tensor, observed: Tensor, imputation: Imputation, n: int =
 
 
 def image_grid(rows: Sequence[Sequence[Tensor]], titles: Sequence[str] = ()) -> Figure:
-    """Draw images (C, H, W) in rows, on one grey scale but for a last column titled "deviation"."""
+    """Draw images (C, H, W) in rows, on one grey scale except for a last column titled "deviation"."""
     n_columns = max(len(row) for row in rows)
     figure = Figure(figsize=(0.9 * n_columns, 0.9 * len(rows) + 0.3), layout="constrained")
     axes = figure.subplots(len(rows), n_columns, squeeze=False)
@@ -71,10 +71,11 @@ def accuracy_curve(n_labels: Sequence[int], mean: np.ndarray, std: np.ndarray, x
 
 
 def error_against_deviation(panels: Mapping[str, tuple[np.ndarray, np.ndarray, bool]]) -> Figure:
-    """Draw the error against the mean deviation of bins.
+    """Draw the error against the mean standard deviation of bins.
 
     Args:
-        panels: by title, deviation and error (n_bins,), and whether both have one scale (then with the diagonal).
+        panels: standard deviation and error (n_bins,), and whether both have one scale (then with the diagonal), by
+            title.
     """
     figure = Figure(figsize=(3.6 * len(panels), 3.2), layout="constrained")
     for axes, (title, (deviation, error, same)) in zip(
@@ -84,5 +85,5 @@ def error_against_deviation(panels: Mapping[str, tuple[np.ndarray, np.ndarray, b
             top = max(deviation.max(), error.max())
             axes.plot([0, top], [0, top], color="0.7", linewidth=1)
         axes.plot(deviation, error, "o-")
-        axes.set(title=title, xlabel="predicted deviation", ylabel="root mean square error")
+        axes.set(title=title, xlabel="predicted standard deviation", ylabel="root mean square error")
     return figure

@@ -1,8 +1,8 @@
-"""How good generated samples are: new samples from noise, or from the latent prior where a method has one.
+"""Quality of generated samples: from noise, or from the latent prior if a method has one.
 
 Two numbers beside the pictures: diversity (mean distance between two generated samples) and the distance to the nearest
-training sample. Both are also measured on held-out data, so that a model that repeats itself or copies its training
-data shows.
+training sample. Both are also measured on held-out samples, which shows whether a model repeats itself or copies its
+training data.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generated:
-    """Data from one source, and what they are like."""
+    """Samples from one source, with their diversity and distances."""
 
     samples: Tensor
     """(n, *shape)."""
     nearest: Tensor
-    """(n, *shape): the nearest training data."""
+    """(n, *shape): the nearest training samples."""
     diversity: float
     """Mean distance between two samples."""
     nearest_distance: float
@@ -45,19 +45,19 @@ class Generated:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """Generated data by source ("noise", "prior"), and held-out data measured the same way ("data")."""
+    """Generated samples by source ("noise", "prior"), and held-out samples measured the same way ("data")."""
 
     sets: dict[str, Generated]
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of each source."""
+        """Return the numbers of each source."""
         return {name: found.to_dict() for name, found in self.sets.items()}
 
     def table(self) -> Table:
         return Table.by_name(self.to_dict())
 
     def figures(self) -> dict[str, Figure]:
-        """Grids of samples, and some beside their nearest training images."""
+        """Draw grids of samples, and some beside their nearest training images."""
         from lapae_paper.tasks.figures import image_grid
 
         out = {}
@@ -78,7 +78,7 @@ def describe(samples: Tensor, train: Tensor, *, batch_size: int = 4096) -> Gener
     best, index = torch.full((len(flat),), torch.inf, dtype=torch.float64), torch.zeros(len(flat), dtype=torch.long)
     for start in range(0, len(train), batch_size):
         part = train[start : start + batch_size].flatten(1).double()
-        # differences and no matrix product: the distance to a copy is exactly 0
+        # differences instead of a matrix product: the distance to a copy is exactly 0
         distance, place = torch.cdist(flat, part, compute_mode="donot_use_mm_for_euclid_dist").min(1)
         index = torch.where(distance < best, place + start, index)
         best = torch.minimum(best, distance)
@@ -90,11 +90,11 @@ class GenerationOptions:
     """Generation from noise and from the latent prior."""
 
     n: int = 64
-    """How many to generate."""
+    """Number of samples to generate."""
     steps: int = 10
-    """Encodings and decodings from noise."""
+    """Number of encodings and decodings from noise."""
     average: int = 5
-    """Networks averaged at the end."""
+    """Number of networks averaged at the end."""
     train_limit: int | None = 20_000
     """Number of training samples to look for the nearest in, at most."""
     seed: int = 0

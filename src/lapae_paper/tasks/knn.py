@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 CELLS = 1 << 24
-"""Indicators of neighbours that are looked at together: 64 MB."""
+"""Maximum number of indicators of neighbours held at once: 64 MB."""
 
 
 class Voting:
-    """Indicators of labels, and the way from a mean of them back to labels."""
+    """Converts labels to indicators, and means of indicators back to labels."""
 
     def __init__(self, y: np.ndarray) -> None:
         y = np.asarray(y)
@@ -32,7 +32,7 @@ class Voting:
             raise ValueError(f"expected classes (N,) or attributes (N, A), got labels of shape {y.shape}")
 
     def predict(self, votes: np.ndarray) -> np.ndarray:
-        """Indicators (..., m, A) of what most neighbours say; ties go to the lower class, as scikit-learn's do."""
+        """Return indicators (..., m, A) of the majority of neighbours; ties go to the lower class, as scikit-learn."""
         if self.multi_label:
             return (votes > 0.5).astype(np.float32)
         return np.eye(votes.shape[-1], dtype=np.float32)[votes.argmax(-1)]
@@ -62,12 +62,12 @@ def votes(points: np.ndarray, indicators: np.ndarray, queries: np.ndarray, ks: S
 
 
 def choose_k(points: np.ndarray, indicators: np.ndarray, voting: Voting, candidates: Sequence[int], seed: int) -> int:
-    """Choose k by two-fold cross-validation; points are (n, copies, K): n labelled data, each embedded `copies` times.
+    """Choose k by two-fold cross-validation; points (n, copies, K): n labelled samples, each embedded `copies` times.
 
-    Candidates count data and, where there are copies, these as well: ten neighbours are ten data's worth of copies, or
-    ten copies. Folds are of samples, so that none is judged by copies of itself; every class is in both. A sample is
-    judged at the mean of its copies. If a class has one sample only, folds are of copies. A single copy of single
-    data leaves k = 1.
+    Candidates count samples and, if there are copies, these as well: ten neighbours are the copies of ten samples, or
+    ten copies. Folds consist of samples, so that none is classified by copies of itself; every class is in both. A
+    sample is classified at the mean of its copies. If a class has one sample only, folds consist of copies. A single
+    copy of single samples leaves k = 1.
     """
     n, copies, _ = points.shape
     rng = np.random.default_rng(seed)
@@ -76,7 +76,7 @@ def choose_k(points: np.ndarray, indicators: np.ndarray, voting: Voting, candida
         if n < 2:
             return 1
         order = rng.permutation(n)
-        if not voting.multi_label:  # deal the data of each class to the folds in turn
+        if not voting.multi_label:  # deal the samples of each class to the folds in turn
             order = order[np.argsort(indicators[order].argmax(1), kind="stable")]
         folds = [(points[order[i::2]], indicators[order[i::2]]) for i in (0, 1)]
         judged = [(fold.mean(1), y) for fold, y in folds]

@@ -15,7 +15,7 @@ from lapae.predict.prediction import Progress
 from lapae.predict.statistics import expected
 
 CHAINS = 8
-"""Sampled networks that share the samples to be generated, at most."""
+"""Maximum number of sampled networks that share the samples to be generated."""
 
 
 def from_noise(
@@ -33,11 +33,11 @@ def from_noise(
 
     Args:
         method: the trained method.
-        shape: of one sample in the model's space.
-        n: how many samples.
+        shape: shape of a sample in the model's space.
+        n: number of samples.
         steps: encodings and decodings by each chain of networks; up to 8 chains share the samples.
-        average: networks averaged after the last step.
-        seed: of the noise and of the networks.
+        average: number of networks averaged after the last step.
+        seed: seed of the noise and of the networks.
         value_range: range of the data, which the noise fills.
         progress: called with the number of samples done, `n_progress(method, n, average)` in all.
     """
@@ -59,7 +59,7 @@ def from_noise(
 
 
 def n_progress(method: Method, n: int, average: int) -> int:
-    """Return what `from_noise` reports as progress in all."""
+    """Return the total that `from_noise` reports as progress."""
     return -(-n // _chains(method, n)) * average
 
 

@@ -6,11 +6,11 @@
 | typicality        | |mean log-likelihood of the training data - log-likelihood|                    |
 | latent_deviation  | standard deviation of the code over networks, summed over latent dimensions    |
 | output_deviation  | standard deviation of the reconstruction, summed over pixels                   |
-| varying_deviation | the same over the features that vary in training (where some do not)           |
+| varying_deviation | output_deviation over the features that vary in training (if some do not)      |
 
-What never varies in training, such as the border of an image, has a deviation that the data say nothing about, yet it
-can decide the sum: hence the last. The deviation of the reconstruction is that over networks, and of the learned noise
-too where the method learns one.
+Features that never vary in training, such as the border of an image, have a standard deviation that the data do not
+determine, yet they can decide the sum: hence the last score. The standard deviation of the reconstruction is that over
+networks, and includes the noise if the method learns it.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class OodResult:
     """Metrics and scores of every out-of-distribution set."""
 
     detections: dict[str, dict[str, Detection]]
-    """By set, then by score."""
+    """Detections by set, then by score."""
     inside: dict[str, np.ndarray]
     """Scores (N,) of the in-distribution data."""
     outside: dict[str, dict[str, np.ndarray]]
-    """By set: scores (M,)."""
+    """Scores (M,) of out-of-distribution data, by set."""
     training_log_likelihood: float
-    """What typicality is measured from."""
+    """Mean log-likelihood of training data, from which typicality is measured."""
     name: str
     """Name of the in-distribution data."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Metrics by set and score."""
+        """Return metrics by set and score."""
         return {
             "in_distribution": self.name,
             "training_log_likelihood": self.training_log_likelihood,
@@ -77,7 +77,7 @@ class OodResult:
         }
 
     def table(self) -> Table:
-        """Every set by every score."""
+        """Return one row per set and score."""
         rows = []
         for name, found in self.detections.items():
             for score, d in found.items():
@@ -86,7 +86,7 @@ class OodResult:
         return Table(("against", "score", "AUROC (95 % interval)", "AUPRC", "FPR at 95 % TPR"), rows)
 
     def figures(self) -> dict[str, Figure]:
-        """ROC curves and histograms, a figure for each set."""
+        """Draw ROC curves and histograms, one figure per set."""
         from lapae.evaluate.figures import histograms, roc_curves
 
         out = {}
@@ -104,13 +104,13 @@ class OodOptions:
     """Out-of-distribution detection."""
 
     ood: Annotated[tuple[str, ...], tyro.conf.arg(name="against")] = ()
-    """Out-of-distribution sets: names of data sets, files or folders. Needed."""
+    """Out-of-distribution sets: names of data sets, files or folders. Required."""
     data_dir: str | None = None
-    """Where named data sets lie; default: $LAPAE_DATA."""
+    """Folder of the named data sets; default: $LAPAE_DATA."""
     predictive: str = "mc"
     """How to predict: mc; for online and posthoc also linearized and moments."""
     n_samples: int = 100
-    """Networks to draw (mc)."""
+    """Number of networks to draw (mc)."""
     limit: int | None = None
     """Number of samples of each set, at most."""
     train_limit: int | None = 10_000
@@ -136,13 +136,13 @@ def evaluate(model: Model, data: Data, options: OodOptions) -> OodResult:
 
 
 def detect(model: Model, data: Data, outside: Mapping[str, Tensor | Batches], options: OodOptions) -> OodResult:
-    """Tell test data of `data` from data outside of their distribution.
+    """Tell test samples of `data` from out-of-distribution samples.
 
     Args:
         model: the trained model.
-        data: of the kind that it was trained on.
-        outside: other data (M, *shape) in the model's space, by name.
-        options: how to predict, and how many data to take.
+        data: data of the kind that it was trained on.
+        outside: other samples (M, *shape) in the model's space, by name.
+        options: how to predict, and how many samples to use.
     """
     if not outside:
         raise ConfigError("the task 'ood' needs at least one out-of-distribution set (--against NAME)")

@@ -1,4 +1,4 @@
-"""Classification with few labels: nearest neighbours among the codes of a few data (paper, figure 12 and table 4).
+"""Classification with few labels: nearest neighbours among the codes of a few samples (paper, figure 12, table 4).
 
 A stochastic encoder embeds each labelled sample many times, which spreads its label as far as the code is uncertain.
 Samples to classify are at their mean code. Labelled samples are drawn from one set, and its rest is classified.
@@ -38,9 +38,9 @@ class SemiSupervisedResult:
     """Accuracy against the number of labels, over repetitions."""
 
     n_labels: tuple[int, ...]
-    """Labelled data per class (in all, for attributes)."""
+    """Numbers of labelled samples per class (in total, for attributes)."""
     accuracy: np.ndarray
-    """(len(n_labels), repetitions): of classes, or over all attributes."""
+    """(len(n_labels), repetitions): accuracy of classes, or over all attributes."""
     k: np.ndarray
     """(len(n_labels), repetitions): the chosen number of neighbours."""
     attributes: np.ndarray | None = None
@@ -48,7 +48,7 @@ class SemiSupervisedResult:
     attribute_names: tuple[str, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Mean and standard deviation over repetitions."""
+        """Return mean and standard deviation over repetitions."""
         out: dict[str, Any] = {
             "n_labels": list(self.n_labels),
             "accuracy": self.accuracy.mean(1).tolist(),
@@ -62,7 +62,7 @@ class SemiSupervisedResult:
         return out
 
     def table(self) -> Table:
-        """Accuracy by number of labels."""
+        """Return accuracy by number of labels."""
         means = zip(self.n_labels, self.accuracy.mean(1), self._std(), strict=True)
         what = "labels (of each class)" if self.attributes is None else "labels"
         return Table((what, "accuracy"), [(int(n), f"{mean:.3f} ± {std:.3f}") for n, mean, std in means])
@@ -71,10 +71,10 @@ class SemiSupervisedResult:
         return self.accuracy.std(1, ddof=1) if self.accuracy.shape[1] > 1 else np.zeros(len(self.accuracy))
 
     def figures(self) -> dict[str, Figure]:
-        """Accuracy against the number of labels."""
+        """Draw accuracy against the number of labels."""
         from lapae_paper.tasks.figures import accuracy_curve
 
-        what = "labelled data" if self.attributes is not None else "labels per class"
+        what = "labelled samples" if self.attributes is not None else "labels per class"
         return {"semi_supervised": accuracy_curve(self.n_labels, self.accuracy.mean(1), self._std(), what)}
 
 
@@ -85,9 +85,9 @@ class SemiSupervisedOptions:
     labels: tuple[int, ...] | None = None
     """Labels per class; default: 1 to 100 (10 labelled samples in all for attributes, as in the paper)."""
     n_embeddings: int = 100
-    """How often a stochastic encoder embeds each labelled sample."""
+    """Number of times that a stochastic encoder embeds each labelled sample."""
     repetitions: int = 5
-    """Repetitions with other labelled data."""
+    """Number of repetitions with other labelled samples."""
     split: str = "valid"
     """The split that labels are taken from and that is classified: valid (the paper) or test."""
     limit: int | None = 5000
@@ -97,7 +97,7 @@ class SemiSupervisedOptions:
 
 
 def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSupervisedResult:
-    """In each repetition the fewer labels are a part of the more. Repetitions are classified in threads."""
+    """Classify with each number of labels. In a repetition, smaller sets of labels are subsets of larger ones."""
     if options.split not in ("train", "valid", "test"):
         raise ConfigError(f"unknown split {options.split!r}: expected valid, test or train")
     split, seed, repetitions = getattr(data, options.split), options.seed, options.repetitions
@@ -130,7 +130,7 @@ def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSu
         repeated.append((order, dict(zip(picked.tolist(), embedded, strict=True)), seed + r))
 
     def classify(order: list[np.ndarray], codes: dict[int, np.ndarray], seed: int) -> list[tuple[np.ndarray, int]]:
-        """Accuracy (a number, or one an attribute) and k for each number of labels."""
+        """Return accuracy (one number, or one per attribute) and k for each number of labels."""
         rows = []
         for n in n_labels:
             index = np.concatenate([group[:n] for group in order])
@@ -160,10 +160,10 @@ def _check(n_labels: tuple[int, ...], repetitions: int, groups: list[np.ndarray]
         raise ConfigError(f"expected at least two classes to tell apart, got {voting.classes.tolist()}")
     smallest = min(map(len, groups))
     if n_labels[-1] >= smallest:
-        what = "data" if voting.multi_label else "data in the smallest class"
+        what = "samples" if voting.multi_label else "samples in the smallest class"
         raise ConfigError(f"{n_labels[-1]} labels leave nothing to classify: there are {smallest} {what}")
 
 
 def _up_to(groups: list[np.ndarray], n_labels: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100)) -> tuple[int, ...]:
-    """Those numbers of labels that leave something of every class to classify."""
+    """Return the numbers of labels that leave some samples of every class to classify."""
     return tuple(n for n in n_labels if n < min(map(len, groups))) or n_labels[:1]

@@ -24,21 +24,21 @@ class FaultyUpsample(nn.Upsample):
 
 @register(FaultyUpsample)
 class FaultyRule(Upsample):
-    """The sum over copies, and over channels."""
+    """Rule that sums over copies and, wrongly, over channels."""
 
     def squared_transpose(self, at: Leaf, m: Tensor) -> Tensor:
-        """m (B, C, ...) -> the same number for all channels."""
+        """Sum m (B, C, ...) over channels, and return the sum for each channel."""
         right = super().squared_transpose(at, m)
         return right.sum(1, keepdim=True).expand_as(right)
 
 
 def faulty_conv(shape: Shape, latent_dim: int, **options: Any) -> Autoencoder:
-    """`lapae.networks.conv` with upsamplings of the faulty kind."""
+    """Build `lapae.networks.conv` with faulty upsampling."""
     return _faulty(conv(shape, latent_dim, **options))
 
 
 def faulty_paper_fashion(shape: Shape = (1, 28, 28), latent_dim: int = 2) -> Autoencoder:
-    """The paper's network for FashionMNIST with upsamplings of the faulty kind."""
+    """Build the paper's network for FashionMNIST with faulty upsampling."""
     return _faulty(paper_fashion(shape, latent_dim))
 
 

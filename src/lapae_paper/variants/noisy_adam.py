@@ -1,4 +1,4 @@
-"""A posterior in the manner of Noisy Adam (Zhang et al. 2018; paper, appendix C), to compare the online one with.
+"""A posterior like that of Noisy Adam (Zhang et al. 2018; paper, appendix C), for comparison with the online one.
 
 Where the online posterior takes the diagonal of the GGN, this takes what Adam calls the second moment: the square of
 the mean gradient of a batch at the sampled weights,
@@ -41,13 +41,13 @@ class NoisyAdam(Laplace):
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))
 
     def forward(self, x: Tensor, step: StepContext) -> Tensor:
-        """Mean negative log-likelihood at sampled weights."""
+        """Return the mean negative log-likelihood at sampled weights."""
         output = functional_call(self.network, self.sample_params(step.generator), (x,))
         return -self.likelihood.log_prob(output, x).mean()
 
     @torch.no_grad()
     def _take(self, name: str, parameter: Tensor) -> None:
-        """Let the gradient of a parameter, which backward has just made, into the precision."""
+        """Add the gradient of a parameter, which backward has just computed, to the precision."""
         assert parameter.grad is not None
         h = self.posterior.split(self.posterior.h)[name]
         h.mul_(self.rule.keep).addcmul_(parameter.grad, parameter.grad, value=self.rule.gain * self.n_data)

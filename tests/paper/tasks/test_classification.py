@@ -68,7 +68,7 @@ def test_a_damaged_cache_is_trained_anew(tmp_path):
     first = train_classifier(x, y, 2, epochs=1, cache=tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.warns(UserWarning, match="is damaged.*; trained anew"):
+    with pytest.warns(UserWarning, match="is damaged.*; it is trained again"):
         second = train_classifier(x, y, 2, epochs=1, cache=tmp_path)
     assert torch.equal(first(x), second(x))
     assert torch.equal(train_classifier(x, y, 2, epochs=1, cache=tmp_path)(x), first(x))  # without a warning

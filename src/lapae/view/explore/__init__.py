@@ -1,1 +1,1 @@
-"""The latent space of a run in a browser: a small server on the standard library, and one page."""
+"""The latent space of a run in a browser: a small server built on the standard library, and one page."""

@@ -1,7 +1,7 @@
-"""What the page asks for, answered by a trained model: places on the map, data, completions.
+"""Answers of a trained model to the page's questions: places on the map, samples, completions.
 
 An `Explorer` is not safe in threads (the networks of a draw share one module): the server asks it from one thread.
-Shapes: A axes, K latent dimensions; data are in the user's units and layout, but for images, which are (C, H, W).
+Shapes: A axes, K latent dimensions; samples have the user's units and layout, except images, which are (C, H, W).
 Answers are plain JSON types.
 """
 
@@ -21,15 +21,15 @@ from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
 from lapae.view.display import TOP, choose_display, image_of, in_units, short, shorts
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
-from lapae.view.named_splits import Material
+from lapae.view.named_splits import NamedSplits
 from lapae.view.pictures import packed, packed_deviation
 from lapae.view.sizes import Sizes
-from lapae.view.verdicts import Judge, in_words
+from lapae.view.verdicts import Verdicts, in_words
 
 COMPLETIONS = 6
 SIDES = (32, 24, 16, 12, 8)
 PATIENCE = 10.0
-"""Seconds that a map's shades may take: fewer cells are computed where networks are slow."""
+"""Seconds that the shades of a map may take: fewer cells are computed if networks are slow."""
 Axes = tuple[int, int]
 
 
@@ -38,20 +38,20 @@ class Options(Sizes):
     """How much an explorer shows."""
 
     draws: int = 30
-    """Networks behind the ellipse of a code."""
+    """Number of networks drawn for the ellipse of a code."""
     side: int = 32
-    """Cells along a side of the map's shades at most."""
+    """Maximum number of cells along a side of the map."""
 
 
 class Explorer:
-    """A trained model, its data where there are any, and everything that is computed once."""
+    """A trained model, its data if there are any, and everything that is computed once."""
 
-    def __init__(self, model: Model, material: Material, options: Options | None = None) -> None:
+    def __init__(self, model: Model, splits: NamedSplits, options: Options | None = None) -> None:
         if model.from_others:
             model = model.with_imputer()  # so that no question waits for it
-        self.model, self.material = model, material
+        self.model, self.splits = model, splits
         self.options = options = options or Options()
-        self.judge = Judge(model)
+        self.verdicts = Verdicts(model)
         self.method = KeptNetworks(model.method)
         most = max(2, self.method.n_networks)
         self.draws = min(options.draws, most)
@@ -62,29 +62,29 @@ class Explorer:
         self.space: LatentSpace = latent_space(self.method, shown.nan_to_num(0.0), n_axes=8)
         self.display = choose_display(model, shown, self.space.codes)
         self.side = fitting(self._seconds_each(), options.side)
-        """Cells along a side of the map's shades."""
+        """Number of cells along a side of the map."""
         decoded = self._decode(torch.as_tensor(self.space.grid((0, 1), min(self.side, 12))))
         everywhere = decoded.deviation.mean(1) if self.image else decoded.deviation
         self.top = float(np.percentile(everywhere.numpy(), TOP))
         self.spread = self.top > 0
-        """Whether there is a deviation to show: one network that learns no noise says one thing."""
+        """Whether there is a standard deviation to show: a single network that learns no noise has none."""
 
     @property
     def image(self) -> bool:
-        """Whether data are shown as pictures."""
+        """Whether samples are shown as pictures."""
         return self.display.kind == "image"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a datum as the page has it: images as (C, H, W)."""
+        """Shape of a sample on the page: (C, H, W) for images."""
         return self.model.shape if self.image else self.model.space.shape
 
     def given(self, stored: np.ndarray) -> np.ndarray:
-        """A datum as the page has it (see `shape`) as the model takes it: (1, *shape)."""
+        """Convert a sample from the page's layout (see `shape`) to the model's input: (1, *shape)."""
         return self.model.space.as_given(stored[None]) if self.image else stored[None]
 
     def place(self, axes: Axes, at: tuple[float, float], anchor: np.ndarray | None) -> dict[str, Any]:
-        """What is decoded at a place of the map."""
+        """Decode the code at a place of the map."""
         z = self._through(axes, anchor).code(axes, at)
         decoded = self._decode(torch.as_tensor(z)[None])
         mean, deviation = decoded.mean[0], decoded.deviation[0]
@@ -98,37 +98,37 @@ class Explorer:
         }
 
     def heat(self, axes: Axes, anchor: np.ndarray | None, rows: range) -> list[float]:
-        """Summed deviation in some rows of the map's cells, from the top."""
+        """Return the summed standard deviation in the cells of some rows of the map, from the top."""
         side = self.side
         codes = self._through(axes, anchor).grid(axes, side)[rows.start * side : rows.stop * side]
         return shorts(self._decode(torch.as_tensor(codes)).total)
 
     def item(self, split: str, index: int) -> dict[str, Any]:
-        """A datum of the data set."""
-        source = self.material.parts[split]
+        """Return everything about one sample of the data set."""
+        source = self.splits.parts[split]
         given = np.asarray(source.x[np.array([index])])
         stored = (self.model.space.arrange(given) if self.image else given)[0]
         found = self.look(stored, itself=split == "calibration")
-        told = {"id": self.material.id(split, index), "label": self.material.label(split, index)}
+        told = {"id": self.splits.id(split, index), "label": self.splits.label(split, index)}
         return found | told | {"split": split, "index": index}
 
     def look(self, stored: np.ndarray, *, itself: bool = False) -> dict[str, Any]:
-        """Everything about one datum: its code, what was expected instead, how unusual it is and why."""
+        """Return everything about one sample: its code, what was expected instead, how unusual it is and why."""
         given = self.given(stored)
         x = self._tensor(given)
-        (surprise,), (p,) = self.judge.scores(given, itself=itself)
-        judged = self.judge(given)
+        (anomaly_score,), (p,) = self.verdicts.scores(given, itself=itself)
+        verdict = self.verdicts(given)
         return {
             "values": values(stored),
-            "unusual": in_words(p, surprise, self.judge.n_references, self.judge.rate),
+            "unusual": in_words(p, anomaly_score, self.verdicts.n_references, self.verdicts.rate),
             **self._code(x),
-            **self._shown_of("mean", judged.mean),
-            **self._interval(judged.low, judged.high),
-            **self._blame(judged.contribution),
+            **self._shown_of("mean", verdict.mean),
+            **self._interval(verdict.low, verdict.high),
+            **self._blame(verdict.contribution),
         }
 
     def complete(self, stored: np.ndarray, seed: int) -> dict[str, Any]:
-        """Possible completions of a datum whose missing values are NaN."""
+        """Return possible completions of a sample whose missing values are NaN."""
         given = self.given(stored)
         x = self._tensor(given)
         samples = self.model.completions(x, COMPLETIONS, seed)[:, 0]
@@ -143,7 +143,7 @@ class Explorer:
         return found | ({"deviation": packed_deviation(deviation)} if self.image else self._interval(low, high))
 
     def _code(self, x: Tensor) -> dict[str, Any]:
-        """The code of a datum on the map, with its covariance over networks."""
+        """Return the code of a sample on the map, with its covariance over networks."""
         code = encode_mean(self.method, x)[0].double()
         # members of an ensemble have a latent space each: their codes have no common mean
         spread = self.method.stochastic and self.method.shared_codes
@@ -167,19 +167,19 @@ class Explorer:
         return self.space if anchor is None else self.space.through(anchor, axes)
 
     def _at(self, codes: Tensor) -> list[Any]:
-        """Places (n, A) of codes (n, K) along the axes."""
+        """Coordinates (n, A) of codes (n, K) along the axes."""
         return shorts((codes.flatten(1).double().numpy() - self.space.origin) @ self.space.directions.T)
 
     def _points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Data for the map and their numbers in the main part; generated ones where there are none."""
-        if self.material.parts:
-            main = self.material.parts[self.material.main]
+        """Return samples for the map and their indices in the main part; generated samples if there are no data."""
+        if self.splits.parts:
+            main = self.splits.parts[self.splits.main]
             index = main.some(self.options.points, self.options.seed)
             return index, np.asarray(main.x[index])
         return np.zeros(0, dtype=int), self.model.sample(min(self.options.points, 500), self.options.seed)
 
     def _seconds_each(self) -> float:
-        """What it takes to decode a code, with the networks drawn already."""
+        """Measure the seconds needed to decode one code with networks that are already drawn."""
         codes = torch.as_tensor(self.space.codes[:8])
         self._decode(codes)
         began = time.perf_counter()
@@ -187,7 +187,7 @@ class Explorer:
         return (time.perf_counter() - began) / len(codes)
 
     def _tensor(self, given: np.ndarray) -> Tensor:
-        """(1, *shape) in the model's space, missing values among them."""
+        """Convert a sample to (1, *shape) in the model's space, keeping missing values."""
         weight = next(self.method.parameters())
         return torch.from_numpy(np.ascontiguousarray(self.model.space.convert(given))).to(weight.dtype)
 
@@ -198,13 +198,13 @@ class Explorer:
         return {name: packed(image_of(self.model.space, x)[0]) if self.image else exact(x)}
 
     def _interval(self, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
-        """The ends of intervals; of an image how far they are to either side."""
+        """Return the ends of the intervals; for an image, half their width."""
         if not self.image:
             return {"low": exact(low), "high": exact(high)}
         return {"width": packed_deviation(image_of(self.model.space, (high - low) / 2, scaled=False)[0])}
 
     def _blame(self, contribution: np.ndarray) -> dict[str, Any]:
-        """How much each value adds to how unusual a datum is, as a share of all."""
+        """Return the share of each value in what makes a sample unusual."""
         share = contribution / max(float(contribution.sum()), 1e-300)
         if not self.image:
             return {"blame": shorts(share.reshape(-1))}
@@ -212,16 +212,16 @@ class Explorer:
 
 
 def fitting(seconds: float, most: int) -> int:
-    """The largest side of a map, at most `most`, whose cells take no longer than `PATIENCE` at so many seconds each."""
+    """Return the largest side of a map, up to `most`, that takes at most `PATIENCE` at `seconds` per cell."""
     quick = (side for side in SIDES if side <= most and side**2 * seconds <= PATIENCE)
     return next(quick, min(SIDES[-1], most))
 
 
 def values(x: np.ndarray) -> list[float | None]:
-    """A datum (*shape) in the units of the data as it is sent back: flat, None where missing."""
+    """Flatten a sample (*shape), in the units of the data, for JSON: None where missing."""
     return [None if np.isnan(v) else v for v in np.asarray(x, np.float64).reshape(-1).tolist()]
 
 
 def exact(numbers: np.ndarray) -> list[float]:
-    """A code, to decode around it, or values, flat: the days of a date have more digits than people read."""
+    """Flatten a code or values with eight digits: codes are decoded again, and dates as days need more than four."""
     return [float(f"{v:.8g}") if np.isfinite(v) else 0.0 for v in numbers.reshape(-1).tolist()]

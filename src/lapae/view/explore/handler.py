@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from lapae.view.explore.server import Server
 
 IDLE = 30.0
-"""Seconds that a connection may wait for its next request."""
+"""Seconds that a connection may stay idle before its next request."""
 DEADLINE = 20.0
-"""Seconds from the first byte of a request to its last, and those that an answer may take to leave."""
+"""Seconds allowed from the first byte of a request to its last, and for sending an answer."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -44,7 +44,7 @@ POLICIES = {
         "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 }
-"""Of pages that have their scripts inside: in a sandbox they are of no origin, and can ask this server nothing."""
+"""Headers of pages with inline scripts: sandboxed, they have no origin and cannot send requests to this server."""
 
 
 class Gone(Exception):
@@ -52,7 +52,7 @@ class Gone(Exception):
 
 
 class UntilDeadline(io.RawIOBase):
-    """What a socket receives until a moment: a client that sends a byte now and then does not put it off."""
+    """Reads from a socket until a deadline, which a client that sends a byte now and then cannot postpone."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def setup(self) -> None:
-        """Reads have a deadline; what is written is collected and leaves in one piece."""
+        """Give reads a deadline, and collect what is written so that it is sent in one piece."""
         self.connection = self.request
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         self.received = UntilDeadline(self.connection)
@@ -97,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def do_GET(self) -> None:
-        """A file of the page, or what the page is told when it opens."""
+        """Answer with a file of the page, or with the data that the page needs when it opens."""
         self._answer(self._get)
 
     def do_POST(self) -> None:
@@ -167,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
         return path, parts.query
 
     def _check_origin(self) -> None:
-        """Only this server's own page may ask: not a page of another site, nor one whose name was bent to this host."""
+        """Allow requests of this server's own page only: neither another site's, nor DNS names rebound to this host."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1:
             raise BadRequest("expected one Host header")
@@ -179,12 +179,12 @@ class Handler(BaseHTTPRequestHandler):
             raise BadRequest("asked by a page of another site", HTTPStatus.FORBIDDEN)
 
     def _expect(self, kind: str) -> None:
-        """A type that no form of another site can send without being asked for leave first."""
+        """Require a Content-Type that another site's form cannot send without a CORS preflight."""
         if self.headers.get_content_type() != kind or "Content-Type" not in self.headers:
             raise BadRequest(f"expected the Content-Type {kind}", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 
     def _body(self, most: int) -> bytes:
-        """The body of a request, read only where its length is told and bounded."""
+        """Read the body of a request, if its length is given and within bounds."""
         lengths = self.headers.get_all("Content-Length", [])
         if "Transfer-Encoding" in self.headers or len(lengths) != 1:
             raise BadRequest("expected one Content-Length and no Transfer-Encoding", HTTPStatus.LENGTH_REQUIRED)
@@ -193,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
             raise BadRequest(f"Content-Length: expected a whole number, got {told[:40]!r}")
         length = int(told)
         if length > most:
-            message = f"{length:,} bytes, at most {most:,} are taken"
+            message = f"{length:,} bytes: expected at most {most:,}"
             raise BadRequest(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         try:
             content = self.rfile.read(length)
@@ -206,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
         return content
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """A message as JSON. The connection ends: what is left of the request is not read."""
+        """Send a message as JSON and end the connection: the rest of the request is not read."""
         status = HTTPStatus(code)
         # what http.server says of a method or a version that it does not know: not the server's fault
         known = {501: HTTPStatus.METHOD_NOT_ALLOWED, 505: HTTPStatus.BAD_REQUEST}
@@ -219,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
             self._linger()
 
     def _linger(self) -> None:
-        """Let the client read the answer: closing on unread bytes would throw it away. A little, then no more."""
+        """Let the client read the answer for a moment: closing with unread bytes would discard it."""
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
             self.connection.settimeout(0.5)
@@ -235,7 +235,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(
         self, status: HTTPStatus, content: bytes, kind: str, policy: str | None = None, *, greet: bool = False
     ) -> None:
-        """Answer; `greet` a browser that has opened the page with the cookie that it may show from now on."""
+        """Send an answer; `greet` sets the cookie that a browser with the right address may use from now on."""
         self.send_response(status)
         if greet and self.server.cookie is not None:
             # Lax: sent with a click on a link in the file of a report, and not with what a page of another site asks
@@ -257,4 +257,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile = io.BytesIO()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a line for each move would bury what matters."""
+        """Log nothing: one line per mouse move would bury what matters."""

@@ -8,7 +8,7 @@ from lapae.methods.base import Draws, Method
 from lapae.methods.weights import WeightDraws
 
 MOST_WEIGHTS = 2**27
-"""Of all kept networks together: half a gigabyte in 32 bits."""
+"""Maximum number of weights in all kept networks together: half a gigabyte in 32 bits."""
 
 
 class KeptNetworks(Method):
@@ -30,11 +30,11 @@ class KeptNetworks(Method):
 
     @property
     def n_networks(self) -> int:
-        """How many networks there is room for."""
+        """Number of networks that may be kept."""
         return self.room // self.n_weights
 
     def draw(self, seeds: Sequence[int]) -> Draws:
-        """The kept networks of these seeds; drawn anew where there is no room for them."""
+        """Return the kept networks of these seeds; they are drawn again if there is no room to keep them."""
         key = tuple(seeds)
         if key in self._drawn:
             return self._drawn[key]

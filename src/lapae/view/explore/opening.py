@@ -1,4 +1,4 @@
-"""What the page is told once, when it opens."""
+"""Data sent to the page once, when it opens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lapae.view.pictures import data_url, palette, pixels, shrink, tiled
 from lapae.view.web import REPORT
 
 THUMBNAIL, HOVERED = 32, 5
-"""Pixels of a thumbnail's longer side, and columns of a row that are shown where the pointer is."""
+"""Pixels along the longer side of a thumbnail, and columns of a row shown under the pointer."""
 
 
 def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[str, Any]:
-    """The run, its map, and what there is to pick from; `no_data` says why there are no data."""
-    model, material, space, display = explorer.model, explorer.material, explorer.space, explorer.display
-    main = material.main if material.parts else None
+    """Return the run, its map, and what there is to pick from; `no_data` says why there are no data."""
+    model, splits, space, display = explorer.model, explorer.splits, explorer.space, explorer.display
+    main = splits.main if splits.parts else None
     return {
         "version": __version__,
         "name": name,
@@ -40,8 +40,8 @@ def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[s
         **space.to_dict(),
         "main": main,
         "index": explorer.index.tolist(),
-        "ids": [] if main is None else [material.id(main, int(i)) for i in explorer.index],
-        "labelings": material.labelings(explorer.index),
+        "ids": [] if main is None else [splits.id(main, int(i)) for i in explorer.index],
+        "labelings": splits.labelings(explorer.index),
         "view": display.to_dict(),
         "named": None if explorer.image else display.described(np.arange(len(display.names))),
         "hover": _hover(explorer),
@@ -49,18 +49,18 @@ def opening(explorer: Explorer, name: str, no_data: str | None = None) -> dict[s
         "side": explorer.side,
         "top": short(explorer.top),
         "palette": base64.b64encode(palette()).decode(),
-        "splits": {split: len(part) for split, part in material.parts.items()},
+        "splits": {split: len(part) for split, part in splits.parts.items()},
     }
 
 
 def report_of(model: Model) -> Path | None:
-    """The report in the run folder of a model, where there is one."""
+    """Path of the report in the run folder of a model, or None."""
     path = None if model.path is None else Path(model.path) / REPORT
     return path if path is not None and path.is_file() and not path.is_symlink() else None
 
 
 def _hover(explorer: Explorer) -> dict[str, Any]:
-    """What is shown of the datum under the pointer: a small picture, a few columns, or a line."""
+    """Return what is shown of the sample under the pointer: a small picture, a few columns, or a line."""
     points, display = explorer.points, explorer.display
     if explorer.image:
         small = pixels(shrink(image_of(explorer.model.space, points), THUMBNAIL))
@@ -74,13 +74,16 @@ def _hover(explorer: Explorer) -> dict[str, Any]:
 
 
 def _uncertainty(explorer: Explorer) -> str:
-    """What the deviation is, for this method."""
+    """Explain what the standard deviation is, for this method."""
     if not explorer.method.shared_codes:
-        return "Each member of an ensemble has its own latent space: the map is that of the first, without a deviation."
+        return (
+            "Each member of an ensemble has its own latent space: the map is that of the first, without a standard "
+            "deviation."
+        )
     if not explorer.spread:
-        return "This method has one answer at each code: there is no deviation to show."
+        return "This method has one answer at each code: there is no standard deviation to show."
     unit = "pixels from 0 to 1" if explorer.image else "standardised values"
     if explorer.method.learns_variance:
-        return f"The deviation is the noise of the data as this method learned it; sums are over {unit}."
-    how = "its weights leave it uncertain" if explorer.n_samples is None else f"{explorer.n_samples} networks disagree"
-    return f"The deviation is how far {how}, one standard deviation; sums are over {unit}."
+        return f"The standard deviation is the noise of the data as this method learned it; sums are over {unit}."
+    how = "the weights are uncertain" if explorer.n_samples is None else f"{explorer.n_samples} networks disagree"
+    return f"The standard deviation says how far {how}; sums are over {unit}."

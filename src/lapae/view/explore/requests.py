@@ -12,7 +12,7 @@ import numpy as np
 from lapae.errors import LapaeError
 
 FARTHEST = 1e6
-"""Largest coordinate, and largest value in deviations of the data, that is looked at."""
+"""Largest coordinate, and largest value in standard deviations of the data, that is accepted."""
 
 
 class BadRequest(LapaeError):
@@ -24,7 +24,7 @@ class BadRequest(LapaeError):
 
 
 def parse(body: bytes, keys: set[str]) -> dict[str, Any]:
-    """A JSON object with exactly these keys."""
+    """Parse a JSON object with exactly these keys."""
     try:
         found = json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -37,14 +37,14 @@ def parse(body: bytes, keys: set[str]) -> dict[str, Any]:
 
 
 def whole(value: Any, name: str, n: int) -> int:
-    """A whole number from 0 to below n."""
+    """Check a whole number from 0 to n - 1."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n:
         raise BadRequest(f"{name}: expected a whole number from 0 to {n - 1}, got {told(value)}")
     return value
 
 
 def number(value: Any, name: str, most: float = FARTHEST) -> float:
-    """A number from -most to most."""
+    """Check a number from -most to most."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest(f"{name}: expected a number, got {told(value)}")
     try:
@@ -57,7 +57,7 @@ def number(value: Any, name: str, most: float = FARTHEST) -> float:
 
 
 def sequence(value: Any, name: str, n: int) -> list[Any]:
-    """A list of n."""
+    """Check a list of n elements."""
     if not isinstance(value, list) or len(value) != n:
         came = f"a list of {len(value)}" if isinstance(value, list) else kind(value)
         raise BadRequest(f"{name}: expected a list of {n}, got {came}")
@@ -65,7 +65,7 @@ def sequence(value: Any, name: str, n: int) -> list[Any]:
 
 
 def axes(value: Any, n: int) -> tuple[int, int]:
-    """Two different axes of n."""
+    """Check two different axes out of n."""
     a, b = (whole(axis, "axes", n) for axis in sequence(value, "axes", 2))
     if a == b:
         raise BadRequest(f"axes: expected two different ones, got {a} twice")
@@ -73,12 +73,12 @@ def axes(value: Any, n: int) -> tuple[int, int]:
 
 
 def code(value: Any, size: int) -> np.ndarray | None:
-    """A code (K,), or None."""
+    """Check a code (K,), or None."""
     return None if value is None else np.array([number(v, "anchor") for v in sequence(value, "anchor", size)])
 
 
-def datum(value: Any, shape: tuple[int, ...], *, most: float | None) -> np.ndarray:
-    """A datum (*shape) in storage units, NaN for null; images have values from 0 to `most`."""
+def sample(value: Any, shape: tuple[int, ...], *, most: float | None) -> np.ndarray:
+    """Check a sample (*shape) in storage units, NaN for null; images have values from 0 to `most`."""
     flat = sequence(value, "values", int(np.prod(shape)))
     found = [math.nan if v is None else number(v, "values", math.inf) for v in flat]
     array = np.array(found, np.float64)
@@ -91,7 +91,7 @@ def datum(value: Any, shape: tuple[int, ...], *, most: float | None) -> np.ndarr
 
 
 def told(value: Any) -> str:
-    """A value as a message tells it, never long."""
+    """Write a value for a message, shortened."""
     try:
         text = value if isinstance(value, str) else json.dumps(value)
     except ValueError:  # a whole number of thousands of digits
@@ -100,7 +100,7 @@ def told(value: Any) -> str:
 
 
 def kind(value: Any) -> str:
-    """What a JSON value is, in words."""
+    """Name the type of a JSON value."""
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 

@@ -15,13 +15,13 @@ import numpy as np
 from lapae.view.explore import requests
 from lapae.view.explore.explorer import Explorer
 from lapae.view.explore.requests import FARTHEST, BadRequest
-from lapae.view.explore.uploads import MOST_BYTES, MOST_ROWS, read_upload
+from lapae.view.explore.uploads import MOST_BYTES, MOST_UPLOADED_ROWS, read_upload
 
 MOST_SEEDS = 1000
 PATIENCE = 30.0
-"""Seconds that a request waits for its turn and its answer."""
+"""Seconds that a request may wait for its turn and its answer."""
 CELLS = 64
-"""Of shades computed at a time, so that moves find a gap between them."""
+"""Rows of the map computed at a time, so that mouse moves are answered in between."""
 MOST_HEATS = 32
 
 
@@ -36,12 +36,12 @@ class Routes:
         image = explorer.display.kind == "image"
         self.most = explorer.model.space.most if image else None
         self.most_json = min(MOST_BYTES, 2**16 + 32 * int(np.prod(explorer.shape)))
-        """Bytes of a question: a datum and some room."""
+        """Maximum number of bytes of a question: one sample and some room."""
         asked = (self.place, self.heat, self.item, self.find, self.look, self.complete)
         self.questions: dict[str, Callable[[bytes], dict[str, Any]]] = {answer.__name__: answer for answer in asked}
 
     def close(self) -> None:
-        """End the thread; what waits for it is not done."""
+        """End the thread; waiting requests are dropped."""
         self.worker.shutdown(wait=True, cancel_futures=True)
 
     def place(self, body: bytes) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Routes:
         return self._work(self.explorer.place, self._axes(asked), (a, b), self._anchor(asked))
 
     def heat(self, body: bytes) -> dict[str, Any]:
-        """{axes, anchor} -> summed deviation in every cell of the map, row by row from the top."""
+        """{axes, anchor} -> summed standard deviation in every cell of the map, row by row from the top."""
         asked = requests.parse(body, {"axes", "anchor"})
         axes, anchor = self._axes(asked), self._anchor(asked)
         side = self.explorer.side
@@ -69,41 +69,43 @@ class Routes:
             return {"heat": self.heats[key]}
 
     def item(self, body: bytes) -> dict[str, Any]:
-        """{split, index} -> everything about that datum."""
+        """{split, index} -> everything about that sample."""
         asked = requests.parse(body, {"split", "index"})
-        splits = {name: len(split) for name, split in self.explorer.material.parts.items()}
+        splits = {name: len(split) for name, split in self.explorer.splits.parts.items()}
         split = asked["split"]
         if not isinstance(split, str) or split not in splits:
             raise BadRequest(f"split: expected one of {', '.join(splits) or 'none'}, got {requests.told(split)}")
         return self._work(self.explorer.item, split, requests.whole(asked["index"], "index", splits[split]))
 
     def find(self, body: bytes) -> dict[str, Any]:
-        """{id} -> everything about the datum of that name, or at that row of the data set."""
+        """{id} -> everything about the sample with that name, or at that row of the data set."""
         text = requests.parse(body, {"id"})["id"]
         if not isinstance(text, str):
             raise BadRequest(f"id: expected a text, got {requests.kind(text)}")
-        where = self.explorer.material.find(text.strip())
+        where = self.explorer.splits.find(text.strip())
         if where is None:
-            raise BadRequest(f"there is no datum {requests.told(text)} among the data")
+            raise BadRequest(f"there is no sample {requests.told(text)} among the data")
         return self._work(self.explorer.item, *where)
 
     def look(self, body: bytes) -> dict[str, Any]:
-        """{values} -> everything about a datum of the page's."""
-        return self._work(self.explorer.look, self._datum(requests.parse(body, {"values"})))
+        """{values} -> everything about a sample edited on the page."""
+        return self._work(self.explorer.look, self._sample(requests.parse(body, {"values"})))
 
     def complete(self, body: bytes) -> dict[str, Any]:
-        """{values, seed} -> completions of a datum, null where it is missing."""
+        """{values, seed} -> completions of a sample whose missing values are null."""
         asked = requests.parse(body, {"values", "seed"})
         seed = requests.whole(asked["seed"], "seed", MOST_SEEDS)
-        stored = self._datum(asked, for_completion=True)
+        stored = self._sample(asked, for_completion=True)
         if not np.isnan(stored).any():
             raise BadRequest("values: nothing is missing, expected a null where a value is to be filled in")
         return self._work(self.explorer.complete, stored, seed)
 
     def upload(self, body: bytes, row: str) -> dict[str, Any]:
-        """A file and the number of one of its data -> everything about that datum."""
+        """A file and the number of one of its samples -> everything about that sample."""
         if not (row.isascii() and row.isdigit() and len(row) <= 6):
-            raise BadRequest(f"row: expected a whole number from 0 to {MOST_ROWS - 1}, got {requests.told(row)}")
+            raise BadRequest(
+                f"row: expected a whole number from 0 to {MOST_UPLOADED_ROWS - 1}, got {requests.told(row)}"
+            )
 
         def found() -> dict[str, Any]:
             upload = read_upload(body, self.explorer.model, int(row))
@@ -118,13 +120,13 @@ class Routes:
     def _anchor(self, asked: dict[str, Any]) -> np.ndarray | None:
         return requests.code(asked["anchor"], self.explorer.space.codes.shape[1])
 
-    def _datum(self, asked: dict[str, Any], *, for_completion: bool = False) -> np.ndarray:
-        stored = requests.datum(asked["values"], self.explorer.shape, most=self.most)
+    def _sample(self, asked: dict[str, Any], *, for_completion: bool = False) -> np.ndarray:
+        stored = requests.sample(asked["values"], self.explorer.shape, most=self.most)
         self._fits(stored, for_completion)
         return stored
 
     def _fits(self, stored: np.ndarray, for_completion: bool = False) -> None:
-        """What a likelihood can be asked about."""
+        """Check that the likelihood can handle these values."""
         if stored.dtype.kind != "f":
             return
         model = self.explorer.model
@@ -133,11 +135,11 @@ class Routes:
         with np.errstate(over="ignore"):
             scaled = np.abs(model.space.convert(self.explorer.given(stored.astype(np.float64))))
         if np.isinf(scaled).any() or np.nanmax(scaled, initial=0.0) > FARTHEST:
-            raise BadRequest(f"a value is more than {FARTHEST:,.0f} deviations away from the data")
+            raise BadRequest(f"a value is more than {FARTHEST:,.0f} standard deviations away from the data")
 
     def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Do it in the model's thread."""
-        ending = BadRequest("the explorer ends", HTTPStatus.SERVICE_UNAVAILABLE)
+        """Call a function in the model's thread."""
+        ending = BadRequest("the explorer is shutting down", HTTPStatus.SERVICE_UNAVAILABLE)
         try:
             future = self.worker.submit(function, *arguments)
         except RuntimeError:
@@ -148,4 +150,4 @@ class Routes:
             raise ending from None
         except Late:
             future.cancel()
-            raise BadRequest("too much to do: try again", HTTPStatus.SERVICE_UNAVAILABLE) from None
+            raise BadRequest("the explorer is busy: try again", HTTPStatus.SERVICE_UNAVAILABLE) from None

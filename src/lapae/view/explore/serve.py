@@ -1,4 +1,4 @@
-"""From a model to a page in the browser."""
+"""Start the explorer of a model and open its page in the browser."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lapae.view.explore.explorer import Explorer, Options
 from lapae.view.explore.opening import opening
 from lapae.view.explore.routes import Routes
 from lapae.view.explore.server import Server, is_loopback
-from lapae.view.named_splits import Material
+from lapae.view.named_splits import NamedSplits
 
 
 def prepare(
     model: Model,
-    material: Material,
+    splits: NamedSplits,
     name: str,
     *,
     host: str = "127.0.0.1",
@@ -28,15 +28,15 @@ def prepare(
     options: Options | None = None,
     no_data: str | None = None,
 ) -> Server:
-    """A server that listens, with everything computed that pages need. `no_data` says why there are no data."""
+    """Return a listening server with everything computed that pages need; `no_data` says why there are no data."""
     if not is_loopback(host):
         print("lapae: warning: whoever has the address below can see these data", file=sys.stderr)
-    explorer = Explorer(model, material, options)
+    explorer = Explorer(model, splits, options)
     return Server(Routes(explorer, opening(explorer, name, no_data)), host, port)
 
 
 def serve(server: Server, *, open: bool = True) -> None:
-    """Say where, open the page, and answer until Ctrl-C."""
+    """Print the address, open the page, and answer until Ctrl-C."""
     print(f"{server.routes.opening['name']} at {server.url} (Ctrl-C ends)", flush=True)
     with ExitStack() as stack:
         if open:  # beside the server: some browsers return only when their page is there
@@ -53,7 +53,7 @@ def serve(server: Server, *, open: bool = True) -> None:
 
 @contextmanager
 def leading_to(url: str) -> Iterator[str]:
-    """The address of a page that leads to `url`: a file that this user alone can read.
+    """Yield the address of a page that redirects to `url`: a file that only this user can read.
 
     All users of a machine can see what programs are started with, and the address of the explorer has its token in it.
     """

@@ -35,11 +35,11 @@ from lapae.view.web import LINK, asset
 
 MOST_CONNECTIONS = 64
 MOST_UPLOADS = 2
-"""Files held in memory at once."""
+"""Maximum number of uploaded files held in memory at once."""
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 FILES = (
     *("explore.html", "shared.css", "explore.css"),
-    *("numbers.js", "map.js", "stage.js", "explore.js", "kinds.js", "datum.js"),
+    *("numbers.js", "map.js", "stage.js", "explore.js", "kinds.js", "sample.js"),
 )
 
 
@@ -65,7 +65,7 @@ class Server(ThreadingHTTPServer):
         self.uploads = threading.BoundedSemaphore(MOST_UPLOADS)
         self.lock = threading.Lock()
         self.waiting: dict[socket.socket, float | None] = {}
-        """Open connections: since when each waits for its client, None where it is being answered."""
+        """Open connections: the time since which each waits for its client, or None while it is being answered."""
         self.files = {name: (asset(name).encode(), KINDS[Path(name).suffix]) for name in FILES}
         self.files[""] = self.files.pop("explore.html")
         self.opening = json.dumps(routes.opening, allow_nan=False).encode()
@@ -84,7 +84,7 @@ class Server(ThreadingHTTPServer):
         self.url = f"http://{name}:{self.server_address[1]}/{self.token}/"
 
     def path(self, path: str, cookies: Sequence[str] = ()) -> str | None:
-        """What of this server an address asks for; None where the token is missing or wrong, and no cookie tells it."""
+        """Return the path that an address asks for; None without the right token or cookie."""
         path = path.removeprefix("/")
         token, _, rest = path.partition("/")
         if hmac.compare_digest(token.encode(), self.token.encode()):
@@ -98,14 +98,14 @@ class Server(ThreadingHTTPServer):
         return any(hmac.compare_digest(cookie.strip().encode(), own) for cookie in cookies.split(";"))
 
     def report(self) -> bytes:
-        """The report of the run as it is now; its links lead to this server."""
+        """Read the current report of the run, with links that lead to this server."""
         found = report_of(self.routes.explorer.model)
         if found is None:
-            raise BadRequest("this run has no report: lapae report writes one", HTTPStatus.NOT_FOUND)
+            raise BadRequest("this run has no report: write one with lapae report", HTTPStatus.NOT_FOUND)
         return found.read_bytes().replace(LINK.encode(), b'href="./')
 
     def server_bind(self) -> None:
-        """As that of a plain server: the one of HTTPServer asks the network for a name, which may take seconds."""
+        """Bind as a plain server does: HTTPServer looks up a host name, which may take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -118,7 +118,7 @@ class Server(ThreadingHTTPServer):
                 self.waiting[connection] = time.monotonic() if waits else None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread, where there is room or some can be made."""
+        """Answer in a thread, if there is room or some can be made."""
         with self.lock:
             if len(self.waiting) >= MOST_CONNECTIONS:
                 idle = {connection: since for connection, since in self.waiting.items() if since is not None}
@@ -140,7 +140,7 @@ class Server(ThreadingHTTPServer):
         self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """All requests of a connection."""
+        """Answer all requests of a connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -148,13 +148,13 @@ class Server(ThreadingHTTPServer):
                 self.waiting.pop(request, None)
 
     def _end(self, connection: socket.socket) -> None:
-        """Let a connection go: its thread finds it closed and ends."""
+        """Close a connection: its thread notices and ends."""
         del self.waiting[connection]
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is nothing to report; all else is, and does not end the server."""
+        """Report an error without ending the server; a broken connection is not reported."""
         if not isinstance(sys.exc_info()[1], OSError):
             traceback.print_exc()
 

@@ -1,4 +1,4 @@
-"""A file that was dropped on the page, as a datum. What it is is told by its content: its name is not used."""
+"""Reads a sample from a file that was dropped on the page. Its type is found from its content, not from its name."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from lapae.view.explore.requests import BadRequest
 
 MOST_BYTES = 8 * 2**20
 MOST_PIXELS = 2**24
-"""Of an image: fewer than a data set may have, because anyone may send one."""
+"""Maximum number of pixels of an image: fewer than in a data set, because anyone may send one."""
 MOST_LINE = 2**20
-"""Bytes of a row: millions of empty cells would fill the memory."""
-MOST_ROWS = 8192
-"""Rows of a file that one can choose from."""
+"""Maximum number of bytes of a row: millions of empty cells would fill the memory."""
+MOST_UPLOADED_ROWS = 8192
+"""Maximum number of rows of a file to choose from."""
 
 
 class Upload(NamedTuple):
-    """A datum of a file."""
+    """A sample of a file."""
 
     stored: np.ndarray
     """(*shape) in storage units, NaN where missing."""
     row: int
     n: int
-    """How many data the file has, or MOST_ROWS."""
+    """Number of samples in the file, at most MOST_UPLOADED_ROWS."""
     note: str
     """What was done to make it fit."""
 
 
 def read_upload(body: bytes, model: Model, row: int = 0) -> Upload:
-    """Datum `row` of a file: an image, a .csv table or a .npy array that fits the model."""
+    """Read sample `row` of a file: an image, a .csv table or a .npy array that fits the model."""
     if not body:
         raise BadRequest("the file is empty")
     suffix = _suffix(body)
@@ -78,7 +78,7 @@ def _suffix(body: bytes) -> str:
 
 
 def _open(path: Path, model: Model) -> Reader:
-    """The file as an input; whatever its values, as how unusual they are is what is asked."""
+    """Open the file as an input, without checking its values: how unusual they are is the question."""
     if path.suffix != ".npy":
         return open_input(path, model.space, resize=True, alpha=True, any_colour=True, any_range=True)
     try:
@@ -89,7 +89,7 @@ def _open(path: Path, model: Model) -> Reader:
         single = {shape, shape[1:] if shape[0] == 1 else shape, (*shape[1:], shape[0])}
         if raw.shape not in single:
             raise
-        np.save(path, np.array(raw)[None])  # one datum without an axis of data
+        np.save(path, np.array(raw)[None])  # one sample without a batch axis
         return open_input(path, model.space, any_range=True)
 
 
@@ -99,23 +99,23 @@ def _pick(source: Reader, row: int, note: str) -> Upload:
     for block in source.blocks(lambda done: None):
         parts.append(block.x)
         n += len(block.x)
-        if n >= MOST_ROWS:
+        if n >= MOST_UPLOADED_ROWS:
             break
     if not n:
         raise DataError(f"{source.path}: holds no data")
     if row >= n:
-        raise BadRequest(f"row {row}: the file has {n} data, counted from 0")
+        raise BadRequest(f"row {row}: the file has {n} samples, counted from 0")
     x = np.concatenate(parts)[row]
     stored = source.space.arrange(x[None])[0] if source.space.kind == "image" else x  # as the page has it
-    return Upload(stored, row, min(n, MOST_ROWS), note)
+    return Upload(stored, row, min(n, MOST_UPLOADED_ROWS), note)
 
 
 def _image_note(path: Path, model: Model) -> str:
-    """What is done to an image so that it fits."""
+    """Describe what is done to an image so that it fits."""
     header = read_header(path)
     height, width = header.size
     if height * width > MOST_PIXELS:
-        raise DataError(f"{path}: {height}x{width} pixels, at most {MOST_PIXELS:,} are read")
+        raise DataError(f"{path}: {height}x{width} pixels: expected at most {MOST_PIXELS:,}")
     if len(model.shape) != 3:
         return ""
     done = []

@@ -1,4 +1,4 @@
-"""Whether intervals hold what they promise, on data that training has not seen."""
+"""Coverage of prediction intervals, on samples that training has not seen."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from lapae.space import Space
-from lapae.view.named_splits import GIVEN, WORDS, Material
+from lapae.view.named_splits import GIVEN, WORDS, NamedSplits
 from lapae.view.report.chart import Frame
-from lapae.view.verdicts import Judge
+from lapae.view.verdicts import Verdicts
 
 LEVELS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99]
 MOST_DATA, MOST_VALUES = 1000, 2**22
@@ -17,16 +17,16 @@ TOLERANCE = 0.03
 """Coverage of 90 % intervals this far from 90 % is called well calibrated."""
 
 
-def calibration(judge: Judge, material: Material, seed: int) -> dict[str, Any] | None:
-    """Coverage by level; None where all data were trained on."""
-    part = material.held_out("test", "validation")
-    if part == material.main and part != GIVEN:
+def calibration(verdicts: Verdicts, splits: NamedSplits, seed: int) -> dict[str, Any] | None:
+    """Measure coverage by level; None if all samples were trained on."""
+    part = splits.held_out("test", "validation")
+    if part == splits.main and part != GIVEN:
         return None
-    split = material.parts[part]
-    if not _continuous(judge.model.space).any():
+    split = splits.parts[part]
+    if not _continuous(verdicts.model.space).any():
         return None
-    index = judge.some(split, seed, MOST_DATA, MOST_VALUES)
-    covered = coverage(judge, np.asarray(split.x[index]))
+    index = verdicts.some(split, seed, MOST_DATA, MOST_VALUES)
+    covered = coverage(verdicts, np.asarray(split.x[index]))
     frame = Frame((0.0, 100.0), (0.0, 100.0), width=340, height=330, left=48, below=44, top=24)
     points = [(100 * level, 100 * share) for level, share in zip(LEVELS, covered, strict=True)]
     inside = covered[LEVELS.index(0.9)]
@@ -42,17 +42,17 @@ def calibration(judge: Judge, material: Material, seed: int) -> dict[str, Any] |
     }
 
 
-def coverage(judge: Judge, x: np.ndarray) -> list[float]:
-    """The share of the values of x (n, *shape) inside the intervals of each level."""
-    left, deviation = judge.errors(x)
+def coverage(verdicts: Verdicts, x: np.ndarray) -> list[float]:
+    """Return the share of the values of x (n, *shape) inside the intervals, for each level."""
+    left, deviation = verdicts.errors(x)
     ratio = np.abs(left) / deviation
-    inside = [ratio <= judge.calibration.intervals.radius.at(level) for level in LEVELS]
-    known = ~np.isnan(ratio) & _continuous(judge.model.space)
+    inside = [ratio <= verdicts.calibration.intervals.radius.at(level) for level in LEVELS]
+    known = ~np.isnan(ratio) & _continuous(verdicts.model.space)
     return [float(share[known].mean()) for share in inside]
 
 
 def _continuous(space: Space) -> np.ndarray:
-    """Which of the model's values (*model_shape) have an interval: words have none."""
+    """Mask (*model_shape) of the values that have an interval: categories have none."""
     flat = np.zeros(int(np.prod(space.model_shape)), bool)
     for likelihood, start, stop in space.parts:
         flat[start:stop] = likelihood not in ("bernoulli", "categorical")
@@ -60,7 +60,7 @@ def _continuous(space: Space) -> np.ndarray:
 
 
 def verdict(inside: float) -> str:
-    """The coverage of 90 % intervals in words."""
+    """Describe the coverage of 90 % intervals."""
     found = f"90 % intervals contain {100 * inside:.0f} % of the values"
     if inside < 0.9 - TOLERANCE:
         return f"Too sure of itself: {found}."

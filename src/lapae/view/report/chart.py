@@ -27,7 +27,7 @@ class Frame:
     margin: int = 12
     below: int = 34
     whole: bool = False
-    """Whether the horizontal axis has whole numbers alone."""
+    """Whether the horizontal axis has whole numbers only."""
 
     @property
     def right(self) -> int:
@@ -38,30 +38,30 @@ class Frame:
         return self.height - self.below
 
     def x(self, value: float) -> float:
-        """Horizontal place of a value."""
+        """Horizontal position of a value."""
         low, high = self.across
         return round(self.left + (value - low) / (high - low) * (self.right - self.left), 1)
 
     def y(self, value: float) -> float:
-        """Vertical place of a value, within ten pictures of this one."""
+        """Vertical position of a value, clipped to ten heights of the picture."""
         low, high = self.up
         place = self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
         return round(min(max(place, -10.0 * self.height), 10.0 * self.height), 1)
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
-        """Places and texts of round numbers along the horizontal axis."""
+        """Positions and texts of round numbers along the horizontal axis."""
         scale = self.across[1] - self.across[0]
         return [(self.x(v), number(v, scale=scale)) for v in ticks(*self.across, whole=self.whole)]
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
-        """Those along the vertical axis."""
+        """Positions and texts of round numbers along the vertical axis."""
         scale = self.up[1] - self.up[0]
         return [(self.y(v), number(v, scale=scale)) for v in ticks(*self.up)]
 
     def line(self, points: Points) -> str:
-        """The points of a polyline."""
+        """Write points for an SVG polyline."""
         return " ".join(f"{self.x(a)},{self.y(b)}" for a, b in points)
 
 
@@ -70,9 +70,9 @@ class Chart:
     frame: Frame
     lines: dict[str, str]
     mark: float | None
-    """Horizontal place of what is marked."""
+    """Horizontal position of the mark."""
     clipped: bool = False
-    """Whether early values lie outside of the picture."""
+    """Whether early values are outside the picture."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ class Histogram:
     frame: Frame
     bars: dict[str, list[tuple[float, float, float, float]]]
     mark: float | None
-    """Horizontal place of the threshold."""
+    """Horizontal position of the threshold."""
     beyond: dict[str, int]
-    """How many lie to the right of the picture."""
+    """Number of values to the right of the picture, by name."""
 
 
 def line_chart(
     x: Sequence[float], series: Mapping[str, Sequence[float | None]], *, mark: float | None = None
 ) -> Chart | None:
-    """Lines of `series` over x, None where there is nothing to draw.
+    """Draw lines of `series` over x; None if there is nothing to draw.
 
     The first tenth of x does not set the vertical range: losses start far above the rest, which would look flat.
     """
@@ -113,7 +113,7 @@ def line_chart(
 
 
 def histogram(series: Mapping[str, np.ndarray], mark: float) -> Histogram | None:
-    """Share of each series (n,) in bins, with a mark; a few far ones lie outside, or all others would be flat."""
+    """Draw the share of each series (n,) in bins, with a mark; extreme values are left out, so that bars are seen."""
     known = {name: values[np.isfinite(values)] for name, values in series.items()}
     known = {name: values for name, values in known.items() if len(values)}
     if not known:
@@ -140,7 +140,7 @@ def histogram(series: Mapping[str, np.ndarray], mark: float) -> Histogram | None
 
 
 def ticks(low: float, high: float, n: int = 5, *, whole: bool = False) -> list[float]:
-    """Round numbers from low to high, about n of them."""
+    """Return about n round numbers from low to high."""
     rough = (high - low) / n
     power = 10 ** math.floor(math.log10(rough))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= rough * (1 - 1e-9))

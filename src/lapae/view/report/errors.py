@@ -1,4 +1,4 @@
-"""How well data are reconstructed, value by value, beside PCA with as many codes."""
+"""Reconstruction errors, feature by feature, compared with PCA with as many components as the code has."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from torch import Tensor
 from lapae.networks.principal import principal_components
 from lapae.runs.numbers import number
 from lapae.view.display import Display, channel_names
-from lapae.view.named_splits import WORDS, Material
+from lapae.view.named_splits import WORDS, NamedSplits
 from lapae.view.pictures import amounts, data_url, shrink
-from lapae.view.verdicts import Judge
+from lapae.view.verdicts import Verdicts
 
 MOST_DATA, MOST_VALUES = 1000, 2**22
-"""Data, and values of data, to measure on and to fit PCA to at most."""
+"""Maximum number of samples, and of their values, to measure on and to fit PCA to."""
 SHOWN = 30
-"""Columns in sight; the others can be unfolded."""
+"""Number of columns shown at once; the others can be unfolded."""
 
 
-def reconstruction(judge: Judge, material: Material, display: Display, seed: int) -> dict[str, Any]:
-    """Errors on data that training has not seen, where there are some.
+def reconstruction(verdicts: Verdicts, splits: NamedSplits, display: Display, seed: int) -> dict[str, Any]:
+    """Measure errors on samples that training has not seen, if there are any.
 
-    Of new data those that are unusual are left out, and PCA is that of the data that the model was calibrated with: one
-    gross error would be all of the variance, and a PCA of new data would have learned it.
+    Unusual samples among new data are left out, and PCA is fitted to the calibration samples of the model: one gross
+    error would dominate the variance, and a PCA of the new data would have learned it.
     """
-    part = material.held_out("test", "calibration", "validation")
-    given, out = _some(material, part, judge, seed), 0
-    if part == material.main:
-        usual = judge.scores(given)[1] > judge.rate
+    part = splits.held_out("test", "calibration", "validation")
+    given, out = _some(splits, part, verdicts, seed), 0
+    if part == splits.main:
+        usual = verdicts.scores(given)[1] > verdicts.rate
         given, out = (given[usual], int((~usual).sum())) if usual.any() else (given, 0)
-        train = judge.calibration.reference.rows.to(judge.model.tensor(given[:1]).dtype)
+        train = verdicts.calibration.reference.rows.to(verdicts.model.tensor(given[:1]).dtype)
     else:
-        train = judge.model.tensor(_some(material, material.main, judge, seed))
-    held_out = judge.model.tensor(given)
-    k = min(int(np.prod(judge.model.code_shape)), train[0].numel(), max(1, len(train) - 1))
+        train = verdicts.model.tensor(_some(splits, splits.main, verdicts, seed))
+    held_out = verdicts.model.tensor(given)
+    k = min(int(np.prod(verdicts.model.code_shape)), train[0].numel(), max(1, len(train) - 1))
     center = train.nanmean(0).nan_to_num(0.0)
-    left, _ = judge.errors(given)
+    left, _ = verdicts.errors(given)
     errors = {"ours": torch.from_numpy(left), "pca": held_out - by_pca(train, held_out, center, k)}
     total = (held_out - center).square().nansum()
     explained = {name: 1 - float(error.square().nansum() / total.clamp_min(1e-300)) for name, error in errors.items()}
@@ -49,19 +49,19 @@ def reconstruction(judge: Judge, material: Material, display: Display, seed: int
         "k": k,
         "explained": {name: f"{100 * share:.0f} %" for name, share in explained.items()},
         "verdict": _verdict(explained["ours"], explained["pca"], k),
-        **_by_value(judge, display, held_out, errors),
+        **_by_value(verdicts, display, held_out, errors),
     }
 
 
 def by_pca(train: Tensor, x: Tensor, center: Tensor, k: int) -> Tensor:
-    """Reconstructions of x (n, *shape) by the k principal axes of training data; missing values count as their mean."""
+    """Reconstruct x (n, *shape) by the first k principal axes of training data; missing values count as the mean."""
     axes = principal_components(torch.where(train.isnan(), center, train), k).vectors.to(x.dtype)
     return center + ((x - center).nan_to_num(0.0).flatten(1) @ axes @ axes.T).reshape(x.shape)
 
 
-def _some(material: Material, part: str, judge: Judge, seed: int) -> np.ndarray:
-    split = material.parts[part]
-    return np.asarray(split.x[judge.some(split, seed, MOST_DATA, MOST_VALUES)])
+def _some(splits: NamedSplits, part: str, verdicts: Verdicts, seed: int) -> np.ndarray:
+    split = splits.parts[part]
+    return np.asarray(split.x[verdicts.some(split, seed, MOST_DATA, MOST_VALUES)])
 
 
 def _verdict(ours: float, pca: float, k: int) -> str:
@@ -76,9 +76,9 @@ def _verdict(ours: float, pca: float, k: int) -> str:
     )
 
 
-def _by_value(judge: Judge, display: Display, x: Tensor, errors: dict[str, Tensor]) -> dict[str, Any]:
-    """Root mean square error of each pixel, channel or column; of words the share of wrong ones."""
-    space = judge.model.space
+def _by_value(verdicts: Verdicts, display: Display, x: Tensor, errors: dict[str, Tensor]) -> dict[str, Any]:
+    """Root mean square error of each pixel, channel or column; for categories, the share of wrong ones."""
+    space = verdicts.model.space
     if display.kind == "image":
         rms = {name: error.square().nanmean(0).nan_to_num(0.0).sqrt() for name, error in errors.items()}
         maps = {name: shrink(error[None], 128) for name, error in rms.items()}
@@ -105,7 +105,7 @@ def _by_value(judge: Judge, display: Display, x: Tensor, errors: dict[str, Tenso
 
 
 def _columns(words: np.ndarray, truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
-    """The error (F,) of guesses (n, F) in each column, missing values left out."""
+    """Error (F,) of guesses (n, F) in each column, without missing values."""
     known = ~np.isnan(truth)
     n = np.maximum(known.sum(0), 1)
     square = np.sqrt(np.where(known, np.square(guess - truth), 0.0).sum(0) / n)
@@ -113,7 +113,7 @@ def _columns(words: np.ndarray, truth: np.ndarray, guess: np.ndarray) -> np.ndar
 
 
 def _best_constant(words: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """The mean, or the most frequent word, of each column: what a model that has learned nothing would say."""
+    """Mean, or most frequent category, of each column: what a model that has learned nothing would predict."""
     best = np.zeros(truth.shape[1])
     for j in range(truth.shape[1]):
         known = truth[~np.isnan(truth[:, j]), j]

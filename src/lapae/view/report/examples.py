@@ -1,4 +1,4 @@
-"""Reconstructions of data to look at, drawn at random from those that training has not seen."""
+"""Example reconstructions of random samples that training has not seen."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import numpy as np
 
 from lapae.runs.numbers import number
 from lapae.view.display import Display, curves_of, triples
-from lapae.view.named_splits import WORDS, Material
-from lapae.view.verdicts import Judge
+from lapae.view.named_splits import WORDS, NamedSplits
+from lapae.view.verdicts import Verdicts
 
-MOST_ROWS = 12
-"""Columns of a datum that are shown."""
+MOST_COLUMNS = 12
+"""Maximum number of columns shown per sample."""
 
 
-def examples(judge: Judge, material: Material, display: Display, n: int, seed: int) -> dict[str, Any]:
-    """Inputs, what the model makes of them, and how wide its intervals are."""
-    part = material.held_out("test", "calibration", "validation")
-    split = material.parts[part]
+def examples(verdicts: Verdicts, splits: NamedSplits, display: Display, n: int, seed: int) -> dict[str, Any]:
+    """Return inputs, their reconstructions, and the widths of their intervals."""
+    part = splits.held_out("test", "calibration", "validation")
+    split = splits.parts[part]
     n = n if display.kind == "image" else max(2, n // 2)
     index = np.sort(np.random.default_rng(seed).permutation(len(split))[:n])
     x = np.asarray(split.x[index])
-    mean, low, high = judge.reconstruction(x)
-    cards = [material.card(part, int(i), p) for i, p in zip(index, judge.scores(x)[1], strict=True)]
+    mean, low, high = verdicts.reconstruction(x)
+    cards = [splits.card(part, int(i), p) for i, p in zip(index, verdicts.scores(x)[1], strict=True)]
     found: dict[str, Any] = {"among": WORDS[part], "cards": cards}
     if display.kind == "image":
-        pictures, top = triples(judge.model.space, x, mean, (high - low) / 2)
+        pictures, top = triples(verdicts.model.space, x, mean, (high - low) / 2)
         for card, urls in zip(cards, pictures, strict=True):
             card |= zip(("input", "mean", "width"), urls, strict=True)
         return found | {"top": number(top, 3)}
@@ -35,5 +35,7 @@ def examples(judge: Judge, material: Material, display: Display, n: int, seed: i
         if display.kind == "lines":
             card["strips"] = curves_of(display, *values)
         else:
-            card["rows"] = [display.row(int(j), *(float(v[j]) for v in values)) for j in display.features[:MOST_ROWS]]
-    return found | {"hidden": max(0, len(display.names) - MOST_ROWS) if display.kind == "bars" else 0}
+            card["rows"] = [
+                display.row(int(j), *(float(v[j]) for v in values)) for j in display.features[:MOST_COLUMNS]
+            ]
+    return found | {"hidden": max(0, len(display.names) - MOST_COLUMNS) if display.kind == "bars" else 0}

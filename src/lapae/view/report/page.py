@@ -1,4 +1,4 @@
-"""The report of a model: one HTML file that needs nothing else, no network and no other file."""
+"""The report of a model: one HTML file that needs neither a network nor another file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lapae.runs.results import FIGURES, Record, load_results
 from lapae.view.describe import summary
 from lapae.view.display import Display, choose_display
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
-from lapae.view.named_splits import WORDS, Material
+from lapae.view.named_splits import WORDS, NamedSplits
 from lapae.view.report.calibration import calibration
 from lapae.view.report.chart import histogram
 from lapae.view.report.errors import reconstruction
@@ -36,26 +36,27 @@ from lapae.view.report.planes import cost_of_code, planes, side_of
 from lapae.view.report.training import curves, facts
 from lapae.view.report.unusual import Scores, most_unusual, score
 from lapae.view.sizes import ReportSizes
-from lapae.view.verdicts import Judge
+from lapae.view.verdicts import Verdicts
 from lapae.view.web import LINK, REPORT, asset
 
 MOST_BYTES = 5_000_000
 FIGURE_BYTES = 1_800_000
-"""For the pictures of tasks, so that the page stays below MOST_BYTES; what does not fit is named instead."""
+"""Maximum number of bytes for the pictures of tasks, so that the page stays below MOST_BYTES; the others are named
+instead."""
 MIME = {".svg": "image/svg+xml", ".png": "image/png"}
-"""Of the pictures of tasks; runs of earlier versions have PNG files."""
+"""File types of the pictures of tasks; runs of earlier versions have PNG files."""
 
 
 def write_report(run: Run, model: Model, data: Data, sizes: ReportSizes | None = None) -> int:
-    """Write report.html of a run. Returns its size in bytes."""
-    if model.calibration is None:  # of a training that has not come to its end
+    """Write report.html of a run; return its size in bytes."""
+    if model.calibration is None:  # training has not finished
         model = calibrate(model, data)
-    page = report_html(model, Material.of(data), sizes or ReportSizes(), run)
+    page = report_html(model, NamedSplits.of(data), sizes or ReportSizes(), run)
     return write_page(run / REPORT, page)
 
 
 def write_page(path: Path, page: str) -> int:
-    """Write a page as a whole. Returns its size in bytes."""
+    """Write a page as a whole; return its size in bytes."""
     content = page.encode()
     if len(content) > MOST_BYTES:
         raise RunError(f"the report would have {len(content):,} bytes, more than {MOST_BYTES:,}: show fewer --points")
@@ -64,38 +65,38 @@ def write_page(path: Path, page: str) -> int:
 
 
 def report_html(
-    model: Model, material: Material, sizes: ReportSizes, run: Run | None = None, *, file: Path | None = None
+    model: Model, splits: NamedSplits, sizes: ReportSizes, run: Run | None = None, *, file: Path | None = None
 ) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Args:
-        model: what it is about.
-        material: the data to show.
-        sizes: how much of them.
-        run: the folder of the model, if any: the results of tasks and the curves of training are shown too.
-        file: where the data are from, if not from the run.
+        model: the model to report on.
+        splits: the samples to show.
+        sizes: how much to show.
+        run: the run folder of the model, if any: results of tasks and training curves are shown too.
+        file: the file that the samples are from, if not from the run.
     """
-    main, seed = material.parts[material.main], sizes.seed
+    main, seed = splits.parts[splits.main], sizes.seed
     index = main.some(sizes.points, seed)
-    judge = Judge(model)
+    verdicts = Verdicts(model)
     with progress_bar("report", 5) as done:
         x = model.tensor(np.asarray(main.x[index]))
         n_samples = networks_of(model, sizes.n_samples)
         space = latent_space(model.method, x.nan_to_num(0.0), n_axes=3)
         display = choose_display(model, x, space.codes)
         done(1)
-        scores = score(judge, material, seed)
+        scores = score(verdicts, splits, seed)
         done(1)
         side = side_of(cost_of_code(model, space) * n_decoders(model.method, n_samples), len(space.pairs))
         maps = planes(model, space, display, side, n_samples, seed)
         done(1)
-        measured = reconstruction(judge, material, display, seed)
-        held = calibration(judge, material, seed)
+        measured = reconstruction(verdicts, splits, display, seed)
+        held = calibration(verdicts, splits, seed)
         done(1)
-        unusual = most_unusual(judge, material, display, scores, sizes.examples)
-        shown = examples(judge, material, display, sizes.examples, seed)
+        unusual = most_unusual(verdicts, splits, display, scores, sizes.examples)
+        shown = examples(verdicts, splits, display, sizes.examples, seed)
         done(1)
-    counts = _counts(scores, judge)
+    counts = _counts(scores, verdicts)
     records = [] if run is None else sorted(load_results(run), key=_order)
     figures, left_out = ({}, []) if run is None else _figures(run, records)
     return _template().render(
@@ -108,17 +109,17 @@ def report_html(
         glance=_glance(counts, measured, held),
         unusual=unusual,
         counts=counts,
-        scores=histogram(_series(scores), judge.threshold),
+        scores=histogram(_series(scores), verdicts.threshold),
         words=WORDS,
         measured=measured,
         calibration=held,
         examples=shown,
         display=display,
-        latent=_latent(material, space, display, index, side, maps),
+        latent=_latent(splits, space, display, index, side, maps),
         space=space,
         results=[_result(record, figures) for record in records],
         left_out=left_out,
-        facts=facts(model, material),
+        facts=facts(model, splits),
         curves=curves(model, model.history if run is None else run.read_history()),
         style=Markup(asset("shared.css")),
         script=Markup(asset("numbers.js") + asset("map.js") + asset("stage.js") + asset("report.js")),
@@ -126,7 +127,7 @@ def report_html(
 
 
 def _command(run: Run, file: Path | None) -> str:
-    """What to type to explore the data of a report."""
+    """Return the command that explores the samples of a report."""
     data = [] if file is None else ["--data", str(file)]
     return shlex.join(["lapae", "explore", str(run.path), *data])
 
@@ -141,48 +142,48 @@ def _template() -> Template:
 
 
 def _latent(
-    material: Material, space: LatentSpace, display: Display, index: np.ndarray, side: int, maps: list[dict[str, Any]]
+    splits: NamedSplits, space: LatentSpace, display: Display, index: np.ndarray, side: int, maps: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Everything that the live map needs, in plain JSON types."""
+    """Return everything that the live map needs, in plain JSON types."""
     return {
         "side": side,
         **space.to_dict(),
-        "labelings": material.labelings(index),
+        "labelings": splits.labelings(index),
         "view": display.to_dict(),
         "planes": maps,
-        # one network that learns no noise says one thing at a code: there is nothing to shade
+        # a single network that learns no noise has no standard deviation: there is nothing to shade
         "spread": any(max(found["heat"]) > 0 for found in maps),
     }
 
 
 def _series(scores: Scores) -> dict[str, np.ndarray]:
-    """The surprises of training data and of all others."""
+    """Return the anomaly scores of training data and of all others."""
     train = scores.part == "train"
     if train.all() or not train.any():
-        return {"data": scores.surprise}
-    return {"training data": scores.surprise[train], "held-out data": scores.surprise[~train]}
+        return {"data": scores.anomaly_score}
+    return {"training data": scores.anomaly_score[train], "held-out data": scores.anomaly_score[~train]}
 
 
-def _counts(scores: Scores, judge: Judge) -> dict[str, Any]:
-    """How many data are unusual, and how many one would expect."""
+def _counts(scores: Scores, verdicts: Verdicts) -> dict[str, Any]:
+    """Count unusual samples, and how many one would expect by chance."""
     n = len(scores.p)
     return {
         "n": n,
         "complete": scores.complete,
-        "rare": int((scores.p <= judge.rate).sum()),
-        "expected": number(round(judge.rate * n)),
-        "level": judge.rate,
-        "references": judge.n_references,
+        "rare": int((scores.p <= verdicts.rate).sum()),
+        "expected": number(round(verdicts.rate * n)),
+        "level": verdicts.rate,
+        "references": verdicts.n_references,
         "among": WORDS["calibration"],
-        "least": number(1 / (judge.n_references + 1), 2),
+        "least": number(1 / (verdicts.n_references + 1), 2),
     }
 
 
 def _glance(counts: dict[str, Any], measured: dict[str, Any], held: dict[str, Any] | None) -> list[Any]:
-    """What to know first: title, number, words, anchor."""
+    """Return the headline figures: title, number, explanation, anchor."""
     by_chance = f"with a p-value of at most {counts['level']:g}; about {counts['expected']} by chance"
     out = [
-        ("unusual data", f"{counts['rare']:,} of {counts['n']:,}", by_chance, "unusual"),
+        ("unusual samples", f"{counts['rare']:,} of {counts['n']:,}", by_chance, "unusual"),
         ("variance explained", measured["explained"]["ours"], f"PCA: {measured['explained']['pca']}", "errors"),
     ]
     if held is not None:
@@ -191,7 +192,7 @@ def _glance(counts: dict[str, Any], measured: dict[str, Any], held: dict[str, An
 
 
 def _figures(run: Run, records: list[Record]) -> tuple[dict[str, str], list[str]]:
-    """Pictures of the tasks as URLs, as many as fit; and the names of the others."""
+    """Return pictures of the tasks as URLs, as many as fit, and the names of the others."""
     urls: dict[str, str] = {}
     left_out, room = [], FIGURE_BYTES
     for name in (name for record in records for name in record.figures):

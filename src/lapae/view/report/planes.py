@@ -1,4 +1,4 @@
-"""The maps of the report: what is decoded on grids over pairs of axes, at a cost that is bounded."""
+"""The maps of the report: codes decoded on grids over pairs of axes, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lapae.view.verdicts import batch_size
 
 SIDES = (32, 24, 20, 16, 12, 8)
 MOST_FLOPS = 1e11
-"""Of all maps together: a few seconds on one core."""
+"""Maximum number of operations for all maps together: a few seconds on one core."""
 MOST_TILES = 1024
-"""Of all maps together: they are part of the page."""
+"""Maximum number of tiles in all maps together: they are part of the page."""
 
 
 class Operations(TorchDispatchMode):
@@ -29,7 +29,7 @@ class Operations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # what would be skipped would be imported first
+        return False  # skipping dynamo would import it first
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -39,7 +39,7 @@ class Operations(TorchDispatchMode):
 
 
 def cost_of_code(model: Model, space: LatentSpace) -> float:
-    """Operations to decode one code with one network."""
+    """Count the operations needed to decode one code with one network."""
     weight = next(model.method.parameters())
     code = torch.as_tensor(space.codes[:1]).to(weight.device, weight.dtype)
     with Operations() as counter, evaluating(model.method):
@@ -48,7 +48,7 @@ def cost_of_code(model: Model, space: LatentSpace) -> float:
 
 
 def side_of(cost: float, n_maps: int) -> int:
-    """Tiles along the side of each of some maps, where one tile takes `cost` operations."""
+    """Return the number of tiles along a side of each of `n_maps` maps, if one tile takes `cost` operations."""
     fits = (s for s in SIDES if s**2 * n_maps * cost <= MOST_FLOPS and s**2 * n_maps <= MOST_TILES)
     return next(fits, SIDES[-1])
 
@@ -56,7 +56,7 @@ def side_of(cost: float, n_maps: int) -> int:
 def planes(
     model: Model, space: LatentSpace, display: Display, side: int, n_samples: int | None, seed: int
 ) -> list[dict[str, Any]]:
-    """Every pair of axes: shades and tiles, for the page's script."""
+    """Return shades and tiles for every pair of axes, for the page's script."""
     found = []
     size = batch_size(int(np.prod(model.shape)))
     for axes in space.pairs:

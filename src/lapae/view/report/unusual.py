@@ -1,4 +1,4 @@
-"""The most unusual data: which they are, how unusual, and the values that speak against them."""
+"""The most unusual samples: which they are, how unusual, and the values that make them so."""
 
 from __future__ import annotations
 
@@ -8,58 +8,60 @@ from typing import Any
 import numpy as np
 
 from lapae.view.display import Display, curves_of, triples
-from lapae.view.named_splits import Material
-from lapae.view.verdicts import Judge
+from lapae.view.named_splits import NamedSplits
+from lapae.view.verdicts import Verdicts
 
-MOST_JUDGED, MOST_VALUES = 4000, 2**24
-"""Data, and values of data, that are looked through at most."""
+MOST_SCORED, MOST_VALUES = 4000, 2**24
+"""Maximum number of samples, and of their values, that are scored."""
 NAMED = 4
-"""Values named of a datum."""
+"""Number of values named per sample."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How unusual the data of each part are."""
+    """Anomaly scores of the samples of each part."""
 
     part: np.ndarray
-    """(n,): name of the part."""
+    """(n,): name of the part of each sample."""
     index: np.ndarray
-    """(n,): number within the part."""
+    """(n,): index within the part."""
     p: np.ndarray
-    surprise: np.ndarray
+    anomaly_score: np.ndarray
     complete: bool
-    """Whether all data were looked at."""
+    """Whether all samples were scored."""
 
 
-def score(judge: Judge, material: Material, seed: int) -> Scores:
-    """Judge the data, or as many of each part as there is time for: those of training may be many."""
+def score(verdicts: Verdicts, splits: NamedSplits, seed: int) -> Scores:
+    """Score the samples, or as many of each part as there is time for: there may be many training samples."""
     found: list[tuple[str, int, float, float]] = []
-    for name, split in material.parts.items():
-        index = judge.some(split, seed, MOST_JUDGED, MOST_VALUES)
+    for name, split in splits.parts.items():
+        index = verdicts.some(split, seed, MOST_SCORED, MOST_VALUES)
         for start in range(0, len(index), 512):
             some = index[start : start + 512]
-            surprise, p = judge.scores(np.asarray(split.x[some]), itself=name == "calibration")
-            found += [(name, *row) for row in zip(some.tolist(), p, surprise, strict=True)]
-    part, index, p, surprise = (np.array(column) for column in zip(*found, strict=True))
-    complete = len(found) == sum(map(len, material.parts.values()))
-    return Scores(part, index, p, surprise, complete)
+            anomaly_score, p = verdicts.scores(np.asarray(split.x[some]), itself=name == "calibration")
+            found += [(name, *row) for row in zip(some.tolist(), p, anomaly_score, strict=True)]
+    part, index, p, anomaly_score = (np.array(column) for column in zip(*found, strict=True))
+    complete = len(found) == sum(map(len, splits.parts.values()))
+    return Scores(part, index, p, anomaly_score, complete)
 
 
-def most_unusual(judge: Judge, material: Material, display: Display, scores: Scores, n: int) -> list[dict[str, Any]]:
-    """The n data of the largest surprise, for the page."""
-    order = np.argsort(-np.nan_to_num(scores.surprise, nan=-np.inf), kind="stable")[:n]
-    return [_datum(judge, material, display, scores, int(i)) for i in order]
+def most_unusual(
+    verdicts: Verdicts, splits: NamedSplits, display: Display, scores: Scores, n: int
+) -> list[dict[str, Any]]:
+    """Return the n samples with the largest anomaly score, for the page."""
+    order = np.argsort(-np.nan_to_num(scores.anomaly_score, nan=-np.inf), kind="stable")[:n]
+    return [_sample(verdicts, splits, display, scores, int(i)) for i in order]
 
 
-def _datum(judge: Judge, material: Material, display: Display, scores: Scores, i: int) -> dict[str, Any]:
+def _sample(verdicts: Verdicts, splits: NamedSplits, display: Display, scores: Scores, i: int) -> dict[str, Any]:
     part, index, p = str(scores.part[i]), int(scores.index[i]), float(scores.p[i])
-    x = np.asarray(material.parts[part].x[np.array([index])])
-    judged = judge(x)
-    card = material.card(part, index, p) | {"part": part, "index": index, "rare": p <= judge.rate}
+    x = np.asarray(splits.parts[part].x[np.array([index])])
+    verdict = verdicts(x)
+    card = splits.card(part, index, p) | {"part": part, "index": index, "rare": p <= verdicts.rate}
     if display.kind == "image":
-        ((given, expected, blame),), _ = triples(judge.model.space, x, judged.mean, judged.contribution)
+        ((given, expected, blame),), _ = triples(verdicts.model.space, x, verdict.mean, verdict.contribution)
         return card | {"input": given, "mean": expected, "blame": blame}
-    *values, contribution = (v.reshape(-1) for v in (x, judged.mean, judged.low, judged.high, judged.contribution))
+    *values, contribution = (v.reshape(-1) for v in (x, verdict.mean, verdict.low, verdict.high, verdict.contribution))
     total = max(float(contribution.sum()), 1e-300)
     order = [j for j in np.argsort(-contribution, kind="stable")[:NAMED] if contribution[j] > 0]
     card["values"] = [

@@ -19,7 +19,7 @@ function say(text) {
   $("message").textContent = text || "";
 }
 
-// One question in flight: what is asked meanwhile waits, and only the last of it is asked.
+// One question in flight: later ones wait, and only the latest of them is asked.
 function latest(question, show) {
   let busy = false, waiting = null;
   return async function go(...asked) {
@@ -37,7 +37,7 @@ function latest(question, show) {
 
 const unpack = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
-// Bytes of pixels on a canvas of their size; `colours` paints amounts on the scale of deviations.
+// Bytes of pixels on a canvas of their size; `colours` paints amounts with the palette of standard deviations.
 function paint(canvas, picture, colours) {
   const { w, h, c } = picture, bytes = unpack(picture.data);
   if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
@@ -51,9 +51,9 @@ function paint(canvas, picture, colours) {
 
 function startMap(about) {
   const { css } = latentMap, image = about.view.kind === "image", over = $("over");
-  const shown = { datum: null, completions: [] };
+  const shown = { sample: null, completions: [] };
   const colours = unpack(about.palette);
-  const anchor = () => shown.datum && $("anchor").value === "datum" ? shown.datum.code : null;
+  const anchor = () => shown.sample && $("anchor").value === "sample" ? shown.sample.code : null;
   const showFeatures = image ? null : latentMap.features($("features"), about.view, about.spread);
 
   // An ellipse of s standard deviations, through the Cholesky factor of the covariance along the two axes.
@@ -70,7 +70,7 @@ function startMap(about) {
     context.stroke();
   }
 
-  // How many times larger than it is an ellipse is drawn, to be seen at all.
+  // Factor by which an ellipse is enlarged so that it can be seen at all.
   function magnified(covariance) {
     const box = over.getBoundingClientRect(), [x, y] = stage.axes();
     const pixels = Math.max(...[[x, box.width], [y, box.height]].map(([k, size]) =>
@@ -78,7 +78,7 @@ function startMap(about) {
     return [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((times) => times * pixels >= 12) || 1000;
   }
 
-  // The codes of completions, and of the datum with its ellipses.
+  // The codes of completions, and of the sample with its ellipses.
   function draw(context, project) {
     context.fillStyle = css("--c1");
     for (const [x, y] of shown.completions.map(project)) {
@@ -88,22 +88,22 @@ function startMap(about) {
       context.lineWidth = 1; context.strokeStyle = css("--dot-edge");
       context.closePath(); context.stroke();
     }
-    if (!shown.datum) return;
+    if (!shown.sample) return;
     context.strokeStyle = context.fillStyle = css("--accent");
-    if (shown.datum.covariance) {
-      const times = magnified(shown.datum.covariance);
+    if (shown.sample.covariance) {
+      const times = magnified(shown.sample.covariance);
       context.lineWidth = 2;
       context.setLineDash(times > 1 ? [5, 4] : []);
-      for (const s of [1, 2]) ellipse(context, project, shown.datum.center, shown.datum.covariance, s * times);
+      for (const s of [1, 2]) ellipse(context, project, shown.sample.center, shown.sample.covariance, s * times);
       context.setLineDash([]);
     }
     context.beginPath();
-    context.arc(...project(shown.datum.at), 5.5, 0, 7);
+    context.arc(...project(shown.sample.at), 5.5, 0, 7);
     context.fill();
     context.lineWidth = 1.5; context.strokeStyle = css("--dot-edge"); context.stroke();
   }
 
-  // What is told of the datum under the pointer.
+  // What is shown about the sample under the pointer.
   const sheet = new Image();
   if (about.hover.sheet) sheet.src = about.hover.sheet;
   function hovered(i) {
@@ -157,11 +157,11 @@ function startMap(about) {
   const map = {
     colours, magnified,
     pick: () => {},
-    // A datum on the map: its dot, its ellipse, and the codes of its completions.
-    show(datum) {
-      const moved = datum !== shown.datum && anchor();
-      shown.datum = datum;
-      $("anchor").querySelector("[value=datum]").disabled = !datum;
+    // A sample on the map: its dot, its ellipse, and the codes of its completions.
+    show(sample) {
+      const moved = sample !== shown.sample && anchor();
+      shown.sample = sample;
+      $("anchor").querySelector("[value=sample]").disabled = !sample;
       if (moved) again(); else stage.drawOver();
     },
     complete(places) { shown.completions = places; stage.drawOver(); },
@@ -182,12 +182,12 @@ ask("opening").then((about) => {
   $("from-others").hidden = !about.from_others;
   if (about.no_data) {
     $("no-data").hidden = false;
-    $("no-data").textContent = `There are no data to pick from: ${about.no_data}. The dots are data that the model generated.`;
-    $("dots").textContent = "a generated datum";
-    $("starts").textContent = "generated datum";
+    $("no-data").textContent = `There are no samples to pick from: ${about.no_data}. The dots are samples that the model generated.`;
+    $("dots").textContent = "a generated sample";
+    $("starts").textContent = "generated sample";
     $("should").hidden = true;
     document.querySelector(".pick").hidden = true;
   }
   const map = startMap(about);
-  startDatum(about, map);
+  startSample(about, map);
 }).catch((error) => { $("no-data").hidden = false; $("no-data").textContent = error.message; });

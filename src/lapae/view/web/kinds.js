@@ -1,13 +1,13 @@
 "use strict";
-// Three ways to show and edit a datum: as a picture, as a table of its columns, as lines. Each has draw(), which shows
-// `state` (values, hidden, datum, found), and take(), called when another datum comes; editing calls changed().
+// Three ways to show and edit a sample: as a picture, as a table of its columns, as lines. Each has draw(), which shows
+// `state` (values, hidden, sample, found), and take(), called when another sample comes; editing calls changed().
 // state.visible() are the values as the server is sent them: null where hidden or missing.
 function asPicture(about, map, state, changed) {
   const [channels, height, width] = about.shape, canvas = $("input");
   let last = null;
 
   function draw() {
-    const plane = height * width, found = state.datum;
+    const plane = height * width, found = state.sample;
     paint($("reconstruction"), found.mean);
     for (const name of ["width", "blame"]) paint($(name), found[name], map.colours);
     $("width-top").textContent = readable(found.width.top, 3);
@@ -46,7 +46,7 @@ function asPicture(about, map, state, changed) {
 
 function asTable(about, map, state, changed) {
   const place = (f, value) => 100 * latentMap.clamp((value - f.low) / Math.max(f.high - f.low, 1e-12));
-  const expects = { word: "one of its words", date: "a date such as 2024-12-31" };
+  const expects = { word: "one of its categories", date: "a date such as 2024-12-31" };
   const rows = about.named.map((feature, i) => {
     const row = document.createElement("div");
     row.className = "feature";
@@ -77,7 +77,7 @@ function asTable(about, map, state, changed) {
     const seen = state.visible();
     rows.forEach(({ row, input, track, text, share }, i) => {
       const feature = about.named[i], given = seen[i], guess = given === null && state.found, word = feature.kind === "word";
-      const { mean, low, high } = guess ? state.found : state.datum;
+      const { mean, low, high } = guess ? state.found : state.sample;
       const [band, bar, dot] = track.children, from = place(feature, low[i]), to = place(feature, high[i]);
       band.style.left = `${from}%`;
       band.style.width = `${Math.max(to - from, 0.5)}%`;
@@ -92,7 +92,7 @@ function asTable(about, map, state, changed) {
       }
       text.textContent = (word ? told(feature, mean[i]) : `${told(feature, low[i], 3)} to ${told(feature, high[i], 3)}`) + (guess ? " (filled in)" : "");
       row.classList.toggle("surprising", given !== null && (given < low[i] || given > high[i]));
-      const part = Math.round(100 * state.datum.blame[i]);
+      const part = Math.round(100 * state.sample.blame[i]);
       share.textContent = part ? `${part} %` : "";
       share.style.setProperty("--share", `${part}%`);
       if (state.hidden[i]) input.value = "";
@@ -119,7 +119,7 @@ function asLines(about, map, state, changed) {
 
   function draw() {
     const [context, w, h] = fit(chart), seen = state.visible(), tall = h / shown.length;
-    const { mean, low: lower, high: upper, blame } = state.datum, most = Math.max(...blame);
+    const { mean, low: lower, high: upper, blame } = state.sample, most = Math.max(...blame);
     shown.forEach((channel, s) => {
       const m = of(mean, channel), from = of(lower, channel), to = of(upper, channel), given = of(seen, channel), share = of(blame, channel);
       const samples = state.found ? state.found.samples.map((sample) => of(sample, channel)) : [];
@@ -164,7 +164,7 @@ function asLines(about, map, state, changed) {
     for (let t = Math.min(last.t, now); t <= Math.max(last.t, now); t++) state.hidden[t * stride + shown[last.strip]] = 1;
     changed();
   });
-  const redraw = () => { if (state.datum) draw(); };
+  const redraw = () => { if (state.sample) draw(); };
   addEventListener("resize", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   $("lines").hidden = false;

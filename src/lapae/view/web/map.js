@@ -15,8 +15,8 @@ const latentMap = (() => {
     return [context, box.width, box.height];
   }
 
-  // What the shades of a map run over: a few large values would lighten all others, and where all are about the same
-  // the shade is, too.
+  // Range of the shades of a map: a few large values would lighten all others, and where all values are about the same,
+  // so is the shade.
   function range(values) {
     const sorted = values.slice().sort((a, b) => a - b), low = sorted[0], high = Math.max(sorted[Math.floor(sorted.length * 0.995)], low + 1e-9);
     return [high - low < 0.02 * high ? 0 : low, high];
@@ -159,7 +159,7 @@ const latentMap = (() => {
     });
   }
 
-  // The deviation at a place: a needle on the scale of the shades, beside where 90 % of the data are.
+  // The standard deviation at a place: a needle on the scale of the shades, beside where 90 % of the samples are.
   function gauge($, here, sorted, [low, high]) {
     const at = (value) => 100 * clamp((value - low) / (high - low));
     const n = sorted.length, quantile = (q) => sorted[Math.min(n - 1, Math.floor(q * n))];
@@ -171,9 +171,9 @@ const latentMap = (() => {
     $("data-range").style.width = `${Math.max(at(quantile(0.95)) - at(quantile(0.05)), 1)}%`;
     const below = sorted.filter((value) => value < here).length;
     const times = here / quantile(0.5);
-    $("compare").textContent = (below === 0 ? "less than at almost all of the data"
-      : below === n ? `more than at any of the ${n} data: ${times.toFixed(1)} times the median`
-      : `more than at ${Math.round(100 * below / n)} % of the data`) + "; the line marks where 90 % of them are";
+    $("compare").textContent = (below === 0 ? "less than at almost all samples"
+      : below === n ? `more than at any of the ${n} samples: ${times.toFixed(1)} times the median`
+      : `more than at ${Math.round(100 * below / n)} % of the samples`) + "; the line marks where 90 % of them are";
   }
 
   return { css, clamp, fit, range, shades, dots, axisNames, cross, ring, place, step, legend, features, gauge };

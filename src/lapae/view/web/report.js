@@ -66,7 +66,7 @@
 
   const stage = startStage($, data, { moved: () => { if (plane) show(); }, over: () => {}, turned: () => { choosePlane(); stage.move(); } });
   choosePlane();
-  // Begin at the datum where the deviation is least, so that the first picture is one the model is sure of.
+  // Begin at the sample where the deviation is least, so that the first picture is one the model is sure of.
   const doubt = (p) => blend(plane.heat, ...stage.whole(p));
   stage.go(data.points.reduce((best, p) => doubt(p) < doubt(best) ? p : best));
 })();

@@ -1,7 +1,7 @@
 "use strict";
-// The stage of a latent map: axes, zoom and pan, the place and the datum under the pointer, classes. What is decoded at
+// The stage of a latent map: axes, zoom and pan, the place and the sample under the pointer, classes. What is decoded at
 // a place is the page's: `page` has moved(at, place), over(context, project), and where data can be picked picked(i) and
-// hovered(i), an element about a datum.
+// hovered(i), an element about a sample.
 function startStage($, data, page) {
   const { clamp, fit } = latentMap, over = $("over"), heat = $("heat"), MOST_ZOOM = 40;
   const state = { x: 0, y: 1, u: 0.5, v: 0.5, labeling: 0, alone: null, nearest: -1 };
@@ -30,7 +30,7 @@ function startStage($, data, page) {
     page.over(context, project);
   }
 
-  // The summed deviation in the cells of the map, a function of column and row; null while it is not known.
+  // The summed standard deviation in the cells of the map, a function of column and row; null while it is not known.
   function shade(values) {
     value = values;
     if (value) {
@@ -50,7 +50,7 @@ function startStage($, data, page) {
     });
     const labeling = data.labelings[state.labeling], name = labeling && labeling.names[labeling.values[state.nearest]];
     const place = at(state.u, state.v);
-    $("place").textContent = `${axis(state.x).name} = ${place[0].toFixed(2)}, ${axis(state.y).name} = ${place[1].toFixed(2)}` + (name === undefined ? "" : `. Nearest datum: ${name}`);
+    $("place").textContent = `${axis(state.x).name} = ${place[0].toFixed(2)}, ${axis(state.y).name} = ${place[1].toFixed(2)}` + (name === undefined ? "" : `. Nearest sample: ${name}`);
     drawOver();
     page.moved(place);
   }
@@ -59,7 +59,7 @@ function startStage($, data, page) {
     if (data.spread && atData.length) latentMap.gauge($, total, atData, shown);
   }
 
-  // How far the pointer is from the nearest datum, in pixels.
+  // How far the pointer is from the nearest sample, in pixels.
   function gap() {
     const box = over.getBoundingClientRect(), p = data.points[state.nearest];
     if (!p) return Infinity;

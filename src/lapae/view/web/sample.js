@@ -1,8 +1,8 @@
 "use strict";
-// One datum: picked or dropped in, shown with its reconstruction, hidden in part and completed.
-function startDatum(about, map) {
+// One sample: picked or dropped in, shown with its reconstruction, hidden in part and completed.
+function startSample(about, map) {
   const image = about.view.kind === "image";
-  const state = { datum: null, first: null, hidden: null, values: null, seed: 0, file: null, found: null };
+  const state = { sample: null, first: null, hidden: null, values: null, seed: 0, file: null, found: null };
   state.visible = () => state.values.map((value, i) => state.hidden[i % state.hidden.length] ? null : value);
   const shown = { image: asPicture, bars: asTable, lines: asLines }[about.view.kind](about, map, state, changed);
   state.hidden = new Uint8Array(shown.size);
@@ -18,17 +18,17 @@ function startDatum(about, map) {
   const find = latest((id) => { say(); return ask("find", { id }); }, picked);
   const send = latest((file, row) => {
     say();
-    if (file.size > 8 * 2 ** 20) throw new Error(`${file.name}: ${(file.size / 2 ** 20).toFixed(1)} MB, at most 8 are taken.`);
+    if (file.size > 8 * 2 ** 20) throw new Error(`${file.name}: ${(file.size / 2 ** 20).toFixed(1)} MB: expected at most 8 MB.`);
     return ask(`upload?row=${row}`, file);
   }, (found, file) => {
     setFile(file, found.row, found.n);
     take(found, file.name, [found.n > 1 ? `row ${found.row + 1} of ${found.n}` : "", found.note].filter(Boolean).join("; "));
   });
-  // An answer about a datum that was left meanwhile is not shown.
+  // An answer about a sample that is no longer selected is not shown.
   const look = latest((values) => { say(); return ask("look", { values }); }, (found, values, of) => {
     if (of !== state.first) return;
-    state.datum = found;
-    showDatum(found);
+    state.sample = found;
+    showSample(found);
   });
   const complete = latest((values, seed) => { say(); return ask("complete", { values, seed }); }, (found, values, seed, of) => {
     if (of !== state.first || !anyHidden()) return;
@@ -45,7 +45,7 @@ function startDatum(about, map) {
   }
 
   function take(found, title, note) {
-    state.datum = state.first = found;
+    state.sample = state.first = found;
     state.values = found.values;
     state.hidden.fill(0);
     $("looked").hidden = false;
@@ -53,21 +53,21 @@ function startDatum(about, map) {
     $("note").textContent = note;
     shown.take();
     clearCompletions();
-    showDatum(found);
+    showSample(found);
     if (anyHidden()) complete(state.visible(), state.seed, state.first);
   }
 
-  function showDatum(found) {
+  function showSample(found) {
     const { p, verdict, rare, words, score } = found.unusual;
     $("p").textContent = p === null ? "–" : `p = ${p}`;
     $("verdict").textContent = verdict;
     document.querySelector(".verdict").dataset.rare = rare;
-    $("words").textContent = words + (score === null ? "" : ` Score ${score}.`);
+    $("words").textContent = words + (score === null ? "" : ` Anomaly score ${score}.`);
     map.show(found);
     const times = found.covariance ? map.magnified(found.covariance) : 1;
     const code = found.code.slice(0, 8).map((z, k) => `z${k + 1} = ${readable(z)}${found.code_deviation ? ` ± ${readable(found.code_deviation[k], 2)}` : ""}`);
     $("code").textContent = `Code: ${code.join(", ")}${found.code.length > 8 ? ", …" : ""}. `
-      + (found.covariance ? `The ellipses on the map are the covariance of sampled codes around their mean, at one and two standard deviations${times > 1 ? `, drawn ${times} times larger than they are` : ""}; the dot is the mean network's code.` : "This method has one code per datum: there is no ellipse.");
+      + (found.covariance ? `The ellipses on the map are the covariance of sampled codes around their mean, at one and two standard deviations${times > 1 ? `, drawn ${times} times larger than they are` : ""}; the dot is the mean network's code.` : "This method has one code per sample: there is no ellipse.");
     shown.draw();
   }
 
@@ -81,14 +81,14 @@ function startDatum(about, map) {
       box.replaceChildren();
       for (let i = 0; i < found.samples.length + 2; i++) {
         const figure = document.createElement("figure"), caption = document.createElement("figcaption");
-        caption.textContent = i === 0 ? "mean" : i === 1 ? "deviation" : String(i - 1);
+        caption.textContent = i === 0 ? "mean" : i === 1 ? "standard deviation" : String(i - 1);
         figure.append(document.createElement("canvas"), caption);
         box.append(figure);
       }
     }
     [found.mean, found.deviation, ...found.samples].forEach((picture, i) =>
       paint(box.children[i].firstChild, picture, i === 1 ? map.colours : null));
-    $("sure").textContent = found.deviation.top ? ` The brightest deviation between them is ${readable(found.deviation.top)}; pixels run from 0 to 1.` : " They all agree.";
+    $("sure").textContent = found.deviation.top ? ` The largest standard deviation between them is ${readable(found.deviation.top)}; pixels run from 0 to 1.` : " They all agree.";
     document.body.dataset.completions = Number(document.body.dataset.completions || 0) + 1;
   }
 
@@ -99,7 +99,7 @@ function startDatum(about, map) {
     map.complete([]);
   }
 
-  // After values were edited or hidden: the datum as it is now, and what may stand in its gaps.
+  // After values were edited or hidden: the sample as it is now, and what may stand in its gaps.
   function changed() {
     const given = state.visible();
     if (shown.looksAgain) look(given, state.first); else shown.draw();
@@ -140,7 +140,7 @@ function startDatum(about, map) {
     if (event.dataTransfer.files[0]) send(event.dataTransfer.files[0], 0);
   });
   $("upper").textContent = image ? "hide upper half" : "hide first half";
-  // An address may name a datum, and the run it is of: #test/12, #test/12/digits. Whether it names any.
+  // An address may name a sample, and the run it is of: #test/12, #test/12/digits. Whether it names any.
   function named() {
     const [, part, number, of] = /^#(\w+)\/(\d+)(?:\/(.+))?$/.exec(location.hash) || [];
     if (!part) return false;
@@ -148,7 +148,7 @@ function startDatum(about, map) {
     try { run = of ? decodeURIComponent(of) : run; } catch { /* a name that nobody has encoded */ }
     if (run !== about.name) say(`This link belongs to the run “${run}”, and this explorer shows “${about.name}”. Start lapae explore with that run.`);
     else if (Number(number) < about.splits[part]) pick(part, Number(number));
-    else say(`There is no ${part} ${number} among these data. This link belongs to others: start lapae explore with those.`);
+    else say(`There is no ${part} ${number} among these samples. This link belongs to other data: start lapae explore with those.`);
     return true;
   }
   addEventListener("hashchange", named);
