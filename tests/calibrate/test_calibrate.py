@@ -263,3 +263,14 @@ def test_an_image_is_compared_with_images_or_corrected_for_its_tiles(calibration
     assert calibration.tiles.compare(scores, p) == (4.0, pytest.approx(0.3))  # the least of three
     assert calibration.tiles.compare(scores, 5 * p) == (4.0, 1.0)
     assert Tiles(torch.tensor([3.0, 4.0, 5.0, 3.5])).compare(scores, p) == (4.0, 3 / 5)
+
+
+@pytest.mark.parametrize("table", [True, False])
+@pytest.mark.parametrize("n_valid", [1, 2])
+def test_one_row_of_validation_is_enough(table, n_valid):
+    calibration = Calibration.fit(predict, data(8, 0), data(n_valid, 1), data(3, 2), table=table)
+    scores, p = calibration.compare(predict, torch.cat([data(3, 3), 100 * data(1, 4)]))
+    assert np.isfinite(scores).all()
+    assert p[-1] == 1 / 4
+    assert calibration.reference.scores.isfinite().all()
+    assert calibration.reference.scores.abs().max() < 1e3  # one row has no spread to divide by

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,6 +43,9 @@ DECIMALS = 6
 """Decimals of an anomaly score, beyond which sums in another order change it: rows that are equal have equal scores."""
 SCARCE = 20
 """Rows of the validation set, at least, for deviations that may fall with what the model calls ignorance."""
+LEAST_SPREAD = 5
+"""Rows of the validation set, at least, that the score is fitted to alone; with fewer, to training rows too: one or two
+rows have no spread."""
 FEW = 500
 """Calibration rows, from which on they alone make the intervals. If there are fewer, deviations are fitted to training
 rows too, and the validation set also makes intervals: it is almost as good as unseen."""
@@ -205,11 +209,15 @@ class Calibration:
             parts = [train, valid] if rows is valid else [train, valid, rows]
             where = places(sum(map(len, parts))).split([len(part) for part in parts])
             every, of_every = torch.cat(parts), join([known, found, of_rows][: len(parts)])
-            n_seen = len(train) + len(valid)
-            score = Score.fit(every, of_every, found, valid, deviation, table=True, n_seen=n_seen, own=where[1])
+            about: dict[str, Any] = {"table": True, "n_seen": len(train) + len(valid)}
             own = where[-1]
         else:
-            score = Score.fit(train, known, found, valid, deviation, table=False)
+            every, of_every, about = train, known, {"table": False}
+            where = [torch.full((len(part),), -1) for part in (train, valid)]
+        fitted, of_fitted, at = valid, found, where[1]
+        if len(valid) < LEAST_SPREAD:
+            fitted, of_fitted, at = torch.cat([train, valid]), join([known, found]), torch.cat([where[0], where[1]])
+        score = Score.fit(every, of_every, of_fitted, fitted, deviation, own=at, **about)
         more = valid[: len(valid) if few and apart else 0]
         every = torch.cat([rows, more])
         radius = fit_radius(join([of_rows, found]) if len(more) else of_rows, every, every, deviation)
