@@ -108,6 +108,3 @@ def test_rows_without_a_value_are_left_out():
         np.testing.assert_array_equal(split.x, x[split.rows])
         np.testing.assert_array_equal(split.y, np.ones(len(split)))
     assert sum(map(len, (data.train, data.valid, data.calib))) == 30
-    x[:42] = np.nan
-    with pytest.raises(DataError, match="51 of 60 rows: 9 are left, expected at least 10"):
-        Data.of(x)

@@ -104,11 +104,8 @@ def observed(records: Records) -> np.ndarray | None:
     empty = np.concatenate([np.isnan(part).reshape(len(part), -1).all(1) for _, part in chunks(records.x)])
     if not empty.any():
         return None
-    n, left = len(empty), int((~empty).sum())
-    told = f"{records.name}: nothing observed in {n - left} of {n} rows"
-    if left < LEAST:
-        raise DataError(f"{told}: {left} are left, expected at least {LEAST} to learn from")
-    warnings.warn(f"{told}, the first is row {np.argmax(empty)}: they are left out", stacklevel=4)
+    told = f"{int(empty.sum())} of {len(empty)} rows, the first is row {np.argmax(empty)}"
+    warnings.warn(f"{records.name}: nothing observed in {told}: they are left out", stacklevel=4)
     return np.flatnonzero(~empty)
 
 
