@@ -250,7 +250,7 @@ def test_p_values_with_missing_values_are_the_definition():
 
 @pytest.mark.parametrize("n_calib", [24, 200])
 def test_one_odd_value_is_seen_though_most_calibration_rows_lack_it(n_calib):
-    """Pair by pair, as both lack what either lacks, such rows had p-values above 0.05: a pair is blind to what it lacks."""
+    """Pair by pair, as both lack what either lacks, such rows had p > 0.05: a pair is blind to what it lacks."""
 
     def lacking(n: int, seed: int) -> torch.Tensor:
         gone = torch.rand((n, FEATURES), generator=torch.Generator().manual_seed(seed)) < 0.4
