@@ -21,6 +21,7 @@ from torch import nn
 
 import lapae
 from lapae import LaplacianAutoencoder
+from lapae.calibrate.calibration import mean_score
 from lapae.errors import ConfigError
 from lapae.export import OPSET, OUTPUTS, Pipeline, can_export
 from lapae.predict.prediction import numpy
@@ -84,7 +85,7 @@ RATE, LEVEL = np.array(0.05, np.float32), np.array(0.9, np.float32)
 def check_says(found: dict[str, np.ndarray], model: LaplacianAutoencoder, new: Any, *, lacking: bool = True) -> None:
     """Assert that the outputs of a graph are what the model says of new data.
 
-    Of missing values and of their rows, what it says before it fills in and compares with rows that lack as much; not
+    Of missing values and of their rows, what it says before it fills in and compares as it does complete rows; not
     `lacking`: their scores aside, which in a table of few different values turn on the last bit of a reconstruction.
     """
     coded = model.model_.space.code(new)
@@ -101,7 +102,9 @@ def check_says(found: dict[str, np.ndarray], model: LaplacianAutoencoder, new: A
     np.testing.assert_allclose(found["score"][whole], score[whole], atol=1e-3 * np.abs(score[whole]).max(initial=0))
     assert np.sum(np.abs(found["p_value"] - model.p_value(new))[whole] < 0.02) >= 0.98 * whole.sum()
     if lacking:
-        raw = -numpy(sure(model.model_.calibration).score(model.model_.predict(x), x))
+        known = sure(model.model_.calibration)
+        hidden = known.reference.alike(torch.zeros(x[0].numel(), dtype=torch.bool))[1:]
+        raw = -numpy(mean_score(known.rank(model.model_.predict), x, *hidden))
         line = np.polyfit(raw[whole], score[whole], 1)  # complete rows tell what makes surprises comparable
         np.testing.assert_allclose(found["score"], np.polyval(line, raw), atol=2e-3 * np.abs(score).max())
     np.testing.assert_array_equal(found["flag"], found["p_value"] <= RATE)
@@ -155,6 +158,7 @@ COLUMNS = {
     "one column": frame()[["sine"]],
     "booleans": frame()[["up", "size"]],
     "dates": frame()[["day", "up"]],
+    "30 % missing": frame().mask(np.random.default_rng(1).random((400, 7)) < 0.3)[["sine", "cube", "day", "calls"]],
     "mostly missing": frame().mask(np.random.default_rng(1).random((400, 7)) < 0.9)[["sine", "shade", "cube"]],
 }
 

@@ -9,7 +9,7 @@ calibration. It needs onnxruntime and numpy to run, and neither torch nor this p
 Inputs: x (n, *shape) float32 in the user's units, NaN where missing; rate (), at which new normal data are flagged;
 level (), of the intervals. Of a table with categories, booleans or dates, x and what is like x hold codes, which the
 metadata explain. A row is flagged if and only if its p-value is at most the rate. Rows with missing values are compared
-with complete ones: for those the p-value is approximate. With nothing observed, score and p-value are NaN.
+as complete ones are: for those the p-value is approximate. With nothing observed, score and p-value are NaN.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import torch
 from torch import Tensor, nn
 
 from lapae import __version__
-from lapae.calibrate.calibration import ALIKE, COMPARED, Calibration
+from lapae.calibrate.calibration import Calibration, comparable
 from lapae.errors import ConfigError
 from lapae.networks.missing import FillMissing, Observe
 from lapae.posterior import Precision
 from lapae.predict.closed_form import to_prediction
 from lapae.predict.deviation import Deviation
 from lapae.predict.moments import moments
-from lapae.predict.rows import evenly
+from lapae.predict.prediction import Prediction
 from lapae.runs.files import whole
 from lapae.runs.parts import from_tensors, to_tensors, under
 from lapae.space import Column
@@ -125,17 +125,14 @@ class Codes(nn.Module):
 
 
 def compared(calibration: Calibration) -> dict[str, Tensor]:
-    """What `Calibration.compare` compares complete rows with: that of complete calibration rows (n,) where these
-    are enough, else of all, and the line that makes the score of new rows comparable with that of all."""
+    """Return what `Reference.compare` compares complete rows with: scores of calibration rows (n,), what to hide in
+    turn (k, F) and its weights (k,), and the line that makes scores comparable with those of all."""
     reference = calibration.reference
-    whole = ~reference.rows.isnan().flatten(1).any(1)
-    full = theirs = reference.scores[~reference.scores.isnan()]
-    middle, width = full.new_zeros(()), full.new_ones(())
-    if not whole.all() and int(whole.sum()) >= min(ALIKE, len(whole) / 2):
-        theirs = reference.scores[evenly(whole.nonzero()[:, 0], COMPARED)]
-        scale = (full.std(correction=0) + 1e-12) / (theirs.std(correction=0) + 1e-12)
-        middle, width = full.mean() - scale * theirs.mean(), scale
-    return {"reference": theirs, "middle": middle, "width": width}
+    chosen, masks, weights = reference.alike(torch.zeros(reference.rows[0].numel(), dtype=torch.bool))
+    full, theirs = reference.scores.double().numpy(), reference.scores.double().numpy()[chosen]
+    at_0, at_1 = comparable(np.array([0.0, 1.0]), theirs, full)
+    line = {"middle": torch.tensor(at_0), "width": torch.tensor(at_1 - at_0)}
+    return {"reference": torch.from_numpy(theirs), "masks": masks, "weights": weights, **line}
 
 
 def in_precision(calibration: Calibration, dtype: torch.dtype) -> Calibration:
@@ -153,6 +150,8 @@ class Pipeline(nn.Module):
     reference: Tensor
     middle: Tensor
     width: Tensor
+    masks: Tensor
+    weights: Tensor
     levels: Tensor
     radius: Tensor
     words: Tensor
@@ -181,7 +180,9 @@ class Pipeline(nn.Module):
             "radius": calibration.intervals.radius.table,
         }
         for name, value in numbers.items():
-            self.register_buffer(name, torch.as_tensor(np.asarray(value), dtype=self.dtype))
+            dtype = torch.bool if name == "masks" else self.dtype
+            self.register_buffer(name, torch.as_tensor(np.asarray(value), dtype=dtype))
+        self.hides = bool(self.masks.any())
         columns = model.space.columns if model.space.kind == "table" else None
         self.codes = Codes(columns) if columns and any(column.kind != "number" for column in columns) else None
         words = [kind in ("bernoulli", "categorical") for kind, a, b in model.space.parts for _ in range(a, b)]
@@ -191,12 +192,10 @@ class Pipeline(nn.Module):
         """(n, *shape), (), () -> `OUTPUTS`."""
         scaled = (self._arranged(x.to(self.dtype)) - self.offset) / self.scale
         scaled = scaled.clamp(-FARTHEST, FARTHEST).float().to(self.dtype)  # what the model gets: 32 bits
-        given = scaled.to(next(self.method.parameters()).dtype)
-        found = to_prediction(self.method.likelihood, given, moments(self.method, given), delta=True)
-        found = found.replace(**{name: value.to(self.dtype) for name, value in found.values.items()})
+        found = self._found(scaled)
         deviation = self.deviation(found, scaled)
         reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)))
-        score = self.score(found, scaled)
+        score = self._score(scaled) if self.hides else self.score(found, scaled)
         least = score - TIE * score.abs().clamp_min(1)
         p = (1 + (self.reference[None] >= least[:, None]).sum(1)) / (len(self.reference) + 1.0)
         empty = scaled.isnan().flatten(1).all(1)
@@ -209,6 +208,17 @@ class Pipeline(nn.Module):
         deviation = self._given(deviation) if self.codes is None else self.codes.deviation(deviation)
         outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), -score, p]
         return (*(value.float() for value in outputs), p <= rate)
+
+    def _found(self, x: Tensor) -> Prediction:
+        """Predict rows x (n, *model_shape)."""
+        given = x.to(next(self.method.parameters()).dtype)
+        found = to_prediction(self.method.likelihood, given, moments(self.method, given), delta=True)
+        return found.replace(**{name: value.to(self.dtype) for name, value in found.values.items()})
+
+    def _score(self, x: Tensor) -> Tensor:
+        """Return the mean score (n,) of rows x (n, *model_shape) that lack in turn what calibration rows lack."""
+        hidden = torch.where(self.masks, torch.nan, x.flatten(1)[:, None]).reshape(-1, *x.shape[1:])
+        return self.score(self._found(hidden), hidden).reshape(-1, len(self.masks)) @ self.weights
 
     def _radius(self, level: Tensor) -> Tensor:
         """The radius of intervals at `level`, between those that are kept."""

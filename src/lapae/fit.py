@@ -415,6 +415,7 @@ def learn_on(model: Model, X: Any) -> Model:
     if known is None:
         raise RunError("this model has no calibration: it was saved before its training was finished")
     x, turn = model.tensor(X), model.metrics.get("portions", 0)
+    x = x[~x.isnan().flatten(1).all(1)]  # there is nothing to learn from a row without a value
     held = held_out(len(x), model.seed, turn)
     if not held.all():
         learn(model.method, x[~held], config.train, turn, by_width=bool(config.model.linear))

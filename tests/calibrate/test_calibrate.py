@@ -236,17 +236,47 @@ def test_p_values_with_missing_values_are_the_definition():
     new = torch.cat([some(40, 0.0), some(40, 0.2), some(40, 0.7)])
     ways = []
     for x, p in zip(new, known.compare(predict, new)[1], strict=True):
-        more = (rows.isnan() & ~x.isnan()).sum(1)
-        alike = more == 0
-        ways.append(int(alike.sum()) >= 15)  # enough that lack nothing else: they alone
-        pairs = []
-        for i in alike.nonzero()[:, 0] if ways[-1] else more.argsort(stable=True)[:15]:
-            seen = ~(rows[i].isnan() | x.isnan())
-            if seen.any():
-                pairs.append((rows[i][seen].sum(), x[seen].sum()))
-        expected = (1 + sum(bool(theirs >= ours) for theirs, ours in pairs)) / (len(pairs) + 1)
+        lacks = [(rows[i].isnan() | x.isnan()) for i in range(len(rows))]
+        ways.append(all(bool((lack == x.isnan()).all()) for lack in lacks))
+        order = sorted(range(len(rows)), key=lambda i: int(lacks[i].sum()))  # the fewest besides first
+        kept = [i for i in order if not lacks[i].all()]
+        theirs = [float(rows[i][~lacks[i]].sum()) for i in kept]
+        hidden = [lacks[kept[int(j)]] for j in torch.linspace(0, len(kept) - 1, min(len(kept), 16)).long()]
+        ours = round(sum(float(x[~lack].sum()) for lack in hidden) / max(len(hidden), 1), 6)
+        expected = (1 + sum(score >= ours for score in theirs)) / (len(theirs) + 1)
         assert np.isnan(p) if x.isnan().all() else p == pytest.approx(expected)
-    assert 10 < sum(ways) < len(new) - 10
+    assert sum(ways) < len(new) - 10
+
+
+@pytest.mark.parametrize("n_calib", [24, 200])
+def test_one_odd_value_is_seen_though_most_calibration_rows_lack_it(n_calib):
+    """Pair by pair, as both lack what either lacks, such rows had p > 0.05: a pair is blind to what it lacks."""
+
+    def lacking(n: int, seed: int) -> torch.Tensor:
+        gone = torch.rand((n, FEATURES), generator=torch.Generator().manual_seed(seed)) < 0.4
+        return torch.where(gone, torch.nan, data(n, seed))
+
+    found = Calibration.fit(predict, lacking(300, 1), lacking(60, 2), lacking(n_calib, 3), table=True)
+    complete, partly = data(30, 4), lacking(30, 5)
+    for new in (complete, partly):
+        new[:, 0] = 1e4
+        assert (found.compare(predict, new)[1] <= 0.05).mean() > 0.9
+
+
+def test_parts_of_a_score_do_not_turn_on_the_last_bit(calibration):
+    """Values in place of missing ones tie with those of rows that lack the same, however they were added up."""
+
+    def shaken(x: torch.Tensor) -> Prediction:
+        found = predict(x)
+        return found.replace(x_mean=sure(found.x_mean) * (1 + 1e-12))
+
+    rows = data(200, 1)
+    rows[:, 3:] = torch.nan
+    rows[:, 2] = rows[:, 2].round()
+    rows[:, :2] = 0
+    found = Calibration.fit(predict, rows[:100], rows[100:150], rows[150:], table=True)
+    one, other = (found.score.parts(way(rows), rows).values for way in (predict, shaken))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
 
 
 def test_a_row_with_values_hidden_in_turn_counts_once():
@@ -263,3 +293,14 @@ def test_an_image_is_compared_with_images_or_corrected_for_its_tiles(calibration
     assert calibration.tiles.compare(scores, p) == (4.0, pytest.approx(0.3))  # the least of three
     assert calibration.tiles.compare(scores, 5 * p) == (4.0, 1.0)
     assert Tiles(torch.tensor([3.0, 4.0, 5.0, 3.5])).compare(scores, p) == (4.0, 3 / 5)
+
+
+@pytest.mark.parametrize("table", [True, False])
+@pytest.mark.parametrize("n_valid", [1, 2])
+def test_one_row_of_validation_is_enough(table, n_valid):
+    calibration = Calibration.fit(predict, data(8, 0), data(n_valid, 1), data(3, 2), table=table)
+    scores, p = calibration.compare(predict, torch.cat([data(3, 3), 100 * data(1, 4)]))
+    assert np.isfinite(scores).all()
+    assert p[-1] == 1 / 4
+    assert calibration.reference.scores.isfinite().all()
+    assert calibration.reference.scores.abs().max() < 1e3  # one row has no spread to divide by

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapae.data import DataError
+from lapae.data import Data, DataError
 from lapae.data.splits import partition
 
 shares = st.one_of(st.none(), st.floats(0, 0.25), st.integers(0, 3))
@@ -95,3 +95,16 @@ def test_in_time_with_gaps():
     assert (train[-1], valid[0], valid[-1], len(test)) == (86, 90, 99, 0)
     with pytest.raises(DataError, match="as 40 are left out between them"):
         partition(100, gap=40)
+
+
+def test_rows_without_a_value_are_left_out():
+    x = np.random.default_rng(0).standard_normal((60, 3))
+    x[::2] = np.nan
+    with pytest.warns(UserWarning, match="nothing observed in 30 of 60 rows, the first is row 0"):
+        data = Data.of(x, np.arange(60) % 2)
+    for split in (data.train, data.valid, data.calib):
+        assert split.rows is not None
+        assert (split.rows % 2 == 1).all()
+        np.testing.assert_array_equal(split.x, x[split.rows])
+        np.testing.assert_array_equal(split.y, np.ones(len(split)))
+    assert sum(map(len, (data.train, data.valid, data.calib))) == 30

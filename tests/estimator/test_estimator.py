@@ -392,6 +392,9 @@ def test_too_few_rows_are_refused(n):
         )
     with pytest.raises(ValueError, match=f"n_samples={n}, expected at least 10"):
         LaplacianAutoencoder(**QUICK).partial_fit(curve(n))
+    empty = np.full((40, curve(1).shape[1]), np.nan)
+    with pytest.warns(UserWarning, match="nothing observed in 40"), pytest.raises(ValueError, match=f"n_samples={n}, "):
+        LaplacianAutoencoder(**QUICK).fit(np.concatenate([empty, curve(n)]))
 
 
 OLD = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from lapae.data.source import Records, Split, take
 from lapae.data.splits import LEAST, partition
 from lapae.data.tiles import divide_images
 from lapae.errors import DataError
-from lapae.space import Space
+from lapae.space import Space, chunks
 from lapae.space.frames import as_frame
 
 SPLITS = ("validation", "calibration", "test", "seed", "limit")
@@ -76,18 +77,43 @@ class Data:
         records = without_absurd(records)
         if records.stride is not None:  # windows that share a step are in the same part
             options["gap"] = -(-records.x.shape[1] // records.stride) - 1
+        seen, every = observed(records), records
+        records = records if seen is None else at(records, seen)
         whole = records.groups is not None and records.groups.max() + 1 >= LEAST
         parts = divide_images(records, **options) if whole else _divide_rows(records, **options)
 
         def part(index: np.ndarray) -> Split:
             y, groups = (None if of is None else of[index] for of in (records.y, records.groups if whole else None))
-            return Split(take(records.x, index), y, index, groups)
+            rows = index if seen is None else seen[index]
+            return Split(take(every.x, rows), y, rows, groups)
 
         train, valid, calib, held_out = map(part, parts)
         known = ("most", "columns", "left_out", "values", "stride", "name", "label_names", "missing", "fit")
         about = {field: getattr(records, field) for field in known}
         space = Space.of(train.x, **about, tile=records.groups is not None)
         return cls(space, train, valid, calib, held_out)
+
+
+def observed(records: Records) -> np.ndarray | None:
+    """Return where records (n, …) hold a value, in increasing order; None where all do. The others are left out.
+
+    There is nothing to learn from a row without a value, and new rows are not compared with it.
+    """
+    if not records.missing:
+        return None
+    empty = np.concatenate([np.isnan(part).reshape(len(part), -1).all(1) for _, part in chunks(records.x)])
+    if not empty.any():
+        return None
+    told = f"{int(empty.sum())} of {len(empty)} rows, the first is row {np.argmax(empty)}"
+    warnings.warn(f"{records.name}: nothing observed in {told}: they are left out", stacklevel=4)
+    return np.flatnonzero(~empty)
+
+
+def at(records: Records, index: np.ndarray) -> Records:
+    """Return the records at an increasing index (n,)."""
+    parts = {name: getattr(records, name) for name in ("y", "partition", "groups")}
+    chosen = {name: None if part is None else part[index] for name, part in parts.items()}
+    return replace(records, x=take(records.x, index), **chosen)
 
 
 def _divide_rows(records: Records, **options: Any) -> tuple[np.ndarray, ...]:

@@ -89,8 +89,8 @@ def check_enough(n: int, name: str = "X") -> None:
     """DataError where n data are too few to learn from."""
     if n < LEAST:
         raise DataError(
-            f"{name}: n_samples={n}, expected at least {LEAST} to learn from: p-values and intervals are found by "
-            "comparison with other rows, and with so few they would mean nothing"
+            f"{name}: n_samples={n}, expected at least {LEAST} with a value, to learn from: p-values and intervals are "
+            "found by comparison with other rows, and with so few they would mean nothing"
         )
 
 

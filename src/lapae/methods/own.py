@@ -1,7 +1,7 @@
 """A user's own modules: copied, brought into the form of an encoder and a decoder, and checked.
 
 Modules that could be trained without a meaningful result are refused: those that do not fit the data, that couple the
-samples of a batch, or that end in a sigmoid if logits are expected.
+samples of a batch, that draw random numbers in evaluation mode, or that end in a sigmoid if logits are expected.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from lapae.networks.units import Units, in_units
 if TYPE_CHECKING:
     from lapae.space import Space
 
-CLOSE, ROUNDING = 1e-3, 1e-5
+CLOSE, ROUNDING = 1e-4, 1e-5
 """Outputs of a sample alone and in a batch may differ by rounding: by `CLOSE` times the difference between samples,
 plus `ROUNDING` times the largest output in 32 bits."""
+TRIED = 16
+"""Samples of a batch that shows whether they depend on each other, or on chance."""
 AXES = "The first axis must be that of the samples; recurrent layers and attention need batch_first=True"
 RESHAPES = ("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Clone", "ToCopy", "Alias")
 """Functions that only move numbers, by the beginning of the names of their derivatives."""
@@ -45,7 +47,7 @@ def own_modules(
     Returns:
         Encoder and decoder. A ConfigError says which module does not fit, and what to change.
     """
-    network = copy.deepcopy(network)
+    network = _copied(network)
     for module in (network,) if isinstance(network, nn.Module) else network:
         module.float()
         if loading:
@@ -55,14 +57,25 @@ def own_modules(
     offset, scale = (0.0, 1.0) if unit is None else (np.asarray(v) / unit for v in (space.offset, space.scale))
     tried = copy.deepcopy(network)  # a call may leave something behind in a buffer
     with in_eval_mode(*tried), torch.no_grad():
-        x = Units(offset, scale)(torch.randn(3, *space.model_shape, generator=torch.Generator().manual_seed(0)))
+        drawn = torch.randn(TRIED, *space.model_shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+        x = Units(offset, scale)(drawn)
         x = x.to(next((p.device for module in tried for p in module.parameters()), x.device))
-        z = _check_fits(tried, x)
+        z = _check_fits(tried, x[:3])
         if not loading:
-            _check_independent(tried, x, z)
+            _check_alone(tried, x)
             if logits:
                 _check_logits(tried[1], z, type(likelihood).__name__.lower())
     return in_units(network, offset, scale, logits=logits)
+
+
+def _copied(network: Modules | nn.Module) -> Modules | nn.Module:
+    try:
+        return copy.deepcopy(network)
+    except RuntimeError as error:  # a tensor that was computed from weights is kept as an attribute
+        raise ConfigError(
+            f"the modules cannot be copied: {error}. With nn.utils.weight_norm or spectral_norm, call "
+            "nn.utils.remove_weight_norm(layer) first, or use nn.utils.parametrizations.weight_norm"
+        ) from error
 
 
 def gives_logits(likelihood: Likelihood) -> bool:
@@ -89,24 +102,32 @@ def _check_fits(network: Modules, x: Tensor) -> Tensor:
         message = f"the {at} does not take its input, of shape {came} ({len(x)} samples{hint}): {error}"
         raise ConfigError(message) from error
     if out != tuple(x.shape):
+        channel = out == (len(x), 1, *x.shape[1:])
+        hint = f": give images with their channel, as (n, 1, {', '.join(map(str, x.shape[1:]))})" if channel else ""
         raise ConfigError(
-            f"the decoder returns {out} for {len(x)} samples, expected the shape of the input, {tuple(x.shape)}"
+            f"the decoder returns {out} for {len(x)} samples, expected the shape of the input, {tuple(x.shape)}{hint}"
         )
     return z
 
 
-def _check_independent(network: Modules, x: Tensor, z: Tensor) -> None:
-    """Raise ConfigError if the output of a module for a sample depends on the others of its batch.
+def _check_alone(network: Modules, x: Tensor) -> None:
+    """Raise ConfigError if the output of a module for a sample depends on the others of its batch, or on chance.
 
     Checked in 64 bits, if a module takes these, so that an offset does not hide the dependence.
     """
-    for name, module, given in zip(("encoder", "decoder"), network, (x, z), strict=True):
+    for name, module in zip(("encoder", "decoder"), network, strict=True):
         try:
-            coupled = _couples(module.double(), given.double(), 1e-12)
+            depends = _depends(module.double(), x.double(), 1e-12)
         except (RuntimeError, TypeError):  # 32 bits are written into it
-            coupled = _couples(module.float(), given, ROUNDING)
-        module.float()
-        if coupled:
+            depends = _depends(module.float(), x, ROUNDING)
+        x = module.float()(x)
+        if depends == "chance":
+            raise ConfigError(
+                f"the {name} returns another output when it is called again, in evaluation mode: it draws random "
+                "numbers, and then there is no posterior. Use nn.Dropout, which obeys eval(), or pass "
+                "training=self.training to the function; of a variational encoder return the mean"
+            )
+        if depends == "others":
             raise ConfigError(
                 f"the {name} returns another output for a sample alone than in a batch: it couples the samples, and "
                 f"then there is no posterior. {AXES}; normalisation over a batch needs running statistics "
@@ -114,19 +135,24 @@ def _check_independent(network: Modules, x: Tensor, z: Tensor) -> None:
             )
 
 
-def _couples(module: nn.Module, x: Tensor, rounding: float) -> bool:
-    """Return whether the first of samples x has another output without the others, beyond rounding (see `ROUNDING`)."""
+def _depends(module: nn.Module, x: Tensor, rounding: float) -> str:
+    """Return what the outputs of samples x (B, …) depend on besides these, beyond rounding (see `ROUNDING`): "chance",
+    "others" or ""."""
     together, again = module(x), module(x)
-    if not torch.equal(together, again) or not together.isfinite().all():  # random: there is nothing to compare
-        return False
-    try:
-        alone = module(x[:1])
-    except (RuntimeError, ValueError):  # batch statistics of one sample, or a fixed number of samples
-        return True
-    if alone.shape != together[:1].shape:
-        return True
+    if not together.isfinite().all():  # there is nothing to compare
+        return ""
     apart = together.amax(0) - together.amin(0)
-    return bool((alone - together[:1]).abs().max() > CLOSE * apart.max() + rounding * together.abs().max())
+    most = CLOSE * apart.max() + rounding * together.abs().max()
+    if (together - again).abs().max() > most:
+        return "chance"
+    for i in (0, len(x) // 2, len(x) - 1):  # a recurrence through the batch runs from one end to the other
+        try:
+            alone = module(x[i : i + 1])
+        except (RuntimeError, ValueError):  # batch statistics of one sample, or a fixed number of samples
+            return "others"
+        if alone.shape != together[:1].shape or (alone - together[i : i + 1]).abs().max() > most:
+            return "others"
+    return ""
 
 
 def _check_logits(decoder: nn.Module, z: Tensor, name: str) -> None:

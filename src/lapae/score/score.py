@@ -36,6 +36,8 @@ WEIGHTS = (1.0, 1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 1.0)
 """Weights of the parts of a table: three answer one question."""
 RESOLVED = 2e-6
 """Residual of a value, in standard deviations of its column, that single precision does not tell from 0."""
+FILLED = 4
+"""Decimals of a value in place of a missing one: rows that lack the same have equal ones, whatever is rounded how."""
 EXACT = 1e-4
 """Squared residual, in units of normal ones, below which a row counts as reconstructed exactly."""
 
@@ -112,7 +114,7 @@ class Score:
         if not table:
             start = cls(deviation, scaled[:0], zero, eye, field=ImageParts.fit(rows, known, deviation))
         else:
-            full = torch.where(rows.isnan(), known.x_mean, rows)
+            full = filled(rows, known.x_mean)
             marginals = Marginals.fit(full[:n_seen])
             view = model_view(known, residuals(known, rows, deviation), deviation)
             bank, ranks, view = (NearestRows.fit(values) for values in (full, marginals.normal(full), view))
@@ -154,7 +156,7 @@ class Score:
         of_residual = shared(scaled * (projected @ self.directions))
         assert self.bank is not None and self.ranks is not None  # noqa: PT018
         assert self.view is not None and self.marginals is not None  # noqa: PT018
-        full = torch.where(missing, mean, flat)
+        full = filled(flat, mean)
         near = self.bank.measure(full, own)
         ranked = self.ranks.measure(self.marginals.normal(full), own)
         seen = self.view.measure(model_view(found, scaled, self.deviation), own)
@@ -199,6 +201,11 @@ def residuals(found: Prediction, x: Tensor, deviation: Deviation) -> Tensor:
     """
     gap = (x - found.x_mean).nan_to_num()
     return (torch.where(gap.abs() <= RESOLVED, 0.0, gap) / deviation.noise).flatten(1)
+
+
+def filled(x: Tensor, mean: Tensor) -> Tensor:
+    """Return rows x (B, …) with what the model expects, `mean`, in place of missing values."""
+    return torch.where(x.isnan(), mean.round(decimals=FILLED), x)
 
 
 def model_view(found: Prediction, scaled: Tensor, deviation: Deviation) -> Tensor:
