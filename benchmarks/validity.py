@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,28 +105,30 @@ def p_of_new(name: str, n: int, seed: int, n_new: int, **options: Any) -> tuple[
         return model.p_value(fresh(name, rng, n_new)), len(model.reference_)
 
 
-def most(alpha: float, n: int, n_new: int, fits: int, chance: float = 1e-3) -> float:
+def most(alpha: float, held: Sequence[int], n_new: int, chance: float = 1e-3) -> float:
     """Share of p <= alpha among new rows that valid p-values exceed with probability `chance`.
 
-    In one fit the count is beta-binomial; the mean over fits is taken as normal, with half a count to spare.
+    In one fit with n of `held` calibration rows the count is beta-binomial; the mean over fits is taken as normal, with
+    half a count to spare.
     """
     from scipy.stats import norm
 
-    k = np.floor(alpha * (n + 1) + 1e-9)
-    mean = k / (n + 1)
+    n, fits = np.array(held), len(held)
+    mean = np.floor(alpha * (n + 1) + 1e-9) / (n + 1)
     variance = mean * (1 - mean) / n_new * (1 + (n_new - 1) / (n + 2))
-    return float(mean + norm.isf(chance) * np.sqrt(variance / fits) + 0.5 / (n_new * fits) + 1e-9)
+    spread = norm.isf(chance) * np.sqrt(variance.mean() / fits)
+    return float(mean.mean() + spread + 0.5 / (n_new * fits) + 1e-9)
 
 
 def cell(name: str, n: int, fits: int, n_new: int, **options: Any) -> dict[str, Any]:
     """Shares of p <= alpha over several fits, and what they may be at most."""
     found = [p_of_new(name, n, seed, n_new, **options) for seed in range(fits)]
-    held = min(k for _, k in found)
+    held = [k for _, k in found]  # some rows of `missing` have no value, and are left out
     p = np.concatenate([p for p, _ in found])
-    out: dict[str, Any] = {"table": name, "rows": n, "held": held, "fits": fits}
+    out: dict[str, Any] = {"table": name, "rows": n, "held": min(held), "fits": fits}
     for alpha in ALPHAS:
         out[f"{alpha}"] = float(np.nanmean(p <= alpha))
-        out[f"most {alpha}"] = most(alpha, held, n_new, fits)
+        out[f"most {alpha}"] = most(alpha, held, n_new)
     return out
 
 

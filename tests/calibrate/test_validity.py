@@ -45,5 +45,5 @@ def test_what_chance_allows():
     for _ in range(300):
         held, new = rng.random((fits, 1, n)), rng.random((fits, n_new, 1))
         p = (1 + (held >= new).sum(2)) / (n + 1)
-        over += np.mean(p <= 0.2) > validity.most(0.2, n, n_new, fits, chance=0.05)
+        over += np.mean(p <= 0.2) > validity.most(0.2, [n] * fits, n_new, chance=0.05)
     assert 0.02 < over / 300 < 0.09

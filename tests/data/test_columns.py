@@ -138,6 +138,18 @@ def test_new_frames():
         space.code(frame.assign(since="soon"))
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%d.%m.%Y"])
+def test_dates_with_and_without_a_time_of_day_are_the_same(form):
+    days = pd.date_range("2020-05-05", periods=N)
+    frame = pd.DataFrame({"x": np.arange(N) % 3 * 0.5, "day": days.strftime(form)})
+    space = Data.of(frame, **ALL).space
+    assert [column.kind for column in space.numbered] == ["number", "date"]
+    for other in ("%Y-%m-%d", "%Y-%m-%d 00:00:00", "%Y-%m-%dT%H:%M:%SZ"):
+        np.testing.assert_array_equal(space.code(frame.assign(day=days.strftime(other))), space.code(frame))
+    with pytest.raises(DataError, match="column 'day': '5 May' is not a date"):
+        space.code(frame.assign(day="5 May"))
+
+
 def test_new_categories_are_missing_with_one_warning():
     frame = mixed()
     space = Data.of(frame, **ALL).space

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from lapae import LaplacianAutoencoder
@@ -248,6 +251,27 @@ class Centred(nn.Module):
         return y - 0.1 * y.mean(0)
 
 
+class After(nn.Module):
+    """A layer, and what is done to its outputs."""
+
+    def __init__(self, done: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.done = nn.Linear(8, 2), done
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.done(self.layer(x))
+
+
+def weight_norm(layer: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the old way, which is deprecated
+        return nn.utils.weight_norm(layer)
+
+
+def image() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 8), nn.Unflatten(1, (1, 4, 2)))
+
+
 def window() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 8), nn.Unflatten(1, (4, 2)))
 
@@ -262,6 +286,13 @@ REFUSED = {
     "missing argument": (nn.Linear(8, 2), nn.Bilinear(2, 2, 8), r"the decoder does not take its input"),
     "coupled codes": (Centred(nn.Linear(8, 2)), nn.Linear(2, 8), r"the encoder .* couples the samples"),
     "coupled outputs": (nn.Linear(8, 2), Centred(nn.Linear(2, 8)), r"the decoder .* couples the samples"),
+    "forward through the batch": (After(lambda z: z.cumsum(0)), nn.Linear(2, 8), r"the encoder .* couples"),
+    "large batches": (After(lambda z: z - z.mean(0) if len(z) > 8 else z), nn.Linear(2, 8), r"the encoder .* couples"),
+    "weakly coupled": (After(lambda z: z + 1e-3 * z.flip(0)), nn.Linear(2, 8), r"the encoder .* couples"),
+    "noise": (After(lambda z: z + 0.1 * torch.randn_like(z)), nn.Linear(2, 8), r"random numbers.*return the mean"),
+    "dropout": (After(lambda z: F.dropout(z, 0.3)), nn.Linear(2, 8), r"random numbers.*training=self\.training"),
+    "weight norm": (weight_norm(nn.Linear(8, 2)), nn.Linear(2, 8), r"cannot be copied.*remove_weight_norm"),
+    "no channel, window": (nn.Sequential(nn.Flatten(), nn.Linear(8, 2)), image(), r"channel, as \(n, 1, 4, 2\)"),
     "batch statistics": (nn.Sequential(nn.Linear(8, 3), BATCHED), nn.Linear(3, 8), r"couples .*track_running_stats"),
 }
 
@@ -269,7 +300,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_right_is_refused_with_what_to_write(name):
     encoder, decoder, message = REFUSED[name]
-    shape = (4, 2) if "lstm" in name or name == "time first" else (8,)
+    shape = (4, 2) if "lstm" in name or "window" in name or name == "time first" else (8,)
     X = 1e4 + np.random.default_rng(0).normal(size=(40, *shape))
     for method, epochs in (("posthoc", 0), ("online", 1)):
         with pytest.raises(ConfigError, match=message):
@@ -283,14 +314,16 @@ def test_what_the_message_says_works():
     assert model.transform(X).shape == (60, 3)
 
 
-def test_random_codes_are_not_taken_for_coupled_ones():
-    class Sampled(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            z = super().forward(x)
-            return z + 0.1 * torch.randn_like(z)
-
+def test_the_default_precision_of_torch_does_not_count():
     X = np.random.default_rng(0).normal(size=(60, 4))
-    LaplacianAutoencoder(network=(Sampled(4, 2), nn.Linear(2, 4)), epochs=1, device="cpu", random_state=0).fit(X)
+    torch.set_default_dtype(torch.float64)
+    try:
+        for given in (X, X.reshape(60, 2, 2)):
+            model = LaplacianAutoencoder(epochs=1, device="cpu", random_state=0).fit(given)
+            assert np.isfinite(model.p_value(given)).all()
+            assert model.sample(3).shape == (3, *given.shape[1:])
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_data_in_16_bits():

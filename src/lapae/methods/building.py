@@ -78,7 +78,7 @@ def build_method(
     if learned and likelihood.noisy and not method.learns_variance:
         by_feature = space.kind in ("table", "series")
         method.learn_noise(space.model_shape if by_feature else (1,) * len(space.model_shape))
-    return method
+    return method.float()  # whatever torch's default is
 
 
 def _started(factory: Callable[[], Autoencoder], x: Tensor) -> Callable[[], Autoencoder]:

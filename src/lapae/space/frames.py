@@ -264,6 +264,10 @@ def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: 
     words = text(series)
     if column.kind == "date":
         values = parse_dates(words, column.format if column.dtype[:8] != "datetime" else "")
+        # a date of ISO 8601 is never another one, with a time of day or without
+        other = np.isnan(values) & words.str.match(r"\d{4}-\d\d-\d\d").fillna(False).to_numpy(bool)
+        if other.any():
+            values[other] = parse_dates(words[other], "")
         refuse(np.isnan(values) & words.notna().to_numpy(), series, column, "is not a date")
         return values
     known = {word: float(i) for i, word in enumerate(column.categories)}
