@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lapae.cli.many import is_many, map_many
 from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
 from lapae.cli.parsing import parse
 
@@ -31,6 +32,8 @@ def encoded(model: Model, x: Any) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     command: EmbedCommand = parse(EmbedCommand, arguments, "lapae embed")
+    if is_many(command):
+        return map_many(command, "embed")
     suffix = check_out(command.out, command.input, (".csv", ".npz", ".npy"))
     import numpy as np
 

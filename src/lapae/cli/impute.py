@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lapae.cli.many import is_many, map_many
 from lapae.cli.new_data import open_model
 from lapae.cli.parsing import parse
 from lapae.cli.values import ValuesCommand, write_values
@@ -31,6 +32,8 @@ class ImputeCommand(ValuesCommand):
 
 def main(arguments: Sequence[str]) -> int:
     command: ImputeCommand = parse(ImputeCommand, arguments, "lapae impute")
+    if is_many(command):
+        return map_many(command, "impute", level=command.level)
     level = command.level
 
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:

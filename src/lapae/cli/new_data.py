@@ -77,16 +77,31 @@ class Predictive(Intake):
 
 
 @dataclass(frozen=True)
+class Many:
+    """How tables in many files are shared out (INPUT is a folder or a glob in quotes, --out a folder)."""
+
+    jobs: int = 1
+    """Processes on this machine that share the parts of the input."""
+    resume: bool = False
+    """Do the parts that are missing in the output folder, after a job was killed."""
+    engine: Literal["dask", "ray", "spark"] | None = None
+    """Have a cluster do the parts; all its workers see the run, the input and the output."""
+    address: str | None = None
+    """Address of the scheduler of the engine; default: workers on this machine, as many as --jobs."""
+
+
+@dataclass(frozen=True)
 class PredictCommand:
     """A command that predicts something of every datum."""
 
     run: Run
     """Folder of a trained run."""
     input: Source
-    """.csv, .npy or .npz file, image, or folder of images."""
+    """.csv, .parquet, .npy or .npz file, image, or folder of images; or many tables: a folder or a glob in quotes."""
     out: Out
-    """.csv, .npz or .npy file to write."""
+    """.csv, .npz or .npy file to write; for many tables a folder, which gets a .parquet file for each."""
     options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
+    many: Annotated[Many, UNNAMED] = field(default_factory=Many)
 
     def predictions(
         self, of: Callable[[Model, Any], dict[str, Any]], what: str

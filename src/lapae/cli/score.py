@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from lapae.cli.many import is_many, map_many
 from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over, verdicts
 from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
@@ -93,10 +94,14 @@ def expected_cells(found: dict[str, Any], columns: Sequence[Column]) -> dict[str
 
 def main(arguments: Sequence[str]) -> int:
     command: ScoreCommand = parse(ScoreCommand, arguments, "lapae score")
-    suffix = check_out(command.out, command.input, (".csv", ".npy", ".npz"))
     rate = command.false_alarm_rate
     if rate is not None and not 0 < rate < 1:
         raise ConfigError(f"false_alarm_rate = {rate}: expected a number between 0 and 1")
+    if is_many(command):
+        if command.maps is not None:
+            raise ConfigError("--maps is for images")
+        return map_many(command, "score", false_alarm_rate=rate, explain=command.explain)
+    suffix = check_out(command.out, command.input, (".csv", ".npy", ".npz"))
     import warnings
 
     import numpy as np
