@@ -17,6 +17,7 @@ import lapae
 from lapae.arrow import mapper as module
 from lapae.errors import ConfigError, DataError, RunError
 from lapae.model import Model
+from lapae.storage import IMPUTER
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,14 @@ def test_another_model_at_the_path_is_refused(runs, rows, tmp_path, monkeypatch)
     monkeypatch.setattr(module, "_models", {})
     with pytest.raises(RunError, match="is not the run that the mapper was made from"):
         mapper.table(rows)
+
+
+def test_a_run_without_an_imputer_gets_one_when_the_mapper_is_made(runs, rows, tmp_path):
+    shutil.copytree(runs / "online", tmp_path / "run")
+    (tmp_path / "run" / IMPUTER).unlink(missing_ok=True)
+    mapper = lapae.mapper(tmp_path / "run", "impute")
+    assert (tmp_path / "run" / IMPUTER).exists()
+    assert mapper.table(rows).equals(lapae.mapper(runs / "online", "impute").table(rows))
 
 
 def test_frames_keep_their_index_and_have_the_promised_types(runs, frame):

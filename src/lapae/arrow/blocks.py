@@ -29,7 +29,7 @@ Arrays = tuple[np.ndarray, ...]
 @contextmanager
 def reproducibly() -> Iterator[None]:
     """Use one thread: how an operation is shared between threads may change its last bits."""
-    with one_thread(), torch.no_grad():
+    with one_thread():
         yield
 
 

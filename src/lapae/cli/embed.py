@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lapae.cli.many import is_many, map_many
-from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
+from lapae.cli.new_data import PredictCommand, check_out, finish
 from lapae.cli.parsing import parse
 
 if TYPE_CHECKING:
@@ -39,12 +39,9 @@ def main(arguments: Sequence[str]) -> int:
 
     from lapae.data import DataError
     from lapae.runs.outputs import csv_rows, write_arrays
-    from lapae.train.distributed import rank
 
     options = command.options
     _, source, blocks = command.predictions(encoded, "embedding")
-    if rank() > 0:
-        return hand_over(blocks)
     first = next(blocks, None)
     if first is None:
         raise DataError(f"{command.input}: there are no data to embed")

@@ -16,7 +16,8 @@ from lapae.train.devices import own_device
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lapae.cli.rank_blocks import Rows
+    import numpy as np
+
     from lapae.data import Block, Reader
     from lapae.model import Model
 
@@ -77,6 +78,21 @@ class Predictive(Intake):
 
 
 @dataclass(frozen=True)
+class Rows:
+    """What was found for a block of samples.
+
+    Attributes:
+        names: names of the cells.
+        cells: what the rows of the output begin with (an index, a label; a file).
+        found: name of a quantity to its values (B, …).
+    """
+
+    names: list[str]
+    cells: list[list[str]]
+    found: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
 class Many:
     """How tables in many files are shared out (INPUT is a folder or a glob in quotes, --out a folder)."""
 
@@ -106,10 +122,7 @@ class PredictCommand:
     def predictions(
         self, of: Callable[[Model, Any], dict[str, Any]], what: str
     ) -> tuple[Model, Reader, Iterator[Rows]]:
-        """Model and input, and what `of` makes of each block; meets the other processes first, where there are some."""
-        from lapae.train.distributed import join
-
-        join()
+        """Return model and input, and what `of` makes of each block."""
         model = with_options(open_model(self.run, self.options), self.options)
         source = open_source(self.input, model, self.options)
         return model, source, predicted(model, source, of, what)
@@ -155,31 +168,17 @@ def check_missing(model: Model, block: Block, path: Path) -> None:
 
 
 def predicted(model: Model, source: Reader, of: Callable[[Model, Any], dict[str, Any]], what: str) -> Iterator[Rows]:
-    """What `of` makes of the input, block by block, with a progress bar. Processes share the blocks."""
-    from lapae.cli.rank_blocks import Rows, in_order
+    """Yield what `of` makes of the input, block by block, with a progress bar."""
     from lapae.data.progress import progress
-    from lapae.train.distributed import rank, world_size
 
-    source.turn = rank(), world_size()
-
-    def mine(advance: Any) -> Iterator[Rows]:
+    with progress(what, source.size) as advance:
         for block in source.blocks(advance):
             check_missing(model, block, source.path)
             try:
                 found = of(model, block.x)
             except ValueError as error:
                 raise ConfigError(str(error)) from error
-            yield Rows(block.index, block.names, block.cells, found)
-
-    with progress(what, source.size if rank() == 0 else None) as advance:
-        yield from in_order(mine(advance), source.skipped)
-
-
-def hand_over(blocks: Iterator[Rows]) -> int:
-    """The part of a process that is not the first: predict, and leave the writing and the last word to that one."""
-    for _ in blocks:
-        pass
-    return 0
+            yield Rows(block.names, block.cells, found)
 
 
 def verdicts(p: Any, rate: float) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from lapae.cli.many import is_many, map_many
-from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over, verdicts
+from lapae.cli.new_data import PredictCommand, check_out, finish, verdicts
 from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
@@ -107,18 +107,15 @@ def main(arguments: Sequence[str]) -> int:
     import numpy as np
 
     from lapae.runs.outputs import csv_rows, write_arrays
-    from lapae.train.distributed import rank
 
     of = explained if command.explain else scores
     if command.maps is not None:
         from lapae.cli.maps import mapped, writing
 
         model, source, blocks = command.predictions(mapped(of), "scoring")
-        blocks = writing(blocks, command.maps, model) if rank() == 0 else blocks
+        blocks = writing(blocks, command.maps, model)
     else:
         model, source, blocks = command.predictions(of, "scoring")
-    if rank() > 0:
-        return hand_over(blocks)
     rule = model.rule(rate)
     assert model.calibration is not None
     if unmet := model.calibration.unmet(rule.rate, tiles=model.space.tile):
