@@ -199,4 +199,4 @@ def test_an_engine_that_is_not_installed_is_named(runs, tables, tmp_path, capsys
     monkeypatch.setitem(sys.modules, "distributed", None)
     out = tmp_path / "out"
     assert main(["score", str(runs / "online"), str(tables), "--out", str(out), "--engine", "dask"]) == 2
-    assert "pip install 'dask[distributed]'" in capsys.readouterr().err
+    assert "pip install 'lapae[dask]'" in capsys.readouterr().err

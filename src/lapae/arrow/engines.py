@@ -31,7 +31,7 @@ def engine_of(name: str, address: str | None, jobs: int) -> Engine:
 
 def on_dask(address: str | None, jobs: int) -> Engine:
     """Return Dask as an engine: `address` is that of a scheduler, such as tcp://host:8786."""
-    distributed = _imported("distributed", "dask[distributed]")
+    distributed = _imported("distributed", "lapae[dask]")
 
     def engine(work: Work, parts: Sequence[Part]) -> Iterator[Written]:
         local = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
@@ -45,7 +45,7 @@ def on_dask(address: str | None, jobs: int) -> Engine:
 
 def on_ray(address: str | None, jobs: int) -> Engine:
     """Return Ray as an engine: `address` is that of a cluster, such as ray://host:10001 or auto."""
-    ray = _imported("ray", "ray")
+    ray = _imported("ray", "lapae[ray]")
 
     def engine(work: Work, parts: Sequence[Part]) -> Iterator[Written]:
         ray.init(address=address, **({} if address else {"num_cpus": jobs}))
@@ -63,7 +63,7 @@ def on_ray(address: str | None, jobs: int) -> Engine:
 
 def on_spark(address: str | None, jobs: int) -> Engine:
     """Return Spark as an engine: `address` is that of a master, such as spark://host:7077 or yarn."""
-    sql = _imported("pyspark.sql", "pyspark")
+    sql = _imported("pyspark.sql", "lapae[spark]")
 
     def engine(work: Work, parts: Sequence[Part]) -> Iterator[Written]:
         session = sql.SparkSession.builder.master(address or f"local[{jobs}]").appName("lapae").getOrCreate()
