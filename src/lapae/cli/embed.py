@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbedCommand(PredictCommand):
-    """Codes of new data under a trained run, with their deviations.
+    """Latent codes of new samples under a trained run, with their standard deviations.
 
-    A .csv has a row for each datum, in the order of the input: the columns of a table that are no features (or the name
-    of the image file), the code z0, z1, … and its deviation z0_std, z1_std, …. An .npz has the arrays z and z_std, a
+    A .csv has a row for each sample, in the order of the input: the columns of a table that are no features (or the name
+    of the image file), the code z0, z1, … and its standard deviation z0_std, z1_std, …. An .npz has the arrays z and z_std, a
     .npy the codes alone.
     """
 
 
 def encoded(model: Model, x: Any) -> dict[str, Any]:
-    """Codes of data x, flat, and their deviations."""
+    """Return the latent codes of samples x, flat, and their standard deviations."""
     z, z_std = model.encode(x)
     return {"z": z.reshape(len(z), -1), "z_std": z_std.reshape(len(z), -1)}
 

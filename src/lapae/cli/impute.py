@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     level = command.level
 
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
-        """x without a hole, where the holes were, and intervals."""
+        """Return x without missing values, where these were, and intervals."""
         import numpy as np
 
         missing = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)

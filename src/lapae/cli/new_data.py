@@ -35,7 +35,7 @@ class Device:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
     seed: int | None = None
-    """Of the networks drawn; that of the training where not given."""
+    """Seed of the networks drawn; default that of the training."""
     json: bool = False
     """Print one JSON object to stdout."""
 
@@ -63,8 +63,8 @@ class Intake(Device):
     skip_bad: bool = False
     """Leave out images that cannot be read, instead of stopping at the first."""
     any_range: bool = False
-    """Take tables and arrays as they are, also where half of the values (or of a column) lie 100 deviations or more
-    from the training mean, as in other units; such data are refused otherwise."""
+    """Take tables and arrays as they are, also where half of the values (or of a column) lie 100 standard deviations or
+    more from the training mean, as in other units; such data are refused otherwise."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Predictive(Intake):
     """How predictions are made."""
 
     predictive: Literal["mc", "linearized", "moments"] | None = None
-    """mc, linearized or moments; that of the run where not given."""
+    """mc, linearized or moments; default that of the run."""
     n_samples: int | None = None
-    """Networks drawn by mc; that of the run where not given."""
+    """Networks drawn by mc; default that of the run."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Many:
 
 @dataclass(frozen=True)
 class PredictCommand:
-    """A command that predicts something of every datum."""
+    """A command that predicts something of every sample."""
 
     run: Run
     """Folder of a trained run."""
@@ -129,7 +129,7 @@ class PredictCommand:
 
 
 def with_options(model: Model, options: Predictive) -> Model:
-    """The model, predicting as the options have it where they say so."""
+    """Return the model, predicting as the options say."""
     if options.n_samples is not None and options.n_samples < 1:
         raise ConfigError(f"n_samples = {options.n_samples}: expected at least 1")
     try:
@@ -139,7 +139,7 @@ def with_options(model: Model, options: Predictive) -> Model:
 
 
 def open_model(run: Path, options: Device) -> Model:
-    """The model of a run, ready to predict, taking missing values where its likelihood can."""
+    """Load the model of a run, taking missing values if its likelihood can."""
     from lapae.storage import load_run
 
     device = own_device(options.device)
@@ -150,7 +150,7 @@ def open_model(run: Path, options: Device) -> Model:
 
 
 def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = False, written: bool = False) -> Reader:
-    """The input of a command, as its options have it."""
+    """Open the input of a command, as its options say."""
     from lapae.data import open_input
 
     how = {"resize": options.resize, "skip_bad": options.skip_bad, "any_range": options.any_range}
@@ -158,7 +158,7 @@ def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = Fals
 
 
 def check_missing(model: Model, block: Block, path: Path) -> None:
-    """DataError where values are missing and the model cannot do without them."""
+    """Raise DataError if values are missing and the likelihood takes none."""
     import numpy as np
 
     from lapae.data import DataError
@@ -182,12 +182,12 @@ def predicted(model: Model, source: Reader, of: Callable[[Model, Any], dict[str,
 
 
 def verdicts(p: Any, rate: float) -> list[str]:
-    """Cells of the column `outlier` for p-values (n,): 1 if and only if p <= rate, and empty with nothing observed."""
+    """Return cells of the column `outlier` for p-values (n,): 1 if and only if p <= rate, empty with nothing observed."""
     return ["" if value != value else str(int(value <= rate)) for value in p.tolist()]
 
 
 def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
-    """The suffix of the output, which is one of `suffixes`, not the input itself, and can be written."""
+    """Return the suffix of the output; raise an error if it is none of `suffixes`, the input itself, or not writable."""
     from lapae.runs.files import check_place
 
     if out.suffix.lower() not in suffixes:
@@ -199,7 +199,7 @@ def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
 
 
 def finish(source: Reader, out: Path, n: int, options: Device, **numbers: Any) -> int:
-    """Say what was left out and what was written."""
+    """Print what was left out and what was written."""
     for message in source.skipped:
         print(f"lapae: skipped: {message}", file=sys.stderr)
     if options.json:

@@ -25,9 +25,9 @@ NOTHING = "nothing observed"
 
 @dataclass(frozen=True)
 class ScoreCommand(PredictCommand):
-    """Score new data: how normal each datum is, its p-value among held-out normal data, and whether it is an outlier.
+    """Score new samples: how normal each is, its p-value among held-out normal samples, and whether it is an outlier.
 
-    The output has a row for each datum, in the order of the input, with the columns of a table that are no features
+    The output has a row for each sample, in the order of the input, with the columns of a table that are no features
     (an index, a label) or the name of the image file. The score is higher for more normal data. A row is an outlier if
     and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is empty. A series
     (time, channels) has a row for each step: the mean score of the windows that hold it with its p-value, and how
@@ -40,7 +40,7 @@ class ScoreCommand(PredictCommand):
     maps: Path | None = None
     """Folder to write a picture of each image into, red where it is unusual."""
     explain: bool = False
-    """Also write the feature that contributes most to how unusual a datum is, its share, and what was expected there
+    """Also write the feature that contributes most to how unusual a sample is, its share, and what was expected there
     (of a table: what its other values say) with its 90 % interval; nothing where no feature is unusual, and "nothing
     observed" where all are missing."""
 
