@@ -182,12 +182,12 @@ def predicted(model: Model, source: Reader, of: Callable[[Model, Any], dict[str,
 
 
 def verdicts(p: Any, rate: float) -> list[str]:
-    """Return cells of the column `outlier` for p-values (n,): 1 if and only if p <= rate, empty with nothing observed."""
+    """Return cells of the column `outlier` for p-values (n,): 1 if and only if p <= rate, empty where p is NaN."""
     return ["" if value != value else str(int(value <= rate)) for value in p.tolist()]
 
 
 def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
-    """Return the suffix of the output; raise an error if it is none of `suffixes`, the input itself, or not writable."""
+    """Return the suffix of the output; raise an error if it is none of `suffixes`, the input itself or not writable."""
     from lapae.runs.files import check_place
 
     if out.suffix.lower() not in suffixes:
