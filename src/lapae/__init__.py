@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.3.0"
 
 if TYPE_CHECKING:
+    from lapae.arrow.mapper import mapper
     from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
     from lapae.estimator import LaplacianAutoencoder  # pyright: ignore[reportMissingImports]
 
 _HOME = {
     "LaplacianAutoencoder": "lapae.estimator",
+    "mapper": "lapae.arrow.mapper",
     "Gaussian": "lapae.curvature.likelihoods",
     "Bernoulli": "lapae.curvature.likelihoods",
     "Categorical": "lapae.curvature.likelihoods",
 }
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "LaplacianAutoencoder", "__version__"]
+__all__ = ["Bernoulli", "Categorical", "Gaussian", "LaplacianAutoencoder", "__version__", "mapper"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lapae.score.neighbours import BANK, GRAIN, GROUP, NEAREST, NearestRows, places
+from lapae.score.neighbours import BANK, GRAIN, GROUP, NEAREST, NearestRows, places, smallest
 
 
 def plain(rows: np.ndarray, x: np.ndarray) -> tuple[list[int], float, float]:
@@ -62,3 +62,23 @@ def test_held_out_rows_are_measured_as_if_they_were_not_in_the_bank(n):
 def test_a_bank_of_some_rows_says_which_it_has():
     where = places(9000)
     assert int((where >= 0).sum()) == len(where[where >= 0].unique()) == BANK
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_smallest_are_those_of_a_sort_and_ties_are_those_of_topk(ties):
+    values = torch.rand(200, 351, generator=torch.Generator().manual_seed(0))
+    values = (values * 40).floor() if ties else values
+    values[3, :350] = torch.inf
+    found = smallest(values, 6)
+    assert torch.equal(found, values.topk(6, largest=False).indices)
+    assert torch.equal(values.gather(1, found), values.sort(1).values[:, :6])
+
+
+def test_what_is_not_asked_for_does_not_change_the_rest():
+    rows = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    bank = NearestRows.fit(rows)
+    whole, brief = bank.measure(rows + 0.1), bank.measure(rows + 0.1, groups=False, gaps=False)
+    assert torch.equal(whole.near, brief.near)
+    assert torch.equal(whole.ratio, brief.ratio)
+    assert brief.groups is None
+    assert brief.gap is None

@@ -40,7 +40,7 @@ class DataCommand:
     skip_bad: bool = False
     """Leave out images of a folder that cannot be read, with a note each."""
     data_dir: Path | None = None
-    """Folder of the data sets; $LAPAE_DATA where not given."""
+    """Folder of the data sets; default $LAPAE_DATA."""
     json: bool = False
     """Print one JSON object to stdout."""
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over
+from lapae.cli.many import is_many, map_many
+from lapae.cli.new_data import PredictCommand, check_out, finish
 from lapae.cli.parsing import parse
 
 if TYPE_CHECKING:
@@ -15,33 +16,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbedCommand(PredictCommand):
-    """Codes of new data under a trained run, with their deviations.
+    """Latent codes of new samples under a trained run, with their standard deviations.
 
-    A .csv has a row for each datum, in the order of the input: the columns of a table that are no features (or the name
-    of the image file), the code z0, z1, … and its deviation z0_std, z1_std, …. An .npz has the arrays z and z_std, a
-    .npy the codes alone.
+    A .csv has a row for each sample, in the order of the input: the columns of a table that are no features (or the
+    name of the image file), the code z0, z1, … and its standard deviation z0_std, z1_std, …. An .npz has the arrays z
+    and z_std, a .npy the codes alone.
     """
 
 
 def encoded(model: Model, x: Any) -> dict[str, Any]:
-    """Codes of data x, flat, and their deviations."""
+    """Return the latent codes of samples x, flat, and their standard deviations."""
     z, z_std = model.encode(x)
     return {"z": z.reshape(len(z), -1), "z_std": z_std.reshape(len(z), -1)}
 
 
 def main(arguments: Sequence[str]) -> int:
     command: EmbedCommand = parse(EmbedCommand, arguments, "lapae embed")
+    if is_many(command):
+        return map_many(command, "embed")
     suffix = check_out(command.out, command.input, (".csv", ".npz", ".npy"))
     import numpy as np
 
     from lapae.data import DataError
     from lapae.runs.outputs import csv_rows, write_arrays
-    from lapae.train.distributed import rank
 
     options = command.options
     _, source, blocks = command.predictions(encoded, "embedding")
-    if rank() > 0:
-        return hand_over(blocks)
     first = next(blocks, None)
     if first is None:
         raise DataError(f"{command.input}: there are no data to embed")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lapae.cli.many import is_many, map_many
 from lapae.cli.new_data import open_model
 from lapae.cli.parsing import parse
 from lapae.cli.values import ValuesCommand, write_values
@@ -31,10 +32,12 @@ class ImputeCommand(ValuesCommand):
 
 def main(arguments: Sequence[str]) -> int:
     command: ImputeCommand = parse(ImputeCommand, arguments, "lapae impute")
+    if is_many(command):
+        return map_many(command, "impute", level=command.level)
     level = command.level
 
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
-        """x without a hole, where the holes were, and intervals."""
+        """Return x without missing values, where these were, and intervals."""
         import numpy as np
 
         missing = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)

@@ -15,7 +15,7 @@ from lapae.runs.outputs import save_image
 from lapae.space.tiles import fold_tiles
 
 if TYPE_CHECKING:
-    from lapae.cli.rank_blocks import Rows
+    from lapae.cli.new_data import Rows
     from lapae.model import Model
 from lapae.score.explain import explain
 

@@ -16,7 +16,8 @@ from lapae.train.devices import own_device
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lapae.cli.rank_blocks import Rows
+    import numpy as np
+
     from lapae.data import Block, Reader
     from lapae.model import Model
 
@@ -34,7 +35,7 @@ class Device:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
     seed: int | None = None
-    """Of the networks drawn; that of the training where not given."""
+    """Seed of the networks drawn; default that of the training."""
     json: bool = False
     """Print one JSON object to stdout."""
 
@@ -62,8 +63,8 @@ class Intake(Device):
     skip_bad: bool = False
     """Leave out images that cannot be read, instead of stopping at the first."""
     any_range: bool = False
-    """Take tables and arrays as they are, also where half of the values (or of a column) lie 100 deviations or more
-    from the training mean, as in other units; such data are refused otherwise."""
+    """Take tables and arrays as they are, also where half of the values (or of a column) lie 100 standard deviations or
+    more from the training mean, as in other units; such data are refused otherwise."""
 
 
 @dataclass(frozen=True)
@@ -71,37 +72,64 @@ class Predictive(Intake):
     """How predictions are made."""
 
     predictive: Literal["mc", "linearized", "moments"] | None = None
-    """mc, linearized or moments; that of the run where not given."""
+    """mc, linearized or moments; default that of the run."""
     n_samples: int | None = None
-    """Networks drawn by mc; that of the run where not given."""
+    """Networks drawn by mc; default that of the run."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What was found for a block of samples.
+
+    Attributes:
+        names: names of the cells.
+        cells: what the rows of the output begin with (an index, a label; a file).
+        found: name of a quantity to its values (B, …).
+    """
+
+    names: list[str]
+    cells: list[list[str]]
+    found: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Many:
+    """How tables in many files are shared out (INPUT is a folder or a glob in quotes, --out a folder)."""
+
+    jobs: int = 1
+    """Processes on this machine that share the parts of the input."""
+    resume: bool = False
+    """Do the parts that are missing in the output folder, after a job was killed."""
+    engine: Literal["dask", "ray", "spark"] | None = None
+    """Have a cluster do the parts; all its workers see the run, the input and the output."""
+    address: str | None = None
+    """Address of the scheduler of the engine; default: workers on this machine, as many as --jobs."""
 
 
 @dataclass(frozen=True)
 class PredictCommand:
-    """A command that predicts something of every datum."""
+    """A command that predicts something of every sample."""
 
     run: Run
     """Folder of a trained run."""
     input: Source
-    """.csv, .npy or .npz file, image, or folder of images."""
+    """.csv, .parquet, .npy or .npz file, image, or folder of images; or many tables: a folder or a glob in quotes."""
     out: Out
-    """.csv, .npz or .npy file to write."""
+    """.csv, .npz or .npy file to write; for many tables a folder, which gets a .parquet file for each."""
     options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
+    many: Annotated[Many, UNNAMED] = field(default_factory=Many)
 
     def predictions(
         self, of: Callable[[Model, Any], dict[str, Any]], what: str
     ) -> tuple[Model, Reader, Iterator[Rows]]:
-        """Model and input, and what `of` makes of each block; meets the other processes first, where there are some."""
-        from lapae.train.distributed import join
-
-        join()
+        """Return model and input, and what `of` makes of each block."""
         model = with_options(open_model(self.run, self.options), self.options)
         source = open_source(self.input, model, self.options)
         return model, source, predicted(model, source, of, what)
 
 
 def with_options(model: Model, options: Predictive) -> Model:
-    """The model, predicting as the options have it where they say so."""
+    """Return the model, predicting as the options say."""
     if options.n_samples is not None and options.n_samples < 1:
         raise ConfigError(f"n_samples = {options.n_samples}: expected at least 1")
     try:
@@ -111,7 +139,7 @@ def with_options(model: Model, options: Predictive) -> Model:
 
 
 def open_model(run: Path, options: Device) -> Model:
-    """The model of a run, ready to predict, taking missing values where its likelihood can."""
+    """Load the model of a run, taking missing values if its likelihood can."""
     from lapae.storage import load_run
 
     device = own_device(options.device)
@@ -122,7 +150,7 @@ def open_model(run: Path, options: Device) -> Model:
 
 
 def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = False, written: bool = False) -> Reader:
-    """The input of a command, as its options have it."""
+    """Open the input of a command, as its options say."""
     from lapae.data import open_input
 
     how = {"resize": options.resize, "skip_bad": options.skip_bad, "any_range": options.any_range}
@@ -130,7 +158,7 @@ def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = Fals
 
 
 def check_missing(model: Model, block: Block, path: Path) -> None:
-    """DataError where values are missing and the model cannot do without them."""
+    """Raise DataError if values are missing and the likelihood takes none."""
     import numpy as np
 
     from lapae.data import DataError
@@ -140,40 +168,26 @@ def check_missing(model: Model, block: Block, path: Path) -> None:
 
 
 def predicted(model: Model, source: Reader, of: Callable[[Model, Any], dict[str, Any]], what: str) -> Iterator[Rows]:
-    """What `of` makes of the input, block by block, with a progress bar. Processes share the blocks."""
-    from lapae.cli.rank_blocks import Rows, in_order
+    """Yield what `of` makes of the input, block by block, with a progress bar."""
     from lapae.data.progress import progress
-    from lapae.train.distributed import rank, world_size
 
-    source.turn = rank(), world_size()
-
-    def mine(advance: Any) -> Iterator[Rows]:
+    with progress(what, source.size) as advance:
         for block in source.blocks(advance):
             check_missing(model, block, source.path)
             try:
                 found = of(model, block.x)
             except ValueError as error:
                 raise ConfigError(str(error)) from error
-            yield Rows(block.index, block.names, block.cells, found)
-
-    with progress(what, source.size if rank() == 0 else None) as advance:
-        yield from in_order(mine(advance), source.skipped)
-
-
-def hand_over(blocks: Iterator[Rows]) -> int:
-    """The part of a process that is not the first: predict, and leave the writing and the last word to that one."""
-    for _ in blocks:
-        pass
-    return 0
+            yield Rows(block.names, block.cells, found)
 
 
 def verdicts(p: Any, rate: float) -> list[str]:
-    """Cells of the column `outlier` for p-values (n,): 1 if and only if p <= rate, and empty with nothing observed."""
+    """Return cells of the column `outlier` for p-values (n,): 1 if and only if p <= rate, empty where p is NaN."""
     return ["" if value != value else str(int(value <= rate)) for value in p.tolist()]
 
 
 def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
-    """The suffix of the output, which is one of `suffixes`, not the input itself, and can be written."""
+    """Return the suffix of the output; raise an error if it is none of `suffixes`, the input itself or not writable."""
     from lapae.runs.files import check_place
 
     if out.suffix.lower() not in suffixes:
@@ -185,7 +199,7 @@ def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
 
 
 def finish(source: Reader, out: Path, n: int, options: Device, **numbers: Any) -> int:
-    """Say what was left out and what was written."""
+    """Print what was left out and what was written."""
     for message in source.skipped:
         print(f"lapae: skipped: {message}", file=sys.stderr)
     if options.json:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
+from lapae.cli.many import is_many, map_many
 from lapae.cli.new_data import UNNAMED, Predictive, open_model, with_options
 from lapae.cli.parsing import parse
 from lapae.cli.values import ValuesCommand, write_values
@@ -32,6 +33,8 @@ class ReconstructCommand(ValuesCommand):
 
 def main(arguments: Sequence[str]) -> int:
     command: ReconstructCommand = parse(ReconstructCommand, arguments, "lapae reconstruct")
+    if is_many(command):
+        return map_many(command, "reconstruct", level=command.level)
 
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
         import numpy as np

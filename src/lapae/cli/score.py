@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from lapae.cli.new_data import PredictCommand, check_out, finish, hand_over, verdicts
+from lapae.cli.many import is_many, map_many
+from lapae.cli.new_data import PredictCommand, check_out, finish, verdicts
 from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
@@ -24,9 +25,9 @@ NOTHING = "nothing observed"
 
 @dataclass(frozen=True)
 class ScoreCommand(PredictCommand):
-    """Score new data: how normal each datum is, its p-value among held-out normal data, and whether it is an outlier.
+    """Score new samples: how normal each is, its p-value among held-out normal samples, and whether it is an outlier.
 
-    The output has a row for each datum, in the order of the input, with the columns of a table that are no features
+    The output has a row for each sample, in the order of the input, with the columns of a table that are no features
     (an index, a label) or the name of the image file. The score is higher for more normal data. A row is an outlier if
     and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is empty. A series
     (time, channels) has a row for each step: the mean score of the windows that hold it with its p-value, and how
@@ -39,7 +40,7 @@ class ScoreCommand(PredictCommand):
     maps: Path | None = None
     """Folder to write a picture of each image into, red where it is unusual."""
     explain: bool = False
-    """Also write the feature that contributes most to how unusual a datum is, its share, and what was expected there
+    """Also write the feature that contributes most to how unusual a sample is, its share, and what was expected there
     (of a table: what its other values say) with its 90 % interval; nothing where no feature is unusual, and "nothing
     observed" where all are missing."""
 
@@ -93,27 +94,28 @@ def expected_cells(found: dict[str, Any], columns: Sequence[Column]) -> dict[str
 
 def main(arguments: Sequence[str]) -> int:
     command: ScoreCommand = parse(ScoreCommand, arguments, "lapae score")
-    suffix = check_out(command.out, command.input, (".csv", ".npy", ".npz"))
     rate = command.false_alarm_rate
     if rate is not None and not 0 < rate < 1:
         raise ConfigError(f"false_alarm_rate = {rate}: expected a number between 0 and 1")
+    if is_many(command):
+        if command.maps is not None:
+            raise ConfigError("--maps is for images")
+        return map_many(command, "score", false_alarm_rate=rate, explain=command.explain)
+    suffix = check_out(command.out, command.input, (".csv", ".npy", ".npz"))
     import warnings
 
     import numpy as np
 
     from lapae.runs.outputs import csv_rows, write_arrays
-    from lapae.train.distributed import rank
 
     of = explained if command.explain else scores
     if command.maps is not None:
         from lapae.cli.maps import mapped, writing
 
         model, source, blocks = command.predictions(mapped(of), "scoring")
-        blocks = writing(blocks, command.maps, model) if rank() == 0 else blocks
+        blocks = writing(blocks, command.maps, model)
     else:
         model, source, blocks = command.predictions(of, "scoring")
-    if rank() > 0:
-        return hand_over(blocks)
     rule = model.rule(rate)
     assert model.calibration is not None
     if unmet := model.calibration.unmet(rule.rate, tiles=model.space.tile):

@@ -17,7 +17,7 @@ from lapae.space.series import Fold
 
 if TYPE_CHECKING:
     from lapae.calibrate.conformal import Rule
-    from lapae.cli.rank_blocks import Rows
+    from lapae.cli.new_data import Rows
     from lapae.model import Model
 
 

@@ -12,7 +12,7 @@ from lapae.cli.values import Made
 from lapae.space.tiles import fold_tiles
 
 if TYPE_CHECKING:
-    from lapae.cli.rank_blocks import Rows
+    from lapae.cli.new_data import Rows
     from lapae.model import Model
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lapae.cli.new_data import UNNAMED, Intake, Out, Run, Source, check_missing, check_out, finish, open_source
+from lapae.cli.new_data import UNNAMED, Intake, Many, Out, Run, Source, check_missing, check_out, finish, open_source
 from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,10 +37,12 @@ class ValuesCommand:
     run: Run
     """Folder of a trained run."""
     input: Source
-    """.csv, .parquet, .npy or .npz file, image, or folder of images."""
+    """.csv, .parquet, .npy or .npz file, image, or folder of images; or many tables: a folder or a glob in quotes."""
     out: Out
-    """File of the same kind to write, or a folder for images; .npz for arrays with intervals."""
+    """File of the same kind to write, or a folder for images; .npz for arrays with intervals; for many tables a folder,
+    which gets a .parquet file for each."""
     options: Annotated[Intake, UNNAMED] = field(default_factory=Intake)
+    many: Annotated[Many, UNNAMED] = field(default_factory=Many)
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,11 @@ class ArrayReader(Reader):
             return
         for index, start in enumerate(range(0, self.size, self.block_size)):
             stop = min(start + self.block_size, self.size)
-            if self._mine(index):
-                part = self.space.code(self._rows(start, stop), where)
-                check_values(self.space, part, where, start)
-                if start == 0 and not self.any_range:  # the first block tells
-                    check_units(self.space, part, where)
-                yield Block(part, [], [[] for _ in part], index)
+            part = self.space.code(self._rows(start, stop), where)
+            check_values(self.space, part, where, start)
+            if start == 0 and not self.any_range:  # the first block tells
+                check_units(self.space, part, where)
+            yield Block(part, [], [[] for _ in part], index)
             progress(stop - start)
 
     def _rows(self, start: int, stop: int) -> np.ndarray:

@@ -91,9 +91,6 @@ class ImageReader(Reader):
         for index, start in enumerate(range(0, self.size, at_once)):
             images, files = [], []
             names = self.files[start : start + at_once]
-            if not self._mine(index):
-                progress(len(names))
-                continue
             for file in names:
                 try:
                     images.append(self._pixels(file))

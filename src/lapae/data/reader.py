@@ -73,8 +73,6 @@ class Reader(ABC):
         """The steps of a series, once its windows are read."""
         self.skipped: list[str] = []
         """Files that could not be read and were left out."""
-        self.turn: tuple[int, int] = (0, 1)
-        """(r, n): blocks r, r + n, r + 2n, … are this process's, where n share the input."""
 
     @property
     def space(self) -> Space:
@@ -92,7 +90,7 @@ class Reader(ABC):
         """All data, to train on."""
 
     def blocks(self, progress: Progress) -> Iterator[Block]:
-        """All data in order; those of this process's turns. DataError at the end where the file is another by then."""
+        """Yield all samples in order; raise DataError at the end if the file is another by then."""
         yield from self._read(progress)
         self.check_unchanged()
 
@@ -115,13 +113,9 @@ class Reader(ABC):
         windows, first = self.space.windows(x, where)
         for index, start in enumerate(range(0, len(first), self.block_size)):
             part = slice(start, start + self.block_size)
-            if self._mine(index):
-                yield Block(windows[part], ["start"], [[str(step)] for step in first[part].tolist()], index)
+            yield Block(windows[part], ["start"], [[str(step)] for step in first[part].tolist()], index)
         progress(self.size)
 
     def _look(self) -> tuple[int, ...] | None:
         """What changes with the file; a folder's images are read one by one."""
         return None if self.path.is_dir() else stamp(self.path)
-
-    def _mine(self, index: int) -> bool:
-        return index % self.turn[1] == self.turn[0]

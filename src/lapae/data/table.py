@@ -190,7 +190,7 @@ class TableReader(Reader):
         yield from self._windows(Block(x, rows[0].names, cells, written=written), lambda n: None)
 
     def _rows(self, progress: Progress) -> Iterator[Block]:
-        """Blocks of rows; of a series all of them, whose windows are shared and not its steps."""
+        """Yield blocks of rows; for a series, of its steps."""
         columns, where = self.columns, str(self.path)
         others = [i for i in range(self.file.width) if i not in set(self.features)]
         carried = others if self.header else []
@@ -201,8 +201,6 @@ class TableReader(Reader):
         types: Any = {i: "float64" if i in numbers else "str" for i in self.features}
         types |= dict.fromkeys(others, "written")
         for index, frame in enumerate(self._frames("str" if self.written else types, progress)):
-            if not self.is_series and not self._mine(index):
-                continue
             part = frame[self.features]
             part.columns = [column.name for column in columns]
             row_name = partial(self._row_of_block, index)

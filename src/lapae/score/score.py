@@ -48,11 +48,11 @@ class Parts:
 
     Attributes:
         values: (B, P), higher is more unusual.
-        shares: (B, P, D), at least 0, adding up to 1 over D.
+        shares: (B, P, D), at least 0, adding up to 1 over D; None if they were not asked for.
     """
 
     values: Tensor
-    shares: Tensor
+    shares: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ class Score:
             view = model_view(known, residuals(known, rows, deviation), deviation)
             bank, ranks, view = (NearestRows.fit(values) for values in (full, marginals.normal(full), view))
             start = cls(deviation, whitening(scaled), zero, eye, bank, ranks, view, marginals)
-        values = start.parts(found, valid, own).values
+        values = start.parts(found, valid, own, shares=False).values
         whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal()) if table else standardising(values)
         return replace(start, mean=values.mean(0), whiten=whiten)
 
     def __call__(self, found: Prediction, x: Tensor, own: Tensor | None = None) -> Tensor:
         """Score samples x (B, *features): (B,), higher is more unusual; `own` as in `parts`."""
-        values = self.parts(found, x, own).values
+        values = self.parts(found, x, own, shares=False).values
         if self.field is not None:
             return contributions(values - self.mean, self.whiten).sum(1)
         t = self.standardised(values)
@@ -137,13 +137,14 @@ class Score:
         """Names of the parts."""
         return TABLE if self.field is None else PARTS[: len(self.mean)]
 
-    def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None) -> Parts:
-        """Measure samples; missing values count as the model expects them.
+    def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None, *, shares: bool = True) -> Parts:
+        """Measure samples x (B, *features); missing values count as the model expects them.
 
         Args:
             found: predictions of x.
-            x: samples (B, *features).
+            x: the samples.
             own: (B,) where rows that are in the banks themselves are, see `NearestRows.measure`.
+            shares: whether to share the parts of a table out among values.
         """
         if self.field is not None:
             return Parts(*self.field.parts(found, x, self.deviation, len(self.mean)))
@@ -153,18 +154,21 @@ class Score:
         scaled = residuals(found, x, self.deviation)
         projected = scaled @ self.directions.T
         residual = (projected.square().sum(1) / n_seen + EXACT).log()
-        of_residual = shared(scaled * (projected @ self.directions))
         assert self.bank is not None and self.ranks is not None  # noqa: PT018
         assert self.view is not None and self.marginals is not None  # noqa: PT018
         full = filled(flat, mean)
-        near = self.bank.measure(full, own)
-        ranked = self.ranks.measure(self.marginals.normal(full), own)
-        seen = self.view.measure(model_view(found, scaled, self.deviation), own)
+        near = self.bank.measure(full, own, gaps=shares)
+        ranked = self.ranks.measure(self.marginals.normal(full), own, groups=False, gaps=shares)
+        seen = self.view.measure(model_view(found, scaled, self.deviation), own, groups=False, gaps=shares)
         rare = torch.where(missing, 0.0, self.marginals.rarity(full))
+        assert near.groups is not None
         values = [residual, near.near, near.groups, near.ratio, ranked.ratio, seen.ratio, rare.sum(1)]
+        if near.gap is None or ranked.gap is None or seen.gap is None:
+            return Parts(torch.stack(values, 1), None)
+        of_residual = shared(scaled * (projected @ self.directions))
         of_near, of_code = shared(near.gap), shared(seen.gap[:, -flat.shape[1] :])
-        shares = [of_residual, of_near, of_near, of_near, shared(ranked.gap), of_code, shared(rare)]
-        return Parts(torch.stack(values, 1), torch.stack(shares, 1))
+        of_parts = [of_residual, of_near, of_near, of_near, shared(ranked.gap), of_code, shared(rare)]
+        return Parts(torch.stack(values, 1), torch.stack(of_parts, 1))
 
     def standardised(self, values: Tensor) -> Tensor:
         """Return parts (B, P) in units of their standard deviation."""
@@ -179,11 +183,12 @@ class Score:
             weight = contributions(parts.values - self.mean, self.whiten)
         else:
             weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)
+        assert parts.shares is not None
         return torch.einsum("bp,bpd->bd", weight, parts.shares).reshape(x.shape)
 
     def named(self, found: Prediction, x: Tensor) -> dict[str, Tensor]:
         """Return the parts by name, (B,) each, in standard deviations from normal samples."""
-        values = self.parts(found, x).values
+        values = self.parts(found, x, shares=False).values
         scale = self.whiten[-len(self.mean) :].inverse().square().sum(1).sqrt()
         return dict(zip(self.names, ((values - self.mean) / scale).unbind(1), strict=True))
 

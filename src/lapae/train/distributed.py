@@ -200,23 +200,6 @@ def copy_from_first(tensor: Tensor) -> None:
         tensor.copy_(carried)
 
 
-def send(data: bytes) -> None:
-    """Send bytes to the first process, and wait until it receives them."""
-    dist.send(torch.tensor([len(data)]), 0)
-    if data:
-        dist.send(_bytes(data), 0)
-
-
-def receive(source: int) -> bytes:
-    """Return the next bytes that process `source` sends."""
-    size = torch.zeros(1, dtype=torch.int64)
-    dist.recv(size, source)
-    buffer = torch.empty(int(size), dtype=torch.uint8)
-    if len(buffer):
-        dist.recv(buffer, source)
-    return buffer.numpy().tobytes()
-
-
 def lost_connection(error: Exception) -> bool:
     """Return whether an error means that another process has ended."""
     signs = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "nccl", "gloo")

@@ -1,0 +1,238 @@
+"""`lapae.mapper`: a trained run as a function from Arrow record batches to Arrow record batches.
+
+The function is pickled as the path of its run and its options. Each process loads the run once. The output of a row
+does not depend on the rows beside it, to the last bit, so that it does not matter how an engine divides the rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lapae.arrow.blocks import RowModel, reproducibly
+from lapae.errors import ConfigError, DataError, RunError, did_you_mean
+from lapae.space.frames import find_columns, warn_unknown
+
+try:
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+except ImportError:
+    raise ImportError("lapae.mapper needs pyarrow: pip install 'lapae[parquet]'") from None
+
+from lapae.arrow.columns import codes_of
+from lapae.arrow.verbs import VERBS, Verb
+from lapae.space.columns import unique_names
+
+if TYPE_CHECKING:
+    from lapae.model import Model
+
+CHUNK = 8192
+"""Rows that are worked on at a time: smaller batches are put together."""
+WHOLE_CALL = {
+    "discoveries": "which rows are discoveries depends on all p-values together: map the verb 'score', collect the "
+    "column p_value and apply Benjamini-Hochberg to it (scipy.stats.false_discovery_control)",
+    "sample": "samples are generated, not mapped from rows: call LaplacianAutoencoder.load(run).sample(n)",
+}
+PREDICTING = ("predictive", "n_samples", "seed")
+_models: dict[tuple[Any, ...], RowModel] = {}
+"""Models of this process."""
+
+
+def mapper(run: str | Path, verb: str = "score", *, keep: Any = None, **options: Any) -> Mapper:
+    """Make a function that maps Arrow record batches of rows to what a trained run says of them.
+
+    Args:
+        run: folder of a run that was trained on a table.
+        verb: "score" (score, p_value, outlier), "impute", "embed" or "reconstruct".
+        keep: columns of the input to copy into the output, in front: a pyarrow schema, or a mapping from names to
+            pyarrow types. Default none.
+        options: of the verb: `false_alarm_rate` and `explain` of "score", `level` of "impute" and "reconstruct"; and
+            `predictive`, `n_samples` and `seed`, by default as the run was trained.
+
+    Returns:
+        A `Mapper`: call it with an iterable of record batches; `schema` is that of its output.
+    """
+    if verb in WHOLE_CALL:
+        raise ConfigError(f"{verb}: {WHOLE_CALL[verb]}")
+    if verb not in VERBS:
+        raise ConfigError(f"verb = {verb!r}: expected one of {', '.join(VERBS)}{did_you_mean(verb, VERBS)}")
+    known = [each.name for each in fields(VERBS[verb])]
+    for name in options:
+        if name not in (*known, *PREDICTING):
+            expected = ", ".join([*known, "keep", *PREDICTING])
+            raise ConfigError(f"{verb} has no option {name!r}: expected {expected}{did_you_mean(name, known)}")
+    predicting = {name: options.pop(name) for name in PREDICTING if options.get(name) is not None}
+    options = {name: value for name, value in options.items() if name in known}
+    return Mapper.of(Path(run).expanduser().absolute(), VERBS[verb](**options), _kept(keep), predicting)
+
+
+@dataclass(frozen=True)
+class Mapper:
+    """From record batches to record batches; made by `lapae.mapper`.
+
+    Attributes:
+        run: folder of the run.
+        verb: the verb with its options.
+        keep: columns of the input that are copied into the output.
+        predicting: how the model predicts, if otherwise than in the run.
+        digest: digest of the file of the model, so that every process uses the same.
+        schema: the columns of the output (pyarrow).
+    """
+
+    run: Path
+    verb: Verb
+    keep: Any
+    predicting: Mapping[str, Any]
+    digest: str
+    schema: Any = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, run: Path, verb: Verb, keep: Any, predicting: Mapping[str, Any]) -> Mapper:
+        """Look at the run: fit its imputer if the verb needs one, and find out the schema of the output."""
+        start = cls(run, verb, keep, dict(predicting), _digest(run))
+        model = start.loaded.model
+        if model.space.kind != "table":
+            raise ConfigError(
+                f"{run} was trained on {model.space.describe()}: a mapper takes rows of a table; use the command "
+                "lapae score, which takes a file of that kind at a time"
+            )
+        if verb.imputes() and model.likelihood.missing:
+            with reproducibly():
+                model.with_imputer()  # kept in the run folder, for all processes
+        schema = pa.schema([*keep, *verb.fields(model)])
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"keep: the output has columns {', '.join(map(repr, twice))} of its own: rename yours")
+        return cls(run, verb, keep, dict(predicting), start.digest, schema)
+
+    @property
+    def loaded(self) -> RowModel:
+        """The model, loaded once per process."""
+        key = self.run, self.digest, tuple(self.predicting.items())
+        if key not in _models:
+            if (found := _digest(self.run)) != self.digest:
+                raise RunError(
+                    f"{self.run} is not the run that the mapper was made from ({found[:12]}, expected "
+                    f"{self.digest[:12]}): it was trained again, or another folder is there on this machine"
+                )
+            with reproducibly():
+                _models[key] = RowModel(_load(self.run).predicting(**self.predicting))
+        return _models[key]
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Map record batches.
+
+        Args:
+            batches: pyarrow record batches of one schema, of any sizes.
+
+        Yields:
+            Record batches of `schema`, with the rows in order.
+        """
+        unknown: dict[str, set[str]] = {}
+        for chunk in _chunks(batches):
+            yield self._map(chunk, unknown)
+        warn_unknown(unknown, "X")
+
+    def table(self, table: Any) -> Any:
+        """Map a pyarrow table, as Ray's `map_batches` and DuckDB hand over."""
+        return pa.Table.from_batches(self(table.to_batches()), self.schema)
+
+    def frame(self, frame: Any) -> Any:
+        """Map a pandas frame, as Dask's `map_partitions` hands over; the index is kept."""
+        found = self.table(pa.Table.from_pandas(frame, preserve_index=False)).to_pandas(types_mapper=self._types().get)
+        return found.set_axis(frame.index)
+
+    @property
+    def empty_frame(self) -> Any:
+        """A pandas frame of no rows with the columns and types of `frame`: what Dask calls `meta`."""
+        return self.schema.empty_table().to_pandas(types_mapper=self._types().get)
+
+    @staticmethod
+    def _types() -> dict[Any, Any]:
+        """Types that pandas would choose by whether values are missing: such a choice would depend on the partition."""
+        import pandas as pd
+
+        return {pa.bool_(): pd.BooleanDtype(), pa.int64(): pd.Int64Dtype()}
+
+    def _map(self, batch: Any, unknown: dict[str, set[str]]) -> Any:
+        model = self.loaded.model
+        columns = model.space.numbered
+        kept = [_column(batch, each) for each in self.keep]
+        if not batch.num_rows:
+            return pa.RecordBatch.from_pylist([], self.schema)
+        with reproducibly():
+            x = codes_of(batch, columns, "X", unknown)
+            if not model.likelihood.missing and (x != x).any():
+                row, column = next(zip(*(x != x).nonzero(), strict=True))
+                raise DataError(
+                    f"X: a value of column {columns[column].name!r} is missing (row {row} of the batch, from 0), which "
+                    f"the {model.config.model.likelihood} likelihood cannot take"
+                )
+            places = find_columns(unique_names(batch.schema.names), columns, "X")
+            found = self.verb(self.loaded, x, [batch.column(place) for place in places])
+        return pa.RecordBatch.from_arrays([*kept, *found], schema=self.schema)
+
+
+def _kept(keep: Any) -> Any:
+    """Return the columns to keep as a schema."""
+    if keep is None or isinstance(keep, pa.Schema):
+        return pa.schema([] if keep is None else keep)
+    try:
+        return pa.schema(list(dict(keep).items()))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"keep = {keep!r}: expected a pyarrow schema, or names with pyarrow types") from error
+
+
+def _column(batch: Any, wanted: Any) -> Any:
+    place = batch.schema.get_field_index(wanted.name)
+    if place < 0:
+        raise DataError(f"X: has no column {wanted.name!r} to keep; it has {', '.join(batch.schema.names[:20])}")
+    array = batch.column(place)
+    try:
+        return array if array.type == wanted.type else array.cast(wanted.type)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"X: column {wanted.name!r} of type {array.type} is not {wanted.type} ({error})") from None
+
+
+def _chunks(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield record batches of at most `CHUNK` rows, small ones put together."""
+    held: list[Any] = []
+    n = 0
+    for batch in batches:
+        for start in range(0, max(batch.num_rows, 1), CHUNK):
+            part = batch.slice(start, CHUNK)
+            if held and n + part.num_rows > CHUNK:
+                yield _joined(held)
+                held, n = [], 0
+            held.append(part)
+            n += part.num_rows
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def _digest(run: Path) -> str:
+    """Return the digest of the file of a run's model."""
+    from lapae.runs import MODEL, Run
+
+    path = Run.open(run) / MODEL
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RunError(f"{run} has no model yet: train it with lapae train --resume {run} ({error.strerror})") from None
+
+
+def _load(run: Path) -> Model:
+    """Load a run on the CPU, taking missing values if its likelihood can."""
+    from lapae.storage import load_run
+
+    try:
+        return load_run(run, allow_nan=True)
+    except ConfigError:  # the likelihood does not take missing values
+        return load_run(run)
