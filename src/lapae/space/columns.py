@@ -10,8 +10,14 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from lapae.space.written import parse_written
+
 ColumnKind: TypeAlias = Literal["number", "count", "boolean", "category", "date"]
 DAY = "%Y-%m-%d"
+PRESENCE = "1 or empty"
+"""Format of a boolean that is 1 or empty: empty is false."""
+NEWER = ("lenient",)
+"""Fields that older saved columns lack."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,7 @@ class Column:
     | kind             | code                     | likelihood  |
     |------------------|--------------------------|-------------|
     | number, count    | the number               | gaussian    |
+    | time (a number)  | seconds                  | gaussian    |
     | boolean          | 0 or 1                   | bernoulli   |
     | category         | 0, 1, … (`categories`)   | categorical |
     | date             | days since 1970          | gaussian    |
@@ -29,11 +36,19 @@ class Column:
     name: str
     kind: ColumnKind = "number"
     categories: tuple[str, ...] = ()
-    """Of a category, in the order of their codes; of a boolean written as text, its words for false and true."""
+    """Levels of a category in the order of their codes; words for false and true of a boolean that is text."""
     dtype: str = "float64"
     """pandas' name of the type that went in."""
     format: str = ""
-    """Of a date: how it was written, or `DAY` where dates have no time of day."""
+    """How cells are written: the form of a date (`DAY` if it has no time of day), the picture of a number or a time
+    (`lapae.space.written`), `PRESENCE` of a boolean; "" for cells that are plain."""
+    lenient: bool = False
+    """Whether cells that are no numbers or dates count as missing, with a warning, as a few did in training."""
+
+    @property
+    def written(self) -> bool:
+        """Whether its numbers are text that a picture reads."""
+        return self.kind in ("number", "count") and bool(self.format)
 
     @property
     def width(self) -> int:
@@ -53,16 +68,22 @@ class Column:
         return tuple(f"{self.name}={category}" for category in self.categories)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "categories": list(self.categories)}
+        """Return plain JSON types; what is new since 0.2 only if it is not the default."""
+        values = {**asdict(self), "categories": list(self.categories)}
+        return {name: value for name, value in values.items() if name not in NEWER or value}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Column:
-        """Inverse of `to_dict`; a ValueError, KeyError or TypeError where the values are not those of a column."""
+        """Return the column that `to_dict` describes; ValueError, KeyError or TypeError if the values are of none."""
         column = cls(**{**values, "categories": tuple(map(str, values["categories"]))})
         if column.kind not in get_args(ColumnKind):
             raise ValueError(f"column kind {column.kind!r}: expected one of {', '.join(get_args(ColumnKind))}")
         if not all(isinstance(value, str) for value in (column.name, column.dtype, column.format)):
             raise TypeError(f"name, dtype and format of a column must be text, got {column!r}")
+        if not isinstance(column.lenient, bool):
+            raise TypeError(f"lenient of a column must be true or false, got {column.lenient!r}")
+        if column.written:
+            parse_written([], column.format)
         if column.kind == "category" and not column.categories:
             raise ValueError(f"the category {column.name!r} has no categories")
         return column
