@@ -152,6 +152,7 @@ COLUMNS = {
     "a table of numbers": frame()[["sine", "cube"]].to_numpy(float),
     "categories alone": frame()[["shade", "size"]],
     "one category": frame()[["shade"]],
+    "many levels": frame()[["sine", "size"]].assign(street=[f"street {i % 30}" for i in range(400)]),
     "one column": frame()[["sine"]],
     "booleans": frame()[["up", "size"]],
     "dates": frame()[["day", "up"]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ K = np.arange(N)
 DAYS = pd.date_range("2004-07-01", periods=N)
 
 
-def units(form: str, values=1000 + 37 * K) -> list[str]:
+def units(form: str, values: Any = 1000 + 37 * K) -> list[str]:
     return [form.format(value) for value in values]
 
 

@@ -173,7 +173,7 @@ class _Reading:
     sure: bool = True
 
 
-def _readings(values: np.ndarray) -> Iterator[_Reading]:
+def _readings(values: Any) -> Iterator[_Reading]:
     """Yield ways to read different words (m,), the likelier first."""
     yield _Reading("numbers", _plain(values))
     some = values[:: max(1, len(values) // 100)]

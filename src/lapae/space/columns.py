@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -16,7 +16,7 @@ ColumnKind: TypeAlias = Literal["number", "count", "boolean", "category", "date"
 DAY = "%Y-%m-%d"
 PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
-NEWER = ("lenient",)
+NEWER = ("lenient", "values", "given_by", "implied")
 """Fields that older saved columns lack."""
 
 
@@ -29,7 +29,7 @@ class Column:
     | number, count    | the number               | gaussian    |
     | time (a number)  | seconds                  | gaussian    |
     | boolean          | 0 or 1                   | bernoulli   |
-    | category         | 0, 1, … (`categories`)   | categorical |
+    | category         | 0, 1, … (`categories`)   | categorical, or gaussian (`values`) |
     | date             | days since 1970          | gaussian    |
     """
 
@@ -44,6 +44,12 @@ class Column:
     (`lapae.space.written`), `PRESENCE` of a boolean; "" for cells that are plain."""
     lenient: bool = False
     """Whether cells that are no numbers or dates count as missing, with a warning, as a few did in training."""
+    values: tuple[float, ...] = ()
+    """Number of each level in the model, of a category that is one number there (`lapae.space.levels`)."""
+    given_by: str = ""
+    """Name of the column that determines this one, if there is one."""
+    implied: tuple[tuple[float, float], ...] = ()
+    """Codes of that column, each with the code of this one that goes with it."""
 
     @property
     def written(self) -> bool:
@@ -52,18 +58,27 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Features of the model that the column takes up."""
-        return len(self.categories) if self.kind == "category" else 1
+        """Number of features that the column has in the model."""
+        return len(self.categories) if self.one_hot else 1
+
+    @property
+    def one_hot(self) -> bool:
+        """Whether each level of a category is a feature."""
+        return self.kind == "category" and not self.values
 
     @property
     def likelihood(self) -> str:
         """Name of the likelihood that suits it."""
-        return {"category": "categorical", "boolean": "bernoulli"}.get(self.kind, "gaussian")
+        return (
+            "gaussian"
+            if self.values
+            else {"category": "categorical", "boolean": "bernoulli"}.get(self.kind, "gaussian")
+        )
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of its features in the model."""
-        if self.kind != "category":
+        if not self.one_hot:
             return (self.name,)
         return tuple(f"{self.name}={category}" for category in self.categories)
 
@@ -75,17 +90,29 @@ class Column:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Column:
         """Return the column that `to_dict` describes; ValueError, KeyError or TypeError if the values are of none."""
-        column = cls(**{**values, "categories": tuple(map(str, values["categories"]))})
+        tuples = {
+            "categories": tuple(map(str, values["categories"])),
+            "values": tuple(map(float, values.get("values", ()))),
+            "implied": tuple((float(a), float(b)) for a, b in values.get("implied", ())),
+        }
+        column = cls(**{**values, **tuples})
         if column.kind not in get_args(ColumnKind):
             raise ValueError(f"column kind {column.kind!r}: expected one of {', '.join(get_args(ColumnKind))}")
-        if not all(isinstance(value, str) for value in (column.name, column.dtype, column.format)):
-            raise TypeError(f"name, dtype and format of a column must be text, got {column!r}")
+        if not all(isinstance(value, str) for value in (column.name, column.dtype, column.format, column.given_by)):
+            raise TypeError(f"name, dtype, format and given_by of a column must be text, got {column!r}")
         if not isinstance(column.lenient, bool):
             raise TypeError(f"lenient of a column must be true or false, got {column.lenient!r}")
         if column.written:
             parse_written([], column.format)
         if column.kind == "category" and not column.categories:
             raise ValueError(f"the category {column.name!r} has no categories")
+        n = len(column.categories)
+        if column.values and (len(column.values) != n or not np.isfinite(column.values).all()):
+            raise ValueError(
+                f"{len(column.values)} values for the {n} levels of {column.name!r}: expected as many numbers"
+            )
+        if not all(0 <= b < max(n, 2) and b == int(b) for _, b in column.implied):
+            raise ValueError(f"implied values of {column.name!r} are no codes of its levels")
         return column
 
 
@@ -128,23 +155,44 @@ class Spans:
         return out
 
     def expand(self, x: np.ndarray) -> np.ndarray:
-        """Codes (n, F) as features (n, D): categories one-hot, NaN over all of them where missing."""
+        """Return codes (n, F) as features (n, D): categories one-hot or as numbers, NaN for all of them if missing."""
         out = np.empty((len(x), self.n_features))
-        wide = self.of_kind("category")
         out[:, self.starts[:-1]] = x
-        for i in wide:
+        for i in self.of_kind("category"):
             start, stop = self.starts[i], self.starts[i + 1]
-            out[:, start:stop] = x[:, i, None] == np.arange(int(stop - start))
-            out[np.isnan(x[:, i]), start:stop] = np.nan
+            missing = np.isnan(x[:, i])
+            if self.columns[i].one_hot:
+                out[:, start:stop] = x[:, i, None] == np.arange(int(stop - start))
+            else:
+                out[:, start] = np.array(self.columns[i].values)[np.where(missing, 0, x[:, i]).astype(int)]
+            out[missing, start:stop] = np.nan
         return out
 
     def probabilities(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """Of the categories and booleans of features (…, D), by the name of the column: (…, categories)."""
+        """Return probabilities (…, levels) of categories and booleans from features (…, D), by the column's name.
+
+        Categories that are one number have none.
+        """
         found = {}
         for i in self.of_kind("category", "boolean"):
             part, column = x[..., self.starts[i] : self.starts[i + 1]], self.columns[i]
-            found[column.name] = part if column.kind == "category" else np.concatenate([1 - part, part], -1)
+            if column.one_hot:
+                found[column.name] = part
+            elif column.kind == "boolean":
+                found[column.name] = np.concatenate([1 - part, part], -1)
         return found
+
+    def look_up(self, codes: np.ndarray) -> np.ndarray:
+        """Return codes (n, F) of columns that others determine, by these in `codes` (n, F); NaN for all else."""
+        out = np.full(codes.shape, np.nan)
+        places = {column.name: i for i, column in enumerate(self.columns)}
+        for i, column in enumerate(self.columns):
+            if column.given_by in places:
+                keys, values = np.array(column.implied, np.float64).reshape(-1, 2).T
+                given = codes[:, places[column.given_by]]
+                at = np.searchsorted(keys, given).clip(0, max(len(keys) - 1, 0))
+                out[:, i] = np.where(keys[at] == given, values[at], np.nan) if len(keys) else np.nan
+        return out
 
     def gather(self, x: np.ndarray, *, deviation: bool = False, whole: bool = True) -> np.ndarray:
         """Features (…, D) in the user's units as codes (…, F).
@@ -156,14 +204,23 @@ class Spans:
         for i, column in enumerate(self.columns):
             part = x[..., self.starts[i] : self.starts[i + 1]]
             if column.kind == "category":
-                out[..., i] = np.sqrt(np.square(part).sum(-1)) if deviation else _greatest(part)
+                nearest = _greatest if column.one_hot else partial(_nearest, np.array(column.values))
+                out[..., i] = np.sqrt(np.square(part).sum(-1)) if deviation else nearest(part)
             elif not deviation:
                 out[..., i] = _possible(column, out[..., i], whole)
         return out
 
 
 def _greatest(part: np.ndarray) -> np.ndarray:
+    """Return the level (…,) whose feature is the greatest of `part` (…, levels)."""
     return np.where(np.isnan(part).any(-1), np.nan, np.nan_to_num(part, nan=-np.inf).argmax(-1))
+
+
+def _nearest(values: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Return the level (…,) whose number, of `values` (levels,), is the nearest to `part` (…, 1)."""
+    order = np.argsort(values)
+    at = np.searchsorted((values[order][1:] + values[order][:-1]) / 2, part[..., 0])
+    return np.where(np.isnan(part[..., 0]), np.nan, order[at])
 
 
 def _possible(column: Column, values: np.ndarray, whole: bool) -> np.ndarray:

@@ -26,6 +26,7 @@ from lapae.space.columns import Column, Spans, counted
 from lapae.space.constants import Constants
 from lapae.space.frames import as_frame, code_frame, uncode_frame
 from lapae.space.layout import CHANNELS, Layout, Range, arranged, greatest, layout_of, restored
+from lapae.space.levels import with_levels
 from lapae.space.scaling import Number, Source, apply, invert, standardise
 from lapae.space.series import cut, starts
 
@@ -94,6 +95,7 @@ class Space:
         if len(shape) == 1:
             offset, scale = standardise(x, names)
             if columns is not None:
+                columns = with_levels(columns, np.asarray(x))
                 offset, scale = Spans(columns).spread(offset, 0.0), Spans(columns).spread(scale, 1.0)
             return cls("table", shape, offset=offset, scale=scale, columns=columns, **about)
         if stride is None and (top := most or greatest(x, values)) is not None:
@@ -310,6 +312,9 @@ class Space:
             digits = 6 - np.ceil(np.log10(np.maximum(unit, 1e-290))).astype(int)
             for j, n in enumerate(digits.tolist()):
                 filled[..., j] = np.round(filled[..., j], n)
+        if self._spans is not None:
+            implied = self._spans.look_up(coded)
+            filled = np.where(np.isnan(implied), filled, implied)
         return np.where(np.isnan(coded), filled, coded)
 
     def as_given(self, x: np.ndarray) -> np.ndarray:
