@@ -75,12 +75,14 @@ class Codes(nn.Module):
     whole: Tensor
     boolean: Tensor
     values: Tensor
+    carried: Tensor
 
     def __init__(self, columns: Sequence[Column]) -> None:
         super().__init__()
         starts = Spans(tuple(columns)).starts
         wide = [i for i, column in enumerate(columns) if column.one_hot]
-        single = [i for i in range(len(columns)) if i not in wide]
+        single = [i for i, column in enumerate(columns) if i not in wide and column.width]
+        carried = [i for i, column in enumerate(columns) if not column.width]
         most = max((columns[i].width for i in wide), default=0)
         self.any_wide = bool(wide)
         indices = {
@@ -89,7 +91,8 @@ class Codes(nn.Module):
             "code": [c for k in columns for c in (range(k.width) if k.one_hot else [-1])],
             "first": [int(starts[i]) for i in single],
             "members": [[int(starts[i]) + min(c, columns[i].width - 1) for c in range(most)] for i in wide],
-            "order": np.argsort([*single, *wide]).tolist(),
+            "order": np.argsort([*single, *wide, *carried]).tolist(),
+            "carried": [columns[i].carried for i in carried],
         }
         marks = {
             "padding": [[c >= columns[i].width for c in range(most)] for i in wide],
@@ -124,7 +127,7 @@ class Codes(nn.Module):
         found = torch.where(self.count, found.clamp_min(0), found)
         found = torch.where(self.boolean, (found >= 0.5).to(x.dtype), found)
         parts = torch.where(self.padding, -torch.inf, x[:, self.members]) if self.any_wide else None
-        found = self._in_order(found, None if parts is None else parts.argmax(2).to(x.dtype))
+        found = self._in_order(found, None if parts is None else parts.argmax(2).to(x.dtype), self.carried)
         if self.numbered:
             apart = (found[:, self.numbered, None] - self.values.to(x.dtype)).abs()
             found = self._with_numbered(found, apart.argmin(2).to(x.dtype))
@@ -140,10 +143,14 @@ class Codes(nn.Module):
     def deviation(self, x: Tensor) -> Tensor:
         """Deviations of features to those of columns: of a category the root of the sum of squares."""
         parts = torch.where(self.padding, 0.0, x[:, self.members].square()) if self.any_wide else None
-        return self._in_order(x[:, self.first], None if parts is None else parts.sum(2).sqrt())
+        return self._in_order(x[:, self.first], None if parts is None else parts.sum(2).sqrt(), 0 * self.carried)
 
-    def _in_order(self, single: Tensor, wide: Tensor | None) -> Tensor:
-        return single if wide is None else torch.cat([single, wide], 1)[:, self.order]
+    def _in_order(self, single: Tensor, wide: Tensor | None, carried: Tensor) -> Tensor:
+        """Return columns in their order: (B, F)."""
+        parts = [single, *([] if wide is None else [wide])]
+        if len(carried):
+            parts.append(carried.to(single.dtype).expand(len(single), -1))
+        return torch.cat(parts, 1)[:, self.order] if len(parts) > 1 else single
 
 
 def compared(calibration: Calibration) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from lapae.space.levels import BUDGET, MOST, as_numbers, determined, embed, with
 ALL = {"validation": 0, "calibration": 0}
 
 
-def trips(n: int = 4000, n_zones: int = 100) -> pd.DataFrame:
+def trips(n: int = 6000, n_zones: int = 100) -> pd.DataFrame:
     """Rows whose zone, of many, says which of four boroughs they are of and how long they are."""
     rng = np.random.default_rng(0)
     zone = rng.integers(0, n_zones, n)
@@ -51,6 +51,37 @@ def test_a_category_of_many_levels_is_one_number():
     x[0, 0] = np.nan
     assert np.isnan(again.to_model(x)[0, 0])
     assert np.isnan(again.to_user(again.to_model(x))[0, 0])
+
+
+def test_rare_levels_are_carried():
+    """The model is the one of the other columns; a missing level is the usual one."""
+    frame = trips(2400)
+    space = Data.of(frame, **ALL).space
+    space = Space.from_dict(json.loads(json.dumps(space.to_dict())))
+    without = Data.of(frame.drop(columns="zone"), **ALL).space
+    x = space.code(frame)
+    assert space.parts == without.parts
+    assert space.feature_names == without.feature_names
+    np.testing.assert_array_equal(space.to_model(x), without.to_model(x[:, 1:]))
+    np.testing.assert_array_equal(space.as_given(np.ones((2, 6))), [[0, 1, 4, 1]] * 2)
+    zone = sure(space.columns)[0]
+    counts = frame["zone"].value_counts()
+    assert counts[zone.categories[sure(zone.carried)]] == counts.max()
+    assert (space.to_user(space.to_model(x))[:, 0] == zone.carried).all()
+    assert space.to_user(np.ones((1, 6)), deviation=True)[0, 0] == 0
+    x[:2, 0] = np.nan
+    x[1, 2] = np.nan
+    filled = space.uncode(space.put_back(space.to_model(x), x))
+    usual = frame["zone"][frame["borough"] == frame["borough"][0]].value_counts()
+    assert usual[filled["zone"][0]] == usual.max()  # of its borough
+    assert counts[filled["zone"][1]] == counts.max()
+    borough = sure(space.columns)[2]
+    assert borough.given_by == "zone"
+    last = Data.of(frame[["tip", "zone"]], **ALL).space
+    assert last.model_shape == (1,)
+    np.testing.assert_array_equal(last.units((2,))[0][1:], [np.nan])
+    alone = Data.of(frame[["zone"]], **ALL).space
+    assert alone.model_shape == (1,)
 
 
 def test_levels_that_are_alike_have_numbers_that_are_near():
@@ -133,7 +164,14 @@ def test_what_is_not_determined():
 
 @pytest.mark.parametrize(
     "lie",
-    [{"values": [0.0]}, {"values": [0.0, float("nan")]}, {"implied": [[0, 5]]}, {"given_by": 3}, {"lenient": "no"}],
+    [
+        {"values": [0.0]},
+        {"values": [0.0, float("nan")]},
+        {"implied": [[0, 5]]},
+        {"given_by": 3},
+        {"lenient": "no"},
+        {"carried": 2},
+    ],
 )
 def test_a_column_that_lies_is_refused(lie):
     column = Column("a", "category", ("x", "y")).to_dict()

@@ -16,8 +16,8 @@ ColumnKind: TypeAlias = Literal["number", "count", "boolean", "category", "date"
 DAY = "%Y-%m-%d"
 PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
-NEWER = ("lenient", "values", "given_by", "implied")
-"""Fields that older saved columns lack."""
+NEWER = {"lenient": False, "values": (), "carried": None, "given_by": "", "implied": ()}
+"""Fields that older saved columns lack, and what they are then."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,10 @@ class Column:
     """Whether cells that are no numbers or dates count as missing, with a warning, as a few did in training."""
     values: tuple[float, ...] = ()
     """Number of each level in the model, of a category that is one number there (`lapae.space.levels`)."""
+    carried: int | None = None
+    """Usual level of a category whose levels are too rare for the network to see it; None for one that it sees."""
     given_by: str = ""
-    """Name of the column that determines this one, if there is one."""
+    """Name of the column that tells missing values of this one, if there is one."""
     implied: tuple[tuple[float, float], ...] = ()
     """Codes of that column, each with the code of this one that goes with it."""
 
@@ -59,12 +61,12 @@ class Column:
     @property
     def width(self) -> int:
         """Number of features that the column has in the model."""
-        return len(self.categories) if self.one_hot else 1
+        return 0 if self.carried is not None else len(self.categories) if self.one_hot else 1
 
     @property
     def one_hot(self) -> bool:
         """Whether each level of a category is a feature."""
-        return self.kind == "category" and not self.values
+        return self.kind == "category" and not self.values and self.carried is None
 
     @property
     def likelihood(self) -> str:
@@ -79,13 +81,13 @@ class Column:
     def features(self) -> tuple[str, ...]:
         """Names of its features in the model."""
         if not self.one_hot:
-            return (self.name,)
+            return (self.name,) * self.width
         return tuple(f"{self.name}={category}" for category in self.categories)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; what is new since 0.2 only if it is not the default."""
         values = {**asdict(self), "categories": list(self.categories)}
-        return {name: value for name, value in values.items() if name not in NEWER or value}
+        return {name: value for name, value in values.items() if name not in NEWER or value != NEWER[name]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Column:
@@ -111,6 +113,8 @@ class Column:
             raise ValueError(
                 f"{len(column.values)} values for the {n} levels of {column.name!r}: expected as many numbers"
             )
+        if column.carried is not None and not (type(column.carried) is int and 0 <= column.carried < n):
+            raise ValueError(f"the usual level of {column.name!r} is {column.carried!r}: expected one of its {n}")
         if not all(0 <= b < max(n, 2) and b == int(b) for _, b in column.implied):
             raise ValueError(f"implied values of {column.name!r} are no codes of its levels")
         return column
@@ -127,15 +131,28 @@ class Spans:
         """(F + 1,) first feature of each column, and the number of features at the end."""
         return np.cumsum([0, *(column.width for column in self.columns)])
 
+    @cached_property
+    def seen(self) -> np.ndarray:
+        """Indices of the columns that the network sees."""
+        return np.array([i for i, column in enumerate(self.columns) if column.width], int)
+
     @property
     def n_features(self) -> int:
         return int(self.starts[-1])
+
+    def add_up(self, x: np.ndarray) -> np.ndarray:
+        """Add up features (…, D) of each column: (…, F)."""
+        out = np.zeros((*x.shape[:-1], len(self.columns)), x.dtype)
+        out[..., self.seen] = np.add.reduceat(x, self.starts[self.seen], axis=-1)
+        return out
 
     @property
     def parts(self) -> tuple[tuple[str, int, int], ...]:
         """(likelihood, start, stop), neighbours of one kind in one part; a category is a part of its own."""
         found: list[tuple[str, int, int]] = []
         for column, start, stop in zip(self.columns, self.starts, self.starts[1:], strict=False):
+            if start == stop:
+                continue
             name = column.likelihood
             if found and name != "categorical" and found[-1][0] == name:
                 found[-1] = (name, found[-1][1], int(stop))
@@ -157,8 +174,8 @@ class Spans:
     def expand(self, x: np.ndarray) -> np.ndarray:
         """Return codes (n, F) as features (n, D): categories one-hot or as numbers, NaN for all of them if missing."""
         out = np.empty((len(x), self.n_features))
-        out[:, self.starts[:-1]] = x
-        for i in self.of_kind("category"):
+        out[:, self.starts[self.seen]] = x[:, self.seen]
+        for i in np.intersect1d(self.of_kind("category"), self.seen):
             start, stop = self.starts[i], self.starts[i + 1]
             missing = np.isnan(x[:, i])
             if self.columns[i].one_hot:
@@ -200,8 +217,12 @@ class Spans:
         A count is whole, if `whole`, and never below 0, a boolean 0 or 1, a category the code of the greatest, a date
         without a time a whole day. The deviation of a category is the root of the sum of the squares over its features.
         """
-        out = x[..., self.starts[:-1]].copy()
+        out = np.zeros((*x.shape[:-1], len(self.columns)), x.dtype)
+        out[..., self.seen] = x[..., self.starts[self.seen]]
         for i, column in enumerate(self.columns):
+            if column.carried is not None:
+                out[..., i] = 0.0 if deviation else column.carried
+                continue
             part = x[..., self.starts[i] : self.starts[i + 1]]
             if column.kind == "category":
                 nearest = _greatest if column.one_hot else partial(_nearest, np.array(column.values))

@@ -1,13 +1,17 @@
-"""Categories of many levels are one number each, and a column that another one determines is looked up.
+"""Categories of many levels, and columns that others determine.
 
 With one feature for each of hundreds of levels a category would have more features than all other columns together,
-most of them with too few rows to learn from. So a category of more than `MOST` levels is one number: levels are put in
-the order of their first principal component, of what the other columns are on average in rows of each level, and get
-the normal scores of their ranks, so that levels which are alike in other columns have numbers that are near. If a table
-has more than `BUDGET` features all the same, its widest categories are numbers too.
+most of them with too few rows to learn from. So
+
+- a category of more than `MOST` levels is one number: levels are put in the order of their first principal component,
+  of what the other columns are on average in rows of each level, and get the normal scores of their ranks, so that
+  levels which are alike in other columns have numbers that are near. If a table has more than `BUDGET` features all the
+  same, its widest categories are numbers too;
+- of more than `MANY` levels, with fewer than `ROWS_EACH` rows each, it is carried: the network does not see it, and the
+  model is the one of the other columns. A missing level is the usual one, by the column that tells it best.
 
 Column A determines column B if rows with one value of A have one value of B, up to 1 % of them. A missing value of B is
-then the one that goes with the value of A.
+then the one that goes with the value of A, whether the network sees A or not.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ MOST = 24
 """Levels of a category that have a feature each, at most."""
 BUDGET = 120
 """Features of a table, if that can be had."""
+MANY, ROWS_EACH = 50, 50
+"""More than `MANY` levels are learned if there are `ROWS_EACH` training rows for each on average."""
 PRIOR = 5.0
 """Rows that pull the means of a level to those of all rows."""
 FARTHEST = 3.0
@@ -48,19 +54,39 @@ def with_levels(columns: Sequence[Column], x: np.ndarray) -> tuple[Column, ...]:
         x: codes (n, F) of the training rows; NaN is missing.
     """
     x = x[np.linspace(0, len(x) - 1, min(len(x), MOST_ROWS)).astype(int)] if len(x) else x
-    found = list(columns)
+    found, n = list(columns), len(x)
     numbers = as_numbers(columns)
+    rare = [i for i in numbers if len(columns[i].categories) > max(MANY, n / ROWS_EACH)]
+    if len(rare) == len(columns):
+        rare = []  # nothing would be left to learn
     if numbers:
         others = _profiles(columns, x, numbers)
         for i in numbers:
-            values = embed(x[:, i], len(columns[i].categories), others)
-            found[i] = replace(found[i], values=tuple(values.tolist()))
+            if i not in rare:
+                values = embed(x[:, i], len(columns[i].categories), others)
+                found[i] = replace(found[i], values=tuple(values.tolist()))
     implied = determined(columns, x)
     for b in {b for _, b in implied}:
         a = min((a for a, other in implied if other == b), key=lambda a: len(implied[a, b]))
-        pairs = tuple(sorted(implied[a, b].items()))
-        found[b] = replace(found[b], given_by=columns[a].name, implied=pairs)
+        found[b] = _told_by(found[b], columns[a], implied[a, b])
+    for i in rare:
+        values, count = np.unique(x[~np.isnan(x[:, i]), i], return_counts=True)
+        usual = int(values[count.argmax()]) if len(values) else 0
+        found[i] = replace(found[i], carried=usual)
+        if not found[i].given_by:
+            narrow = [
+                a for a, column in enumerate(columns) if column.kind in ("category", "boolean") and a not in numbers
+            ]
+            tables = [(a, *_lookup(x[:, a], x[:, i])) for a in narrow]
+            if tables:
+                a, mapping, _ = max(tables, key=lambda table: table[2])
+                found[i] = _told_by(found[i], columns[a], mapping)
     return tuple(found)
+
+
+def _told_by(column: Column, source: Column, mapping: dict[float, float]) -> Column:
+    """Return a column whose missing values are looked up by those of another."""
+    return replace(column, given_by=source.name, implied=tuple(sorted(mapping.items())))
 
 
 def as_numbers(columns: Sequence[Column]) -> list[int]:
@@ -164,7 +190,7 @@ def _most_frequent(values: np.ndarray) -> float:
 def _lookup(a: np.ndarray, b: np.ndarray) -> tuple[dict[float, float], float]:
     """Return the usual value of b for each value of a, (n,) both, and the share of rows that have it: of those whose
     value of a occurs in other rows."""
-    known = ~np.isnan(b)
+    known = ~(np.isnan(a) | np.isnan(b))
     pairs, count = np.unique(np.stack([a[known], b[known]]), axis=1, return_counts=True)
     order = np.lexsort((count, pairs[0]))
     last = np.append(pairs[0][order][1:] != pairs[0][order][:-1], True) if len(order) else np.empty(0, bool)

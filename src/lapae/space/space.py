@@ -241,7 +241,8 @@ class Space:
         if self._spans is None:
             return tuple(np.broadcast_to(v, shape).ravel() for v in (self.offset, self.scale))  # pyright: ignore
         judged = np.isin(np.arange(shape[0]), self._spans.of_kind("number", "count"))
-        every = (np.broadcast_to(v, self.model_shape)[self._spans.starts[:-1]] for v in (self.offset, self.scale))
+        first = self._spans.starts[:-1].clip(max=self._spans.n_features - 1)
+        every = (np.broadcast_to(v, self.model_shape)[first] for v in (self.offset, self.scale))
         return tuple(np.where(judged, v, np.nan) for v in every)  # pyright: ignore
 
     def describe(self, n: int | None = None) -> str:
@@ -309,7 +310,8 @@ class Space:
             return np.broadcast_to(coded, filled.shape).copy()
         if self.kind == "table":
             unit = self.to_user(np.ones((1, *self.model_shape)), deviation=True)[0]
-            digits = 6 - np.ceil(np.log10(np.maximum(unit, 1e-290))).astype(int)
+            unit = np.where(unit > 0, np.maximum(unit, 1e-290), 1.0)  # codes of what the network does not see have none
+            digits = 6 - np.ceil(np.log10(unit)).astype(int)
             for j, n in enumerate(digits.tolist()):
                 filled[..., j] = np.round(filled[..., j], n)
         if self._spans is not None:
@@ -320,5 +322,5 @@ class Space:
     def as_given(self, x: np.ndarray) -> np.ndarray:
         """(…, *model_shape) -> (…, *shape), values as they are; those of a category are added up."""
         if self._mixed is not None:
-            return np.add.reduceat(x, self._mixed.starts[:-1], axis=-1)
+            return self._mixed.add_up(x)
         return restored(x, self.layout)
