@@ -88,7 +88,7 @@ class Codes(nn.Module):
         indices = {
             "column": [i for i, column in enumerate(columns) for _ in range(column.width)],
             # the code that a feature of a category stands for; -1 of others
-            "code": [c for k in columns for c in (range(k.width) if k.one_hot else [-1])],
+            "code": [c for k in columns for c in (range(k.width) if k.one_hot else [-1] * k.width)],
             "first": [int(starts[i]) for i in single],
             "members": [[int(starts[i]) + min(c, columns[i].width - 1) for c in range(most)] for i in wide],
             "order": np.argsort([*single, *wide, *carried]).tolist(),
