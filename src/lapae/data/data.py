@@ -30,7 +30,7 @@ class Data:
     space: Space
     train: Split
     valid: Split
-    """Steers training."""
+    """Validation set."""
     calib: Split
     """Calibrates what is reported of a trained model: not seen in training, and not what stopped it."""
     test: Split
@@ -41,7 +41,7 @@ class Data:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one datum in the model: (C, H, W) of an image, (F,) of a table."""
+        """Shape of one sample in the model: (C, H, W) of an image, (F,) of a table."""
         return self.space.model_shape
 
     @property
@@ -69,7 +69,7 @@ class Data:
 
     @property
     def held_out(self) -> Split:
-        """Data that were not trained on, to judge a model by: the test data, or without any those that calibrate."""
+        """Return samples to judge a model by: the test set, or without one those that calibrate."""
         return next((split for split in (self.test, self.calib, self.valid) if len(split)), self.train)
 
     @classmethod

@@ -94,16 +94,16 @@ class TableReader(Reader):
 
     @property
     def names(self) -> list[str]:
-        """Of the columns; their numbers where there is no header."""
+        """Names of the columns; their numbers if there is no header."""
         return self.header or [str(i) for i in range(self.file.width)]
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Of the model that the rows are read for."""
+        """Columns of the model that the rows are read for."""
         return self.space.numbered
 
     def row_name(self, row: int) -> str:
-        """What messages call data row `row` (from 0): its line in the file."""
+        """Return what messages call data row `row` (from 0): its line in the file."""
         return f"row {self.file.line_of(row)}"
 
     def _row_of_block(self, index: int, row: int) -> str:

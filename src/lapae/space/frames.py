@@ -17,17 +17,17 @@ from lapae.space.written import parse_written, write_written
 
 Frame: TypeAlias = Any
 Series: TypeAlias = Any
-"""Of pandas, whose own annotations do not know what a frame holds."""
+"""Frames and series of pandas, whose own annotations do not know what they hold."""
 MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-", "--"))
 """Words that stand for a missing value, in any case; not in a column that knows one of them as a level."""
 WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 SHOWN = 5
 GROUP_CELLS = 2**18
-"""Of columns of numbers that are converted together."""
+"""Cells of columns of numbers that are converted together, at most."""
 
 
 def as_frame(X: Any) -> Frame | None:
-    """A pandas frame of a pandas or polars one, or of a table of objects; None for everything else."""
+    """Return a pandas or polars frame, or a table of objects, as a pandas frame; None for everything else."""
     library = type(X).__module__.partition(".")[0]
     if library not in ("pandas", "polars"):
         if not (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 2):
@@ -82,7 +82,7 @@ def numbers(series: Series) -> np.ndarray:
 
 
 def position(row: int) -> str:
-    """What messages call a row of a frame."""
+    """Return what messages call a row of a frame."""
     return f"row {row} (from 0)"
 
 
@@ -127,7 +127,7 @@ def code_frame(
 
 
 def find_columns(has: list[str], columns: Sequence[Column], where: str) -> list[int]:
-    """The places of the columns that are wanted among those there are: by name, or in order where they had no names."""
+    """Return the places of the columns that are wanted among those there are: by name, or in order without names."""
     names = [column.name for column in columns]
     places = {name: i for i, name in enumerate(has)}
     if places.keys() >= set(names):
@@ -239,12 +239,12 @@ def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
 
 
 def table_cells(x: np.ndarray, columns: Sequence[Column]) -> list[tuple[str, ...]]:
-    """Codes (n, F) as rows of a text file."""
+    """Return codes (n, F) as rows of a text file."""
     return list(zip(*(cells(x[:, i], column) for i, column in enumerate(columns)), strict=True))
 
 
 def parse_dates(words: Iterable[str | None], form: str) -> np.ndarray:
-    """Days since 1970 (n,) of dates in text of a form, "" for ISO 8601; NaN where there is none, or another form."""
+    """Return days since 1970 (n,) of dates in text of a form, "" for ISO 8601; NaN for missing ones or another form."""
     import pandas as pd
 
     options: dict[str, Any] = {"format": form} if form else {"format": "ISO8601", "utc": True}
@@ -252,7 +252,7 @@ def parse_dates(words: Iterable[str | None], form: str) -> np.ndarray:
 
 
 def days(dates: Series) -> np.ndarray:
-    """Days since 1970 (n,), NaN where missing; dates of a time zone in universal time."""
+    """Return days since 1970 (n,), NaN for missing dates; dates of a time zone in universal time."""
     if getattr(dates.dtype, "tz", None) is not None:
         dates = dates.dt.tz_convert("UTC").dt.tz_localize(None)
     micro = dates.astype("datetime64[us]").to_numpy()
@@ -383,6 +383,6 @@ def remember(seen: set[str], words: Iterable[str]) -> None:
 
 
 def few(words: Iterable[str]) -> str:
-    """The first of some words in alphabetical order, for a message."""
+    """Return the first of some words in alphabetical order, for a message."""
     found = sorted(words)
     return ", ".join(repr(word[:40]) for word in found[:SHOWN]) + (" …" if len(found) > SHOWN else "")

@@ -93,8 +93,9 @@ def as_numbers(columns: Sequence[Column]) -> list[int]:
     """Return the places of categories that are one number each: wide ones, and as many as it takes for the budget."""
     widths = np.array([len(column.categories) if column.kind == "category" else 1 for column in columns])
     chosen: list[int] = []
+    most = BUDGET if len(columns) <= BUDGET else np.inf  # else it cannot be had
     for i in np.argsort(-widths, kind="stable").tolist():
-        if widths[i] <= MOST and (widths.sum() <= BUDGET or widths[i] <= 2):
+        if widths[i] <= MOST and (widths.sum() <= most or widths[i] <= 2):
             break
         widths[i] = 1
         chosen.append(i)

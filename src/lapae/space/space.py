@@ -41,14 +41,14 @@ class Space:
 
     kind: Kind
     shape: tuple[int, ...]
-    """Of one datum as the user gives it."""
+    """Shape of one sample as the user gives it."""
     layout: Layout = "plain"
     """plain; gray: (H, W) is (1, H, W) in the model; last: (H, W, C) is (C, H, W)."""
     offset: Number = 0.0
     """The model sees (value - offset) / scale: numbers, or arrays that broadcast to the model's shape."""
     scale: Number = 1.0
     columns: tuple[Column, ...] | None = None
-    """Of a table, or the channels of a series, that have names."""
+    """Columns of a table, or channels of a series, that have names."""
     left_out: Mapping[str, str | None] = field(default_factory=dict)
     """The other columns of the training data by name: the only value of those that were constant, else None."""
     label_names: tuple[str, ...] | None = None
@@ -56,9 +56,9 @@ class Space:
     missing: bool = False
     """Whether values were missing in the data."""
     name: str = "X"
-    """Of the data set."""
+    """Name of the data set."""
     n_data: int = 1
-    """Number of training data."""
+    """Number of training samples."""
     fit: Fit | None = None
     """How images of other sizes were brought to this one; None where all were of one size."""
     stride: int | None = None
@@ -86,7 +86,7 @@ class Space:
             most: the greatest value that images of this kind can have; known of named sets alone.
             columns: of a table.
             values: what the values are like, where that is known already.
-            stride: x are windows of a series, so many steps apart.
+            stride: steps between windows, if x are windows of a series.
             about: other fields: `name`, `left_out`, `label_names`, `missing`, `fit`, `tile`.
         """
         shape, about = tuple(x.shape[1:]), {"n_data": len(x), "stride": stride, **about}
@@ -110,7 +110,7 @@ class Space:
 
     @property
     def model_shape(self) -> tuple[int, ...]:
-        """Of one datum in the model."""
+        """Shape of one sample in the model."""
         if self._spans is not None:
             return (self._spans.n_features,)
         if self.layout == "gray":
@@ -129,7 +129,7 @@ class Space:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Of the columns of a table, or of the channels of a series, that have names."""
+        """Names of the columns of a table, or of the channels of a series; None if they have none."""
         return None if self.columns is None else tuple(column.name for column in self.columns)
 
     @property
@@ -224,7 +224,7 @@ class Space:
         return self._mixed.gather(units, deviation=deviation, whole=whole) if self._mixed else self.as_given(units)
 
     def probabilities(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """Of every category and boolean in (…, D) of the model's space, by the name of the column: (…, categories)."""
+        """Return probabilities (…, levels) of categories and booleans from (…, D), by the name of the column."""
         return {} if self._spans is None else self._spans.probabilities(x)
 
     def uncode(self, x: np.ndarray, like: Any = None) -> Any:
@@ -237,7 +237,7 @@ class Space:
         return x if self._spans is None or x.ndim != 2 else uncode_frame(x, self._spans.columns, like)
 
     def units(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Offset and scale of each value of a datum, flat; NaN of columns that have no unit."""
+        """Return offset and scale of each value of a sample, flat; NaN for columns that have no unit."""
         if self._spans is None:
             return tuple(np.broadcast_to(v, shape).ravel() for v in (self.offset, self.scale))  # pyright: ignore
         judged = np.isin(np.arange(shape[0]), self._spans.of_kind("number", "count"))
