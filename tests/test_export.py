@@ -23,8 +23,10 @@ import lapae
 from lapae import LaplacianAutoencoder
 from lapae.calibrate.calibration import mean_score
 from lapae.errors import ConfigError
-from lapae.export import OPSET, OUTPUTS, Pipeline, can_export
+from lapae.export import OPSET, OUTPUTS, Codes, Pipeline, can_export
 from lapae.predict.prediction import numpy
+from lapae.space import Column
+from lapae.space.columns import Spans
 
 onnx = pytest.importorskip("onnx", reason="exporting needs the extra lapae[export]")
 pytest.importorskip("onnxscript", reason="exporting needs the extra lapae[export]")
@@ -155,6 +157,7 @@ COLUMNS = {
     "a table of numbers": frame()[["sine", "cube"]].to_numpy(float),
     "categories alone": frame()[["shade", "size"]],
     "one category": frame()[["shade"]],
+    "many levels": frame()[["sine", "size"]].assign(street=[f"street {i % 30}" for i in range(400)]),
     "one column": frame()[["sine"]],
     "booleans": frame()[["up", "size"]],
     "dates": frame()[["day", "up"]],
@@ -177,6 +180,24 @@ def test_any_table_goes_through_the_pipeline(name):
         outputs = {name: value.numpy() for name, value in zip(OUTPUTS, found, strict=True)}
         known = ~coded.isnan().all(1).numpy()
         check_says({name: value[known] for name, value in outputs.items()}, model, x[300:][known], lacking=False)
+
+
+def test_codes_of_all_kinds_of_columns():
+    words = tuple("abcd")
+    columns = (
+        Column("carried", "category", words, carried=2),
+        Column("number"),
+        Column("category", "category", words),
+        Column("ordered", "category", words, values=(0.5, -1.0, 0.0, 2.0)),
+        Column("last", "category", words, carried=1),
+    )
+    spans, codes = Spans(columns), Codes(columns)
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random((50, 5)) < 0.2, np.nan, rng.integers(0, 4, (50, 5)))
+    np.testing.assert_array_equal(codes.expand(torch.from_numpy(x)), spans.expand(x))
+    z = rng.normal(size=(50, 6))
+    np.testing.assert_array_equal(codes.gather(torch.from_numpy(z)), spans.gather(z))
+    np.testing.assert_allclose(codes.deviation(torch.from_numpy(z).abs()), spans.gather(np.abs(z), deviation=True))
 
 
 ALONE = """

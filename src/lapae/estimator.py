@@ -175,12 +175,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     # ------------------------------------------------------------------ learning
 
-    def fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> LaplacianAutoencoder:
         """Learn from samples.
 
         Args:
             X: n samples. Some are held out as a validation set, others to calibrate.
             y: not looked at.
+            groups: group of each sample (n,), such as a customer, patient or machine: samples of one are held out
+                together and one of each calibrates, so that p-values hold for new groups. Default none.
 
         Returns:
             The estimator.
@@ -195,7 +197,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         check_enough(len(x))
         seed = self.random_state
         self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
-        data = Data.of(x, validation=self.validation_fraction)
+        data = Data.of(x, groups=groups, validation=self.validation_fraction)
         names = None if x is X else getattr(self, "feature_names_in_", None)
         if names is not None:
             data = replace(data, space=replace(data.space, columns=tuple(Column(str(name)) for name in names)))

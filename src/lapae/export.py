@@ -74,21 +74,25 @@ class Codes(nn.Module):
     count: Tensor
     whole: Tensor
     boolean: Tensor
+    values: Tensor
+    carried: Tensor
 
     def __init__(self, columns: Sequence[Column]) -> None:
         super().__init__()
         starts = Spans(tuple(columns)).starts
-        wide = [i for i, column in enumerate(columns) if column.kind == "category"]
-        single = [i for i in range(len(columns)) if i not in wide]
+        wide = [i for i, column in enumerate(columns) if column.one_hot]
+        single = [i for i, column in enumerate(columns) if i not in wide and column.width]
+        carried = [i for i, column in enumerate(columns) if not column.width]
         most = max((columns[i].width for i in wide), default=0)
         self.any_wide = bool(wide)
         indices = {
             "column": [i for i, column in enumerate(columns) for _ in range(column.width)],
             # the code that a feature of a category stands for; -1 of others
-            "code": [c for k in columns for c in (range(k.width) if k.kind == "category" else [-1])],
+            "code": [c for k in columns for c in (range(k.width) if k.one_hot else [-1] * k.width)],
             "first": [int(starts[i]) for i in single],
             "members": [[int(starts[i]) + min(c, columns[i].width - 1) for c in range(most)] for i in wide],
-            "order": np.argsort([*single, *wide]).tolist(),
+            "order": np.argsort([*single, *wide, *carried]).tolist(),
+            "carried": [columns[i].carried for i in carried],
         }
         marks = {
             "padding": [[c >= columns[i].width for c in range(most)] for i in wide],
@@ -98,9 +102,19 @@ class Codes(nn.Module):
         }
         for name, value in (indices | marks).items():
             self.register_buffer(name, torch.tensor(value, dtype=torch.bool if name in marks else torch.int64))
+        self.numbered = [i for i, column in enumerate(columns) if column.values]
+        levels = max((len(column.values) for column in columns), default=0)
+        table = [[*columns[i].values, *[np.inf] * (levels - len(columns[i].values))] for i in self.numbered]
+        self.register_buffer("values", torch.tensor(table, dtype=torch.float64))
 
     def expand(self, x: Tensor) -> Tensor:
-        """Codes to features: categories one-hot, NaN over all of them where missing."""
+        """Codes to features: categories one-hot or as numbers, NaN over all of them where missing."""
+        if self.numbered:
+            codes = x[:, self.numbered]
+            levels = codes.nan_to_num().long().clamp(0, self.values.shape[1] - 1)
+            rows = torch.arange(len(self.numbered), device=x.device) * self.values.shape[1]
+            values = self.values.to(x.dtype).reshape(-1)[levels + rows]
+            x = self._with_numbered(x, torch.where(codes.isnan(), codes, values))
         wide = x[:, self.column]
         one_hot = (wide == self.code).to(x.dtype)
         return torch.where((self.code >= 0) & ~wide.isnan(), one_hot, wide)
@@ -113,15 +127,30 @@ class Codes(nn.Module):
         found = torch.where(self.count, found.clamp_min(0), found)
         found = torch.where(self.boolean, (found >= 0.5).to(x.dtype), found)
         parts = torch.where(self.padding, -torch.inf, x[:, self.members]) if self.any_wide else None
-        return self._in_order(found, None if parts is None else parts.argmax(2).to(x.dtype))
+        found = self._in_order(found, None if parts is None else parts.argmax(2).to(x.dtype), self.carried)
+        if self.numbered:
+            apart = (found[:, self.numbered, None] - self.values.to(x.dtype)).abs()
+            found = self._with_numbered(found, apart.argmin(2).to(x.dtype))
+        return found
+
+    def _with_numbered(self, x: Tensor, values: Tensor) -> Tensor:
+        """Return x (B, F) with `values` (B, N) in place of categories that are one number."""
+        place = list(range(x.shape[1]))
+        for k, i in enumerate(self.numbered):
+            place[i] = x.shape[1] + k
+        return torch.cat([x, values], 1)[:, place]
 
     def deviation(self, x: Tensor) -> Tensor:
         """Deviations of features to those of columns: of a category the root of the sum of squares."""
         parts = torch.where(self.padding, 0.0, x[:, self.members].square()) if self.any_wide else None
-        return self._in_order(x[:, self.first], None if parts is None else parts.sum(2).sqrt())
+        return self._in_order(x[:, self.first], None if parts is None else parts.sum(2).sqrt(), 0 * self.carried)
 
-    def _in_order(self, single: Tensor, wide: Tensor | None) -> Tensor:
-        return single if wide is None else torch.cat([single, wide], 1)[:, self.order]
+    def _in_order(self, single: Tensor, wide: Tensor | None, carried: Tensor) -> Tensor:
+        """Return columns in their order: (B, F)."""
+        parts = [single, *([] if wide is None else [wide])]
+        if len(carried):
+            parts.append(carried.to(single.dtype).expand(len(single), -1))
+        return torch.cat(parts, 1)[:, self.order] if len(parts) > 1 else single
 
 
 def compared(calibration: Calibration) -> dict[str, Tensor]:

@@ -595,10 +595,10 @@ def test_a_look_at_a_table(people, capsys):
     assert lines[0] == "80 rows of 5 columns (1 number, 1 count, 1 category, 1 boolean, 1 date), with missing values"
     assert lines[1] == "53 to train; 8 to steer training; 19 to calibrate"
     told = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[3:]}
-    assert told["id"].startswith("left out an index")
-    assert told["city"] == "category 2.5 % Oslo, Rome"
-    assert told["visits"].startswith("count 2.5 % 0 to") or told["visits"].startswith("count 2.5 % 1 to")
-    assert told["note"] == "left out an identifier: no two are alike"
+    assert told["id"].startswith("left out 0 an index")
+    assert re.fullmatch(r"category 2\.5 % (Oslo|Rome) Oslo, Rome", told["city"])
+    assert re.fullmatch(r"count 2\.5 % \d+\.0 [01] to \d+", told["visits"])
+    assert re.fullmatch(r"left out .* an identifier: no two are alike", told["note"])
     assert main(["data", str(root / "people.csv"), "--label-column", "city", "--json"]) == 2  # two labels are missing
     assert "the label is empty" in capsys.readouterr().err
     assert main(["data", "digits", "--json"]) == 0

@@ -180,9 +180,13 @@ def test_columns_are_chosen():
         (np.arange(N) % 30, "count"),
         (np.arange(N) % 30 - 3, "number"),
         (np.arange(N) % 5, "count"),
-        (np.arange(N) % 2, "number"),
+        (np.arange(N) % 2, "boolean"),
+        (np.arange(N) % 2 + 0.0, "boolean"),
+        (["0", "1", ""] * 40, "boolean"),
+        (np.where(np.arange(N) % 3, 1.0, np.nan), "boolean"),
+        (np.where(np.arange(N) % 3, 2.0, np.nan), "constant"),
         (np.where(np.arange(N) % 7, np.arange(N) % 30, np.nan), "count"),
-        (np.arange(N) % 30 + 0.0, "number"),
+        (np.arange(N) % 30 + 0.0, "count"),
         (np.arange(N) % 30 + 0.5, "number"),
         ([str(i % 30) for i in range(N)], "count"),
         (["1.5", "2", None, ""] * 30, "number"),
@@ -219,6 +223,7 @@ def test_what_a_column_is(values, kind):
 @pytest.mark.parametrize("name", ["id", "user_id", "User ID", "userId", "patient-id"])
 def test_identifiers_by_name(name):
     assert decide(pd.Series(np.arange(N)), name) == "an identifier: no two are alike"
+    assert decide(pd.Series(np.arange(N) + 1.0), name) == "an identifier: no two are alike"
     assert as_a(Column, decide(pd.Series(np.arange(N)), "valid")).kind == "count"
 
 

@@ -86,6 +86,9 @@ def test_named_column_among_numbers_as_names(write):
         ('"a\nb",c\n1,2\n3,4\n', ["a\nb", "c"], [[1, 2], [3, 4]]),
         ("a;b\n1,5;-2,25\n3;4\n", ["a", "b"], [[1.5, -2.25], [3, 4]]),
         ("a\tb\n1,5\t2\n3,5\t4\n", ["a", "b"], [[1.5, 2], [3.5, 4]]),
+        ("a|b\n1|2\n3|4\n", ["a", "b"], [[1, 2], [3, 4]]),
+        ('a,b\n"1,234",2\n"3,500",4\n', ["a", "b"], [[1234, 2], [3500, 4]]),
+        ("a;b\n1,234;2\n3,5;4\n", ["a", "b"], [[1.234, 2], [3.5, 4]]),
         ("nan,\n1,2\n3,4\n", ["0", "1"], [[math.nan, math.nan], [1, 2], [3, 4]]),
     ],
 )
@@ -190,7 +193,8 @@ def test_missing_values(write):
         ("a,b\n1,2\n3,4\n", {"columns": ["c"]}, "no column 'c'; it has a, b"),
         ("a,b\n1,2\n3,4\n", {"drop": ["a", "b"]}, "no rows of features"),
         ("a,b\n1,\n1,\n", {}, "no column that can be learned: 'a' \\(constant\\); 'b' \\(without a single value\\)"),
-        (b"a,b\n1,\xff\n", {}, "cannot be read as .csv"),
+        (b"a,b\n1,\x81\n", {}, "cannot be read as .csv: it is neither UTF-8 nor Windows-1252 .* save it as UTF-8"),
+        ("a,b\n1,ö\n".encode("utf-16-le"), {}, "cannot be read as .csv: .* zero bytes, .* save it as UTF-8"),
         ('a,b\n1,"2\n', {}, "cannot be read as .csv"),
     ],
 )
@@ -312,3 +316,44 @@ def test_a_column_that_names_the_rows_is_not_learned(write, words):
 def test_holes_beside_a_label(write):
     data = load(write("a,b,y\n1,,u\n2,NA,v\n3,4,u\n4,5,v\n"), label_column="y", **ALL)
     np.testing.assert_array_equal(data.train.x[:, 1], [np.nan, np.nan, 4, 5])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_encodings(tmp_path, encoding):
+    text = 'größe,"straße"\n' + "".join(f'{i}.5,"{"Köln" if i % 2 else "Gießen, Süd"}"\n' for i in range(30_000))
+    (tmp_path / "t.csv").write_bytes(text.encode(encoding))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        data = load(tmp_path / "t.csv", **ALL)
+    assert ["Windows-1252" in str(warning.message) for warning in told] == [True] * (encoding == "latin-1")
+    number, place = sure(data.space.columns)
+    assert (number.name, place.name, place.categories) == ("größe", "straße", ("Gießen, Süd", "Köln"))
+    np.testing.assert_array_equal(data.train.x[:, 0], np.arange(30_000) + 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        blocks = list(open_input(tmp_path / "t.csv", data.space).blocks(lambda n: None))
+    np.testing.assert_array_equal(np.concatenate([block.x for block in blocks]), data.train.x)
+
+
+def test_rows_that_are_to_be_written_again_keep_their_blanks(write):
+    path = write("a,b,c\n" + "1.5, Male ,x\n 2.5,Female, y\n" * 20)
+    space = load(path, **ALL).space
+    (block,) = open_input(path, space, written=True).blocks(lambda n: None)
+    assert block.written.iloc[:2].to_numpy().tolist() == [["1.5", " Male ", "x"], [" 2.5", "Female", " y"]]
+    np.testing.assert_array_equal(block.x[:2], [[1.5, 1, 0], [2.5, 0, 1]])
+
+
+def test_text_among_numbers(tmp_path):
+    """A few cells of text in a column of numbers are missing and named, in training and in new files."""
+    values = [f"{i}.5" for i in range(98)] + ["sold", "unknown"]
+    pd.DataFrame({"price": values, "kind": ["x", "y"] * 50}).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.warns(UserWarning, match=r"no numbers or dates count as missing \('price': 'sold', 'unknown'\)"):
+        data = load(tmp_path / "t.csv", **ALL)
+    price = sure(data.space.columns)[0]
+    assert (price.kind, price.lenient) == ("number", True)
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(data.train.x[:, 0])), [98, 99])
+    (tmp_path / "new.csv").write_text("price,kind\n3,x\nlater,y\n")
+    for written in (False, True):
+        with pytest.warns(UserWarning, match=r"count as missing \('price': 'later'\)"):
+            (block,) = open_input(tmp_path / "new.csv", data.space, written=written).blocks(lambda n: None)
+        np.testing.assert_array_equal(block.x, [[3, 0], [np.nan, 1]])

@@ -92,8 +92,14 @@ def told(found: Look) -> str:
     lines = [found.summary, "; ".join(f"{n:,} {names[split]}" for split, n in found.splits.items() if n)]
     if found.columns:
         rows = [
-            (c["name"], c["kind"] or "left out", f"{100 * c['missing']:.3g} %" if c["missing"] else "", c["content"])
+            (
+                c["name"],
+                c["kind"] or "left out",
+                f"{100 * c['missing']:.3g} %" if c["missing"] else "",
+                c["example"],
+                "; ".join(part for part in (c["content"], c["form"] and f"as {c['form']}", c["almost"]) if part),
+            )
             for c in found.columns
         ]
-        lines += ["", str(Table(("column", "kind", "missing", "content"), rows))]
+        lines += ["", str(Table(("column", "kind", "missing", "example", "content"), rows))]
     return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])

@@ -24,7 +24,7 @@ class Batches:
 
     `batch_size` is that of all processes together. Batch k of an epoch is the slice order[k·G : (k+1)·G] of the epoch's
     order, G = batch_size, and rank r of `world_size` takes its contiguous part of it as np.array_split cuts it: the
-    batches do not depend on the number of processes. The last one may be short, or empty on some ranks; no datum is
+    batches do not depend on the number of processes. The last one may be short, or empty on some ranks; no sample is
     repeated or left out, so sums over ranks and batches are sums over the data. All ranks see the same number of
     batches.
 

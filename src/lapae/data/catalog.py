@@ -59,8 +59,8 @@ def load(
         source: a name that `lapae data` lists, a .npy, .npz, .csv or .parquet file, or a folder of images. A `Path` is
             never a name.
         data_dir: where the named sets lie, or are downloaded to; else `$LAPAE_DATA`, else `~/.cache/lapae/data`.
-        validation: fractions, or counts; where not given by the rules of `lapae.data.splits`. Sets
-            with splits of their own keep them.
+        validation: fractions, or counts; default by the rules of `lapae.data.splits`. Sets with splits of their own
+            keep them.
         calibration: see `validation`.
         test: see `validation`.
         seed: of the splits.
@@ -70,8 +70,8 @@ def load(
         columns: the columns of a table to learn, and those not to.
         drop: see `columns`.
         window: the rows of a table or of an array (time, channels) are steps of a series, which is cut into windows of
-            so many steps and split in time.
-        stride: steps from one window to the next; half a window where not given.
+            this many steps and split in time.
+        stride: steps from one window to the next; default half a window.
         image_size: height and width that images of a folder are resized to.
         fit: border, crop or stretch: how images of a folder are brought to one size.
         tile: cut the images of a folder into squares of this side, instead of bringing them to one size.

@@ -14,7 +14,7 @@ so that some of these rows are equal by chance, too."""
 SURE = 2
 """Columns whose value no other row has, from which on equal rows are copies in any table."""
 MOST_COPIES = 10
-"""Of a row, at most: more are a distribution of few values, such as the products that a shop sells."""
+"""Copies of a row, at most: more are a distribution of few values, such as the products that a shop sells."""
 SAMPLE = 200_000
 """Rows that the frequencies of values are taken from, at most."""
 

@@ -1,10 +1,16 @@
-"""A .csv file as frames of some rows each, read by pandas; what pandas would let pass is checked on the way."""
+"""A .csv file as frames of some rows each, read by pandas; what pandas would let pass is checked on the way.
+
+Cells are separated by commas, semicolons, tabs or bars. The text is UTF-8, UTF-16 with a byte order mark, or else
+Windows-1252 (Latin-1), of which a warning tells.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -17,18 +23,22 @@ from lapae.data.bounds import check_file
 from lapae.errors import DataError
 from lapae.space.frames import MISSING, Frame
 
-DELIMITERS = (",", ";", "\t")
+DELIMITERS = (",", ";", "\t", "|")
 SAMPLE = 2**18
 """Bytes that tell the delimiter, the header and the decimal sign."""
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+DECODED = 2**26
+"""Bytes of a file that are looked at for what is not UTF-8."""
 BUFFER = 2**20
 MOST_LINE = 2**24
 """Bytes of a row: more would be millions of cells."""
 NA = sorted({form for word in MISSING for form in (word, word.upper(), word.capitalize(), word.title())} | {"NaN"})
 _COMMA, _POINT = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 
 class CsvFile:
-    """The dialect of a file, and its rows."""
+    """Dialect and rows of a file."""
 
     has_header = False
     """Whether the first row names the columns, and is left out of the rows: for the reader to say."""
@@ -42,8 +52,11 @@ class CsvFile:
                 head += more
             if len(head) > MOST_LINE and b"\n" not in head[:MOST_LINE]:
                 raise DataError(f"{path}, row 1: a row of more than {MOST_LINE:,} bytes")
-            # what is cut off in the middle is left aside
-            sample = (head if len(head) == self.size else head[: head.rfind(b"\n") + 1]).decode("utf-8-sig")
+            self.encoding = _encoding(path, head)
+            sample = codecs.getincrementaldecoder(self.encoding)().decode(head, len(head) == self.size)
+            if len(head) < self.size:  # what is cut off in the middle is left aside
+                sample = sample[: sample.rfind("\n") + 1]
+            self.indented = re.search(rf"[{re.escape(''.join(DELIMITERS))}\n] +\"", sample) is not None
             first = sample.split("\n", 1)[0]
             self.delimiter = max(DELIMITERS, key=re.sub(r'"[^"]*"', "", first).count)
             rows = csv.reader(io.StringIO(sample, newline=""), delimiter=self.delimiter)
@@ -53,16 +66,20 @@ class CsvFile:
             self.first, self.first_lines = [cell.strip() for cell in found[0]], found[1]
             self.width = len(self.first)
             cells = [cell.strip() for row in rows for cell in row]
-        comma = any(_COMMA.fullmatch(cell) for cell in (*cells, *self.first))
-        self.decimal = "," if comma and not any(_POINT.fullmatch(cell) for cell in cells) else "."
+        commas = [cell for cell in (*cells, *self.first) if _COMMA.fullmatch(cell)]
+        # 1,234 is a thousand, unless semicolons tell that commas are for decimals
+        thousands = self.delimiter != ";" and all(_THOUSANDS.fullmatch(cell) for cell in commas)
+        points = any(_POINT.fullmatch(cell) for cell in cells)
+        self.decimal = "," if commas and not thousands and not points else "."
 
     def frames(self, chunk: int, progress: Callable[[int], None], types: Any = None) -> Iterator[Frame]:
-        """Rows in order, `chunk` at a time, under column numbers from 0.
+        """Yield rows in order, `chunk` at a time, under column numbers from 0.
 
         Args:
             chunk: rows at a time.
             progress: is called with the number of bytes that were read.
-            types: of columns by their number; "str" gives all cells as they are written. By default what they read as.
+            types: types of columns by their number, "written" for cells as they are written; "str" gives all cells
+                so, with the blanks around them. Default what they read as.
         """
         import pandas as pd
 
@@ -88,10 +105,10 @@ class CsvFile:
                     keep_default_na=False,
                     na_values=marks,
                     na_filter=marks != [],
-                    skipinitialspace=True,
+                    skipinitialspace=types != "str" or self.indented,
                     **({"float_precision": "round_trip"} if inexact else {}),
                     low_memory=False,
-                    encoding="utf-8-sig",
+                    encoding="utf-8",  # as `_Watched` hands it on
                     chunksize=chunk,
                 )
                 yield from (frame for frame in frames if len(frame))
@@ -99,26 +116,83 @@ class CsvFile:
                 return
 
     def line_of(self, row: int) -> int:
-        """The line that data row `row` (from 0) ends on, from 1; for messages. Blank lines are no rows."""
-        with _reading(self.path), self.path.open(encoding="utf-8-sig", newline="") as file:
+        """Return the line that data row `row` (from 0) ends on, from 1, for messages. Blank lines are no rows."""
+        with _reading(self.path), self.path.open(encoding=self.encoding, newline="") as file:
             reader = csv.reader(file, delimiter=self.delimiter)
             lines = (reader.line_num for cells in reader if cells)
             return next(islice(lines, row + self.has_header, None), 0)
 
 
+def _encoding(path: Path, head: bytes) -> str:
+    """Return the encoding of a file that begins with `head`; a warning if it is not one that says so itself."""
+    if head.startswith(UTF_16):
+        return "utf-16"
+    if _decodes(path, "utf-8"):
+        return "utf-8-sig"
+    if b"\0" in head:
+        raise DataError(
+            f"{path}: cannot be read as .csv: it holds zero bytes, as UTF-16 without a byte order mark does; "
+            "save it as UTF-8"
+        )
+    if not _decodes(path, "cp1252"):
+        raise DataError(
+            f"{path}: cannot be read as .csv: it is neither UTF-8 nor Windows-1252 (Latin-1); save it as UTF-8"
+        )
+    warnings.warn(
+        f"{path}: not UTF-8, and read as Windows-1252 (Latin-1); if its letters come out wrong, save it as UTF-8",
+        stacklevel=4,
+    )
+    return "cp1252"
+
+
+def _decodes(path: Path, encoding: str) -> bool:
+    """Whether the first `DECODED` bytes of a file are text of an encoding."""
+    decoder, left = codecs.getincrementaldecoder(encoding)(), DECODED
+    with path.open("rb") as file:
+        try:
+            while left > 0 and (part := file.read(BUFFER)):
+                decoder.decode(part)
+                left -= len(part)
+            decoder.decode(b"", left > 0)
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What goes wrong in reading a .csv file is a DataError."""
+    """Turn what goes wrong in reading a .csv file into a DataError."""
     try:
         yield
     except (DataError, MemoryError):
         raise
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: cannot be read as .csv ({error}); save it as UTF-8") from error
+    except (OSError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as .csv ({error})") from error
     except Exception as error:
         if type(error).__name__ != "ParserError":  # of pandas, which is not imported here
             raise
         raise DataError(f"{path}: cannot be read as .csv ({str(error).strip()})") from error
+
+
+class _Recoded:
+    """A text file as bytes of UTF-8."""
+
+    def __init__(self, path: Path, encoding: str) -> None:
+        self.text, self.left = path.open(encoding=encoding, newline=""), b""
+
+    def readline(self) -> bytes:
+        return self.text.readline().encode()
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.left or self.text.read(max(1, len(buffer) // 4)).encode()
+        n = min(len(part), len(buffer))
+        buffer[:n], self.left = part[:n], part[n:]
+        return n
+
+    def close(self) -> None:
+        self.text.close()
 
 
 class _Watched(io.RawIOBase):
@@ -130,9 +204,10 @@ class _Watched(io.RawIOBase):
     def __init__(self, of: CsvFile, progress: Callable[[int], None]) -> None:
         super().__init__()
         self.of, self.progress = of, progress
-        self.file = of.path.open("rb")
+        plain = of.encoding.startswith("utf-8")
+        self.file: Any = of.path.open("rb") if plain else _Recoded(of.path, of.encoding)
         self.line, self.cells, self.length, self.quoted = 1, 1, 0, False
-        if self.file.read(3) != b"\xef\xbb\xbf":
+        if plain and self.file.read(3) != codecs.BOM_UTF8:
             self.file.seek(0)
         for _ in range(of.first_lines if of.has_header else 0):
             self.file.readline()
@@ -146,7 +221,7 @@ class _Watched(io.RawIOBase):
         super().close()
 
     def readinto(self, buffer: Any) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        n = self.file.readinto(buffer)  # pyright: ignore[reportAttributeAccessIssue]
+        n = self.file.readinto(buffer)
         content = bytes(buffer[:n])
         if not self._is_even(content):
             self._look(np.frombuffer(content, np.uint8))
@@ -195,7 +270,7 @@ class _Watched(io.RawIOBase):
         self.quoted = bool(quotes[-1] % 2)
 
     def _row(self, cells: int, length: int, line: int) -> None:
-        """DataError where a row is not as long as the others."""
+        """Raise a DataError if a row is not as long as the others."""
         if length > MOST_LINE:
             raise DataError(f"{self.of.path}, row {line}: a row of more than {MOST_LINE:,} bytes")
         if length and cells != self.of.width and not self.quoted:

@@ -12,6 +12,7 @@ from lapae.data.arrays import examine
 from lapae.data.copies import copied
 from lapae.data.extremes import without_absurd
 from lapae.data.frame import table_records
+from lapae.data.groups import as_groups, divide_groups, linked
 from lapae.data.labels import as_classes
 from lapae.data.source import Records, Split, take
 from lapae.data.splits import LEAST, partition
@@ -30,7 +31,7 @@ class Data:
     space: Space
     train: Split
     valid: Split
-    """Steers training."""
+    """Validation set."""
     calib: Split
     """Calibrates what is reported of a trained model: not seen in training, and not what stopped it."""
     test: Split
@@ -41,7 +42,7 @@ class Data:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one datum in the model: (C, H, W) of an image, (F,) of a table."""
+        """Shape of one sample in the model: (C, H, W) of an image, (F,) of a table."""
         return self.space.model_shape
 
     @property
@@ -49,14 +50,15 @@ class Data:
         return self.space.label_names
 
     @classmethod
-    def of(cls, X: Any, y: Any = None, *, name: str = "X", **options: Any) -> Data:
-        """A user's data in splits: the same as those of a file with the same content.
+    def of(cls, X: Any, y: Any = None, *, groups: Any = None, name: str = "X", **options: Any) -> Data:
+        """Split a user's data as a file with the same content is split.
 
         Args:
             X: (n, *shape) an array, a tensor or nested lists of numbers; or a frame of pandas or polars.
             y: (n,) classes, or (n, A) attributes that are 0 or 1.
-            name: of the data set, and of messages.
-            options: those of `lapae.data.load` for splits, series and missing values; of a frame also for columns.
+            groups: (n,) the group of each row, such as a customer or a machine: rows of one lie in one split.
+            name: name of the data set, for messages.
+            options: options of `lapae.data.load` for splits, series and missing values; for a frame also for columns.
         """
         frame = as_frame(X)
         x: Any = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else frame
@@ -64,23 +66,33 @@ class Data:
         if y is not None:
             options["y"], options["label_names"] = as_classes(name, np.asarray(y), len(x))
         read = examine if frame is None else table_records
-        return cls.divide(read(x, name, name, **options), **splits)
+        return cls.divide(read(x, name, name, **options), together=as_groups(groups, len(x), name), **splits)
 
     @property
     def held_out(self) -> Split:
-        """Data that were not trained on, to judge a model by: the test data, or without any those that calibrate."""
+        """Return samples to judge a model by: the test set, or without one those that calibrate."""
         return next((split for split in (self.test, self.calib, self.valid) if len(split)), self.train)
 
     @classmethod
-    def divide(cls, records: Records, **options: Any) -> Data:
-        """What a reader has read in splits, with `options` of `lapae.data.splits.partition`."""
+    def divide(cls, records: Records, *, together: np.ndarray | None = None, **options: Any) -> Data:
+        """Split what a reader has read.
+
+        Args:
+            records: all samples.
+            together: (n,) groups of samples that lie in one split.
+            options: options of `lapae.data.splits.partition`.
+        """
         records = without_absurd(records)
+        if together is not None and (records.stride is not None or records.groups is not None):
+            raise DataError(f"{records.name}: groups are for rows, and windows and tiles are split by time and image")
         if records.stride is not None:  # windows that share a step are in the same part
             options["gap"] = -(-records.x.shape[1] // records.stride) - 1
         seen, every = observed(records), records
-        records = records if seen is None else at(records, seen)
+        if seen is not None:
+            records = at(records, seen)
+            together = None if together is None else together[seen]
         whole = records.groups is not None and records.groups.max() + 1 >= LEAST
-        parts = divide_images(records, **options) if whole else _divide_rows(records, **options)
+        parts = divide_images(records, **options) if whole else _divide_rows(records, together, **options)
 
         def part(index: np.ndarray) -> Split:
             y, groups = (None if of is None else of[index] for of in (records.y, records.groups if whole else None))
@@ -116,17 +128,18 @@ def at(records: Records, index: np.ndarray) -> Records:
     return replace(records, x=take(records.x, index), **chosen)
 
 
-def _divide_rows(records: Records, **options: Any) -> tuple[np.ndarray, ...]:
-    """Split rows; copies of a row of a table lie in one part, and one of them alone calibrates."""
-    x = records.x
-    groups = None
+def _divide_rows(records: Records, together: np.ndarray | None = None, **options: Any) -> tuple[np.ndarray, ...]:
+    """Split rows; groups and copies of a row of a table lie in one part, and one row of each calibrates."""
+    x, copies = records.x, None
     if isinstance(x, np.ndarray) and x.ndim == 2 and records.partition is None and records.stride is None:
-        groups = copied(x)
-    if groups is None:
+        copies = copied(x)
+    if together is not None:
+        return divide_groups(together if copies is None else linked(together, copies), records.name, **options)
+    if copies is None:
         return partition(len(x), records.partition, **options)
-    first = np.unique(groups, return_index=True)[1]
+    first = np.unique(copies, return_index=True)[1]
     if len(first) < LEAST:
         raise DataError(f"{records.name}: {len(x)} rows, of which only {len(first)} differ: too few to learn from")
     train, valid, calib, test = partition(len(first), **options)
-    whole = [np.flatnonzero(np.isin(groups, part))[: options.get("limit")] for part in (train, valid, test)]
+    whole = [np.flatnonzero(np.isin(copies, part))[: options.get("limit")] for part in (train, valid, test)]
     return whole[0], whole[1], np.sort(first[calib]), whole[2]

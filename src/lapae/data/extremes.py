@@ -12,7 +12,7 @@ from lapae.data.source import Records, even
 SAMPLE = 10_000
 TAIL = 0.05
 FAR = 1e4
-"""A value is absurd that lies so many times the range of the middle 90 % beyond it."""
+"""Times the range of the middle 90 % that a value lies beyond it, from which on it is absurd."""
 MOST_BYTES = 2**31
 """Tables on the disk that are larger are taken as they are."""
 SHOWN = 5

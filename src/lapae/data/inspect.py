@@ -16,11 +16,14 @@ from lapae.data.progress import progress
 from lapae.data.source import Lazy
 from lapae.data.table import TableReader
 from lapae.space import Column, chunks
-from lapae.space.column_kinds import decide_columns, place_of
+from lapae.space.column_kinds import decide_columns, near_miss, place_of
 from lapae.space.columns import unique_names
-from lapae.space.frames import Frame, code_frame
+from lapae.space.frames import Frame, code_frame, text
+from lapae.space.written import write_written
 
 MOST_WORDS = 4
+MOST_SHOWN = 24
+"""Characters of an example."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +33,17 @@ class Look:
     summary: str
     """One line: how many, and what they are."""
     splits: dict[str, int]
-    """Number of data to train on, to steer training, to calibrate and to test."""
+    """Number of samples to train on, to validate, to calibrate and to test."""
     columns: tuple[dict[str, Any], ...] = ()
-    """Of a table: name, kind, share of missing values, content; None is left out, and the content says why."""
+    """Columns of a table: name, kind (None for one that is left out), share of missing values, content (or why it is
+    left out), an example cell, the form that cells were read by, and cells that keep text from being numbers or dates.
+    """
     notes: tuple[str, ...] = ()
     """Warnings."""
 
 
 def look(source: str | Path, **options: Any) -> Look:
-    """What `load` with the same options understands of a source."""
+    """Return what `load` with the same options understands of a source."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         data = load(source, **options)
@@ -65,7 +70,7 @@ def read_all(data: Data, name: str) -> None:
 
 
 def columns_of(frame: Frame, *, label: str | int | None = None, chosen: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """A row per column of a frame; `chosen` are those that are learned."""
+    """Return one entry per column of a frame; `chosen` are those that are learned."""
     names = unique_names(frame.columns)
     frame = frame.set_axis(names, axis=1)
     label_name = None if label is None else names[place_of(names, label, "X")]
@@ -73,13 +78,20 @@ def columns_of(frame: Frame, *, label: str | int | None = None, chosen: tuple[st
     known = {column.name: column for column in columns}
     rows = []
     for name in names:
-        missing = float(frame[name].isna().mean())
+        cells = frame[name]
+        words = text(cells)
+        missing = float(words.isna().mean())
+        example = next(iter(cells[words.notna().to_numpy()].astype(str)), "")
         kind, content = None, reasons.get(name, "not chosen")
         if name == label_name:
             kind, content = "label", f"{frame[name].nunique()} classes"
         elif name in known and (not chosen or name in chosen):
             kind, content = known[name].kind, _content(frame, known[name])
-        rows.append({"name": name, "kind": kind, "missing": missing, "content": content})
+        form, almost = known[name].format if name in known else "", ""
+        if (name in known and known[name].lenient) or name in reasons or kind == "category":
+            almost = near_miss(cells)
+        about = {"example": example[:MOST_SHOWN], "form": form, "almost": almost}
+        rows.append({"name": name, "kind": kind, "missing": missing, "content": content, **about})
     return rows
 
 
@@ -88,8 +100,10 @@ def _content(frame: Frame, column: Column) -> str:
         words = column.categories
         return ", ".join(words[:MOST_WORDS]) + (f", … ({len(words)})" if len(words) > MOST_WORDS else "")
     if column.kind == "boolean":
-        return "false, true"
-    values = code_frame(frame, [column])[:, 0]
+        return "empty, 1" if column.format else "0, 1" if column.dtype[:4] != "bool" else "false, true"
+    values = code_frame(frame, [column], unknown={})[:, 0]
+    if column.written:
+        return " to ".join(write_written([np.nanmin(values), np.nanmax(values)], column.format))
     if column.kind == "date":
         ends = np.array([np.nanmin(values), np.nanmax(values)]).round().astype("datetime64[D]")
         return f"{ends[0]} to {ends[1]}"

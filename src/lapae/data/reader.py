@@ -34,9 +34,9 @@ class Block:
     x: np.ndarray
     """(B, *shape) of the space; floats may hold NaN, which is missing."""
     names: list[str] = field(default_factory=list)
-    """Of the cells."""
+    """Names of the cells."""
     cells: list[list[str]] = field(default_factory=list)
-    """For each datum what is not learned but belongs to it: an index, a label, the name of its file."""
+    """Cells of each sample that are not learned: an index, a label, the name of its file."""
     index: int = 0
     """Place among the blocks of the input."""
     written: Any = None
@@ -59,7 +59,7 @@ class Reader(ABC):
     """A file, or a folder of images."""
 
     size: int
-    """Of the whole, in the units that progress is reported in: bytes of a .csv, data otherwise."""
+    """Size of the whole in the units that progress is reported in: bytes of a .csv, samples otherwise."""
 
     def __init__(self, path: Path, space: Space | None = None) -> None:
         self.path, self._space = path, space
@@ -76,7 +76,7 @@ class Reader(ABC):
 
     @property
     def space(self) -> Space:
-        """That of the model that the data are read for."""
+        """Space of the model that the data are read for."""
         assert self._space is not None, "opened for training"
         return self._space
 
@@ -95,7 +95,7 @@ class Reader(ABC):
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
-        """DataError where the file is not the one that was opened."""
+        """Raise a DataError if the file is not the one that was opened."""
         if self._look() != self._stamp:
             raise DataError(f"{self.path}: has changed while it was read; give it a file that stays as it is")
 

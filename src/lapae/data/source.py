@@ -57,7 +57,7 @@ class Subset(Lazy):
         return np.asarray(self.source[self.index[index]])
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Those of the source."""
+        """Yield what the source has stored."""
         chosen = self.index if index is None else self.index[index]
         if isinstance(self.source, Lazy):
             yield from self.source.stored(chosen)
@@ -73,7 +73,7 @@ def in_parts(source: Source, index: np.ndarray | None) -> Iterator[np.ndarray]:
 
 
 def even(n: int, most: int) -> np.ndarray:
-    """At most so many of n data, evenly from all: increasing indices."""
+    """Return increasing indices of at most `most` of n samples, evenly from all."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
 
 
@@ -110,7 +110,7 @@ class Split:
         return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))
 
     def row(self, i: int) -> int:
-        """Where datum i stands in the set that was split."""
+        """Return where sample i stands in the set that was split."""
         return i if self.rows is None else int(self.rows[i])
 
 
@@ -135,6 +135,6 @@ class Records:
     fit: Fit | None = None
     """How images of other sizes are brought to one."""
     stride: int | None = None
-    """Of windows of a series, which are split in time."""
+    """Steps between windows of a series, which are split in time."""
     groups: np.ndarray | None = None
     """(N,) the image that each tile is of, from 0. All of one are in one split, but where images are few."""

@@ -12,7 +12,7 @@ MOST_HELD_OUT = 5000
 LEAST = 10
 """Fewer rows cannot be learned from: there is nothing left to calibrate with."""
 CALIBRATION_SHARE, CALIBRATION_DATA = 0.2, 200
-"""A fifth calibrates up to this many rows, from there on at least so many and a tenth."""
+"""A fifth calibrates up to this many calibration rows, from there on at least this many and a tenth."""
 FLAGGING = 19
 """Calibration rows that it takes for a p-value of 0.05: as many calibrate, if these are a third of all rows or less."""
 
@@ -30,7 +30,7 @@ def partition(
     limit: int | None = None,
     gap: int | None = None,
 ) -> Parts:
-    """Increasing indices of the training, validation, calibration and test data of n.
+    """Return increasing indices of the training, validation, calibration and test samples of n.
 
     Args:
         n: number of data.
@@ -39,9 +39,9 @@ def partition(
         validation, calibration, test: fractions below 1, or whole numbers. None is the default: no test data but the
             set's own.
         seed: of the draw.
-        limit: at most so many in each part.
-        gap: the data are in the order of time, and split so: training data first, test data last, so many data left out
-            between parts.
+        limit: samples in each part, at most.
+        gap: samples left out between parts of data in the order of time, which are split in it: training samples first,
+            test samples last. Default they are split at random.
     """
     if seed < 0:
         raise DataError(f"the seed must not be negative, got {seed}")
@@ -86,7 +86,7 @@ def partition(
 
 
 def check_enough(n: int, name: str = "X") -> None:
-    """DataError where n data are too few to learn from."""
+    """Raise a DataError if n samples are too few to learn from."""
     if n < LEAST:
         raise DataError(
             f"{name}: n_samples={n}, expected at least {LEAST} with a value, to learn from: p-values and intervals are "

@@ -94,16 +94,16 @@ class TableReader(Reader):
 
     @property
     def names(self) -> list[str]:
-        """Of the columns; their numbers where there is no header."""
+        """Names of the columns; their numbers if there is no header."""
         return self.header or [str(i) for i in range(self.file.width)]
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Of the model that the rows are read for."""
+        """Columns of the model that the rows are read for."""
         return self.space.numbered
 
     def row_name(self, row: int) -> str:
-        """What messages call data row `row` (from 0): its line in the file."""
+        """Return what messages call data row `row` (from 0): its line in the file."""
         return f"row {self.file.line_of(row)}"
 
     def _row_of_block(self, index: int, row: int) -> str:
@@ -197,15 +197,14 @@ class TableReader(Reader):
         names = [self.names[i] for i in carried]
         unknown: dict[str, set[str]] = {}
         constants = Constants(self.space.left_out, where)
-        numbers = {i for i, column in zip(self.features, columns, strict=True) if column.kind in ("number", "count")}
-        types: Any = {i: "float64" if i in numbers else "str" for i in self.features}
-        types |= dict.fromkeys(others, "written")
+        plain = {i for i, column in zip(self.features, columns, strict=True) if _is_plain(column)}
+        types: Any = {i: "float64" if i in plain else "written" for i in range(self.file.width)}
         for index, frame in enumerate(self._frames("str" if self.written else types, progress)):
             part = frame[self.features]
             part.columns = [column.name for column in columns]
             row_name = partial(self._row_of_block, index)
             x = code_frame(
-                _with_points(part, columns) if self.written and self.file.decimal == "," else part,
+                _with_points(part, columns) if self.file.decimal == "," else part,
                 columns,
                 where,
                 unknown=unknown,
@@ -218,7 +217,7 @@ class TableReader(Reader):
             )
             cells = frame[carried].astype(object).where(frame[carried].notna(), "").astype(str).to_numpy().tolist()
             yield Block(x, names, cells, index, frame if self.written else None)
-        warn_unknown(unknown, where)
+        warn_unknown(unknown, where, columns)
         constants.warn()
 
     def _frames(self, types: Any, progress: Progress) -> Iterator[Frame]:
@@ -234,12 +233,18 @@ class TableReader(Reader):
             raise DataError(f"{self.path}: cannot be read ({error})") from error
 
 
+def _is_plain(column: Column) -> bool:
+    """Whether all cells of a column are numbers as they stand."""
+    return column.kind in ("number", "count") and not column.format and not column.lenient
+
+
 def _with_points(frame: Frame, columns: Sequence[Column]) -> Frame:
-    """Numbers that are written with a decimal comma."""
+    """Return a frame whose numbers in text have decimal points in place of decimal commas."""
     frame = frame.copy()
     for column in columns:
-        if column.kind in ("number", "count"):
-            frame[column.name] = frame[column.name].astype(object).str.replace(",", ".", regex=False)
+        series = frame[column.name]
+        if column.kind in ("number", "count") and not column.format and series.dtype.kind not in "biuf":
+            frame[column.name] = series.astype(object).str.replace(",", ".", regex=False)
     return frame
 
 

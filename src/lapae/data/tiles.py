@@ -16,7 +16,7 @@ from lapae.space.tiles import corners, cut_tiles
 
 LEAST_TILE = 8
 MOST_VALUES = 2**28
-"""Of the tiles of a part: a gigabyte as float32."""
+"""Values of the tiles of a part, at most: a gigabyte as float32."""
 
 
 class Tiles(Lazy):
@@ -59,7 +59,7 @@ class Tiles(Lazy):
 
 
 def check_tile(path: Path, size: tuple[int, int], tile: int) -> None:
-    """DataError where an image (height, width) is smaller than a tile."""
+    """Raise a DataError if an image (height, width) is smaller than a tile."""
     if min(size) < tile:
         raise DataError(f"{path}: {size[0]}x{size[1]} pixels, smaller than a tile of {tile}x{tile}")
 
@@ -67,7 +67,7 @@ def check_tile(path: Path, size: tuple[int, int], tile: int) -> None:
 def divide_images(records: Records, **options: Any) -> Parts:
     """Training, validation, calibration and test tiles: all of an image are in one part.
 
-    Training takes so many tiles, evenly, that they fit into memory; the other parts whole images.
+    Training takes tiles evenly, as many as fit into memory; the other parts take whole images.
     """
     image = records.groups
     assert image is not None

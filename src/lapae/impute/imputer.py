@@ -54,9 +54,10 @@ class Trained:
 
     @property
     def widths(self) -> list[int]:
-        """Features of each column of a table."""
+        """Number of features of each column of a table that the network sees."""
         columns = self.space.columns
-        return [1] * self.space.model_shape[0] if columns is None else [column.width for column in columns]
+        every = [1] * self.space.model_shape[0] if columns is None else [column.width for column in columns]
+        return [width for width in every if width]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ LEAST = 10
 
 
 def check_values(space: Space, x: np.ndarray, where: str, row: int = 0) -> None:
-    """DataError where a value of x (n, *shape), whose first datum is number `row`, is infinite or out of range."""
+    """Raise a DataError if a value of x (n, *shape), whose first row is number `row`, is infinite or out of range."""
     if x.dtype.kind == "f" and np.isinf(x).any():
         first = row + int(np.isinf(x).reshape(len(x), -1).any(1).argmax())
         raise DataError(f"{where}, row {first} (from 0): an infinite value")
@@ -37,7 +37,7 @@ def check_values(space: Space, x: np.ndarray, where: str, row: int = 0) -> None:
 
 
 def check_units(space: Space, x: np.ndarray, where: str = "X") -> None:
-    """DataError where x (n, *shape) as a whole, or half of one column, cannot be in the units of the training data.
+    """Raise a DataError if x (n, *shape), or half of one column, cannot be in the units of the training data.
 
     Unusual values are what an outlier detector is for, so that only the absurd is refused: data in other units, not
     standardised where the training data were, or of another table. NaN are left out.

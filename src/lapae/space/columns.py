@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from lapae.space.written import parse_written
+
 ColumnKind: TypeAlias = Literal["number", "count", "boolean", "category", "date"]
 DAY = "%Y-%m-%d"
+PRESENCE = "1 or empty"
+"""Format of a boolean that is 1 or empty: empty is false."""
+NEWER = {"lenient": False, "values": (), "carried": None, "given_by": "", "implied": ()}
+"""Fields that older saved columns lack, and what they are then."""
 
 
 @dataclass(frozen=True)
@@ -21,50 +27,96 @@ class Column:
     | kind             | code                     | likelihood  |
     |------------------|--------------------------|-------------|
     | number, count    | the number               | gaussian    |
+    | time (a number)  | seconds                  | gaussian    |
     | boolean          | 0 or 1                   | bernoulli   |
-    | category         | 0, 1, … (`categories`)   | categorical |
+    | category         | 0, 1, … (`categories`)   | categorical, or gaussian (`values`) |
     | date             | days since 1970          | gaussian    |
     """
 
     name: str
     kind: ColumnKind = "number"
     categories: tuple[str, ...] = ()
-    """Of a category, in the order of their codes; of a boolean written as text, its words for false and true."""
+    """Levels of a category in the order of their codes; words for false and true of a boolean that is text."""
     dtype: str = "float64"
     """pandas' name of the type that went in."""
     format: str = ""
-    """Of a date: how it was written, or `DAY` where dates have no time of day."""
+    """How cells are written: the form of a date (`DAY` if it has no time of day), the picture of a number or a time
+    (`lapae.space.written`), `PRESENCE` of a boolean; "" for cells that are plain."""
+    lenient: bool = False
+    """Whether cells that are no numbers or dates count as missing, with a warning, as a few did in training."""
+    values: tuple[float, ...] = ()
+    """Number of each level in the model, of a category that is one number there (`lapae.space.levels`)."""
+    carried: int | None = None
+    """Usual level of a category whose levels are too rare for the network to see it; None for one that it sees."""
+    given_by: str = ""
+    """Name of the column that tells missing values of this one, if there is one."""
+    implied: tuple[tuple[float, float], ...] = ()
+    """Codes of that column, each with the code of this one that goes with it."""
+
+    @property
+    def written(self) -> bool:
+        """Whether its numbers are text that a picture reads."""
+        return self.kind in ("number", "count") and bool(self.format)
 
     @property
     def width(self) -> int:
-        """Features of the model that the column takes up."""
-        return len(self.categories) if self.kind == "category" else 1
+        """Number of features that the column has in the model."""
+        return 0 if self.carried is not None else len(self.categories) if self.one_hot else 1
+
+    @property
+    def one_hot(self) -> bool:
+        """Whether each level of a category is a feature."""
+        return self.kind == "category" and not self.values and self.carried is None
 
     @property
     def likelihood(self) -> str:
         """Name of the likelihood that suits it."""
-        return {"category": "categorical", "boolean": "bernoulli"}.get(self.kind, "gaussian")
+        return (
+            "gaussian"
+            if self.values
+            else {"category": "categorical", "boolean": "bernoulli"}.get(self.kind, "gaussian")
+        )
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of its features in the model."""
-        if self.kind != "category":
-            return (self.name,)
+        if not self.one_hot:
+            return (self.name,) * self.width
         return tuple(f"{self.name}={category}" for category in self.categories)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "categories": list(self.categories)}
+        """Return plain JSON types; what is new since 0.2 only if it is not the default."""
+        values = {**asdict(self), "categories": list(self.categories)}
+        return {name: value for name, value in values.items() if name not in NEWER or value != NEWER[name]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Column:
-        """Inverse of `to_dict`; a ValueError, KeyError or TypeError where the values are not those of a column."""
-        column = cls(**{**values, "categories": tuple(map(str, values["categories"]))})
+        """Return the column that `to_dict` describes; ValueError, KeyError or TypeError if the values are of none."""
+        tuples = {
+            "categories": tuple(map(str, values["categories"])),
+            "values": tuple(map(float, values.get("values", ()))),
+            "implied": tuple((float(a), float(b)) for a, b in values.get("implied", ())),
+        }
+        column = cls(**{**values, **tuples})
         if column.kind not in get_args(ColumnKind):
             raise ValueError(f"column kind {column.kind!r}: expected one of {', '.join(get_args(ColumnKind))}")
-        if not all(isinstance(value, str) for value in (column.name, column.dtype, column.format)):
-            raise TypeError(f"name, dtype and format of a column must be text, got {column!r}")
+        if not all(isinstance(value, str) for value in (column.name, column.dtype, column.format, column.given_by)):
+            raise TypeError(f"name, dtype, format and given_by of a column must be text, got {column!r}")
+        if not isinstance(column.lenient, bool):
+            raise TypeError(f"lenient of a column must be true or false, got {column.lenient!r}")
+        if column.written:
+            parse_written([], column.format)
         if column.kind == "category" and not column.categories:
             raise ValueError(f"the category {column.name!r} has no categories")
+        n = len(column.categories)
+        if column.values and (len(column.values) != n or not np.isfinite(column.values).all()):
+            raise ValueError(
+                f"{len(column.values)} values for the {n} levels of {column.name!r}: expected as many numbers"
+            )
+        if column.carried is not None and not (type(column.carried) is int and 0 <= column.carried < n):
+            raise ValueError(f"the usual level of {column.name!r} is {column.carried!r}: expected one of its {n}")
+        if not all(0 <= b < max(n, 2) and b == int(b) for _, b in column.implied):
+            raise ValueError(f"implied values of {column.name!r} are no codes of its levels")
         return column
 
 
@@ -79,15 +131,28 @@ class Spans:
         """(F + 1,) first feature of each column, and the number of features at the end."""
         return np.cumsum([0, *(column.width for column in self.columns)])
 
+    @cached_property
+    def seen(self) -> np.ndarray:
+        """Indices of the columns that the network sees."""
+        return np.array([i for i, column in enumerate(self.columns) if column.width], int)
+
     @property
     def n_features(self) -> int:
         return int(self.starts[-1])
+
+    def add_up(self, x: np.ndarray) -> np.ndarray:
+        """Add up features (…, D) of each column: (…, F)."""
+        out = np.zeros((*x.shape[:-1], len(self.columns)), x.dtype)
+        out[..., self.seen] = np.add.reduceat(x, self.starts[self.seen], axis=-1)
+        return out
 
     @property
     def parts(self) -> tuple[tuple[str, int, int], ...]:
         """(likelihood, start, stop), neighbours of one kind in one part; a category is a part of its own."""
         found: list[tuple[str, int, int]] = []
         for column, start, stop in zip(self.columns, self.starts, self.starts[1:], strict=False):
+            if start == stop:
+                continue
             name = column.likelihood
             if found and name != "categorical" and found[-1][0] == name:
                 found[-1] = (name, found[-1][1], int(stop))
@@ -107,23 +172,44 @@ class Spans:
         return out
 
     def expand(self, x: np.ndarray) -> np.ndarray:
-        """Codes (n, F) as features (n, D): categories one-hot, NaN over all of them where missing."""
+        """Return codes (n, F) as features (n, D): categories one-hot or as numbers, NaN for all of them if missing."""
         out = np.empty((len(x), self.n_features))
-        wide = self.of_kind("category")
-        out[:, self.starts[:-1]] = x
-        for i in wide:
+        out[:, self.starts[self.seen]] = x[:, self.seen]
+        for i in np.intersect1d(self.of_kind("category"), self.seen):
             start, stop = self.starts[i], self.starts[i + 1]
-            out[:, start:stop] = x[:, i, None] == np.arange(int(stop - start))
-            out[np.isnan(x[:, i]), start:stop] = np.nan
+            missing = np.isnan(x[:, i])
+            if self.columns[i].one_hot:
+                out[:, start:stop] = x[:, i, None] == np.arange(int(stop - start))
+            else:
+                out[:, start] = np.array(self.columns[i].values)[np.where(missing, 0, x[:, i]).astype(int)]
+            out[missing, start:stop] = np.nan
         return out
 
     def probabilities(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """Of the categories and booleans of features (…, D), by the name of the column: (…, categories)."""
+        """Return probabilities (…, levels) of categories and booleans from features (…, D), by the column's name.
+
+        Categories that are one number have none.
+        """
         found = {}
         for i in self.of_kind("category", "boolean"):
             part, column = x[..., self.starts[i] : self.starts[i + 1]], self.columns[i]
-            found[column.name] = part if column.kind == "category" else np.concatenate([1 - part, part], -1)
+            if column.one_hot:
+                found[column.name] = part
+            elif column.kind == "boolean":
+                found[column.name] = np.concatenate([1 - part, part], -1)
         return found
+
+    def look_up(self, codes: np.ndarray) -> np.ndarray:
+        """Return codes (n, F) of columns that others determine, by these in `codes` (n, F); NaN for all else."""
+        out = np.full(codes.shape, np.nan)
+        places = {column.name: i for i, column in enumerate(self.columns)}
+        for i, column in enumerate(self.columns):
+            if column.given_by in places:
+                keys, values = np.array(column.implied, np.float64).reshape(-1, 2).T
+                given = codes[:, places[column.given_by]]
+                at = np.searchsorted(keys, given).clip(0, max(len(keys) - 1, 0))
+                out[:, i] = np.where(keys[at] == given, values[at], np.nan) if len(keys) else np.nan
+        return out
 
     def gather(self, x: np.ndarray, *, deviation: bool = False, whole: bool = True) -> np.ndarray:
         """Features (…, D) in the user's units as codes (…, F).
@@ -131,18 +217,31 @@ class Spans:
         A count is whole, if `whole`, and never below 0, a boolean 0 or 1, a category the code of the greatest, a date
         without a time a whole day. The deviation of a category is the root of the sum of the squares over its features.
         """
-        out = x[..., self.starts[:-1]].copy()
+        out = np.zeros((*x.shape[:-1], len(self.columns)), x.dtype)
+        out[..., self.seen] = x[..., self.starts[self.seen]]
         for i, column in enumerate(self.columns):
+            if column.carried is not None:
+                out[..., i] = 0.0 if deviation else column.carried
+                continue
             part = x[..., self.starts[i] : self.starts[i + 1]]
             if column.kind == "category":
-                out[..., i] = np.sqrt(np.square(part).sum(-1)) if deviation else _greatest(part)
+                nearest = _greatest if column.one_hot else partial(_nearest, np.array(column.values))
+                out[..., i] = np.sqrt(np.square(part).sum(-1)) if deviation else nearest(part)
             elif not deviation:
                 out[..., i] = _possible(column, out[..., i], whole)
         return out
 
 
 def _greatest(part: np.ndarray) -> np.ndarray:
+    """Return the level (…,) whose feature is the greatest of `part` (…, levels)."""
     return np.where(np.isnan(part).any(-1), np.nan, np.nan_to_num(part, nan=-np.inf).argmax(-1))
+
+
+def _nearest(values: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Return the level (…,) whose number, of `values` (levels,), is the nearest to `part` (…, 1)."""
+    order = np.argsort(values)
+    at = np.searchsorted((values[order][1:] + values[order][:-1]) / 2, part[..., 0])
+    return np.where(np.isnan(part[..., 0]), np.nan, order[at])
 
 
 def _possible(column: Column, values: np.ndarray, whole: bool) -> np.ndarray:

@@ -12,16 +12,16 @@ from lapae.space.columns import unique_names
 from lapae.space.frames import Frame, Series, few, numbers, position, remember, text
 
 MIDNIGHT = " 00:00:00"
-"""Of a date whose type has a time of day, and whose text has none."""
+"""End of the text of a date whose type has a time of day, and whose own text has none."""
 
 
 def only_value(series: Series) -> str | None:
-    """The value of a constant column as text; None where there is none."""
+    """Return the value of a constant column as text; None if there is none."""
     return next((word for word in text(series).unique() if word is not None), None)
 
 
 def others(series: Series, value: str) -> Series:
-    """The values of a column that are not `value`, as text by their position; missing ones do not count."""
+    """Return the values of a column that are not `value`, as text by their position; missing ones do not count."""
     import pandas as pd
 
     words = text(series)

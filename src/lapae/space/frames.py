@@ -12,21 +12,22 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lapae.errors import DataError
-from lapae.space.columns import Column, unique_names
+from lapae.space.columns import PRESENCE, Column, unique_names
+from lapae.space.written import parse_written, write_written
 
 Frame: TypeAlias = Any
 Series: TypeAlias = Any
-"""Of pandas, whose own annotations do not know what a frame holds."""
-MISSING = frozenset(("", "nan", "na", "n/a", "null"))
-"""What stands for a missing value in text, in any case."""
+"""Frames and series of pandas, whose own annotations do not know what they hold."""
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-", "--"))
+"""Words that stand for a missing value, in any case; not in a column that knows one of them as a level."""
 WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 SHOWN = 5
 GROUP_CELLS = 2**18
-"""Of columns of numbers that are converted together."""
+"""Cells of columns of numbers that are converted together, at most."""
 
 
 def as_frame(X: Any) -> Frame | None:
-    """A pandas frame of a pandas or polars one, or of a table of objects; None for everything else."""
+    """Return a pandas or polars frame, or a table of objects, as a pandas frame; None for everything else."""
     library = type(X).__module__.partition(".")[0]
     if library not in ("pandas", "polars"):
         if not (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 2):
@@ -41,25 +42,31 @@ def as_frame(X: Any) -> Frame | None:
     return X.to_frame() if isinstance(X, pd.Series) else X
 
 
-def text(series: Series) -> Series:
-    """Values as text without blanks around it, None where they are missing; 7.0 is "7"."""
+def text(series: Series, known: Sequence[str] = ()) -> Series:
+    """Return values as text without blanks around it, None for those that are missing; 7.0 is "7".
+
+    Args:
+        series: (n,) values of any type.
+        known: words that are never missing.
+    """
+    kept = {word for word in known if word.lower() in MISSING}
 
     def one(value: Any) -> Any:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         word = str(value).strip()
-        return None if word.lower() in MISSING else word
+        return None if word.lower() in MISSING and word not in kept else word
 
     import pandas as pd
 
     values = series.astype(object)
-    known = values.notna()
-    words = {value: one(value) for value in values[known].unique()}
-    return pd.Series([words[v] if k else None for v, k in zip(values, known, strict=True)], dtype=object)
+    present = values.notna()
+    words = {value: one(value) for value in values[present].unique()}
+    return pd.Series([words[v] if k else None for v, k in zip(values, present, strict=True)], dtype=object)
 
 
 def numbers(series: Series) -> np.ndarray:
-    """Values as float64, NaN where they are missing; those that are no numbers are NaN too."""
+    """Return values as float64 (n,), NaN for those that are missing or no numbers."""
     import pandas as pd
 
     if series.dtype.kind == "m":
@@ -75,7 +82,7 @@ def numbers(series: Series) -> np.ndarray:
 
 
 def position(row: int) -> str:
-    """What messages call a row of a frame."""
+    """Return what messages call a row of a frame."""
     return f"row {row} (from 0)"
 
 
@@ -87,13 +94,14 @@ def code_frame(
     unknown: dict[str, set[str]] | None = None,
     rows: Callable[[int], str] = position,
 ) -> np.ndarray:
-    """The columns of a frame as codes (n, F).
+    """Return the columns of a frame as codes (n, F).
 
     Args:
         frame: has all `columns`, in any order, and perhaps others.
         columns: those that are wanted.
         where: begins messages.
-        unknown: is filled with the categories that are new, which count as missing; a warning where not given.
+        unknown: is filled with cells that count as missing, by column: new categories, and text among numbers; default
+            a warning that names them.
         rows: from the position of a row to what messages call it.
     """
     frame = frame.iloc[:, find_columns(unique_names(frame.columns), columns, where)]
@@ -114,12 +122,12 @@ def code_frame(
     for i in sorted(rest):
         out[:, i] = _code(frame.iloc[:, i], columns[i], found, refuse)
     if unknown is None:
-        warn_unknown(found, where)
+        warn_unknown(found, where, columns)
     return out
 
 
 def find_columns(has: list[str], columns: Sequence[Column], where: str) -> list[int]:
-    """The places of the columns that are wanted among those there are: by name, or in order where they had no names."""
+    """Return the places of the columns that are wanted among those there are: by name, or in order without names."""
     names = [column.name for column in columns]
     places = {name: i for i, name in enumerate(has)}
     if places.keys() >= set(names):
@@ -133,18 +141,36 @@ def find_columns(has: list[str], columns: Sequence[Column], where: str) -> list[
     )
 
 
-def warn_unknown(unknown: dict[str, set[str]], where: str) -> None:
-    """One warning that names all categories that training has not seen."""
-    if any(unknown.values()):
-        told = "; ".join(f"{name!r}: {few(words)}" for name, words in unknown.items() if words)
-        warnings.warn(f"{where}: values that were not seen in training count as missing ({told})", stacklevel=3)
+def warn_unknown(unknown: dict[str, set[str]], where: str, columns: Sequence[Column] = ()) -> None:
+    """Warn once of all categories that training has not seen, and once of all text among numbers or dates."""
+    lenient = {column.name for column in columns if column.lenient}
+    for what, chosen in (
+        ("values that were not seen in training count as missing", unknown.keys() - lenient),
+        ("cells that are no numbers or dates count as missing", unknown.keys() & lenient),
+    ):
+        told = "; ".join(f"{name!r}: {few(words)}" for name, words in unknown.items() if words and name in chosen)
+        if told:
+            warnings.warn(f"{where}: {what} ({told})", stacklevel=3)
 
 
 def uncode_frame(x: np.ndarray, columns: Sequence[Column], like: Any = None) -> Any:
-    """Codes (n, F) as a frame of the columns and types that went in, of the library and with the index of `like`."""
+    """Return codes (n, F) as a frame of the columns and types that went in.
+
+    Args:
+        x: codes (n, F).
+        columns: what they are of.
+        like: frame that they belong to: the result is of its library and has its index, and text that says what the
+            code says stays as it was written.
+    """
     import pandas as pd
 
     made = {column.name: uncode(x[:, i], column) for i, column in enumerate(columns)}
+    if (given := as_frame(like)) is not None and len(given) == len(x):
+        names = unique_names(given.columns)
+        for i, column in enumerate(columns):
+            if column.name in names:
+                series = given.iloc[:, names.index(column.name)]
+                made[column.name] = _as_written(made[column.name], series, x[:, i], column)
     if type(like).__module__.partition(".")[0] == "polars":
         import polars as pl  # pyright: ignore[reportMissingImports]
 
@@ -156,11 +182,28 @@ def uncode_frame(x: np.ndarray, columns: Sequence[Column], like: Any = None) -> 
     return frame
 
 
+def _as_written(made: Series, given: Series, values: np.ndarray, column: Column) -> Series:
+    """Return a column with the cells of `given` that are text and say what its codes `values` (n,) say."""
+    if given.dtype.kind not in "OUST" or str(given.dtype) == "category":
+        return made
+    same = _code(given, column, {}, lambda *about: None) == values
+    if not same.any():
+        return made
+    out = made.astype(object)
+    if made.dtype.kind in "biuf" and given[same].map(lambda cell: isinstance(cell, str)).all():
+        out[:] = [cell if cell else np.nan for cell in cells(values, column)]
+    out[same] = given.to_numpy(object)[same]
+    return out.astype(made.dtype) if str(made.dtype).startswith("str") else out
+
+
 def uncode(values: np.ndarray, column: Column) -> Series:
-    """Codes (n,) of a column in the type that went in, where it can hold them."""
+    """Return codes (n,) of a column in the type that went in, if it can hold them."""
     import pandas as pd
 
     missing = np.isnan(values)
+    if column.written:
+        words = [np.nan if lacks else word for lacks, word in zip(missing, cells(values, column), strict=True)]
+        return _words(words, column)
     if column.kind == "date":
         return _dates(values, column)
     if column.kind == "category" or (column.kind == "boolean" and column.categories):
@@ -184,21 +227,24 @@ def uncode(values: np.ndarray, column: Column) -> Series:
 
 
 def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
-    """Codes (n,) of a column as they are written into a text file."""
-    if column.kind == "number":
-        return [f"{value:.8g}".replace(".", decimal) for value in values.tolist()]
-    if column.kind == "count":
-        return [f"{value:.0f}" for value in values.tolist()]
+    """Return codes (n,) of a column as they are written into a text file."""
+    if column.written:
+        return write_written(values.tolist(), column.format)
+    if column.kind == "boolean" and not column.categories and not column.dtype.startswith("bool"):
+        return ["" if np.isnan(value) else f"{value:.0f}" for value in values.tolist()]
+    if column.kind in ("number", "count"):
+        form = ".8g" if column.kind == "number" else ".0f"
+        return ["" if np.isnan(value) else f"{value:{form}}".replace(".", decimal) for value in values.tolist()]
     return [str(value) for value in uncode(values, column)]
 
 
 def table_cells(x: np.ndarray, columns: Sequence[Column]) -> list[tuple[str, ...]]:
-    """Codes (n, F) as rows of a text file."""
+    """Return codes (n, F) as rows of a text file."""
     return list(zip(*(cells(x[:, i], column) for i, column in enumerate(columns)), strict=True))
 
 
 def parse_dates(words: Iterable[str | None], form: str) -> np.ndarray:
-    """Days since 1970 (n,) of dates in text of a form, "" for ISO 8601; NaN where there is none, or another form."""
+    """Return days since 1970 (n,) of dates in text of a form, "" for ISO 8601; NaN for missing ones or another form."""
     import pandas as pd
 
     options: dict[str, Any] = {"format": form} if form else {"format": "ISO8601", "utc": True}
@@ -206,7 +252,7 @@ def parse_dates(words: Iterable[str | None], form: str) -> np.ndarray:
 
 
 def days(dates: Series) -> np.ndarray:
-    """Days since 1970 (n,), NaN where missing; dates of a time zone in universal time."""
+    """Return days since 1970 (n,), NaN for missing dates; dates of a time zone in universal time."""
     if getattr(dates.dtype, "tz", None) is not None:
         dates = dates.dt.tz_convert("UTC").dt.tz_localize(None)
     micro = dates.astype("datetime64[us]").to_numpy()
@@ -221,14 +267,22 @@ def _dates(values: np.ndarray, column: Column) -> Series:
     dates = pd.Series(np.where(np.isnan(values), np.datetime64("NaT"), seconds))
     if not column.dtype.startswith("datetime"):
         form = column.format or "%Y-%m-%dT%H:%M:%S"
-        return _words(dates.dt.strftime(form).tolist(), column)
+        words = dates.dt.strftime(form)
+        if _is_number(column.dtype):
+            whole = pd.Series(numbers(words))
+            return whole if np.isnan(values).any() else whole.astype(column.dtype)
+        return _words(words.tolist(), column)
     if "," in column.dtype:
         dates = dates.dt.tz_localize("UTC")
     return dates.astype(column.dtype)
 
 
+def _is_number(dtype: str) -> bool:
+    return dtype.lower().startswith(("int", "uint", "float"))
+
+
 def _words(words: list[Any], column: Column) -> Series:
-    """Text in the type of its column, NaN where missing."""
+    """Return text in the type of its column, NaN for what is missing."""
     import pandas as pd
 
     return pd.Series(words, dtype=column.dtype if column.dtype.startswith("str") else object)  # pyright: ignore
@@ -249,35 +303,74 @@ def _plain(frame: Frame, columns: Sequence[Column]) -> Iterator[list[int]]:
 
 
 def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: Callable[..., None]) -> np.ndarray:
+    """Return one column as codes (n,); cells that cannot be read are refused, or named in `unknown` and missing."""
     if column.kind in ("number", "count"):
-        values = numbers(series)
+        values = _numbers(series, column)
         bad = np.isnan(values) & series.notna().to_numpy()
         if bad.any():
             bad &= ~text(series).isna().to_numpy()
-        refuse(bad, series, column, "is not a number")
+        _stray(bad, series, column, unknown, lambda: refuse(bad, series, column, _told(column)))
         refuse(np.isinf(values), series, column, "is not finite")
         return values
     if column.kind == "date" and series.dtype.kind == "M":
         return days(series)
     if column.kind == "boolean" and series.dtype.kind in "biuf":
-        return numbers(series)
-    words = text(series)
+        return _booleans(numbers(series), series, column, unknown)
+    words = text(series, column.categories)
     if column.kind == "date":
+        if _is_number(column.dtype):
+            words = words.str.zfill(8)
         values = parse_dates(words, column.format if column.dtype[:8] != "datetime" else "")
         # a date of ISO 8601 is never another one, with a time of day or without
         other = np.isnan(values) & words.str.match(r"\d{4}-\d\d-\d\d").fillna(False).to_numpy(bool)
         if other.any():
             values[other] = parse_dates(words[other], "")
-        refuse(np.isnan(values) & words.notna().to_numpy(), series, column, "is not a date")
+        bad = np.isnan(values) & words.notna().to_numpy()
+        _stray(bad, series, column, unknown, lambda: refuse(bad, series, column, "is not a date"))
         return values
     known = {word: float(i) for i, word in enumerate(column.categories)}
     if column.kind == "boolean":
         words, known = words.str.lower(), WORDS | {word.lower(): i for word, i in known.items()}
+        words = words.replace({"1.0": "1", "0.0": "0"})  # whole numbers beside missing ones are floats
     values = words.map(known).to_numpy(np.float64, na_value=np.nan)
     new = words[np.isnan(values) & words.notna().to_numpy()]
     if len(new):
         remember(unknown.setdefault(column.name, set()), new)
-    return values
+    return _present(values, words.isna().to_numpy(), column)
+
+
+def _numbers(series: Series, column: Column) -> np.ndarray:
+    """Return the numbers (n,) of a column: those that are text by the picture that the column is written by."""
+    if not column.format or series.dtype.kind in "biufm":
+        return numbers(series)
+    return parse_written(text(series), column.format)
+
+
+def _told(column: Column) -> str:
+    return f"is not a number as {column.format}" if column.format else "is not a number"
+
+
+def _stray(
+    bad: np.ndarray, series: Series, column: Column, unknown: dict[str, set[str]], refuse: Callable[[], None]
+) -> None:
+    """Name `bad` cells (n,) of a column that may have some, else refuse them."""
+    if not column.lenient:
+        refuse()
+    elif bad.any():
+        remember(unknown.setdefault(column.name, set()), series[bad].astype(str))
+
+
+def _booleans(values: np.ndarray, series: Series, column: Column, unknown: dict[str, set[str]]) -> np.ndarray:
+    """Return numbers (n,) as 0 and 1; others have not been seen in training."""
+    other = ~(np.isnan(values) | (values == 0) | (values == 1))
+    if other.any():
+        remember(unknown.setdefault(column.name, set()), series[other].astype(str))
+    return _present(np.where(other, np.nan, values), np.isnan(values), column)
+
+
+def _present(values: np.ndarray, empty: np.ndarray, column: Column) -> np.ndarray:
+    """Return codes (n,) with empty cells as false, if that is what they mean."""
+    return np.where(empty, 0.0, values) if column.format == PRESENCE else values
 
 
 def unnamed(names: Sequence[str]) -> bool:
@@ -294,6 +387,6 @@ def remember(seen: set[str], words: Iterable[str]) -> None:
 
 
 def few(words: Iterable[str]) -> str:
-    """The first of some words in alphabetical order, for a message."""
+    """Return the first of some words in alphabetical order, for a message."""
     found = sorted(words)
     return ", ".join(repr(word[:40]) for word in found[:SHOWN]) + (" …" if len(found) > SHOWN else "")

@@ -27,7 +27,7 @@ class Range(NamedTuple):
 
 
 def range_of(x: Source) -> Range:
-    """Of a source, read in chunks; (inf, -inf) where there is no value."""
+    """Return what the values of a source are like, read in chunks; (inf, -inf) if there are none."""
     found = Range(np.inf, -np.inf, True)
     for _, part in chunks(x):
         found = widened(found, part)
@@ -35,7 +35,7 @@ def range_of(x: Source) -> Range:
 
 
 def widened(found: Range, part: np.ndarray) -> Range:
-    """A range that also holds the values of `part`."""
+    """Return a range that also holds the values of `part`."""
     if part.dtype.kind == "b":
         part = part.view(np.uint8)
     known = part[~np.isnan(part)] if part.dtype.kind == "f" else part
@@ -47,7 +47,7 @@ def widened(found: Range, part: np.ndarray) -> Range:
 
 
 def greatest(x: Source, values: Range | None = None) -> float | None:
-    """The greatest value that images of the kind of x (n, *shape) can have; None where x are no images.
+    """Return the greatest value that images of the kind of x (n, *shape) can have; None if x are no images.
 
     Images are bytes, booleans, and numbers within [0, 1]; colour images also numbers within [0, 255], gray ones whole
     numbers within it of at least 8x8 pixels.
@@ -71,14 +71,14 @@ def greatest(x: Source, values: Range | None = None) -> float | None:
 
 
 def layout_of(shape: tuple[int, ...]) -> Layout:
-    """Of images (H, W), (C, H, W) or (H, W, C)."""
+    """Return the layout of images (H, W), (C, H, W) or (H, W, C)."""
     if len(shape) == 2:
         return "gray"
     return "last" if shape[0] not in CHANNELS and shape[-1] in CHANNELS else "plain"
 
 
 def arranged(x: Any, layout: Layout) -> Any:
-    """Images (n, *shape), an array or a tensor, as (n, C, H, W)."""
+    """Return images (n, *shape), an array or a tensor, as (n, C, H, W)."""
     if layout == "gray":
         return x[:, None]
     if layout == "last":
@@ -87,7 +87,7 @@ def arranged(x: Any, layout: Layout) -> Any:
 
 
 def restored(x: np.ndarray, layout: Layout) -> np.ndarray:
-    """Images (…, C, H, W) as (…, *shape)."""
+    """Return images (…, C, H, W) as (…, *shape)."""
     if layout == "gray":
         return np.squeeze(x, -3)
     return np.moveaxis(x, -3, -1) if layout == "last" else x

@@ -16,8 +16,8 @@ Number: TypeAlias = float | np.ndarray
 T = TypeVar("T", np.ndarray, "torch.Tensor")
 CHUNK_BYTES = 32 * 2**20
 FARTHEST = 1e15
-"""Deviations from the mean that a value may have: the square of it is still a 32-bit number, so that a datum with an
-absurd value is one of a very low density and not of none (NaN)."""
+"""Deviations from the mean that a value may have: the square of it is still a 32-bit number, so that a sample with
+an absurd value is one of a very low density and not of none (NaN)."""
 
 
 class Source(Protocol):

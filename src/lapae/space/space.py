@@ -26,6 +26,7 @@ from lapae.space.columns import Column, Spans, counted
 from lapae.space.constants import Constants
 from lapae.space.frames import as_frame, code_frame, uncode_frame
 from lapae.space.layout import CHANNELS, Layout, Range, arranged, greatest, layout_of, restored
+from lapae.space.levels import with_levels
 from lapae.space.scaling import Number, Source, apply, invert, standardise
 from lapae.space.series import cut, starts
 
@@ -40,14 +41,14 @@ class Space:
 
     kind: Kind
     shape: tuple[int, ...]
-    """Of one datum as the user gives it."""
+    """Shape of one sample as the user gives it."""
     layout: Layout = "plain"
     """plain; gray: (H, W) is (1, H, W) in the model; last: (H, W, C) is (C, H, W)."""
     offset: Number = 0.0
     """The model sees (value - offset) / scale: numbers, or arrays that broadcast to the model's shape."""
     scale: Number = 1.0
     columns: tuple[Column, ...] | None = None
-    """Of a table, or the channels of a series, that have names."""
+    """Columns of a table, or channels of a series, that have names."""
     left_out: Mapping[str, str | None] = field(default_factory=dict)
     """The other columns of the training data by name: the only value of those that were constant, else None."""
     label_names: tuple[str, ...] | None = None
@@ -55,9 +56,9 @@ class Space:
     missing: bool = False
     """Whether values were missing in the data."""
     name: str = "X"
-    """Of the data set."""
+    """Name of the data set."""
     n_data: int = 1
-    """Number of training data."""
+    """Number of training samples."""
     fit: Fit | None = None
     """How images of other sizes were brought to this one; None where all were of one size."""
     stride: int | None = None
@@ -85,7 +86,7 @@ class Space:
             most: the greatest value that images of this kind can have; known of named sets alone.
             columns: of a table.
             values: what the values are like, where that is known already.
-            stride: x are windows of a series, so many steps apart.
+            stride: steps between windows, if x are windows of a series.
             about: other fields: `name`, `left_out`, `label_names`, `missing`, `fit`, `tile`.
         """
         shape, about = tuple(x.shape[1:]), {"n_data": len(x), "stride": stride, **about}
@@ -94,6 +95,7 @@ class Space:
         if len(shape) == 1:
             offset, scale = standardise(x, names)
             if columns is not None:
+                columns = with_levels(columns, np.asarray(x))
                 offset, scale = Spans(columns).spread(offset, 0.0), Spans(columns).spread(scale, 1.0)
             return cls("table", shape, offset=offset, scale=scale, columns=columns, **about)
         if stride is None and (top := most or greatest(x, values)) is not None:
@@ -108,7 +110,7 @@ class Space:
 
     @property
     def model_shape(self) -> tuple[int, ...]:
-        """Of one datum in the model."""
+        """Shape of one sample in the model."""
         if self._spans is not None:
             return (self._spans.n_features,)
         if self.layout == "gray":
@@ -127,7 +129,7 @@ class Space:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Of the columns of a table, or of the channels of a series, that have names."""
+        """Names of the columns of a table, or of the channels of a series; None if they have none."""
         return None if self.columns is None else tuple(column.name for column in self.columns)
 
     @property
@@ -222,7 +224,7 @@ class Space:
         return self._mixed.gather(units, deviation=deviation, whole=whole) if self._mixed else self.as_given(units)
 
     def probabilities(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """Of every category and boolean in (…, D) of the model's space, by the name of the column: (…, categories)."""
+        """Return probabilities (…, levels) of categories and booleans from (…, D), by the name of the column."""
         return {} if self._spans is None else self._spans.probabilities(x)
 
     def uncode(self, x: np.ndarray, like: Any = None) -> Any:
@@ -235,11 +237,12 @@ class Space:
         return x if self._spans is None or x.ndim != 2 else uncode_frame(x, self._spans.columns, like)
 
     def units(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Offset and scale of each value of a datum, flat; NaN of columns that have no unit."""
+        """Return offset and scale of each value of a sample, flat; NaN for columns that have no unit."""
         if self._spans is None:
             return tuple(np.broadcast_to(v, shape).ravel() for v in (self.offset, self.scale))  # pyright: ignore
         judged = np.isin(np.arange(shape[0]), self._spans.of_kind("number", "count"))
-        every = (np.broadcast_to(v, self.model_shape)[self._spans.starts[:-1]] for v in (self.offset, self.scale))
+        first = self._spans.starts[:-1].clip(max=self._spans.n_features - 1)
+        every = (np.broadcast_to(v, self.model_shape)[first] for v in (self.offset, self.scale))
         return tuple(np.where(judged, v, np.nan) for v in every)  # pyright: ignore
 
     def describe(self, n: int | None = None) -> str:
@@ -307,13 +310,17 @@ class Space:
             return np.broadcast_to(coded, filled.shape).copy()
         if self.kind == "table":
             unit = self.to_user(np.ones((1, *self.model_shape)), deviation=True)[0]
-            digits = 6 - np.ceil(np.log10(np.maximum(unit, 1e-290))).astype(int)
+            unit = np.where(unit > 0, np.maximum(unit, 1e-290), 1.0)  # codes of what the network does not see have none
+            digits = 6 - np.ceil(np.log10(unit)).astype(int)
             for j, n in enumerate(digits.tolist()):
                 filled[..., j] = np.round(filled[..., j], n)
+        if self._spans is not None:
+            implied = self._spans.look_up(coded)
+            filled = np.where(np.isnan(implied), filled, implied)
         return np.where(np.isnan(coded), filled, coded)
 
     def as_given(self, x: np.ndarray) -> np.ndarray:
         """(…, *model_shape) -> (…, *shape), values as they are; those of a category are added up."""
         if self._mixed is not None:
-            return np.add.reduceat(x, self._mixed.starts[:-1], axis=-1)
+            return self._mixed.add_up(x)
         return restored(x, self.layout)

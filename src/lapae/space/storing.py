@@ -13,11 +13,11 @@ from lapae.space.space import Fit, Kind, Space
 
 KNOWN = {"kind": get_args(Kind), "layout": get_args(Layout), "fit": (None, *get_args(Fit))}
 AXES = {("image", "plain"): 3, ("image", "gray"): 2, ("image", "last"): 3, ("series", "plain"): 2}
-"""Of a datum; a table or an array may have any number, and is plain."""
+"""Axes of a sample by kind and layout; a table or an array may have any number, and is plain."""
 
 
 def checked(values: Mapping[str, Any]) -> Space:
-    """The space of these fields; a ValueError, TypeError or KeyError where they cannot be those of one."""
+    """Return the space of these fields; ValueError, TypeError or KeyError if they are those of none."""
     shape, columns, labels, stride = (values[key] for key in ("shape", "columns", "label_names", "stride"))
     shape = tuple(shape)
     if not shape or not all(type(n) is int and n > 0 for n in (*shape, values["n_data"], stride or 1)):

@@ -1,0 +1,202 @@
+"""Categories of many levels, and columns that others determine.
+
+With one feature for each of hundreds of levels a category would have more features than all other columns together,
+most of them with too few rows to learn from. So
+
+- a category of more than `MOST` levels is one number: levels are put in the order of their first principal component,
+  of what the other columns are on average in rows of each level, and get the normal scores of their ranks, so that
+  levels which are alike in other columns have numbers that are near. If a table has more than `BUDGET` features all the
+  same, its widest categories are numbers too;
+- of more than `MANY` levels, with fewer than `ROWS_EACH` rows each, it is carried: the network does not see it, and the
+  model is the one of the other columns. A missing level is the usual one, by the column that tells it best.
+
+Column A determines column B if rows with one value of A have one value of B, up to 1 % of them. A missing value of B is
+then the one that goes with the value of A, whether the network sees A or not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+
+from lapae.space.columns import Column, Spans
+
+NORMAL = NormalDist()
+
+MOST = 24
+"""Levels of a category that have a feature each, at most."""
+BUDGET = 120
+"""Features of a table, if that can be had."""
+MANY, ROWS_EACH = 50, 50
+"""More than `MANY` levels are learned if there are `ROWS_EACH` training rows for each on average."""
+PRIOR = 5.0
+"""Rows that pull the means of a level to those of all rows."""
+FARTHEST = 3.0
+"""Standard deviations from its mean that a number counts for in the means of a level, at most."""
+SURE = 0.99
+"""Share of rows that have the usual value of the level that determines it, at least."""
+GAIN = 0.25
+"""Errors that are left, at most, of those that the most frequent value makes."""
+MOST_ROWS = 100_000
+MOST_COLUMNS = 200
+"""Columns of which one may determine another; in wider tables nothing is looked for."""
+
+
+def with_levels(columns: Sequence[Column], x: np.ndarray) -> tuple[Column, ...]:
+    """Return the columns of a table with what training rows x (n, F) tell of their levels.
+
+    Args:
+        columns: columns, without `values` and `implied`.
+        x: codes (n, F) of the training rows; NaN is missing.
+    """
+    x = x[np.linspace(0, len(x) - 1, min(len(x), MOST_ROWS)).astype(int)] if len(x) else x
+    found, n = list(columns), len(x)
+    numbers = as_numbers(columns)
+    rare = [i for i in numbers if len(columns[i].categories) > max(MANY, n / ROWS_EACH)]
+    if len(rare) == len(columns):
+        rare = []  # nothing would be left to learn
+    if numbers:
+        others = _profiles(columns, x, numbers)
+        for i in numbers:
+            if i not in rare:
+                values = embed(x[:, i], len(columns[i].categories), others)
+                found[i] = replace(found[i], values=tuple(values.tolist()))
+    implied = determined(columns, x)
+    for b in {b for _, b in implied}:
+        a = min((a for a, other in implied if other == b), key=lambda a: len(implied[a, b]))
+        found[b] = _told_by(found[b], columns[a], implied[a, b])
+    for i in rare:
+        values, count = np.unique(x[~np.isnan(x[:, i]), i], return_counts=True)
+        usual = int(values[count.argmax()]) if len(values) else 0
+        found[i] = replace(found[i], carried=usual)
+        if not found[i].given_by:
+            narrow = [
+                a for a, column in enumerate(columns) if column.kind in ("category", "boolean") and a not in numbers
+            ]
+            tables = [(a, *_lookup(x[:, a], x[:, i])) for a in narrow]
+            if tables:
+                a, mapping, _ = max(tables, key=lambda table: table[2])
+                found[i] = _told_by(found[i], columns[a], mapping)
+    return tuple(found)
+
+
+def _told_by(column: Column, source: Column, mapping: dict[float, float]) -> Column:
+    """Return a column whose missing values are looked up by those of another."""
+    return replace(column, given_by=source.name, implied=tuple(sorted(mapping.items())))
+
+
+def as_numbers(columns: Sequence[Column]) -> list[int]:
+    """Return the places of categories that are one number each: wide ones, and as many as it takes for the budget."""
+    widths = np.array([len(column.categories) if column.kind == "category" else 1 for column in columns])
+    chosen: list[int] = []
+    most = BUDGET if len(columns) <= BUDGET else np.inf  # else it cannot be had
+    for i in np.argsort(-widths, kind="stable").tolist():
+        if widths[i] <= MOST and (widths.sum() <= most or widths[i] <= 2):
+            break
+        widths[i] = 1
+        chosen.append(i)
+    return sorted(chosen)
+
+
+def embed(codes: np.ndarray, n_levels: int, others: np.ndarray) -> np.ndarray:
+    """Return a number for each level of a category, (levels,): of mean 0 and variance about 1 over rows, no two alike.
+
+    Args:
+        codes: levels (n,) of the training rows; NaN is missing.
+        n_levels: number of levels.
+        others: features (n, D) of the other columns, standardised.
+    """
+    known = ~np.isnan(codes)
+    level = codes[known].astype(int)
+    count = np.bincount(level, minlength=n_levels)
+    means = np.zeros((n_levels, others.shape[1]))
+    np.add.at(means, level, others[known])
+    means /= count[:, None] + PRIOR
+    score = np.zeros(n_levels)
+    if others.shape[1]:
+        direction = np.linalg.eigh((means * count[:, None]).T @ means)[1][:, -1]
+        score = means @ (direction * np.sign(direction[np.abs(direction).argmax()]))
+    order = np.lexsort((-count, score))
+    order = order[count[order] > 0]
+    place = (np.cumsum(count[order]) - count[order] / 2) / max(count.sum(), 1)
+    values = np.zeros(n_levels)
+    values[order] = [NORMAL.inv_cdf(share) for share in place.tolist()]
+    # levels that training rows do not have are ordinary; the next number to theirs is one of a level that they have
+    middle = float(np.median(values[order])) if len(order) else 0.0
+    unseen = np.flatnonzero(count == 0)
+    values[unseen] = middle + 1e-4 * (1 + np.arange(len(unseen))) / max(len(unseen), 1)
+    return values
+
+
+def _profiles(columns: Sequence[Column], x: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
+    """Return the features (n, D) of all columns but `numbers`, standardised, 0 for what is missing."""
+    rest = [i for i in range(len(columns)) if i not in numbers]
+    wide = Spans(tuple(columns[i] for i in rest)).expand(x[:, rest])
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns without a value
+        mean, deviation = np.nanmean(wide, 0), np.nanstd(wide, 0)
+    scaled = (wide - mean) / np.where(deviation > 0, deviation, 1.0)
+    return np.nan_to_num(scaled).clip(-FARTHEST, FARTHEST)
+
+
+def determined(columns: Sequence[Column], x: np.ndarray) -> dict[tuple[int, int], dict[float, float]]:
+    """Find columns that others determine.
+
+    Args:
+        columns: columns; those that determine are categories and counts, those that are determined categories and
+            booleans.
+        x: codes (n, F); NaN is missing.
+
+    Returns:
+        By the places (a, b) of two columns: the value of b for each value of a.
+    """
+    found: dict[tuple[int, int], dict[float, float]] = {}
+    targets = [i for i, column in enumerate(columns) if column.kind in ("category", "boolean")]
+    if len(columns) > MOST_COLUMNS or not targets:
+        return found
+    usual = {b: _most_frequent(x[:, b]) for b in targets}
+    for a, column in enumerate(columns):
+        if column.kind not in ("category", "count"):
+            continue
+        known = np.flatnonzero(~np.isnan(x[:, a]))
+        rows = known[np.argsort(x[known, a], kind="stable")]
+        value = x[rows, a]
+        same = value[1:] == value[:-1]
+        if 2 * same.sum() < len(rows) or len(rows) < 2:
+            continue
+        for b in targets:
+            if a == b or len(columns[b].categories) > max(2, len(np.unique(value))):
+                continue
+            pair = x[rows, b]
+            both = same & ~np.isnan(pair[1:]) & ~np.isnan(pair[:-1])
+            agree = both & (pair[1:] == pair[:-1])
+            if agree.sum() < (2 * SURE - 1) * both.sum() or 2 * both.sum() < len(rows):
+                continue
+            mapping, right = _lookup(value, pair)
+            if right >= SURE and 1 - right <= GAIN * (1 - usual[b]):
+                found[a, b] = mapping
+    return found
+
+
+def _most_frequent(values: np.ndarray) -> float:
+    """Return the share of the most frequent of values (n,), NaN left out."""
+    count = np.unique(values[~np.isnan(values)], return_counts=True)[1]
+    return count.max(initial=0) / max(count.sum(), 1)
+
+
+def _lookup(a: np.ndarray, b: np.ndarray) -> tuple[dict[float, float], float]:
+    """Return the usual value of b for each value of a, (n,) both, and the share of rows that have it: of those whose
+    value of a occurs in other rows."""
+    known = ~(np.isnan(a) | np.isnan(b))
+    pairs, count = np.unique(np.stack([a[known], b[known]]), axis=1, return_counts=True)
+    order = np.lexsort((count, pairs[0]))
+    last = np.append(pairs[0][order][1:] != pairs[0][order][:-1], True) if len(order) else np.empty(0, bool)
+    best = order[last]
+    total = np.bincount(np.unique(pairs[0], return_inverse=True)[1].reshape(-1), weights=count)
+    several = total > 1
+    right = count[best][several].sum() / max(total[several].sum(), 1)
+    return dict(zip(pairs[0][best].tolist(), pairs[1][best].tolist(), strict=True)), float(right)
