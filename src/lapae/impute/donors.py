@@ -148,9 +148,8 @@ class Donors:
                     expected = gain @ (theirs - self.copula.center).T
                     apart = (gap[q] * gain).sum(1)[:, None] - expected
                     differ = guess[rows[q], j, None] - self.network[donors, j]
-                    far = far + (linear * apart.square() + network * trusted[q, j, None] * differ.square()) / len(
-                        features
-                    )
+                    further = linear * apart.square() + network * trusted[q, j, None] * differ.square()
+                    far = far + further / len(features)
                 if own is not None and len(donors) > 1:
                     far = far.masked_fill(own[rows[q]][:, None] == donors, torch.inf)
                 values = self.rows[donors][:, features]
