@@ -81,7 +81,8 @@ def plain(donors: Donors, x: np.ndarray, guess: np.ndarray, j: int) -> tuple[np.
         total = (a * (z - theirs) ** 2)[seen].sum()
         expected = (theirs - center)[seen] @ slope
         total += float(donors.own[j, 0]) * (line - expected) ** 2
-        far.append(total + float(donors.own[j, 1]) * (guess[j] - float(donors.network[r, j])) ** 2)
+        trusted = (seen.sum() / (d - 1)) ** 2
+        far.append(total + float(donors.own[j, 1]) * trusted * (guess[j] - float(donors.network[r, j])) ** 2)
         if donors.shift[j] > 0:
             wider = (np.sqrt((1 + share) / (1 - share)) - 1) * (theirs[j] - center[j] - expected)
             moved = theirs[j] + float(donors.shift[j]) * (line - expected) + wider
@@ -96,13 +97,14 @@ def plain(donors: Donors, x: np.ndarray, guess: np.ndarray, j: int) -> tuple[np.
 def fitted() -> tuple[Donors, np.ndarray]:
     x = curved()
     rows = np.where(np.random.default_rng(2).random(x.shape) < 0.2, np.nan, x)
-    return Donors.fit(torch.from_numpy(rows), lambda part: torch.zeros_like(part), range(4)), x
+    guess = lambda part: 0.3 * part.nan_to_num().sum(1, keepdim=True).clamp(-3, 3).expand_as(part)  # noqa: E731
+    return Donors.fit(torch.from_numpy(rows), guess, range(4)), x
 
 
 def test_weights_are_those_of_a_loop_over_donors(fitted):
     donors, _ = fitted
     x = np.array([[0.9, np.nan, np.nan, 0.3], [np.nan, 0.2, 7.0, np.nan]])
-    guess = np.zeros_like(x)
+    guess = np.array([[0.1, 0.4, -0.2, 0.3], [0.2, 0.0, 0.1, 0.5]])
     words = torch.zeros(4, dtype=torch.bool)
     middle, variance = donors.complete(torch.from_numpy(x), torch.from_numpy(guess), words)
     for i, j in [(0, 1), (0, 2), (1, 0), (1, 3)]:
@@ -195,6 +197,28 @@ def test_completions_of_a_gaussian_table_scatter_as_the_exact_conditional_distri
     assert 0.92 <= variance <= 1.08
     assert error < 0.2  # 0.07 of it by chance, of 200 draws
     assert 0.9 <= slope <= 1.1
+
+
+def test_completions_scatter_if_most_of_a_row_is_missing():
+    """A network knows donors by all of their columns, and a row by the one that it has: donors of which the same is
+    expected scatter less than the row's values do."""
+    s, rng = loadings(5, np.random.default_rng(3)), np.random.default_rng(0)
+    x = rng.multivariate_normal(np.zeros(5), s, size=800)
+
+    def guess(part: torch.Tensor) -> torch.Tensor:
+        given = s + 1e12 * np.stack([np.diag(row) for row in part.isnan().double().numpy()])  # missing: all noise
+        return torch.from_numpy(np.linalg.solve(given, part.nan_to_num().numpy()[:, :, None])[:, :, 0] @ s)
+
+    donors = Donors.fit(torch.from_numpy(x), guess, range(5))
+    ratio = []
+    for seen in range(5):
+        new = torch.full((100, 5), torch.nan).double()
+        new[:, seen] = torch.from_numpy(rng.normal(size=100) * np.sqrt(s[seen, seen]))
+        exact = np.diag(s) - s[:, seen] ** 2 / s[seen, seen]
+        found = donors.complete(new, guess(new), torch.zeros(5, dtype=torch.bool))[1].mean(0).numpy()
+        ratio += np.delete(found / np.where(exact > 0, exact, 1), seen).tolist()
+    assert 0.95 <= np.mean(ratio) <= 1.1
+    assert min(ratio) > 0.8
 
 
 @pytest.mark.slow

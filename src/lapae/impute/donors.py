@@ -2,13 +2,14 @@
 
 The distribution of missing value j of row i is that of the donors' values, row r with weight
 
-    w_r ∝ exp(-d_j(i, r)),   d_j = Σ_c a_jc (z_ic - z_rc)² + b_j (l_ij - l_rj)² + g_j (m_ij - m_rj)²
+    w_r ∝ exp(-d_j(i, r)),   d_j = Σ_c a_jc (z_ic - z_rc)² + b_j (l_ij - l_rj)² + g_j ρ_ij² (m_ij - m_rj)²
 
 with z the normal scores of the columns c that row i has, l what the copula expects of the score from these columns,
 and m what the network expects of the value, as though it were missing. Both l are of the columns that row i has: were
-that of the donor of all its columns, donors with the same l would scatter less than the missing value does. A column c
-counts a_jc where the donor has its value, and another number where it is drawn from the copula. A continuous value is
-given with what is expected of the two rows allowed for, as the score
+that of the donor of all its columns, donors with the same l would scatter less than the missing value does. What the
+network expects of a donor's value is of all its columns, and counts by the share ρ of other columns that row i has. A
+column c counts a_jc where the donor has its value, and another number where it is drawn from the copula. A continuous
+value is given with what is expected of the two rows allowed for, as the score
 
     z_rj + s_j (l_ij - l_rj),   0 <= s_j <= 1,
 
@@ -131,6 +132,7 @@ class Donors:
             z, seen = z.nan_to_num(), (~missing).to(z.dtype)
             queries = torch.cat([seen * z.square(), seen * z, seen], 1)
             gap = seen * (z - self.copula.center)
+            trusted = _trusted(seen, self.groups)
             for group in self.groups.unique():
                 features = (self.groups == group).nonzero()[:, 0]
                 q = missing[:, features[0]].nonzero()[:, 0]
@@ -146,7 +148,8 @@ class Donors:
                     expected = gain @ (theirs - self.copula.center).T
                     apart = (gap[q] * gain).sum(1)[:, None] - expected
                     differ = guess[rows[q], j, None] - self.network[donors, j]
-                    far = far + (linear * apart.square() + network * differ.square()) / len(features)
+                    further = linear * apart.square() + network * trusted[q, j, None] * differ.square()
+                    far = far + further / len(features)
                 if own is not None and len(donors) > 1:
                     far = far.masked_fill(own[rows[q]][:, None] == donors, torch.inf)
                 values = self.rows[donors][:, features]
@@ -240,6 +243,12 @@ def _continuous(values: Tensor) -> bool:
     return len(count) > max(1, DISTINCT * len(values)) and int(count.max()) <= max(2, SPIKE * len(values))
 
 
+def _trusted(seen: Tensor, columns: Tensor) -> Tensor:
+    """Return ρ², the squared share of the other columns that rows have: (n, D) of `seen` (n, D)."""
+    others = (columns[:, None] != columns).to(seen.dtype)
+    return ((seen @ others.T) / others.sum(1).clamp_min(1)).square()
+
+
 def _hide(rows: Tensor, columns: Tensor, generator: torch.Generator) -> Tensor:
     """Choose values to hide, (n, D): whole columns of features, of some rows few and of others many."""
     present = ~rows.isnan()
@@ -286,7 +295,8 @@ def _learn(
         far = torch.cat([square * present[r], square * (1 - present[r])], 2) @ (log_metric.exp() * alone).T
         apart = ((seen * (ours - center))[:, None] - (scores[r] - center)) @ gain
         b, g = log_own.exp().unbind(1)
-        far = far + b * apart.square() + g * (net[q][:, None] - network[r]).square()
+        trusted = _trusted(seen, columns)[:, None]
+        far = far + b * apart.square() + g * trusted * (net[q][:, None] - network[r]).square()
         out = (present[r] == 0) | (q[:, None] == r)[..., None]
         weight = torch.log_softmax((-far).masked_fill(out, -1e9), 1)
         width = log_width.exp() + 0.02
