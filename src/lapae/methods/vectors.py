@@ -22,7 +22,7 @@ from lapae.posterior import LowRankPrecision, fit_shrinkage
 MOST = 500
 """Vectors by default: on tables of up to some thousand rows they reach the rank of what the data determine."""
 MOST_BYTES = 1 << 30
-"""Of all vectors, in memory and in a saved run; beyond half of it they are kept in bfloat16."""
+"""Size of all vectors at most, in memory and in a saved run; beyond half of it they are kept in bfloat16."""
 MOST_PRODUCTS = 1 << 36
 """Multiplications of a T x T matrix of products between vectors, on a CPU: some seconds."""
 LEAST = 16

@@ -202,7 +202,7 @@ class LowRankPrecision(RunningDiagonal):
         raise TypeError("a low-rank posterior has covariances between layers: use variance or covariance, of all rows")
 
     def directions(self, most: int = CHUNK_FLOATS) -> Iterator[Tensor]:
-        """B = (I + K)^(-1/2) W M⁻¹, with C⁻¹ = M⁻¹ - BᵀB: rows (n, P), at most so many numbers at a time."""
+        """B = (I + K)^(-1/2) W M⁻¹, with C⁻¹ = M⁻¹ - BᵀB: rows (n, P), at most `most` numbers at a time."""
         values, vectors = self.spectrum()
         turned = (vectors * (1 + values).rsqrt()).T.to(self.h.dtype)
         deviation, size = self.base().rsqrt(), max(1, most // self.n_weights)
@@ -213,7 +213,7 @@ class LowRankPrecision(RunningDiagonal):
             yield rows
 
     def kept(self, name: str, most: int, make: Callable[[], Iterator[Tensor]]) -> Iterator[Tensor]:
-        """Yield what `make` does, which is kept for the next call if it has at most so many numbers in all."""
+        """Yield what `make` does, which is kept for the next call if it has at most `most` numbers in all."""
         found = self._kept.get(name)
         if found is not None:
             yield from found

@@ -37,7 +37,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """The same for a folder; one that is there and not empty is left alone, unless it is to be replaced."""
+    """Write a folder whole or not at all; one that is there and not empty is refused, unless it is to be replaced."""
     if not replace and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} exists and is not an empty folder: choose another")
     with _beside(path, _make_folder) as temporary:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TASKS, FIGURES = "tasks", "figures"
 INK = "#80808a"
-"""Of text and lines in saved pictures, whose ground is clear: it reads on white and on black."""
+"""Colour of text and lines in saved pictures, whose ground is clear: it reads on white and on black."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def write_config(config: Config) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of lapae, torch and Python."""
+    """Return the versions of lapae, torch and Python."""
     from lapae import __version__
 
     try:
