@@ -582,7 +582,7 @@ def test_an_outlier_is_a_row_whose_p_value_is_at_most_the_rate(tmp_path, capsys)
 def test_too_few_rows_are_refused_with_a_reason(tmp_path, capsys):
     np.savetxt(tmp_path / "x.csv", np.eye(9)[:, :3], delimiter=",", header="a,b,c", comments="")
     assert main(["train", str(tmp_path / "x.csv"), "--out", str(tmp_path / "run"), *QUICK]) == 2
-    assert "n_samples=9, expected at least 10 to learn from" in capsys.readouterr().err
+    assert "n_samples=9, expected at least 10 with a value" in capsys.readouterr().err
     np.savetxt(tmp_path / "x.csv", np.random.default_rng(0).random((40, 2)), delimiter=",", header="a,b", comments="")
     assert main(["train", str(tmp_path / "x.csv"), "--out", str(tmp_path / "run"), *QUICK]) == 0
     assert capsys.readouterr().err.count("0.05 cannot be met with 13 held-out rows") == 1

@@ -16,7 +16,7 @@ from lapae.model import Model
 
 OWN = PAGES[1:]
 """Those of the site: all but the README."""
-REQUESTS = ("set_inverse_transform_request", "set_transform_request")
+REQUESTS = ("set_fit_request", "set_inverse_transform_request", "set_transform_request")
 """Methods that scikit-learn adds for metadata, of which there are none."""
 PUBLIC = ("", ".curvature", ".posterior", ".methods", ".predict", ".evaluate", ".data", ".networks")
 """Modules whose `__all__` is the public interface."""

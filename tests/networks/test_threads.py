@@ -43,7 +43,7 @@ def test_training_and_prediction_of_a_small_network_use_one_thread(table, two_th
 
     class Watching(nn.Linear):
         def forward(self, x):
-            if len(x) > 3:  # not the three samples that tell whether the network fits
+            if len(x) > 16:  # not the samples that tell whether the network fits
                 seen.append(torch.get_num_threads())
             return super().forward(x)
 
@@ -53,7 +53,7 @@ def test_training_and_prediction_of_a_small_network_use_one_thread(table, two_th
     )
     model = fit(config, table, network=network)
     n_training = len(seen)
-    model.predict(torch.zeros(5, 6, dtype=next(model.method.parameters()).dtype))
+    model.predict(torch.zeros(20, 6, dtype=next(model.method.parameters()).dtype))
     assert len(seen) > n_training
     assert set(seen) == {1}
     assert torch.get_num_threads() == 2

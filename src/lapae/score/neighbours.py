@@ -28,6 +28,8 @@ CHUNK = 512
 FEW_VALUES = 2**19
 """Size of a bank up to which one thread measures: several would gain a third, and lose tenfold on a busy machine."""
 TINY = 1e-8
+SAME = 1e-4
+"""Difference of values up to which two rows are one: predictions of one row in 32 and 64 bits differ by less."""
 MANY_GROUPS = 128
 """Groups from which on the nearest are looked for in groups of groups."""
 
@@ -120,7 +122,7 @@ class NearestRows:
         index = member * n_groups + chosen.gather(1, place % some.shape[2])
         # a row that is x itself is left out
         first, group = index[:, :1], index[:, :1] % n_groups
-        same = ((x - rows[first[:, 0]]).abs().amax(1, keepdim=True) <= 1e-6) & (n > 1)
+        same = ((x - rows[first[:, 0]]).abs().amax(1, keepdim=True) <= SAME) & (n > 1)
         if k > 1:
             nearest = torch.where(same, nearest[:, 1:], nearest[:, :-1])
             index = torch.where(same, index[:, 1:], index[:, :-1])
