@@ -52,7 +52,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     new samples; what it says about uncertainty is calibrated on samples held out of X.
 
     X is a table (n, F): an array, or a frame (pandas, polars, Arrow) with numbers, categories, booleans, dates and
-    missing cells, and then what comes back for each value is a frame like it; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or windows of a series (n, T, channels).
+    missing cells, which is answered by frames; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or
+    windows of a series (n, T, channels).
     Missing values are NaN, in `fit` too. What comes back is in the units of X. What is None is chosen by the data.
 
     Args:

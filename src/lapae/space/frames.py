@@ -275,7 +275,7 @@ def _rebuilt(made: dict[str, Series], like: Any, names: list[str], *, keep: bool
     given = _narwhals(like)
     library = given.implementation
     for name, series in made.items():
-        values = series.astype(object).where(series.notna(), None).tolist()
+        values: list[Any] = series.astype(object).where(series.notna(), None).tolist()
         if len({type(value) for value in values if value is not None and not isinstance(value, int | float)}) > 1:
             values = [None if value is None else str(value) for value in values]
         if any(isinstance(value, float) for value in values):
