@@ -244,7 +244,7 @@ class Space:
         return uncode_frame(x, columns, like, observed=observed, others=others)
 
     def numbers(self, x: np.ndarray, like: Any) -> Any:
-        """Numbers (n, F), one for each value of a table, as a frame like `like`; NaN in columns that are not learned."""
+        """Numbers (n, F), one for each value of a table, as a frame like `like`; NaN in columns not learned."""
         return numbers_frame(x, self.numbered, like) if self.kind == "table" else x
 
     def _frame_columns(self, like: Any) -> tuple[Column, ...] | None:
