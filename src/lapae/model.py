@@ -131,7 +131,7 @@ class Model:
             The anomaly score, higher is more unusual, and the conformal p-value: (n,) each. NaN, with a warning, for
             rows with nothing observed.
         """
-        scores, p = self._calibrated.compare(self.predict, self.tensor(X))
+        scores, p = self._calibrated.compare(self._for_score, self.tensor(X))
         empty = np.flatnonzero(np.isnan(scores))
         if len(empty):
             where = f"{len(empty)} of {len(p)} rows, the first is row {empty[0]}"
@@ -203,7 +203,7 @@ class Model:
         """
         x = self.tensor(X)
         widths = self._trained.widths if self.from_others and self.config.model.hide else None
-        found = numpy(explain(self._calibrated.score, self.predict, x, widths))
+        found = numpy(explain(self._calibrated.score, self._for_score, x, widths))
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
 
     def counterfactual(
@@ -385,7 +385,7 @@ class Model:
 
         Args:
             x: samples (n, *model_shape) in the model's space, or batches of them; NaN is missing.
-            want: what to compute: "codes", "covariance", "outputs", "density", "error".
+            want: what to compute: "means", "codes", "covariance", "outputs", "density", "error".
             predictive: in which way; default that of the model.
             progress: called with the number of (network, sample) pairs done.
 
@@ -440,6 +440,10 @@ class Model:
         return replace(found, imputer=imputer)
 
     # ------------------------------------------------------------------ what the verbs share
+
+    def _for_score(self, x: Tensor) -> Prediction:
+        """Predict what the anomaly score is made of."""
+        return self.predict(x, self._calibrated.score.needs)
 
     @property
     def _trained(self) -> Trained:
