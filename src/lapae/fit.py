@@ -45,7 +45,7 @@ from lapae.train.finish import finish
 from lapae.train.float_precision import matrix_products
 from lapae.train.held_out import evaluate, set_noise
 from lapae.train.loop import train
-from lapae.train.messages import outcome, understood
+from lapae.train.messages import ending, outcome, understood
 from lapae.train.progress import Observer, TensorBoard
 from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
 from lapae.train.select import select
@@ -158,6 +158,7 @@ def fit(
     observers = observers if rank() == 0 else ()
     trained = train_method(config, data, device, run, resume, network, likelihood, observers)
     for observer in observers:
+        observer.say(ending(trained.metrics, config))
         observer.say(outcome(trained.metrics, config.model.latent_dim))
     method = settle(trained.method, data.space)
     model = Model(method, config, data.space, metrics=trained.metrics, history=trained.history)
