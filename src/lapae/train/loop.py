@@ -1,6 +1,6 @@
 """The training loop, one for all methods. It never knows which method it trains.
 
-Adam; the learning rate is halved after 5 epochs without a better validation loss, or falls along a cosine, which reaches
+Adam; the learning rate is halved after 5 epochs without a better validation loss, or falls along a cosine that reaches
 0 with the last epoch or when the patience ends, whichever is first; training stops after `patience` such epochs. The
 method is left at the weights of its best epoch. Whether these are kept is decided afterwards, by `lapae.train.select`,
 and `lapae.train.finish` fits what a method fits at its final weights.
