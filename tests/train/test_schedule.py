@@ -54,7 +54,7 @@ def test_the_cosine_ends_with_the_patience():
         shares.append(state.done(100, 4))
         assert state.stop_reason(100, 4) is None
         state.add({}, loss)
-    assert shares == pytest.approx([0, 0.01, 0.02, 0.25, 0.5, 0.04, 0.25, 0.5, 0.75])
+    assert shares == pytest.approx([0, 0.01, 0.02, 0.25, 0.5, 0.05, 0.25, 0.5, 0.75])
     assert state.stop_reason(100, 4) == "no better validation loss in 4 epochs"
     assert (state.done(100, 4), state.done(9, 400)) == (1, 1)
 
