@@ -460,6 +460,34 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         made, space = self._fitted().sample(int(n_samples), seed, noise=noise), self.model_.space
         return space.uncode(made)
 
+    def distance(self, a: Any, b: Any) -> np.ndarray:
+        """Return distances between latent codes in the geometry of the stochastic decoder.
+
+        The length of the shortest path from each code of a to that of b, measured by what decoders drawn from the
+        posterior make of it: unlike a Euclidean distance it does not depend on the coordinates of the latent space.
+
+        Args:
+            a: codes (n, latent_dim), as `transform` returns them: not samples.
+            b: as many codes.
+
+        Returns:
+            (n,), in standard deviations of the noise of data.
+        """
+        return self._fitted().distance(a, b)
+
+    def geodesic(self, a: Any, b: Any, n_points: int = 50) -> np.ndarray:
+        """Return the shortest paths between latent codes, as in `distance`.
+
+        Args:
+            a: codes (n, latent_dim) where paths begin.
+            b: codes (n, latent_dim) where they end.
+            n_points: points of a path, at equal distances along it; both ends are among them.
+
+        Returns:
+            Codes (n, n_points, latent_dim); `model_.decode(path)` turns the codes of one path into samples.
+        """
+        return self._fitted().geodesic(a, b, n_points)
+
     # ------------------------------------------------------------------ folders, graphs and pages
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:

@@ -24,6 +24,7 @@ from lapae.calibrate.conformal import Rule, discoveries
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import RunError
+from lapae.generate.geometry import Geometry
 from lapae.generate.sample import from_codes
 from lapae.impute import Imputer, ImputerRows, Trained, choose, fit_imputer
 from lapae.methods import Method
@@ -330,6 +331,59 @@ class Model:
         if self.space.kind == "image":
             made = made.clamp(*self.space.value_range)
         return self.space.to_user(numpy(made))
+
+    # ------------------------------------------------------------------ latent geometry
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Expected metric of the stochastic decoder, for codes as float64 tensors; see `lapae.generate.geometry`."""
+        return Geometry.of(self.method, self._codes.codes, seed=self.seed)
+
+    def distance(self, a: Any, b: Any) -> np.ndarray:
+        """Return the length of the shortest path between codes, measured by what the stochastic decoder makes of it.
+
+        Args:
+            a: codes (n, *code), as `encode` returns them: not samples.
+            b: as many codes.
+
+        Returns:
+            (n,), in standard deviations of the noise of data: two codes far apart are easy to tell apart.
+        """
+        first, second = self._code_pair(a, b)
+        return numpy(self.geometry.distance(first, second))
+
+    def geodesic(self, a: Any, b: Any, n_points: int = 50) -> np.ndarray:
+        """Return shortest paths between codes, as in `distance`.
+
+        Args:
+            a: codes (n, *code) where paths begin.
+            b: codes (n, *code) where they end.
+            n_points: points of a path, at equal distances along it; both ends are among them.
+
+        Returns:
+            Codes (n, n_points, *code), which `decode` turns into samples.
+        """
+        if n_points < 2:
+            raise ValueError(f"n_points={n_points}: expected at least 2")
+        first, second = self._code_pair(a, b)
+        return numpy(self.geometry.geodesic(first, second, n_points)).reshape(-1, n_points, *self.code_shape)
+
+    def _code_pair(self, a: Any, b: Any) -> tuple[Tensor, Tensor]:
+        """Return codes a and b, (n, K) each in 64 bits on the device of the method."""
+        shape, device = self.code_shape, next(self.method.parameters()).device
+        given = [np.asarray(codes, dtype=np.float64) for codes in (a, b)]
+        for name, codes in zip("ab", given, strict=True):
+            if codes.shape[1:] != shape or codes.ndim != 1 + len(shape):
+                wanted = ", ".join(["n", *map(str, shape)])
+                raise ValueError(
+                    f"{name} has shape {codes.shape}: expected latent codes ({wanted}), as transform returns them"
+                )
+            if not np.isfinite(codes).all():
+                raise ValueError(f"{name} has codes that are not finite numbers")
+        if len(given[0]) != len(given[1]):
+            raise ValueError(f"{len(given[0])} codes in a and {len(given[1])} in b: expected pairs, one of each")
+        first, second = (torch.from_numpy(codes).flatten(1).to(device) for codes in given)
+        return first, second
 
     def with_imputer(self) -> Model:
         """Return the model with a fitted imputer; its run folder, if any, keeps the imputer."""
