@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -443,12 +444,24 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         low, high = self._fitted().impute_interval(self._validated(X), level)
         return self._values(low, X, observed=True), self._values(high, X, observed=True)
 
-    def sample(self, n_samples: int = 1, random_state: Any = None, *, noise: bool | None = None) -> np.ndarray:
-        """Generate samples: codes from their density, decoded by networks drawn from the posterior.
+    def sample(
+        self,
+        n_samples: int = 1,
+        random_state: Any = None,
+        *,
+        given: Mapping[Any, Any] | None = None,
+        missing: bool | None = None,
+        noise: bool | None = None,
+    ) -> Any:
+        """Generate samples: rows of a table from rows that are alike, column by column; images and series from codes
+        drawn from their density, decoded by networks drawn from the posterior.
 
         Args:
             n_samples: how many.
             random_state: seed or generator; default that of `fit`.
+            given: values of columns of a table that all samples have, such as `{"color": "red"}`: the other columns
+                are drawn given these.
+            missing: whether samples lack values as the rows of the table do; default only for a frame.
             noise: add the residuals of held-out samples; default to all but images.
 
         Returns:
@@ -457,8 +470,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if int(n_samples) < 1:
             raise ValueError(f"n_samples={n_samples}: expected at least 1")
         seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
-        made, space = self._fitted().sample(int(n_samples), seed, noise=noise), self.model_.space
-        return space.uncode(made)
+        made = self._fitted().sample(int(n_samples), seed, noise=noise, given=given, missing=missing)
+        return self.model_.space.uncode(made)
 
     def distance(self, a: Any, b: Any) -> np.ndarray:
         """Return distances between latent codes in the geometry of the stochastic decoder.

@@ -8,7 +8,7 @@ data. Samples X are (n, *shape) in the user's units, x is (n, *model_shape) in t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import RunError
 from lapae.generate.geometry import Geometry
+from lapae.generate.rows import MOST_COLUMNS, RowSampler
 from lapae.generate.sample import from_codes
 from lapae.impute import Imputer, ImputerRows, Trained, choose, fit_imputer
 from lapae.methods import Method
@@ -54,6 +55,7 @@ class Model:
         codes: codes of training samples and their density.
         rows: rows that an imputer is fitted to.
         imputer: fills in missing values; None until it is fitted (`with_imputer`).
+        sampler: rows that new ones of a table are made from; None for other data, and then `rows` serve.
         metrics: final numbers of training.
         history: one record per epoch; empty for a model that was loaded.
         recent: rows of a stream that it has learned last; not saved.
@@ -68,6 +70,7 @@ class Model:
     codes: LatentCodes | None = None
     rows: ImputerRows | None = None
     imputer: Imputer | None = None
+    sampler: RowSampler | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     recent: Tensor | None = None
@@ -310,19 +313,42 @@ class Model:
             return x.expand(n, *x.shape).clone()
         return self._imputer.draw(self._trained, x, n, seed, held=held)
 
-    def sample(self, n: int, seed: int | None = None, *, noise: bool | None = None) -> np.ndarray:
-        """Generate samples (n, *shape): codes from their density, decoded.
+    def sample(
+        self,
+        n: int,
+        seed: int | None = None,
+        *,
+        noise: bool | None = None,
+        given: Mapping[Any, Any] | None = None,
+        missing: bool | None = None,
+    ) -> np.ndarray:
+        """Generate samples (n, *shape).
+
+        Rows of a table are made column by column from rows that are alike (`lapae.generate.rows`); everything else, and
+        tables of more than 128 columns, from codes drawn from their density and decoded.
 
         Args:
             n: how many.
             seed: seed of codes, networks and noise; default that of the configuration.
-            noise: add the residuals of held-out samples to what networks make of a code. Default: to all but images.
+            noise: add the residuals of held-out samples to what networks make of a code; default: to all but images.
+                False decodes codes without noise, for tables too.
+            given: values that all samples have, by the name of their column: the others depend on them.
+            missing: whether samples of a table lack values as its rows do; default: those of tables with named columns.
 
         Returns:
             (n, *shape), in the user's units.
         """
+        if n < 1:
+            raise ValueError(f"n={n}: expected at least 1")
         seed = self.seed if seed is None else seed
         noise = self.space.kind != "image" if noise is None else noise
+        by_rows = noise and self.space.kind == "table" and self.space.shape[0] <= MOST_COLUMNS and self.rows is not None
+        if by_rows:
+            lacking = self.space.columns is not None if missing is None else missing
+            return self._sampler(self.space.numbered, n, seed, self.space.code_given(given or {}), missing=lacking)
+        if given or missing:
+            why = "expected a table of at most 128 columns, with its noise"
+            raise ValueError(f"{'given' if given else 'missing'}: {why}")
         rows = self._calibrated.reference.rows if noise else None
         known = None
         if self.rows is not None and choose(self.method, self.space, self.rows) == "neighbours":
@@ -331,6 +357,15 @@ class Model:
         if self.space.kind == "image":
             made = made.clamp(*self.space.value_range)
         return self.space.to_user(numpy(made))
+
+    @property
+    def _sampler(self) -> RowSampler:
+        """The rows that new ones are made from; of a model that was saved without them those of its imputer."""
+        if self.sampler is not None:
+            return self.sampler
+        assert self.rows is not None
+        known = numpy(torch.cat([self.rows.train, self.rows.valid])).astype(np.float64)
+        return RowSampler(torch.from_numpy(self.space.to_user(known)))
 
     # ------------------------------------------------------------------ latent geometry
 

@@ -194,6 +194,28 @@ class Space:
             return (x / np.float32(255)).astype(np.float32)
         return x
 
+    def code_given(self, given: Mapping[Any, Any]) -> dict[int, float]:
+        """Return values that a user gives of columns of a table, by the index of the column.
+
+        Args:
+            given: values by the name of their column; by its number where columns have no names.
+        """
+        import pandas as pd
+
+        places = {column.name: i for i, column in enumerate(self.numbered)}
+        found: dict[int, float] = {}
+        for name, value in given.items():
+            if str(name) not in places:
+                raise DataError(f"given: no column {str(name)!r}; the model was trained on {', '.join(places)}")
+            column = self.numbered[places[str(name)]]
+            unknown: dict[str, set[str]] = {}
+            code = code_frame(pd.DataFrame({column.name: [value]}), [column], "given", unknown=unknown)[0, 0]
+            if np.isnan(code):
+                seen = f"; seen: {', '.join(column.categories[:20])}" if column.categories else ""
+                raise DataError(f"given: {column.name} = {value!r} was not seen in training{seen}")
+            found[places[str(name)]] = float(code)
+        return found
+
     def windows(self, x: np.ndarray, where: str = "X") -> tuple[np.ndarray, np.ndarray]:
         """A series (T, C) as windows (n, *shape), the last one at its end, and their first steps (n,)."""
         every = cut(x, self.shape[0], where)
