@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -27,6 +28,8 @@ from lapae.runs import ABOUT, CONFIG, HISTORY, Run
 from lapae.runs.files import make_folder, whole_folder, write_whole
 from lapae.runs.toml import read_config, write_config
 from lapae.space import Column
+from lapae.space.columns import unique_names
+from lapae.space.frames import as_frame, is_frame, unnamed
 
 if TYPE_CHECKING:
     from lapae.calibrate.conformal import Rule
@@ -49,8 +52,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     It learns embeddings with a posterior over its weights, finds unusual samples, fills in missing values and generates
     new samples; what it says about uncertainty is calibrated on samples held out of X.
 
-    X is a table (n, F): an array, or a pandas or polars frame with numbers, categories, booleans, dates and missing
-    cells; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or windows of a series (n, T, channels).
+    X is a table (n, F): an array, or a frame (pandas, polars, Arrow) with numbers, categories, booleans, dates and
+    missing cells, which is answered by frames; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or
+    windows of a series (n, T, channels).
     Missing values are NaN, in `fit` too. What comes back is in the units of X. What is None is chosen by the data.
 
     Args:
@@ -85,6 +89,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             held out for `false_alarm_rate`.
         reference_: -`score_samples` of the held-out samples that new ones are compared with.
         history_: one record per epoch.
+        learned_columns_: names of the columns of a table that are learned (their places in one without names);
+            constants, identifiers and free text are not.
         n_features_in_: number of features of a table.
         feature_names_in_: names of the columns of a table that has some.
 
@@ -100,6 +106,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     seed_: int
     model_: Model
+    _names: list[str] | None = None
+    """Names of all columns of the frame that was fitted."""
     n_features_in_: int
     feature_names_in_: np.ndarray
 
@@ -198,9 +206,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         seed = self.random_state
         self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
         data = Data.of(x, groups=groups, validation=self.validation_fraction)
-        names = None if x is X else getattr(self, "feature_names_in_", None)
+        names = None if is_frame(x) else getattr(self, "feature_names_in_", None)
         if names is not None:
             data = replace(data, space=replace(data.space, columns=tuple(Column(str(name)) for name in names)))
+        self._names = None if not is_frame(X) else unique_names(as_frame(X).columns)  # pyright: ignore
         self.model_ = fit(
             configuration(self, x),
             data,
@@ -278,13 +287,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             return_std: return standard deviations too.
 
         Returns:
-            An array like X; with `return_std` a pair with the standard deviation of values from it. ± 1.64 standard
+            Samples like X; with `return_std` a pair with the standard deviation of values from it. ± 1.64 standard
             deviations hold 90 % of the values of new samples; `predict_interval` has other levels.
         """
         x, x_std = self._fitted().reconstruct(self._validated(X))
-        return (x, x_std) if return_std else x
+        x = self._values(x, X)
+        return (x, self._numbers(x_std, X)) if return_std else x
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
         """Return prediction intervals of the values of new samples, given their code (split conformal prediction).
 
         Args:
@@ -292,9 +302,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             level: share of the values of new samples that lie within, on average over samples.
 
         Returns:
-            low, high: arrays like X.
+            low, high: like X.
         """
-        return self._fitted().interval(self._validated(X), level)
+        low, high = self._fitted().interval(self._validated(X), level)
+        return self._values(low, X), self._values(high, X)
 
     # ------------------------------------------------------------------ unusual samples
 
@@ -376,16 +387,17 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         return DriftAlarm(self.reference_, every=every)
 
-    def explain(self, X: Any) -> np.ndarray:
-        """Return the contribution of each value to the anomaly score of its sample: an array like X, at least 0.
+    def explain(self, X: Any) -> Any:
+        """Return the contribution of each value to the anomaly score of its sample: like X, at least 0, and NaN in
+        columns that are not learned.
 
         They add up to the anomaly score, but for a small term. Half of it is what each value adds to the parts of the
         score, half (for tables) by how much less unusual a row is without the value.
         `counterfactual` says what the model would have expected in place of a value.
         """
-        return self._fitted().explain(self._validated(X))
+        return self._numbers(self._fitted().explain(self._validated(X)), X)
 
-    def counterfactual(self, X: Any, top: int | None = None, level: float = 0.9) -> tuple[np.ndarray, ...]:
+    def counterfactual(self, X: Any, top: int | None = None, level: float = 0.9) -> tuple[Any, ...]:
         """Return what the model would have expected in place of each value, with an interval.
 
         In a table that is what the other values of the row say: each is hidden in its turn and filled in, as `impute`
@@ -398,13 +410,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             level: share of the values of normal samples that lie within.
 
         Returns:
-            expected, low, high: arrays like X, categories as their numbers; NaN where not asked about.
+            expected, low, high: like X; NaN where not asked about.
         """
-        return self._fitted().counterfactual(self._validated(X), top, level)
+        found = self._fitted().counterfactual(self._validated(X), top, level)
+        return tuple(self._values(part, X, keep=False) for part in found)
 
     # ------------------------------------------------------------------ missing values and new samples
 
-    def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
+    def impute(self, X: Any, n_samples: int | None = None) -> Any:
         """Fill in the missing values (NaN) of X; observed values stay as they are.
 
         Args:
@@ -413,12 +426,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             The best guess (n, ...), or completions (n_samples, n, ...), each from a network and noise of its own: their
-            spread is the uncertainty of the missing values.
+            spread is the uncertainty of the missing values. A frame for a frame, and a list of completed ones.
         """
         filled = self._fitted().impute(self._validated(X), n_samples)
-        return self.model_.space.uncode(filled, X) if hasattr(X, "columns") and is_mixed(X) else filled
+        return self._values(filled, X, observed=True)
 
-    def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    def impute_interval(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
         """Return prediction intervals of missing values (NaN).
 
         Args:
@@ -426,26 +439,67 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             level: share of missing values that lie within.
 
         Returns:
-            low, high: arrays like X; an observed value is its own interval.
+            low, high: like X; an observed value is its own interval.
         """
-        return self._fitted().impute_interval(self._validated(X), level)
+        low, high = self._fitted().impute_interval(self._validated(X), level)
+        return self._values(low, X, observed=True), self._values(high, X, observed=True)
 
-    def sample(self, n_samples: int = 1, random_state: Any = None, *, noise: bool | None = None) -> np.ndarray:
-        """Generate samples: codes from their density, decoded by networks drawn from the posterior.
+    def sample(
+        self,
+        n_samples: int = 1,
+        random_state: Any = None,
+        *,
+        given: Mapping[Any, Any] | None = None,
+        missing: bool | None = None,
+        noise: bool | None = None,
+    ) -> Any:
+        """Generate samples: rows of a table from rows that are alike, column by column; images and series from codes
+        drawn from their density, decoded by networks drawn from the posterior.
 
         Args:
             n_samples: how many.
             random_state: seed or generator; default that of `fit`.
+            given: values of columns of a table that all samples have, such as `{"color": "red"}`: the other columns
+                are drawn given these.
+            missing: whether samples lack values as the rows of the table do; default only for a frame.
             noise: add the residuals of held-out samples; default to all but images.
 
         Returns:
-            (n_samples, ...), a frame if X of `fit` was a frame with categories, booleans or dates.
+            (n_samples, ...), a frame of the learned columns if X of `fit` was a frame.
         """
         if int(n_samples) < 1:
             raise ValueError(f"n_samples={n_samples}: expected at least 1")
         seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
-        made, space = self._fitted().sample(int(n_samples), seed, noise=noise), self.model_.space
-        return space.uncode(made) if any(column.kind != "number" for column in space.columns or ()) else made
+        made = self._fitted().sample(int(n_samples), seed, noise=noise, given=given, missing=missing)
+        return self.model_.space.uncode(made)
+
+    def distance(self, a: Any, b: Any) -> np.ndarray:
+        """Return distances between latent codes in the geometry of the stochastic decoder.
+
+        The length of the shortest path from each code of a to that of b, measured by what decoders drawn from the
+        posterior make of it: unlike a Euclidean distance it does not depend on the coordinates of the latent space.
+
+        Args:
+            a: codes (n, latent_dim), as `transform` returns them: not samples.
+            b: as many codes.
+
+        Returns:
+            (n,), in standard deviations of the noise of data.
+        """
+        return self._fitted().distance(a, b)
+
+    def geodesic(self, a: Any, b: Any, n_points: int = 50) -> np.ndarray:
+        """Return the shortest paths between latent codes, as in `distance`.
+
+        Args:
+            a: codes (n, latent_dim) where paths begin.
+            b: codes (n, latent_dim) where they end.
+            n_points: points of a path, at equal distances along it; both ends are among them.
+
+        Returns:
+            Codes (n, n_points, latent_dim); `model_.decode(path)` turns the codes of one path into samples.
+        """
+        return self._fitted().geodesic(a, b, n_points)
 
     # ------------------------------------------------------------------ folders, graphs and pages
 
@@ -473,7 +527,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             write_whole(run / CONFIG, write_config(self.model_.config).encode())
             write_whole(run / HISTORY, "".join(json.dumps(record) + "\n" for record in history).encode())
             save(self.model_, run)
-            run.write_json(ABOUT, {"params": _plain(self.get_params(deep=False))})
+            about = {"params": _plain(self.get_params(deep=False))}
+            run.write_json(ABOUT, about | ({} if self._names is None else {"columns": self._names}))
         self.model_ = replace(self.model_, path=place, as_saved=True)
 
     @classmethod
@@ -508,9 +563,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if model.calibration is not None:
             estimator._share_rate()
         if model.space.kind == "table":
-            estimator.n_features_in_ = model.space.shape[0]
-            if model.space.columns is not None:
-                estimator.feature_names_in_ = np.asarray(model.space.names, dtype=object)
+            estimator._names = _saved_columns(run, model.space)
+            estimator.n_features_in_ = len(estimator._names or range(model.space.shape[0]))
+            if estimator._names is not None and not unnamed(estimator._names):
+                estimator.feature_names_in_ = np.asarray(estimator._names, dtype=object)
         return estimator._settle()
 
     def export(self, path: str | Path) -> None:
@@ -557,7 +613,48 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     def _validated(self, X: Any) -> Any:
         check_is_fitted(self)
-        return validated(self, X)
+        x = validated(self, X)
+        places = None if is_frame(x) else self._places()
+        return x if places is None else x[:, places]
+
+    @property
+    def learned_columns_(self) -> np.ndarray:
+        """Names of the columns of a table that are learned, (F,); their places if they have no names."""
+        space = self._fitted().space
+        if space.kind != "table":
+            raise AttributeError(f"learned_columns_ is for tables: this model was fitted to {space.kind} data")
+        return np.arange(space.shape[0]) if space.names is None else np.asarray(space.names, dtype=object)
+
+    def _values(self, x: np.ndarray, X: Any, *, keep: bool = True, observed: bool = False) -> Any:
+        """Return values (…, n, F) of the learned columns like X: a frame for a frame.
+
+        With `keep` other columns are as in X, else NaN; with `observed` so are values that are not missing.
+        """
+        space = self.model_.space
+        if is_frame(X):
+            return space.uncode(x, X, observed=observed, others=keep)
+        return self._spread(x, np.asarray(X) if keep else np.nan)
+
+    def _numbers(self, x: np.ndarray, X: Any) -> Any:
+        """Return a number for each value (n, F) of the learned columns like X, NaN for those of other columns."""
+        return self.model_.space.numbers(x, X) if is_frame(X) else self._spread(x, np.nan)
+
+    def _spread(self, x: np.ndarray, others: Any) -> np.ndarray:
+        """Return values (…, F) of the learned columns among `others`, an array of all columns, or a number."""
+        places = self._places()
+        if places is None:
+            return x
+        out = np.empty((*x.shape[:-1], self.n_features_in_))
+        out[...] = others
+        out[..., places] = x
+        return out
+
+    def _places(self) -> list[int] | None:
+        """Return the places of the learned columns among those of `fit`; None if they are all the columns."""
+        space, names = self.model_.space, getattr(self, "_names", None)
+        if space.kind != "table" or not names or space.names is None or len(names) == len(space.names):
+            return None
+        return [names.index(name) for name in space.names]
 
     def _rule(self) -> Rule:
         """Return how samples are flagged; warn if none can be."""
@@ -587,11 +684,16 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
 def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
     """Return X as the library takes it; `reset` is for `fit`, which notes the number and the names of the features."""
-    if is_mixed(X):  # a frame of columns of several kinds goes in as it is
+    own = not (estimator.network is None or isinstance(estimator.network, str))
+    if is_frame(X) and not (own and only_numbers(X)):  # the columns that suit are learned, each as what it is
+        frame = as_frame(X)
+        assert frame is not None
         if reset:
-            estimator.n_features_in_ = X.shape[1]
-            estimator.feature_names_in_ = np.asarray([str(name) for name in X.columns], dtype=object)
-        return X
+            estimator.n_features_in_ = frame.shape[1]
+            estimator.__dict__.pop("feature_names_in_", None)
+            if not unnamed(unique_names(frame.columns)):
+                estimator.feature_names_in_ = np.asarray([str(name) for name in frame.columns], dtype=object)
+        return frame
     if hasattr(X, "detach"):
         X = X.detach().cpu()
         X = (X.float() if str(X.dtype) == "torch.bfloat16" else X).numpy()  # numpy has no such type
@@ -616,12 +718,10 @@ def holds_integers(X: Any) -> bool:
     return str(getattr(X, "dtype", "")).removeprefix("torch.").startswith(("int", "uint"))
 
 
-def is_mixed(X: Any) -> bool:
-    """Whether X is a frame, of pandas or polars, with columns that are no numbers."""
-    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
-        return False
-    kinds = {str(kind).lower() for kind in np.atleast_1d(np.asarray(X.dtypes, dtype=object))}
-    return not all(kind.startswith(("float", "int", "uint")) for kind in kinds)
+def only_numbers(X: Any) -> bool:
+    """Whether all columns of a frame are of types of numbers."""
+    kinds = as_frame(X).dtypes  # pyright: ignore[reportOptionalMemberAccess]
+    return all(str(kind).lower().startswith(("float", "int", "uint")) for kind in kinds)
 
 
 def configuration(given: LaplacianAutoencoder, x: np.ndarray) -> Config:
@@ -694,6 +794,16 @@ def _saved_params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
         elif not isinstance(params.get(name, ""), str | None):
             raise RunError(f"{run / ABOUT} is damaged: {name} = {params[name]!r}")
     return params
+
+
+def _saved_columns(run: Run, space: Any) -> list[str] | None:
+    """Return the names of all columns of the frame that was fitted; those that are learned if no others are known."""
+    names = run.read_json(ABOUT).get("columns") if (run / ABOUT).exists() else None
+    if names is None:
+        return None if space.names is None else list(space.names)
+    if not isinstance(names, list) or not {*(space.names or ())} <= {*map(str, names)}:
+        raise RunError(f"{run / ABOUT} is damaged: its columns are not those of the model")
+    return list(map(str, names))
 
 
 def _renamed(saved: dict[str, Any], run: Run) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from lapae.data import Batches, Data, Split, load
 from lapae.data.source import even
 from lapae.data.splits import check_enough
 from lapae.errors import ConfigError, RunError
+from lapae.generate.rows import MOST_COLUMNS, MOST_ROWS, RowSampler
 from lapae.impute import rows_to_impute
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
@@ -45,7 +46,7 @@ from lapae.train.finish import finish
 from lapae.train.float_precision import matrix_products
 from lapae.train.held_out import evaluate, set_noise
 from lapae.train.loop import train
-from lapae.train.messages import outcome, understood
+from lapae.train.messages import ending, outcome, understood
 from lapae.train.progress import Observer, TensorBoard
 from lapae.train.resume import as_before, check_same_data, data_digest, has_config, saved_config
 from lapae.train.select import select
@@ -158,6 +159,7 @@ def fit(
     observers = observers if rank() == 0 else ()
     trained = train_method(config, data, device, run, resume, network, likelihood, observers)
     for observer in observers:
+        observer.say(ending(trained.metrics, config))
         observer.say(outcome(trained.metrics, config.model.latent_dim))
     method = settle(trained.method, data.space)
     model = Model(method, config, data.space, metrics=trained.metrics, history=trained.history)
@@ -321,6 +323,10 @@ def calibrate(model: Model, data: Data) -> Model:
     many = some(model, data.train.x, most) if len(data.train.x) > MOST_CALIBRATION_ROWS else None
     learned = bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0
     model = calibrate_on(model, train, valid, calib, many, learned=learned)
+    if model.space.kind == "table" and model.space.shape[0] <= MOST_COLUMNS:
+        every = [np.asarray(split.x[even(len(split.x), MOST_ROWS)]) for split in (data.train, data.valid, data.calib)]
+        rows = torch.from_numpy(np.concatenate(every)[:MOST_ROWS].astype(np.float64))
+        model = replace(model, sampler=RowSampler(rows))
     if data.calib.groups is not None:
         model = with_images(model, data.calib)
     if len(data.calib.x):
@@ -360,7 +366,7 @@ def calibrate_on(
         how = {"table": table, "learned": learned, "adds_variance": natural}
         found = Calibration.fit(model.predict, train, valid, calib, **how)
     rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))
-    return replace(model, calibration=found, codes=codes, rows=rows, imputer=None)
+    return replace(model, calibration=found, codes=codes, rows=rows, imputer=None, sampler=None)
 
 
 def some(model: Model, x: Source, most: int = MOST_CALIBRATION_ROWS) -> torch.Tensor:

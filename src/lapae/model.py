@@ -8,7 +8,7 @@ data. Samples X are (n, *shape) in the user's units, x is (n, *model_shape) in t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,8 @@ from lapae.calibrate.conformal import Rule, discoveries
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import RunError
+from lapae.generate.geometry import Geometry
+from lapae.generate.rows import MOST_COLUMNS, RowSampler
 from lapae.generate.sample import from_codes
 from lapae.impute import Imputer, ImputerRows, Trained, choose, fit_imputer
 from lapae.methods import Method
@@ -53,6 +55,7 @@ class Model:
         codes: codes of training samples and their density.
         rows: rows that an imputer is fitted to.
         imputer: fills in missing values; None until it is fitted (`with_imputer`).
+        sampler: rows that new ones of a table are made from; None for other data, and then `rows` serve.
         metrics: final numbers of training.
         history: one record per epoch; empty for a model that was loaded.
         recent: rows of a stream that it has learned last; not saved.
@@ -67,6 +70,7 @@ class Model:
     codes: LatentCodes | None = None
     rows: ImputerRows | None = None
     imputer: Imputer | None = None
+    sampler: RowSampler | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     recent: Tensor | None = None
@@ -131,7 +135,7 @@ class Model:
             The anomaly score, higher is more unusual, and the conformal p-value: (n,) each. NaN, with a warning, for
             rows with nothing observed.
         """
-        scores, p = self._calibrated.compare(self.predict, self.tensor(X))
+        scores, p = self._calibrated.compare(self._for_score, self.tensor(X))
         empty = np.flatnonzero(np.isnan(scores))
         if len(empty):
             where = f"{len(empty)} of {len(p)} rows, the first is row {empty[0]}"
@@ -203,7 +207,7 @@ class Model:
         """
         x = self.tensor(X)
         widths = self._trained.widths if self.from_others and self.config.model.hide else None
-        found = numpy(explain(self._calibrated.score, self.predict, x, widths))
+        found = numpy(explain(self._calibrated.score, self._for_score, x, widths))
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
 
     def counterfactual(
@@ -309,19 +313,42 @@ class Model:
             return x.expand(n, *x.shape).clone()
         return self._imputer.draw(self._trained, x, n, seed, held=held)
 
-    def sample(self, n: int, seed: int | None = None, *, noise: bool | None = None) -> np.ndarray:
-        """Generate samples (n, *shape): codes from their density, decoded.
+    def sample(
+        self,
+        n: int,
+        seed: int | None = None,
+        *,
+        noise: bool | None = None,
+        given: Mapping[Any, Any] | None = None,
+        missing: bool | None = None,
+    ) -> np.ndarray:
+        """Generate samples (n, *shape).
+
+        Rows of a table are made column by column from rows that are alike (`lapae.generate.rows`); everything else, and
+        tables of more than 128 columns, from codes drawn from their density and decoded.
 
         Args:
             n: how many.
             seed: seed of codes, networks and noise; default that of the configuration.
-            noise: add the residuals of held-out samples to what networks make of a code. Default: to all but images.
+            noise: add the residuals of held-out samples to what networks make of a code; default: to all but images.
+                False decodes codes without noise, for tables too.
+            given: values that all samples have, by the name of their column: the others depend on them.
+            missing: whether samples of a table lack values as its rows do; default: those of tables with named columns.
 
         Returns:
             (n, *shape), in the user's units.
         """
+        if n < 1:
+            raise ValueError(f"n={n}: expected at least 1")
         seed = self.seed if seed is None else seed
         noise = self.space.kind != "image" if noise is None else noise
+        by_rows = noise and self.space.kind == "table" and self.space.shape[0] <= MOST_COLUMNS and self.rows is not None
+        if by_rows:
+            lacking = self.space.columns is not None if missing is None else missing
+            return self._sampler(self.space.numbered, n, seed, self.space.code_given(given or {}), missing=lacking)
+        if given or missing:
+            why = "expected a table of at most 128 columns, with its noise"
+            raise ValueError(f"{'given' if given else 'missing'}: {why}")
         rows = self._calibrated.reference.rows if noise else None
         known = None
         if self.rows is not None and choose(self.method, self.space, self.rows) == "neighbours":
@@ -330,6 +357,68 @@ class Model:
         if self.space.kind == "image":
             made = made.clamp(*self.space.value_range)
         return self.space.to_user(numpy(made))
+
+    @property
+    def _sampler(self) -> RowSampler:
+        """The rows that new ones are made from; of a model that was saved without them those of its imputer."""
+        if self.sampler is not None:
+            return self.sampler
+        assert self.rows is not None
+        known = numpy(torch.cat([self.rows.train, self.rows.valid])).astype(np.float64)
+        return RowSampler(torch.from_numpy(self.space.to_user(known)))
+
+    # ------------------------------------------------------------------ latent geometry
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Expected metric of the stochastic decoder, for codes as float64 tensors; see `lapae.generate.geometry`."""
+        return Geometry.of(self.method, self._codes.codes, seed=self.seed)
+
+    def distance(self, a: Any, b: Any) -> np.ndarray:
+        """Return the length of the shortest path between codes, measured by what the stochastic decoder makes of it.
+
+        Args:
+            a: codes (n, *code), as `encode` returns them: not samples.
+            b: as many codes.
+
+        Returns:
+            (n,), in standard deviations of the noise of data: two codes far apart are easy to tell apart.
+        """
+        first, second = self._code_pair(a, b)
+        return numpy(self.geometry.distance(first, second))
+
+    def geodesic(self, a: Any, b: Any, n_points: int = 50) -> np.ndarray:
+        """Return shortest paths between codes, as in `distance`.
+
+        Args:
+            a: codes (n, *code) where paths begin.
+            b: codes (n, *code) where they end.
+            n_points: points of a path, at equal distances along it; both ends are among them.
+
+        Returns:
+            Codes (n, n_points, *code), which `decode` turns into samples.
+        """
+        if n_points < 2:
+            raise ValueError(f"n_points={n_points}: expected at least 2")
+        first, second = self._code_pair(a, b)
+        return numpy(self.geometry.geodesic(first, second, n_points)).reshape(-1, n_points, *self.code_shape)
+
+    def _code_pair(self, a: Any, b: Any) -> tuple[Tensor, Tensor]:
+        """Return codes a and b, (n, K) each in 64 bits on the device of the method."""
+        shape, device = self.code_shape, next(self.method.parameters()).device
+        given = [np.asarray(codes, dtype=np.float64) for codes in (a, b)]
+        for name, codes in zip("ab", given, strict=True):
+            if codes.shape[1:] != shape or codes.ndim != 1 + len(shape):
+                wanted = ", ".join(["n", *map(str, shape)])
+                raise ValueError(
+                    f"{name} has shape {codes.shape}: expected latent codes ({wanted}), as transform returns them"
+                )
+            if not np.isfinite(codes).all():
+                raise ValueError(f"{name} has codes that are not finite numbers")
+        if len(given[0]) != len(given[1]):
+            raise ValueError(f"{len(given[0])} codes in a and {len(given[1])} in b: expected pairs, one of each")
+        first, second = (torch.from_numpy(codes).flatten(1).to(device) for codes in given)
+        return first, second
 
     def with_imputer(self) -> Model:
         """Return the model with a fitted imputer; its run folder, if any, keeps the imputer."""
@@ -385,7 +474,7 @@ class Model:
 
         Args:
             x: samples (n, *model_shape) in the model's space, or batches of them; NaN is missing.
-            want: what to compute: "codes", "covariance", "outputs", "density", "error".
+            want: what to compute: "means", "codes", "covariance", "outputs", "density", "error".
             predictive: in which way; default that of the model.
             progress: called with the number of (network, sample) pairs done.
 
@@ -440,6 +529,10 @@ class Model:
         return replace(found, imputer=imputer)
 
     # ------------------------------------------------------------------ what the verbs share
+
+    def _for_score(self, x: Tensor) -> Prediction:
+        """Predict what the anomaly score is made of."""
+        return self.predict(x, self._calibrated.score.needs)
 
     @property
     def _trained(self) -> Trained:

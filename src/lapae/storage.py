@@ -17,6 +17,7 @@ from lapae.calibrate.conformal import LEVELS
 from lapae.config import Config
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import LapaeError, RunError
+from lapae.generate.rows import RowSampler
 from lapae.impute import IMPUTERS, Imputer, ImputerRows
 from lapae.methods.building import Modules, build_method
 from lapae.model import Model, settle
@@ -42,11 +43,16 @@ from lapae.train.checkpoint import load_checkpoint, load_state
 FORMAT, BEFORE = "lapae model 6", "lapae model 5"
 """Format of the files, and one that is read as well: that of lapae 0.2."""
 CALIBRATION, IMPUTER = "calibration.safetensors", "imputer.safetensors"
-PARTS: dict[str, type[Any]] = {"calibration": Calibration, "codes": LatentCodes, "rows": ImputerRows}
+PARTS: dict[str, type[Any]] = {
+    "calibration": Calibration,
+    "codes": LatentCodes,
+    "rows": ImputerRows,
+    "sampler": RowSampler,
+}
 """Fitted parts of a model that are saved with it, by the names of its fields."""
 DOUBLE = {f"calibration.{name}" for name in ("reference.scores", "tiles.scores")}
 DOUBLE |= {f"calibration.intervals.radius.{name}" for name in ("levels", "table")}
-DOUBLE |= {"radii", "radius", "reference", "images"}
+DOUBLE |= {"sampler.rows", "radii", "radius", "reference", "images"}
 """Tensors of parts that are compared with numbers of 64 bits; the last three of the former format."""
 PATIENCE = 3
 """Times that a model is read whose files are not of one training."""

@@ -171,8 +171,9 @@ def test_save_and_load_of_images_and_pandas(tmp_path):
     assert again.likelihood == Gaussian(0.5)
     names = again.feature_names_in_  # pyright: ignore[reportAttributeAccessIssue]  # only tables with names have it
     assert list(names) == list("abcde")
-    with pytest.raises(ValueError, match="feature names"):
-        again.transform(frame[["b", "a", "c", "d", "e"]])
+    np.testing.assert_array_equal(again.transform(frame[["b", "a", "c", "d", "e"]]), model.transform(frame))
+    with pytest.raises(ValueError, match="has no column 'b'"):
+        again.transform(frame.drop(columns="b"))
     images = DATA["channels last"]
     LaplacianAutoencoder(likelihood=Bernoulli(), **QUICK).fit(images).save(tmp_path / "images")
     assert LaplacianAutoencoder.load(tmp_path / "images").reconstruct(images).shape == images.shape

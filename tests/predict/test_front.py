@@ -167,8 +167,18 @@ def test_unknown_predictive():
 @pytest.mark.parametrize("predictive", PREDICTIVES)
 def test_unknown_quantity(predictive):
     want: Any = ["codes", "colours"]
-    with pytest.raises(ValueError, match="cannot predict colours: expected some of codes, covariance"):
+    with pytest.raises(ValueError, match="cannot predict colours: expected some of means, codes, covariance"):
         predict(fitted(), data(), predictive=predictive, want=want)
+
+
+@pytest.mark.parametrize("predictive", PREDICTIVES)
+def test_means_are_those_of_a_whole_prediction(predictive):
+    method, x = fitted(), data()
+    found = predict(method, x, predictive=predictive, want=["means"])
+    whole = predict(method, x, predictive=predictive)
+    assert set(found.values) == {"z_mean", "x_mean"}
+    torch.testing.assert_close(found.z_mean, whole.z_mean)
+    torch.testing.assert_close(found.x_mean, whole.x_mean)
 
 
 @pytest.mark.parametrize("predictive", PREDICTIVES)

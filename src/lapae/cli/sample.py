@@ -24,6 +24,8 @@ class SampleCommand:
     """.npz, .npy or .csv file; of images also a .png (all in one) or a folder (a .png each)."""
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
     """How many."""
+    given: tuple[str, ...] = ()
+    """Values that all rows of a table have, such as color=red passengers=2: the other columns are drawn given these."""
     noise: bool | None = None
     """Add the residuals of rows that were held out; default: to all but images."""
     options: Annotated[Device, UNNAMED] = field(default_factory=Device)
@@ -47,7 +49,10 @@ def main(arguments: Sequence[str]) -> int:
     model = open_model(command.run, command.options)
     if suffix in (".png", "") and (model.space.kind != "image" or model.shape[0] not in (1, 3)):
         raise ConfigError(f"{command.out}: pictures are for images, the model makes data of shape {model.shape}")
-    x = model.sample(command.n, command.options.seed, noise=command.noise)
+    if bad := next((text for text in command.given if "=" not in text), None):
+        raise ConfigError(f"--given {bad}: expected column=value")
+    given = dict(text.split("=", 1) for text in command.given)
+    x = model.sample(command.n, command.options.seed, noise=command.noise, given=given)
     if suffix == ".csv":
         flat = x.reshape(len(x), -1)
         names = model.space.names or tuple(f"x{i}" for i in range(flat.shape[1]))

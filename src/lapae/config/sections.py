@@ -103,7 +103,7 @@ class TrainConfig:
     """Initial learning rate of Adam."""
     schedule: Literal["plateau", "cosine"] | None = None
     """plateau: the learning rate is halved after 5 epochs without a better validation loss (the paper's); cosine: it
-    falls to 0 over all epochs."""
+    falls to 0 until the last epoch, or until the patience ends if that is sooner."""
     patience: Count | None = None
     """Number of epochs without a better validation loss after which training stops."""
     false_alarm_rate: Probability = 0.05

@@ -1,1 +1,1 @@
-"""New samples from the density of latent codes."""
+"""New samples: rows of tables from rows that are alike, everything else from the density of latent codes."""

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Quantity = Literal["codes", "covariance", "outputs", "density", "error"]
+Quantity = Literal["means", "codes", "covariance", "outputs", "density", "error"]
 FIELDS: dict[Quantity, tuple[str, ...]] = {
+    "means": ("z_mean", "x_mean"),
     "codes": ("z_mean", "z_var"),
     "covariance": ("z_cov",),
     "outputs": ("x_mean", "x_var", "x_noise"),
@@ -60,13 +61,14 @@ class Prediction:
 
     def _value(self, name: str) -> Tensor:
         if name not in self.values:
-            wanted = next((quantity for quantity, names in FIELDS.items() if name in names), name)
+            of = {field: quantity for quantity, names in FIELDS.items() for field in names}
+            wanted = of.get(name, name)
             raise AttributeError(f"this prediction has no {name}: ask for {wanted!r}")
         return self.values[name]
 
     @property
     def z_mean(self) -> Tensor:
-        """(N, K), "codes"."""
+        """(N, K), "codes" or "means"."""
         return self._value("z_mean")
 
     @property
@@ -81,7 +83,7 @@ class Prediction:
 
     @property
     def x_mean(self) -> Tensor:
-        """(N, *shape), "outputs": mean of the expected sample."""
+        """(N, *shape), "outputs" or "means": mean of the expected sample."""
         return self._value("x_mean")
 
     @property

@@ -79,28 +79,37 @@ class Predictive:
         """
         if self.kind not in PREDICTIVES:
             raise ValueError(f"unknown predictive {self.kind!r}: expected one of {', '.join(PREDICTIVES)}")
+        check_quantities(want)
+        wanted = {name for quantity in want for name in FIELDS[quantity]}
         if self.kind == "mc":
-            yield from mc.predict_blocks(
+            drawn: set[Quantity] = {quantity for quantity in want if quantity != "means"}
+            if "means" in want:
+                drawn.update(("codes", "outputs"))
+            for found in mc.predict_blocks(
                 method,
                 x,
                 n_samples=self.n_samples,
                 seed=self.seed,
-                want=want,
+                want=drawn,
                 batch_size=self.batch_size,
                 draws_at_once=self.draws_at_once,
                 progress=progress,
                 at_mean=self.at_mean,
-            )
+            ):
+                kept = {name: value for name, value in found.values.items() if name in wanted}
+                yield Prediction(found.n_draws, kept, found.x_learned)
             return
         laplace = with_posterior(method, self.kind)
-        check_quantities(want)
         weight = next(method.parameters())
-        decodes = bool({"outputs", "density", "error"} & set(want))
-        wanted = {name for quantity in want for name in FIELDS[quantity]}
+        decodes = bool({"means", "outputs", "density", "error"} & set(want))
 
         def closed_form(part: Tensor) -> Prediction:
             part = part.to(weight.device, weight.dtype)
             with mc.evaluating(method, len(part)):
+                if wanted == set(FIELDS["means"]):  # those of the network at the mean weights
+                    z = laplace.network.encoder(part)
+                    mean = method.likelihood.mean(laplace.network.decoder(z))
+                    return Prediction(1, {"z_mean": z.cpu(), "x_mean": mean.cpu()})
                 found = moments(laplace, part) if self.kind == "moments" else linearized(laplace, part, outputs=decodes)
                 whole = to_prediction(method.likelihood, part, found, delta=self.kind == "moments")
             return Prediction(1, {name: value for name, value in whole.values.items() if name in wanted})

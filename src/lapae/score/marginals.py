@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -54,6 +55,11 @@ class Marginals:
             (math.sqrt(2) * torch.erfinv(2 * scores - 1)).to(x.dtype),
         )
 
+    @cached_property
+    def _upto(self) -> Tensor:
+        """Number of quantiles up to each of them, (D, Q)."""
+        return torch.searchsorted(self.ranks, self.ranks, right=True)
+
     def rarity(self, x: Tensor) -> Tensor:
         """Return -log of the share of training rows near each value of x (B, D)."""
         bins = self.surprise.shape[1] - 1
@@ -71,5 +77,7 @@ class Marginals:
                 (self.ranks[:, None] <= values[..., None]).sum(2),
             )
         else:
-            below, upto = torch.searchsorted(self.ranks, values), torch.searchsorted(self.ranks, values, right=True)
+            below = torch.searchsorted(self.ranks, values)
+            at = below.clamp(max=self.ranks.shape[1] - 1)
+            upto = torch.where(self.ranks.gather(1, at) == values, self._upto.gather(1, at), below)
         return torch.where(x.isnan(), torch.nan, self.scores[below + upto].T)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lapae.networks.threads import one_thread
+from lapae.score.nearest import FEWEST_GROUPS, Search
 
 BANK = 4000
 """Maximum number of training rows to measure distances to."""
@@ -81,7 +82,7 @@ class NearestRows:
             return self._measure(x, None, groups, gaps)
         owners = [None] * -(-len(x) // CHUNK) if own is None else own.split(CHUNK)
         with one_thread(when=self.rows.numel() <= FEW_VALUES):
-            parts = [self._measure(part, at, groups, gaps) for part, at in zip(x.split(CHUNK), owners, strict=True)]
+            parts = [self._block(part, at, groups, gaps) for part, at in zip(x.split(CHUNK), owners, strict=True)]
         every = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Near)}
         joined: dict[str, Any] = {n: None if v[0] is None else torch.cat(v) for n, v in every.items()}
         return Near(**joined)
@@ -97,9 +98,49 @@ class NearestRows:
     def _kept_factors(self) -> tuple[Tensor, Tensor, Tensor]:
         return self._factors()
 
+    @cached_property
+    def _search(self) -> Search | None:
+        n_groups = len(self.rows) // GROUP
+        if n_groups < FEWEST_GROUPS or self.rows.dtype != torch.float64:
+            return None
+        return Search.of(self.rows, n_groups, TINY)
+
+    def _block(self, x: Tensor, own: Tensor | None, groups: bool, gaps: bool) -> Near:
+        """Measure one batch by a search, and in the plain way where this does not decide."""
+        if own is not None or self._search is None or x.dtype != torch.float64:
+            return self._measure(x, own, groups, gaps)
+        found = self._search(x, NEAREST + 1, groups=groups)
+        index, same = found.index, self._is_same(x, found.index)
+        square = torch.where(same, found.square[:, 1:], found.square[:, :-1])
+        index = torch.where(same, index[:, 1:], index[:, :-1])
+        bulk = None if found.groups is None else 0.5 * found.groups
+        _, theirs, grain = self._kept_factors
+        near = self._near(x, square, index, bulk, theirs, grain, gaps)
+        # the group that a row of the bank itself is in has another nearest row
+        again = ~found.decided if bulk is None else ~found.decided | same[:, 0]
+        if again.any():
+            plain = self._measure(x[again], None, groups, gaps)
+            for field in fields(Near):
+                values = getattr(near, field.name)
+                if values is not None:
+                    values[again] = getattr(plain, field.name)
+        return near
+
+    def _is_same(self, x: Tensor, index: Tensor) -> Tensor:
+        """Return whether rows x (B, D) are the rows of the bank that are nearest, (B, 1)."""
+        return (x - self.rows[index[:, 0]]).abs().amax(1, keepdim=True) <= SAME
+
+    def _near(
+        self, x: Tensor, square: Tensor, index: Tensor, bulk: Tensor | None, theirs: Tensor, grain: Tensor, gaps: bool
+    ) -> Near:
+        away = square.to(x).sqrt().mean(1)
+        gap = (x[:, None] - self.rows[index]).square().mean(1) if gaps else None
+        return Near(away.log(), bulk, (away + grain).log() - (theirs[index] + grain).log().mean(1), gap)
+
     def _measure(self, x: Tensor, own: Tensor | None, groups: bool, gaps: bool) -> Near:
-        """Measure one batch. The nearest rows are in the groups with the least distances: few have to be sorted."""
-        rows, n = self.rows, len(self.rows)
+        """Measure one batch in the plain way, as a graph does. The nearest rows are in the groups with the least
+        distances: few have to be sorted."""
+        n = len(self.rows)
         # what is made while a graph is traced belongs to the graph, and is not kept
         right, theirs, grain = self._factors() if torch.compiler.is_exporting() else self._kept_factors
         n_groups = max(1, n // GROUP)
@@ -122,19 +163,17 @@ class NearestRows:
         index = member * n_groups + chosen.gather(1, place % some.shape[2])
         # a row that is x itself is left out
         first, group = index[:, :1], index[:, :1] % n_groups
-        same = ((x - rows[first[:, 0]]).abs().amax(1, keepdim=True) <= SAME) & (n > 1)
+        same = self._is_same(x, first) & (n > 1)
         if k > 1:
             nearest = torch.where(same, nearest[:, 1:], nearest[:, :-1])
             index = torch.where(same, index[:, 1:], index[:, :-1])
-        away = nearest.to(x).sqrt().mean(1)
         bulk = None
         if groups:
             others = square.gather(2, group[:, None].expand(-1, size, -1))[:, :, 0]
             others = others.masked_fill(torch.arange(size, device=x.device) == member[:, :1], torch.inf)
             least = torch.where(same, least.scatter(1, group, others.amin(1, keepdim=True)), least)
             bulk = 0.5 * torch.where(least.isinf(), TINY, least.to(x)).log().mean(1)
-        gap = (x[:, None] - rows[index]).square().mean(1) if gaps else None
-        return Near(away.log(), bulk, (away + grain).log() - (theirs[index] + grain).log().mean(1), gap)
+        return self._near(x, nearest, index, bulk, theirs, grain, gaps)
 
 
 def smallest(values: Tensor, k: int) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from lapae.predict.deviation import Deviation
-from lapae.predict.prediction import Prediction
+from lapae.predict.prediction import Prediction, Quantity
 from lapae.runs.parts import IN_COMMON
 from lapae.score.images import PARTS, ImageParts, contributions, shared, standardising
 from lapae.score.marginals import Marginals
@@ -131,6 +131,11 @@ class Score:
         t = self.standardised(values)
         weight = t.new_tensor(WEIGHTS)
         return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term tells apart what is normal in all parts
+
+    @property
+    def needs(self) -> tuple[Quantity, ...]:
+        """What of a prediction the score is made of."""
+        return ("means",) if self.field is None else ("codes", "outputs")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,12 +1,14 @@
 """Frames: from what a user has in columns to codes (n, F) and back, in the types that went in.
 
-pandas is imported where a frame is met. Polars frames go by way of it.
+pandas is imported where a frame is met. Frames of other libraries (polars, Arrow, whatever has `__arrow_c_stream__`) go
+by way of it, read and written by narwhals.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import time
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,24 +24,83 @@ MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-", "--"))
 """Words that stand for a missing value, in any case; not in a column that knows one of them as a level."""
 WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 SHOWN = 5
+MIDNIGHT = time(0)
 GROUP_CELLS = 2**18
 """Cells of columns of numbers that are converted together, at most."""
 
 
 def as_frame(X: Any) -> Frame | None:
-    """Return a pandas or polars frame, or a table of objects, as a pandas frame; None for everything else."""
-    library = type(X).__module__.partition(".")[0]
-    if library not in ("pandas", "polars"):
-        if not (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 2):
+    """Return a frame of any library, or a table of objects, as a pandas frame; None for everything else."""
+    if isinstance(X, np.ndarray):
+        if not (X.dtype == object and X.ndim == 2):
             return None
         import pandas as pd
 
         return pd.DataFrame(X).infer_objects()
+    library = type(X).__module__.partition(".")[0]
+    if library == "pandas":
+        frame = X.to_frame() if hasattr(X, "to_frame") else X
+        return _without_arrow(frame) if hasattr(frame, "columns") else None
+    return _by_narwhals(X) if library == "polars" or hasattr(X, "__arrow_c_stream__") else None
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a frame: of pandas, polars, Arrow or whatever has `__arrow_c_stream__`."""
+    library = type(X).__module__.partition(".")[0]
+    return (library == "pandas" and hasattr(X, "columns")) or library == "polars" or hasattr(X, "__arrow_c_stream__")
+
+
+def _by_narwhals(X: Any) -> Frame:
+    import narwhals as nw
     import pandas as pd
 
-    if library == "polars":
-        X = pd.DataFrame({name: X[name].to_list() for name in X.columns}) if hasattr(X, "columns") else X.to_pandas()
-    return X.to_frame() if isinstance(X, pd.Series) else X
+    found: Any = _narwhals(X)
+    made = {}
+    for name in found.columns:
+        column = found[name]
+        kind, cells = column.dtype, column.to_list()
+        if kind == nw.Boolean:
+            made[name] = pd.Series(cells, dtype="boolean" if None in cells else bool)
+        elif kind in (nw.Date, nw.Datetime):
+            made[name] = pd.to_datetime(pd.Series(cells, dtype=object))
+        elif kind == nw.Decimal:
+            made[name] = pd.Series(cells, dtype=object).astype(float)
+        else:
+            made[name] = pd.Series(cells, dtype=object if kind == nw.String else None)
+    return pd.DataFrame(made)
+
+
+def _narwhals(X: Any) -> Any:
+    """Return a frame that is not of pandas as an eager one of narwhals."""
+    import narwhals as nw
+
+    found = nw.from_native(X, pass_through=True, allow_series=True)
+    if found is X:  # narwhals does not know its library
+        found = nw.from_arrow(X, backend="pyarrow")
+    if isinstance(found, nw.LazyFrame):
+        return found.collect()
+    return found.to_frame() if isinstance(found, nw.Series) else found
+
+
+def _without_arrow(frame: Frame) -> Frame:
+    """Return a frame of pandas with its columns of Arrow types in those of pandas."""
+    arrow = [i for i, dtype in enumerate(frame.dtypes) if type(dtype).__name__ == "ArrowDtype"]
+    if not arrow:
+        return frame
+    import pandas as pd
+
+    columns = [frame.iloc[:, i] for i in range(frame.shape[1])]
+    for i in arrow:
+        series = columns[i]
+        names = {"b": "boolean", "i": "Int64", "u": "UInt64", "f": "Float64"}
+        kind, values = series.dtype.kind, series.astype(object).where(series.notna(), None)
+        if kind in names:
+            columns[i] = series.astype(names[kind] if series.isna().any() else names[kind].lower().replace("ean", ""))
+        elif kind == "M" or str(series.dtype).startswith("date"):
+            columns[i] = pd.to_datetime(values)
+        else:
+            columns[i] = pd.to_timedelta(values) if kind == "m" else values
+    return pd.concat(columns, axis=1)
 
 
 def text(series: Series, known: Sequence[str] = ()) -> Series:
@@ -153,40 +214,104 @@ def warn_unknown(unknown: dict[str, set[str]], where: str, columns: Sequence[Col
             warnings.warn(f"{where}: {what} ({told})", stacklevel=3)
 
 
-def uncode_frame(x: np.ndarray, columns: Sequence[Column], like: Any = None) -> Any:
+def uncode_frame(
+    x: np.ndarray, columns: Sequence[Column], like: Any = None, *, observed: bool = False, others: bool = True
+) -> Any:
     """Return codes (n, F) as a frame of the columns and types that went in.
 
     Args:
         x: codes (n, F).
         columns: what they are of.
-        like: frame that they belong to: the result is of its library and has its index, and text that says what the
-            code says stays as it was written.
+        like: frame that they belong to: the result is of its library and has its columns, types and index. Columns that
+            are no codes are as they were, and so is text that says what the code says.
+        observed: whether cells of `like` that are not missing stay as they are, also where the code says otherwise.
+        others: whether columns that are no codes are as they were; else they are missing.
     """
     import pandas as pd
 
     made = {column.name: uncode(x[:, i], column) for i, column in enumerate(columns)}
-    if (given := as_frame(like)) is not None and len(given) == len(x):
-        names = unique_names(given.columns)
-        for i, column in enumerate(columns):
-            if column.name in names:
-                series = given.iloc[:, names.index(column.name)]
-                made[column.name] = _as_written(made[column.name], series, x[:, i], column)
-    if type(like).__module__.partition(".")[0] == "polars":
-        import polars as pl  # pyright: ignore[reportMissingImports]
-
-        cells = {name: column.astype(object).where(column.notna(), None).tolist() for name, column in made.items()}
-        return pl.DataFrame(cells, strict=False)
-    frame = pd.DataFrame(made)
-    if isinstance(like, pd.DataFrame):
-        frame.index = like.index
-    return frame
+    given = as_frame(like)
+    if given is None or len(given) != len(x):
+        return pd.DataFrame(made)
+    names = unique_names(given.columns)
+    if not made.keys() <= set(names):  # columns without names go by their place
+        made = dict(zip(names, made.values(), strict=True))
+    for i, (name, series) in enumerate(made.items()):
+        cells_in = given.iloc[:, names.index(name)]
+        made[name] = _as_written(series, cells_in, x[:, i], columns[i], observed=observed)
+    if not others:
+        made |= {name: pd.Series(np.full(len(x), np.nan)) for name in names if name not in made}
+    return _rebuilt(made, like, names, keep=True)
 
 
-def _as_written(made: Series, given: Series, values: np.ndarray, column: Column) -> Series:
-    """Return a column with the cells of `given` that are text and say what its codes `values` (n,) say."""
-    if given.dtype.kind not in "OUST" or str(given.dtype) == "category":
+def numbers_frame(x: np.ndarray, columns: Sequence[Column], like: Any) -> Any:
+    """Return numbers (n, F), one for each value of `columns`, as a frame of the columns, index and library of `like`;
+    NaN for its columns that are not among these."""
+    import pandas as pd
+
+    names = unique_names(as_frame(like).columns)  # pyright: ignore[reportOptionalMemberAccess]
+    learned = [column.name for column in columns]
+    learned = learned if set(learned) <= set(names) else names
+    made = {name: pd.Series(np.full(len(x), np.nan)) for name in names}
+    made |= {name: pd.Series(x[:, i]) for i, name in enumerate(learned)}
+    return _rebuilt(made, like, names, keep=False)
+
+
+def _rebuilt(made: dict[str, Series], like: Any, names: list[str], *, keep: bool) -> Any:
+    """Return the columns `made`, by name, in place of those of the frame `like`, whose names are `names`.
+
+    With `keep` they have the types that they have in `like`, if these can hold them, and other columns stay.
+    """
+    if type(like).__module__.partition(".")[0] == "pandas":
+        import pandas as pd
+
+        given = like.to_frame() if not hasattr(like, "columns") else like
+        found = [made[name].set_axis(given.index) if name in made else given.iloc[:, i] for i, name in enumerate(names)]
+        if keep:
+            found = [_typed(series, given.iloc[:, i].dtype) for i, series in enumerate(found)]
+        return pd.concat(found, axis=1).set_axis(given.columns, axis=1)
+    import narwhals as nw
+
+    given = _narwhals(like)
+    library = given.implementation
+    for name, series in made.items():
+        values: list[Any] = series.astype(object).where(series.notna(), None).tolist()
+        if len({type(value) for value in values if value is not None and not isinstance(value, int | float)}) > 1:
+            values = [None if value is None else str(value) for value in values]
+        if any(isinstance(value, float) for value in values):
+            values = [float(value) if isinstance(value, int) else value for value in values]
+        column = nw.new_series(name, values, nw.Float64 if set(values) == {None} else None, backend=library)
+        kind = given[name].dtype
+        lossless = kind.is_float() or (kind.is_integer() and not column.dtype.is_float()) or kind == nw.Categorical
+        lossless |= kind == nw.Date and not any(value is not None and value.time() != MIDNIGHT for value in values)
+        given = given.with_columns(column.cast(kind) if keep and lossless and column.dtype != kind else column)
+    return given.to_native()
+
+
+def _typed(series: Series, dtype: Any) -> Series:
+    """Return a column in another type, if that can hold its values; else as it is."""
+    if series.dtype == dtype:
+        return series
+    try:
+        cast = series.astype(dtype)
+        if series.dtype.kind == "f" and dtype.kind == "f":
+            return cast
+        same = (cast == series).fillna(False).astype(bool) | (cast.isna() & series.isna())
+    except (TypeError, ValueError, OverflowError, NotImplementedError):
+        return series
+    return cast if same.all() else series
+
+
+def _as_written(made: Series, given: Series, values: np.ndarray, column: Column, *, observed: bool) -> Series:
+    """Return a column with the cells of `given` that are text and say what its codes `values` (n,) say, or that are
+    not missing at all, if `observed` ones stay."""
+    if given.dtype.kind not in "OUST" and str(given.dtype) != "category":
         return made
     same = _code(given, column, {}, lambda *about: None) == values
+    if observed:
+        same |= text(given, column.categories).notna().to_numpy()
+    elif str(given.dtype) == "category":
+        return made
     if not same.any():
         return made
     out = made.astype(object)

@@ -24,7 +24,7 @@ from lapae.errors import DataError
 from lapae.space.checks import check_values
 from lapae.space.columns import Column, Spans, counted
 from lapae.space.constants import Constants
-from lapae.space.frames import as_frame, code_frame, uncode_frame
+from lapae.space.frames import as_frame, code_frame, is_frame, numbers_frame, uncode_frame
 from lapae.space.layout import CHANNELS, Layout, Range, arranged, greatest, layout_of, restored
 from lapae.space.levels import with_levels
 from lapae.space.scaling import Number, Source, apply, invert, standardise
@@ -194,6 +194,28 @@ class Space:
             return (x / np.float32(255)).astype(np.float32)
         return x
 
+    def code_given(self, given: Mapping[Any, Any]) -> dict[int, float]:
+        """Return values that a user gives of columns of a table, by the index of the column.
+
+        Args:
+            given: values by the name of their column; by its number where columns have no names.
+        """
+        import pandas as pd
+
+        places = {column.name: i for i, column in enumerate(self.numbered)}
+        found: dict[int, float] = {}
+        for name, value in given.items():
+            if str(name) not in places:
+                raise DataError(f"given: no column {str(name)!r}; the model was trained on {', '.join(places)}")
+            column = self.numbered[places[str(name)]]
+            unknown: dict[str, set[str]] = {}
+            code = code_frame(pd.DataFrame({column.name: [value]}), [column], "given", unknown=unknown)[0, 0]
+            if np.isnan(code):
+                seen = f"; seen: {', '.join(column.categories[:20])}" if column.categories else ""
+                raise DataError(f"given: {column.name} = {value!r} was not seen in training{seen}")
+            found[places[str(name)]] = float(code)
+        return found
+
     def windows(self, x: np.ndarray, where: str = "X") -> tuple[np.ndarray, np.ndarray]:
         """A series (T, C) as windows (n, *shape), the last one at its end, and their first steps (n,)."""
         every = cut(x, self.shape[0], where)
@@ -227,14 +249,29 @@ class Space:
         """Return probabilities (…, levels) of categories and booleans from (…, D), by the name of the column."""
         return {} if self._spans is None else self._spans.probabilities(x)
 
-    def uncode(self, x: np.ndarray, like: Any = None) -> Any:
+    def uncode(self, x: np.ndarray, like: Any = None, *, observed: bool = False, others: bool = True) -> Any:
         """Numbers (n, *shape) as what the model was trained on: a frame where it was one, with the types it had.
 
         Args:
-            x: numbers, or several of them (m, n, *shape), which stay an array.
-            like: the frame that they belong to: its index, and polars where it is of polars.
+            x: numbers, or several of them (m, n, *shape): a list of frames.
+            like: the frame that they belong to: its library, columns and index.
+            observed: whether the cells that `like` has stay as they are, whatever the numbers say.
+            others: whether columns of `like` that are not learned stay as they are; else they are missing.
         """
-        return x if self._spans is None or x.ndim != 2 else uncode_frame(x, self._spans.columns, like)
+        columns = self._frame_columns(like)
+        if columns is None or x.ndim not in (2, 3) or self.kind != "table":
+            return x
+        if x.ndim == 3:
+            return [uncode_frame(part, columns, like, observed=observed, others=others) for part in x]
+        return uncode_frame(x, columns, like, observed=observed, others=others)
+
+    def numbers(self, x: np.ndarray, like: Any) -> Any:
+        """Numbers (n, F), one for each value of a table, as a frame like `like`; NaN in columns not learned."""
+        return numbers_frame(x, self.numbered, like) if self.kind == "table" else x
+
+    def _frame_columns(self, like: Any) -> tuple[Column, ...] | None:
+        """Columns of the frame that codes become; None if they stay an array."""
+        return self._spans.columns if self._spans is not None else self.numbered if is_frame(like) else None
 
     def units(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return offset and scale of each value of a sample, flat; NaN for columns that have no unit."""

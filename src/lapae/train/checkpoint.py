@@ -56,6 +56,10 @@ class TrainState:
             return f"no better validation loss in {patience} epochs"
         return f"{epochs} epochs done" if self.epoch >= epochs else None
 
+    def done(self, epochs: int, patience: int) -> float:
+        """Return the share of the training that is over, from 0 to 1: of its epochs or of its patience."""
+        return max(self.epoch / epochs, (self.epoch - self.best_epoch) / patience)
+
     def add(self, record: dict[str, Any], loss: float) -> bool:
         """Add an epoch with its validation loss; return whether that is the best so far."""
         self.epoch += 1

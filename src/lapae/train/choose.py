@@ -22,6 +22,9 @@ LARGEST_CODE = {"table": 8, "series": 8, "array": 8, "image": 16}
 """Largest default size of the latent code; it is at most half (for images a quarter) of the values of a sample."""
 STEPS = {"table": 500, "series": 1500, "array": 1500, "image": 3000}
 """Training steps until the learning rate has fallen to 0; half of that for few samples, double for very many."""
+PATIENCE, LEAST_PATIENCE = 8, 5
+"""Training on images stops after an eighth of all epochs without a better validation loss, but not before 5. Tables and
+series take seconds: they are trained for all epochs."""
 MOST_CPU_VALUES = 2**29
 """Largest number of pixel values that a CPU is trained on: a few minutes for images of any size."""
 MOST_BATCH_VALUES = 2**21
@@ -69,7 +72,7 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
         batch_size=batch_size,
         learning_rate=train.learning_rate or (2e-3 if space.kind == "table" else 1e-3),
         schedule=train.schedule or ("cosine" if ours else "plateau"),
-        patience=train.patience or (max(1, epochs) if ours else 8),
+        patience=train.patience or (_patience(space.kind, epochs) if ours else 8),
     )
     method = _method(
         config.method, ours and linear, every=4 if space.kind == "table" else 1, n_samples=5 if own else 20
@@ -85,6 +88,10 @@ def _steps(kind: str, n: int) -> int:
     if kind == "table" and 500 <= n < 2000:  # interpolate: 500 rows need half of the steps
         return STEPS[kind] * (1000 + n) // 3000
     return STEPS[kind] * (1 if n < 500 else 2 if n < 20_000 else 4) // 2
+
+
+def _patience(kind: str, epochs: int) -> int:
+    return max(LEAST_PATIENCE, math.ceil(epochs / PATIENCE)) if kind == "image" else max(1, epochs)
 
 
 def _batch_size(space: Space, n: int, d: int) -> int:

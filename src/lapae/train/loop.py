@@ -1,8 +1,9 @@
 """The training loop, one for all methods. It never knows which method it trains.
 
-Adam; the learning rate is halved after 5 epochs without a better validation loss (or falls along a cosine); training
-stops after 8 such epochs (`patience`). The method is left at the weights of its best epoch. Whether these are kept is
-decided afterwards, by `lapae.train.select`, and `lapae.train.finish` fits what a method fits at its final weights.
+Adam; the learning rate is halved after 5 epochs without a better validation loss, or falls along a cosine that reaches
+0 with the last epoch or when the patience ends, whichever is first; training stops after `patience` such epochs. The
+method is left at the weights of its best epoch. Whether these are kept is decided afterwards, by `lapae.train.select`,
+and `lapae.train.finish` fits what a method fits at its final weights.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def train(
         while not state.stop_reason(numbers.epochs, numbers.patience):
             began, epoch = time.monotonic(), state.epoch + 1
             if numbers.schedule == "cosine":
-                anneal(optimizer, numbers.learning_rate, (epoch - 1) / numbers.epochs)
+                anneal(optimizer, numbers.learning_rate, state.done(numbers.epochs, numbers.patience))
             seed("train", epoch)
             loss, n_finite = _take_steps(method, step, losses, batches, epoch, observers)
             record: dict[str, Any] = {"epoch": epoch, "loss": loss, **held_out.measure(method)}

@@ -22,6 +22,16 @@ def understood(config: Config, data: Data) -> str:
     )
 
 
+def ending(metrics: dict[str, Any], config: Config) -> str:
+    """Return why training ended, and which weights it leaves."""
+    if not metrics["epochs"]:
+        return metrics["stopped"]
+    kept = f"the weights of epoch {metrics['best_epoch']}" if metrics["best_epoch"] else "those it started from"
+    return (
+        f"training ended after {metrics['epochs']} of {config.train.epochs} epochs: {metrics['stopped']}; kept: {kept}"
+    )
+
+
 def outcome(metrics: dict[str, Any], k: int | None) -> str:
     """Return how much of the variance of held-out samples is explained, and how much by principal components.
 

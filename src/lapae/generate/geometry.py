@@ -1,0 +1,350 @@
+"""Latent geometry: how far apart codes are for the stochastic decoder, and the shortest paths between them.
+
+A step dz in the latent space has the squared length dzᵀ G(z) dz, where
+
+    G(z) = E[Jᵀ H J]
+
+is the expected metric: J is the Jacobian of a decoder drawn from the posterior at z, H the Hessian of the negative log
+density at its output. A length counts how well data tell codes apart, in standard deviations of their noise; where
+decoders disagree about slopes, steps are longer. It does not depend on the coordinates of the latent space.
+
+A geodesic minimises the energy of a path of points γ_0 … γ_T, whose decoded chords are measured by H:
+
+    T Σ_i E|f(γ_{i+1}) - f(γ_i)|²_H
+
+Shapes: S decoders, n pairs of codes a, b (n, K), T segments of a path; numbers are in 64 bits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lapae.curvature.likelihoods import Likelihood
+from lapae.methods.base import Draws, Method, Output
+from lapae.methods.weights import WeightDraws
+from lapae.networks.adapt import in_eval_mode
+from lapae.predict.mc import draw_seeds, n_distinct
+from lapae.predict.rows import evenly
+
+DRAWS = 20
+"""Maximum number of decoders drawn."""
+MOST_WEIGHTS = 2**27
+"""Maximum number of weights of all decoders drawn."""
+SEGMENTS = 96
+"""Segments of a path while it is shortened: with half of them, one distance of twenty was 3 % too long."""
+FINER = 4
+"""Points per segment of the smooth path whose length is reported."""
+NODES = 400
+"""Maximum number of training codes that a first path may lead through."""
+NEIGHBOURS = 8
+"""Edges of a code in the graph of first paths."""
+PAIRS = 8
+"""Pairs shortened at once."""
+STEPS = 200
+"""Maximum number of steps of the optimiser."""
+TOLERANCE = 1e-11
+"""Relative decrease of the energy below which a path is done, twice in a row."""
+MEMORY = 8
+"""Past steps that L-BFGS learns the curvature of the energy from."""
+
+Decode = Callable[[Tensor], Output]
+"""From codes (B, K) to the outputs of S decoders, (S, B, *shape)."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Expected metric of a stochastic decoder, and what follows from it.
+
+    Attributes:
+        decode: decoders, from codes (B, K) to outputs (S, B, *shape); a function that autograd can follow.
+        likelihood: gives H at an output.
+        codes: training codes (R, K), along which a first path may lead; none if there are none.
+    """
+
+    decode: Decode
+    likelihood: Likelihood
+    codes: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.float64))
+
+    @classmethod
+    def of(cls, method: Method, codes: Tensor, *, n_draws: int = DRAWS, seed: int = 0) -> Geometry:
+        """Return the geometry of a trained method.
+
+        Args:
+            method: the trained method; a copy of it in 64 bits decodes. If it draws no decoders that share a latent
+                space (ae, vae, ensemble, dropout, …), its one network counts.
+            codes: training codes (R, *code).
+            n_draws: decoders to draw; fewer if they are large.
+            seed: seed of the draws.
+        """
+        exact = copy.deepcopy(method).double().requires_grad_(False)
+        shape, device = codes.shape[1:], next(exact.parameters()).device
+        n_weights = sum(p.numel() for p in exact.parameters())
+        draws: Draws = exact.draw_mean()
+        if exact.stochastic and exact.shared_codes:
+            n = max(2, min(n_draws, MOST_WEIGHTS // max(n_weights, 1)))
+            drawn = exact.draw(draw_seeds(seed, n_distinct(exact, n)))
+            draws = drawn if isinstance(drawn, WeightDraws) else draws  # others draw anew at every call
+
+        def decode(z: Tensor) -> Output:
+            with in_eval_mode(exact):
+                return draws.decode(z.to(device).reshape(1, len(z), *shape))
+
+        kept = evenly(codes.flatten(1), NODES).double().to(device)
+        return cls(decode, exact.likelihood, kept)
+
+    # ------------------------------------------------------------------ at a code
+
+    def metric(self, z: Tensor) -> Tensor:
+        """Return the expected metric G at codes z (B, K): (B, K, K)."""
+        with torch.enable_grad():
+            free = z.detach().double().requires_grad_()
+            output = self.decode(free)
+            parts = [output.loc] if output.var is None else [output.loc, output.var.log()]
+            w = [torch.zeros_like(part, requires_grad=True) for part in parts]
+            # Jᵀw is linear in w: its gradient along e_k is column k of J, for each decoder and code
+            back = torch.autograd.grad(parts, free, w, create_graph=True)[0]
+            columns = [torch.autograd.grad(back[:, k].sum(), w, retain_graph=True) for k in range(z.shape[1])]
+        tangents = [torch.stack(part) for part in zip(*columns, strict=True)]  # (K, S, B, *shape)
+        at = Output(output.loc.detach(), None if output.var is None else output.var.detach())
+        return torch.einsum("ksbd,lsbd->bkl", tangents[0].flatten(3), self._weighed(at, tangents[0]).flatten(3)).div(
+            len(at.loc)
+        ) + (
+            0.0
+            if len(tangents) == 1
+            else torch.einsum("ksbd,lsbd->bkl", tangents[1].flatten(3), tangents[1].flatten(3)) / (2 * len(at.loc))
+        )
+
+    def log_volume(self, z: Tensor) -> Tensor:
+        """Return log √det G at codes z (B, K): (B,), how much data a piece of the latent space stands for."""
+        return 0.5 * torch.linalg.slogdet(self.metric(z))[1]
+
+    # ------------------------------------------------------------------ between codes
+
+    def distance(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the lengths (n,) of the geodesics between codes a and b, (n, K) each."""
+        return self._length(self._fine(self._paths(a, b)))
+
+    def geodesic(self, a: Tensor, b: Tensor, n_points: int = 50) -> Tensor:
+        """Return shortest paths between codes.
+
+        Args:
+            a: codes (n, K) where paths begin.
+            b: codes (n, K) where they end.
+            n_points: points of a path, both ends among them.
+
+        Returns:
+            (n, n_points, K), at equal distances along the path.
+        """
+        if not len(a):
+            return a.new_empty(0, n_points, a.shape[1])
+        fine = self._fine(self._paths(a, b))
+        steps = self._squares(fine).sqrt()
+        out = [_at_equal_steps(path, step, n_points) for path, step in zip(fine, steps, strict=True)]
+        return torch.stack(out)
+
+    def _paths(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return points of shortest paths, (n, T + 1, K)."""
+        if not len(a):
+            return a.new_empty(0, SEGMENTS + 1, a.shape[1])
+        return torch.cat([self._shortened(x, y) for x, y in zip(a.split(PAIRS), b.split(PAIRS), strict=True)])
+
+    def _shortened(self, a: Tensor, b: Tensor) -> Tensor:
+        t = torch.linspace(0, 1, SEGMENTS + 1, dtype=a.dtype, device=a.device)[:, None]
+        straight = a[:, None] + t * (b - a)[:, None]
+        found = self._minimised(straight)
+        if len(self.codes):
+            other = self._minimised(self._along_data(a, b, straight))
+            better = self._length(self._fine(other)) < self._length(self._fine(found)) * (1 - 1e-9)
+            found = torch.where(better[:, None, None], other, found)
+        return found
+
+    def _along_data(self, a: Tensor, b: Tensor, straight: Tensor) -> Tensor:
+        """Return first paths that lead from training code to training code; the straight one where none does."""
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import dijkstra
+
+        out = straight.clone()
+        nodes = torch.cat([self.codes, a, b])
+        n = len(nodes)
+        with torch.no_grad():
+            factor = torch.linalg.cholesky(self._typical(straight))
+            flat = nodes @ factor  # nearest by the mean metric, so that coordinates do not matter
+            near = torch.cdist(flat, flat).topk(min(NEIGHBOURS + 1, n), largest=False).indices[:, 1:]
+            rows = torch.arange(n, device=near.device)[:, None].expand_as(near).flatten()
+            ends = torch.stack([nodes[rows], nodes[near.flatten()]], 1)
+            lengths = torch.cat([self._length(part) for part in ends.split(1024)]).clamp_min(1e-12)
+        first = n - len(a) - len(b)
+        graph = csr_matrix((lengths.cpu().numpy(), (rows.cpu().numpy(), near.flatten().cpu().numpy())), shape=(n, n))
+        sources = np.arange(first, first + len(a))
+        far, before = dijkstra(graph, directed=False, indices=sources, return_predecessors=True)
+        for i in range(len(a)):
+            end = first + len(a) + i
+            if not np.isfinite(far[i, end]):
+                continue
+            at, way = end, [end]
+            while at != sources[i]:
+                at = int(before[i, at])
+                way.append(at)
+            corners = nodes[way[::-1]]
+            if len(corners) > 2:
+                steps = (corners[1:] - corners[:-1]) @ factor
+                out[i] = _at_equal_steps(corners, steps.norm(dim=1), SEGMENTS + 1)
+        out[:, 0], out[:, -1] = a, b
+        return out
+
+    def _typical(self, paths: Tensor) -> Tensor:
+        """Return the mean metric (K, K) on some points of paths (n, T + 1, K), a little away from singular."""
+        points = evenly(paths.flatten(0, 1), 64)
+        mean = self.metric(points).mean(0)
+        scale = mean.diagonal().mean().clamp_min(1e-300)
+        return mean + 1e-6 * torch.diag(mean.diagonal()) + 1e-12 * scale * torch.eye(len(mean)).to(mean)
+
+    def _minimised(self, paths: Tensor) -> Tensor:
+        """Return the paths (n, T + 1, K) with least energy near these.
+
+        The unknowns are whitened by the typical metric and by the second difference along the path: of a linear
+        decoder the energy is then their squared length, whatever the coordinates.
+        """
+        n, _, k = paths.shape
+        with torch.no_grad():
+            metric = torch.linalg.cholesky(self._typical(paths))
+        inner = SEGMENTS - 1
+        second = 2 * torch.eye(inner) - torch.diag(torch.ones(inner - 1), 1) - torch.diag(torch.ones(inner - 1), -1)
+        along = torch.linalg.cholesky(second.to(paths))
+        back_along, back_metric = torch.linalg.inv(along), torch.linalg.inv(metric)
+        scale = (2 * self._energy(paths)).clamp_min(1e-300)
+
+        def path_of(u: Tensor) -> Tensor:
+            moves = torch.einsum("tj,njk,kl->ntl", back_along.T, u.unflatten(1, (inner, k)), back_metric)
+            return torch.cat([paths[:, :1], paths[:, 1:-1] + moves * scale.sqrt()[:, None, None], paths[:, -1:]], 1)
+
+        u = minimise(lambda u: self._energy(path_of(u)) / scale, paths.new_zeros(n, inner * k))
+        return path_of(u)
+
+    def _energy(self, paths: Tensor) -> Tensor:
+        """Return half the energy (n,) of paths (n, T + 1, K), up to a factor."""
+        return 0.5 * self._squares(paths).sum(1) * (paths.shape[1] - 1)
+
+    def _length(self, paths: Tensor) -> Tensor:
+        """Return the lengths (n,) of paths (n, T + 1, K)."""
+        if not len(paths):
+            return paths.new_empty(0)
+        with torch.no_grad():
+            return torch.cat([self._squares(part).sqrt().sum(1) for part in paths.split(PAIRS)])
+
+    def _squares(self, paths: Tensor) -> Tensor:
+        """Return the expected squared lengths (n, T) of the decoded chords of paths (n, T + 1, K)."""
+        n, points = paths.shape[:2]
+        output = self.decode(paths.flatten(0, 1))
+        loc = output.loc.unflatten(1, (n, points))
+        chords = loc[:, :, 1:] - loc[:, :, :-1]
+        middle = (loc[:, :, 1:] + loc[:, :, :-1]).flatten(1, 2) / 2
+        moves = chords.flatten(1, 2)
+        if output.var is None:
+            at, logs = Output(middle), None
+        else:
+            every = output.var.log().unflatten(1, (n, points))
+            at = Output(middle, ((every[:, :, 1:] + every[:, :, :-1]) / 2).exp().flatten(1, 2))
+            logs = (every[:, :, 1:] - every[:, :, :-1]).flatten(3)
+        squares = (moves * self._weighed(at, moves[None])[0]).flatten(2).sum(2).unflatten(1, (n, points - 1))
+        if logs is not None:
+            squares = squares + 0.5 * logs.square().sum(3)
+        return squares.mean(0)
+
+    def _weighed(self, output: Output, t: Tensor) -> Tensor:
+        """Return H t for t (R, S, B, *shape) at outputs (S, B, *shape)."""
+        loc = output.loc.flatten(0, 1)
+        around = self.likelihood if output.var is None else self.likelihood.with_variance(output.var.flatten(0, 1))
+        return around.hessian_product(loc, t.flatten(1, 2)).unflatten(1, t.shape[1:3])
+
+    @staticmethod
+    def _fine(paths: Tensor) -> Tensor:
+        """Return smooth paths through the points of paths (n, T + 1, K), with `FINER` points per segment."""
+        from scipy.interpolate import CubicSpline
+
+        if not len(paths):
+            return paths
+        knots = np.linspace(0, 1, paths.shape[1])
+        fine = CubicSpline(knots, paths.detach().cpu().numpy(), axis=1)(np.linspace(0, 1, (len(knots) - 1) * FINER + 1))
+        found = torch.as_tensor(fine).to(paths)
+        found[:, 0], found[:, -1] = paths[:, 0].detach(), paths[:, -1].detach()
+        return found
+
+
+def minimise(f: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
+    """Minimise n functions of P numbers each, by L-BFGS with a line search of its own for each of them.
+
+    Args:
+        f: from (n, P) to (n,); row i of the result depends on row i alone.
+        u: where to start, (n, P).
+    """
+
+    def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            free = at.detach().requires_grad_()
+            value = f(free)
+            return value.detach(), torch.autograd.grad(value.sum(), free)[0]
+
+    value, gradient = evaluate(u)
+    past: list[tuple[Tensor, Tensor, Tensor]] = []
+    still = torch.zeros(len(u), dtype=torch.long, device=u.device)  # steps in a row with hardly a decrease
+    for _ in range(STEPS):
+        direction = -_times_inverse(past, gradient)
+        slope = (direction * gradient).sum(1)
+        uphill = ~(slope < 0)
+        direction = torch.where(uphill[:, None], -gradient, direction)
+        slope = torch.where(uphill, -gradient.square().sum(1), slope)
+        step = torch.ones_like(value)
+        new_u, new_value, new_gradient = u, value, gradient
+        taken = still >= 2
+        for _ in range(30):
+            tried = torch.where(taken[:, None], new_u, u + step[:, None] * direction)
+            at_value, at_gradient = evaluate(tried)
+            good = ~taken & (at_value <= value + 1e-4 * step * slope)
+            new_u = torch.where(good[:, None], tried, new_u)
+            new_value = torch.where(good, at_value, new_value)
+            new_gradient = torch.where(good[:, None], at_gradient, new_gradient)
+            taken = taken | good
+            if bool(taken.all()):
+                break
+            step = torch.where(taken, step, 0.5 * step)
+        past = [*past, (new_u - u, new_gradient - gradient, _curved(new_u - u, new_gradient - gradient))][-MEMORY:]
+        small = value - new_value <= TOLERANCE * value.abs()
+        still = torch.where(small, still + 1, torch.zeros_like(still))
+        u, value, gradient = new_u, new_value, new_gradient
+        if bool((still >= 2).all()):
+            break
+    return u
+
+
+def _curved(s: Tensor, y: Tensor) -> Tensor:
+    """Return 1 / sᵀy (n,), and 0 where it is no curvature to learn from."""
+    product = (s * y).sum(1)
+    enough = product > 1e-14 * y.square().sum(1)
+    return torch.where(enough, 1 / torch.where(enough, product, torch.ones_like(product)), torch.zeros_like(product))
+
+
+def _times_inverse(past: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
+    """Apply the inverse Hessian that L-BFGS has learned to gradients (n, P)."""
+    q, kept = gradient, []
+    for s, y, rho in reversed(past):
+        alpha = rho * (s * q).sum(1)
+        q = q - alpha[:, None] * y
+        kept.append(alpha)
+    for (s, y, rho), alpha in zip(past, reversed(kept), strict=True):
+        q = q + (alpha - rho * (y * q).sum(1))[:, None] * s
+    return q
+
+
+def _at_equal_steps(points: Tensor, steps: Tensor, n: int) -> Tensor:
+    """Return n points (n, K) at equal distances along points (P, K), which are `steps` (P - 1,) apart."""
+    way = np.concatenate([[0.0], np.cumsum(steps.detach().cpu().numpy())])
+    along = way / way[-1] if way[-1] > 0 else np.linspace(0, 1, len(way))
+    asked, values = np.linspace(0, 1, n), points.detach().cpu().numpy()
+    return torch.as_tensor(np.stack([np.interp(asked, along, column) for column in values.T], 1)).to(points)

@@ -1,0 +1,132 @@
+"""Frames in, frames out: columns, index, types and library of X, whatever is learned of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lapae import LaplacianAutoencoder
+
+rng = np.random.default_rng(0)
+N = 120
+t = rng.normal(size=N)
+FRAME = pd.DataFrame(
+    {
+        "id": np.arange(N) + 1000,
+        "size": 5 + t + 0.1 * rng.normal(size=N),
+        "rooms": rng.poisson(2 + t**2),
+        "city": np.where(t > 0, "Rome", "Oslo"),
+        "sold": rng.random(N) > 0.5,
+        "since": pd.Timestamp("2020-01-01") + pd.to_timedelta((300 * t).round(), unit="D"),
+        "country": "Utopia",
+        "note": [f"met at number {i}" for i in range(N)],
+    },
+    index=[f"row {i}" for i in range(N)],
+)
+GAPPY = FRAME.assign(
+    size=FRAME["size"].where(np.arange(N) % 5 > 0), city=FRAME["city"].where(np.arange(N) % 7 > 0, None)
+)
+LEARNED = ["size", "rooms", "city", "sold", "since"]
+VERBS = ("reconstruct", "explain", "counterfactual", "predict_interval", "impute", "impute_interval")
+
+
+@pytest.fixture(scope="module")
+def model():
+    with pytest.warns(UserWarning, match="left out"):
+        return LaplacianAutoencoder(epochs=2, random_state=0, device="cpu").fit(FRAME)
+
+
+def frames(found):
+    return found if isinstance(found, tuple | list) else (found,)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_columns_and_index_are_those_of_the_input(model, verb):
+    for found in frames(getattr(model, verb)(GAPPY)):
+        assert list(found.columns) == list(FRAME.columns)
+        assert list(found.index) == list(FRAME.index)
+        others = found[["id", "country", "note"]]
+        if verb in ("explain", "counterfactual"):
+            assert others.isna().all(axis=None)
+        else:
+            pd.testing.assert_frame_equal(others, FRAME[["id", "country", "note"]])
+
+
+def test_values_have_the_types_of_the_input(model):
+    assert list(model.learned_columns_) == LEARNED
+    filled = model.impute(GAPPY)
+    assert filled.dtypes.tolist() == FRAME.dtypes.tolist()
+    there = GAPPY.notna()
+    assert filled.notna().all(axis=None)
+    assert (filled.where(there, 0) == GAPPY.where(there, 0)).all(axis=None)
+    assert set(filled["city"]) == {"Rome", "Oslo"}
+    draws = model.impute(GAPPY, n_samples=3)
+    assert [list(draw.columns) for draw in draws] == [list(FRAME.columns)] * 3
+    assert np.std([draw["size"].iloc[0] for draw in draws]) > 0
+    x, deviation = model.reconstruct(FRAME, return_std=True)
+    assert x["sold"].dtype == bool
+    assert (deviation["size"] > 0).all()
+
+
+def test_impute_keeps_cells_that_the_model_cannot_read(model):
+    odd = GAPPY.assign(city=GAPPY["city"].mask(GAPPY["city"] == "Rome", " Rmoe"))
+    with pytest.warns(UserWarning, match="Rmoe"):
+        filled = model.impute(odd)
+    known = odd["city"].notna()
+    assert (filled["city"][known] == odd["city"][known]).all()
+
+
+@pytest.mark.parametrize("backend", ["numpy_nullable", "pyarrow"])
+def test_nullable_and_arrow_types(model, backend):
+    frame = GAPPY.convert_dtypes(dtype_backend=backend)
+    filled = model.impute(frame)
+    assert filled.dtypes.tolist() == frame.dtypes.tolist()
+    np.testing.assert_array_equal(filled["size"].astype(float), model.impute(GAPPY)["size"])
+    np.testing.assert_array_equal(model.score_samples(frame), model.score_samples(GAPPY))
+
+
+def test_other_libraries(model):
+    pl, pa = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    plain = GAPPY.reset_index(drop=True)
+    polars, table = pl.from_pandas(plain), pa.Table.from_pandas(plain, preserve_index=False)
+    for verb in VERBS:
+        ours = frames(getattr(model, verb)(plain))
+        for found, expected in zip(frames(getattr(model, verb)(polars)), ours, strict=True):
+            assert isinstance(found, pl.DataFrame)
+            assert found.columns == list(plain.columns)
+            np.testing.assert_allclose(found["size"].to_numpy().astype(float), expected["size"])
+    assert model.impute(polars).schema == polars.schema
+
+    class Stream:
+        def __arrow_c_stream__(self, requested_schema=None):
+            return table.__arrow_c_stream__(requested_schema)
+
+    for given in (table, Stream()):
+        filled = model.impute(given)
+        assert isinstance(filled, pa.Table)
+        np.testing.assert_array_equal(filled["size"].to_numpy(), model.impute(plain)["size"])
+
+
+def test_frames_of_numbers_alone_are_learned_as_others_are(tmp_path):
+    frame = pd.DataFrame({"id": np.arange(N), "a": t, "n": rng.poisson(3, N), "c": 2.73, "b": t + rng.normal(size=N)})
+    with pytest.warns(UserWarning, match=r"'id' \(an index.*'c' \(constant\)"):
+        model = LaplacianAutoencoder(epochs=2, random_state=0, device="cpu").fit(frame)
+    assert list(model.learned_columns_) == ["a", "n", "b"]
+    new = model.sample(20)
+    assert new["n"].dtype == np.int64
+    assert list(new.columns) == ["a", "n", "b"]
+    model.save(tmp_path / "run")
+    again = LaplacianAutoencoder.load(tmp_path / "run")
+    assert again.n_features_in_ == model.n_features_in_ == 5
+    gappy = frame.where(rng.random(frame.shape) > 0.2)
+    pd.testing.assert_frame_equal(again.impute(gappy), model.impute(gappy))
+    values = again.impute(gappy.to_numpy())  # an array of all columns of `fit`
+    np.testing.assert_array_equal(values, model.impute(gappy))
+    assert np.isnan(again.explain(frame.to_numpy())[:, [0, 3]]).all()
+
+
+def test_sparse_matrices_are_refused():
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(TypeError, match=r"[Ss]parse.*dense"):
+        LaplacianAutoencoder(epochs=1).fit(sparse.csr_matrix(np.eye(50)))
