@@ -17,6 +17,7 @@ from lapae.config.methods import LaplaceOptions
 from lapae.curvature import Call, Forward, call, record
 from lapae.curvature.call import checked
 from lapae.curvature.collect import factored
+from lapae.curvature.dense import summed_gradients, walk_dense
 from lapae.curvature.ggn import MEMORY_BUDGET, summed
 from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.sketch import output_of, pull, squared
@@ -92,8 +93,8 @@ class Laplace(Method):
         prior, shapes = self.posterior.prior, self.posterior.shapes
         return squared(vector) | {name: prior.new_zeros(shapes[name]) for name in self.known}
 
-    def vectors_of(self, x: Tensor, step: StepContext, n: int) -> tuple[list[Tensor], int, float]:
-        """n vectors (P,) of a batch at the mean, which processes share; its samples; this one's log-likelihood of it.
+    def vectors_of(self, x: Tensor, step: StepContext, n: int) -> tuple[Tensor, int, float]:
+        """n vectors (n, P) of a batch at the mean, which processes share; its samples; this one's log-likelihood of it.
 
         The outer product of a vector has the GGN of the batch as its mean. Weights that are known have zeros.
         """
@@ -101,13 +102,20 @@ class Laplace(Method):
         if step.world_size > 1:
             n_all = int(step.total(n_own, self.posterior.prior))
             step, x = step.of(n_all), x if n_own else x.new_zeros(1, *x.shape[1:])
-        tape = self.run_at_mean(x)
-        found = []
-        for _ in range(n):
-            vector = self.sketch(tape, step)  # pyright: ignore[reportArgumentType]
-            step.sum(list(vector.values()))
-            zeros = {name: self.posterior.prior.new_zeros(self.posterior.shapes[name]) for name in self.known}
-            found.append(self.posterior.join(vector | zeros))
+        with self.unfrozen():
+            tape = walk_dense(self.network, x)
+        if tape is not None:
+            output = tape.output.detach()
+            eps = torch.stack([step.normal(output) for _ in range(n)])
+            vectors = summed_gradients(tape, self._observed(tape).hessian_factor(output, eps))
+        else:
+            tape = self.run_at_mean(x)
+            each = [self.sketch(tape, step) for _ in range(n)]  # pyright: ignore[reportArgumentType]
+            vectors = {name: torch.stack([vector[name] for vector in each]) for name in each[0]}
+        zeros = {name: self.posterior.prior.new_zeros(n, *self.posterior.shapes[name]) for name in self.known}
+        vectors |= zeros
+        found = torch.cat([vectors[name].flatten(1) for name in self.posterior.shapes], 1)
+        step.sum([found])
         log_likelihood = float(self.likelihood.log_prob(tape.output.detach(), x).sum()) if n_own else 0.0
         return found, n_all, log_likelihood
 

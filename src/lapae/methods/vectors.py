@@ -85,9 +85,8 @@ def collect(
         n_vectors, n_seen = n_vectors + 1, n_seen + n
     repeats = most // n_batches - 1 if n_batches else 0
     for x in batches() if repeats > 0 else ():  # further vectors of a batch share its forward pass
-        for vector in method.vectors_of(x, step, repeats)[0]:
-            u[n_vectors] = vector
-            n_vectors += 1
+        u[n_vectors : n_vectors + repeats] = method.vectors_of(x, step, repeats)[0]
+        n_vectors += repeats
     n_seen *= 1 + max(0, repeats)
     u = u[:n_vectors].mul_(math.sqrt(n_data / max(1, n_seen)))
     if step.world_size > 1:

@@ -49,6 +49,7 @@ class LowRankPrecision(RunningDiagonal):
         self.register_buffer("rho", torch.ones(()))
         self.register_buffer("weight", torch.ones(()))
         self._eigen: tuple[Tensor, Tensor] | None = None
+        self._root: Tensor | None = None
         self._base: Tensor | None = None
         self._kept: dict[str, list[Tensor]] = {}
 
@@ -105,14 +106,14 @@ class LowRankPrecision(RunningDiagonal):
 
     def _forget(self) -> None:
         super()._forget()
-        self._eigen = self._base = None
+        self._eigen = self._root = self._base = None
         self._kept = {}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Precision:
-        half = self.u.dtype == torch.bfloat16
+        before = self.u.dtype
         super()._apply(fn, recurse)
-        if half:  # no more is known of them in another type, and they would take twice the memory
-            self.u = self.u.bfloat16()
+        if before.itemsize < self.u.dtype.itemsize:  # no more is known of them in a wider type, which takes more memory
+            self.u = self.u.to(before)
         return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -120,7 +121,8 @@ class LowRankPrecision(RunningDiagonal):
             found = state_dict.get(prefix + name)
             if found is not None:
                 own = self.get_buffer(name)
-                kind = found.dtype if found.dtype == torch.bfloat16 else self.prior.dtype
+                narrow = name == "u" and found.dtype.itemsize < self.prior.dtype.itemsize
+                kind = found.dtype if narrow else self.prior.dtype
                 setattr(self, name, torch.empty(found.shape, dtype=kind, device=own.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
@@ -150,12 +152,25 @@ class LowRankPrecision(RunningDiagonal):
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (T,) and eigenvectors (T, T) of K, in float64, kept until something changes."""
         if self._eigen is None:
-            k = self.h.new_zeros(self.n_vectors, self.n_vectors)
-            for w, _ in self.scaled():
-                k += w @ w.T
-            values, vectors = eigh(k.double())
+            values, vectors = eigh(self.products())
             self._eigen = values.clamp_min(0), vectors
         return self._eigen
+
+    def products(self) -> Tensor:
+        """K = W M⁻¹ Wᵀ, (T, T), in float64."""
+        k = self.h.new_zeros(self.n_vectors, self.n_vectors)
+        for w, _ in self.scaled():
+            k.addmm_(w, w.T)
+        return k.double()
+
+    def solve(self, coordinates: Tensor) -> Tensor:
+        """L⁻¹ c for coordinates c (…, T, R) = W M⁻¹ g of R gradients, with L Lᵀ = I + K: their variance is
+        g M⁻¹ g - |L⁻¹ c|²."""
+        if self._root is None:
+            inner = self.products()
+            inner.diagonal().add_(1.0)
+            self._root = torch.linalg.cholesky(inner)
+        return torch.linalg.solve_triangular(self._root.to(coordinates.dtype), coordinates, upper=False)
 
     def _project(self, rows: Tensor) -> Tensor:
         """W M^(-1/2) applied to rows (R, P): (R, T)."""
@@ -201,16 +216,11 @@ class LowRankPrecision(RunningDiagonal):
         """Refuse: layers have covariances, so that the gradients of one layer are not enough."""
         raise TypeError("a low-rank posterior has covariances between layers: use variance or covariance, of all rows")
 
-    def directions(self, most: int = CHUNK_FLOATS) -> Iterator[Tensor]:
-        """B = (I + K)^(-1/2) W M⁻¹, with C⁻¹ = M⁻¹ - BᵀB: rows (n, P), at most `most` numbers at a time."""
-        values, vectors = self.spectrum()
-        turned = (vectors * (1 + values).rsqrt()).T.to(self.h.dtype)
-        deviation, size = self.base().rsqrt(), max(1, most // self.n_weights)
-        for some in turned.split(size):
-            rows = self.h.new_empty(len(some), self.n_weights)
-            for w, columns in self.scaled():
-                rows[:, columns] = (some @ w) * deviation[columns]
-            yield rows
+    def over_base(self, most: int = CHUNK_FLOATS) -> Iterator[Tensor]:
+        """W M⁻¹, with C⁻¹ = M⁻¹ - M⁻¹ Wᵀ (I + K)⁻¹ W M⁻¹: rows (n, P), at most `most` numbers at a time."""
+        scale = self.weight.sqrt() / self.base()
+        for some in self.u.split(max(1, most // self.n_weights)):
+            yield some.to(self.h.dtype) * scale
 
     def kept(self, name: str, most: int, make: Callable[[], Iterator[Tensor]]) -> Iterator[Tensor]:
         """Yield what `make` does, which is kept for the next call if it has at most `most` numbers in all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lapae.curvature.likelihoods import Likelihood
@@ -34,6 +35,14 @@ def weight_variances(method: Laplace) -> dict[str, Tensor]:
         kind = type(method.posterior).__name__
         raise ValueError(f"this predictive needs a diagonal posterior (hessian approx, exact, …), got {kind}; use mc")
     return method.posterior.split(method.posterior.diagonal().reciprocal_())
+
+
+def pull_mean(likelihood: Likelihood, output: Tensor, rows: Tensor) -> Tensor:
+    """Pull rows (R, B, *shape) at the expected sample back to the network's output (B, *shape): (R, B, *shape)."""
+    with torch.enable_grad():
+        at = output.detach().expand(rows.shape).flatten(0, 1).requires_grad_()
+        product = torch.dot(likelihood.mean(at).reshape(-1), rows.reshape(-1))  # other ways import for seconds
+        return torch.autograd.grad(product, at)[0].reshape(rows.shape)
 
 
 def to_prediction(likelihood: Likelihood, x: Tensor, found: ClosedForm, delta: bool) -> Prediction:

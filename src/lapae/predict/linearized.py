@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import vjp, vmap
 
 from lapae.curvature import Forward, Leaf
 from lapae.curvature.extract import row_floats
@@ -27,7 +26,7 @@ from lapae.curvature.rules.base import identity_rows
 from lapae.curvature.walked import pull_rows
 from lapae.methods.laplace import Laplace
 from lapae.posterior import DiagonalPrecision, LowRankPrecision, Precision
-from lapae.predict.closed_form import ClosedForm, weight_variances
+from lapae.predict.closed_form import ClosedForm, pull_mean, weight_variances
 from lapae.predict.linearized_any import of_any_module
 from lapae.predict.linearized_lowrank import of_low_rank
 
@@ -80,11 +79,10 @@ def _closed_form(
     if not outputs:
         return z_cov, z_cov.new_empty(0)
 
-    pull_mean = vjp(method.likelihood.mean, tape.output)[1]
     n_out = n_features(tape.output)
     x_var = []
     for first, last in ranges(n_out, max(1, budget // (len(z) * spread.row_floats(decoder)))):
-        rows = vmap(lambda v: pull_mean(v)[0])(identity_rows(tape.output, first, last))
+        rows = pull_mean(method.likelihood, tape.output, identity_rows(tape.output, first, last))
         variance, into_code = spread.pull(decoder, rows, between=False)
         flat = into_code.flatten(2)
         x_var.append(variance + torch.einsum("rbk,bkl,rbl->rb", flat, z_cov, flat))

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.func import vjp, vmap
 
 from lapae.curvature.call import Work
 from lapae.curvature.forms import ranges
@@ -19,7 +18,7 @@ from lapae.curvature.methods import LARGEST_CODE
 from lapae.curvature.per_sample import PerSample, Pulled, passes, per_sample, rows_of_gradients
 from lapae.curvature.rules.base import identity_rows
 from lapae.methods.laplace import Laplace
-from lapae.predict.closed_form import ClosedForm
+from lapae.predict.closed_form import ClosedForm, pull_mean
 
 
 def of_any_module(method: Laplace, x: Tensor, outputs: bool, budget: int) -> ClosedForm:
@@ -62,11 +61,10 @@ def _of_part(method: Laplace, at: PerSample, outputs: bool, whole: bool, fit: in
     if not outputs:
         return *found, at.output.new_empty(0)
 
-    pull_mean = vjp(method.likelihood.mean, at.output.detach())[1]
     apart = whole and not at.reaches(at.code) & at.reaches(at.output)
     x_var = []
     for span in ranges(at.output[0].numel(), max(1, fit // n_data)):
-        rows = vmap(lambda v: pull_mean(v)[0])(identity_rows(at.output, *span))
+        rows = pull_mean(method.likelihood, at.output, identity_rows(at.output, *span))
         pulled, into_code = at.pull(rows), rows_of_gradients(at.output, [at.start], rows)[0]
         if into_code is None:  # the output does not depend on the code
             x_var.append(_variance(method, pulled))

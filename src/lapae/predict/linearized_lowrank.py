@@ -1,14 +1,14 @@
 """The linearised predictive of a low-rank posterior: by tangents of the network, for any module.
 
-The covariance of the weights is that of a diagonal less T directions, C⁻¹ = M⁻¹ - BᵀB with B = (I + K)^(-1/2) W M⁻¹
-(T, P), so that for a row J of the Jacobian
+The covariance of the weights is that of a diagonal less T directions, C⁻¹ = M⁻¹ - BᵀB with B = L⁻¹ W M⁻¹ (T, P) and
+L Lᵀ = I + K, so that for a row J of the Jacobian
 
-    Var = J M⁻¹ Jᵀ - |B Jᵀ|²
+    Var = J M⁻¹ Jᵀ - |L⁻¹ W M⁻¹ Jᵀ|²
 
-The first term is the linearised predictive of a diagonal posterior, which is known. The second takes the tangents J b_t
-of T directions, one pass each, which gives codes and outputs at once: less than the rows of J, which would
-each meet all T vectors. Where outputs are many (images), their variance is that of the tangents J δ_s of drawn weights
-θ + δ_s instead, one pass per draw. The network is evaluated at the mean weights alone.
+The first term is the linearised predictive of a diagonal posterior, which is known. The second takes the tangents of
+the network along the T rows of W M⁻¹: matrix products where all weights are those of linear layers
+(`curvature/dense.py`), else one pass each. Where outputs are many (images), their variance is that of the tangents
+J δ_s of drawn weights θ + δ_s instead, one pass per draw. The network is evaluated at the mean weights alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from torch import Tensor, nn
 from torch.func import jvp, vmap
 
 from lapae.curvature.chunking import is_out_of_memory
+from lapae.curvature.dense import RowProducts, walk_dense
+from lapae.curvature.forward import Forward, leaves
+from lapae.curvature.rules.base import identity_rows
 from lapae.curvature.stateless import Stateless
 from lapae.methods.laplace import Laplace
 from lapae.networks import Autoencoder
 from lapae.posterior import DiagonalPrecision, LowRankPrecision, Precision
 from lapae.posterior.noise import fill_normal
-from lapae.predict.closed_form import ClosedForm
+from lapae.predict.closed_form import ClosedForm, pull_mean
 
 MOST_OUTPUTS = 128
 """Outputs up to which their variance is in closed form."""
@@ -59,15 +62,16 @@ def of_low_rank(
     found = diagonal(with_base(method), x, outputs and not many)
     z_var, z_cov, x_var = found.z_var.clone(), found.z_cov, found.output_var
     if precision.n_vectors:
-        z_cov = None if z_cov is None else z_cov.clone()
-        x_var = None if x_var is None else x_var.clone()
-        for z, y in tangents(method, x, directions(precision), budget, outputs=x_var is not None):
-            z_var -= z.square().sum(0) * precision.temperature
-            if z_cov is not None:
-                flat = z.flatten(2)
-                z_cov -= torch.einsum("tbk,tbl->bkl", flat, flat) * precision.temperature
-            if x_var is not None:
-                x_var -= y.square().sum(0) * precision.temperature
+        along = precision.kept("over base", KEPT_FLOATS, lambda: precision.over_base(KEPT_FLOATS))
+        parts = tangents(method, x, along, budget, outputs=x_var is not None)
+        z, y = (torch.cat(part) for part in zip(*parts, strict=True))
+        z = precision.solve(z.flatten(1)).reshape(z.shape)
+        z_var -= z.square().sum(0) * precision.temperature
+        if z_cov is not None:
+            flat = z.flatten(2)
+            z_cov = z_cov - torch.einsum("tbk,tbl->bkl", flat, flat) * precision.temperature
+        if x_var is not None:
+            x_var = x_var - precision.solve(y.flatten(1)).square().sum(0).reshape(x_var.shape) * precision.temperature
     if outputs and many:
         x_var = torch.zeros_like(found.output)
         for _, y in tangents(method, x, draws(precision, range(DRAWS)), budget):
@@ -86,11 +90,6 @@ def with_base(method: Laplace) -> Laplace:
     found = copy.copy(method)
     found._modules = method._modules | {"posterior": alone}
     return found
-
-
-def directions(precision: LowRankPrecision) -> Iterator[Tensor]:
-    """B = (I + K)^(-1/2) W M⁻¹, some of its rows (n, P) at a time."""
-    yield from precision.kept("directions", KEPT_FLOATS, lambda: precision.directions(KEPT_FLOATS))
 
 
 def draws(precision: Precision, seeds: range) -> Iterator[Tensor]:
@@ -125,13 +124,47 @@ def tangents(
     Yields:
         Tangents (n, B, *code) and (n, B, *shape); the latter are those of the codes again if not `outputs`.
     """
-    both = Stateless(_Both(method.network, method.likelihood.mean if outputs else None))
-    mean = {f"network.{name}": p.detach() for name, p in method.network.named_parameters()}
-    push = pushing(lambda values: both(values, (x,)), mean)
-    size = max(1, budget // (4 * len(x) * _width(method.network, x)))
+    with method.unfrozen():
+        tape = walk_dense(method.network, x) if x[0].numel() <= MOST_OUTPUTS else None
+    if tape is not None:
+        push, width = of_dense(method, tape, outputs), max(leaf.y.shape[1] for leaf in leaves(tape.nodes))
+    else:
+        both = Stateless(_Both(method.network, method.likelihood.mean if outputs else None))
+        mean = {f"network.{name}": p.detach() for name, p in method.network.named_parameters()}
+        of_both, width = pushing(lambda values: both(values, (x,)), mean), _width(method.network, x)
+
+        def push(along: Mapping[str, Tensor]) -> Outputs:
+            return of_both({f"network.{name}": t for name, t in along.items()})
+
+    size = max(1, budget // (4 * len(x) * width))
     for some in stacked:
         for part in some.split(size):
-            yield push({f"network.{name}": t for name, t in method.posterior.split(part).items()})
+            yield push(method.posterior.split(part))
+
+
+def of_dense(method: Laplace, tape: Forward, outputs: bool) -> Push:
+    """The tangents of a network of linear layers as a function of n stacked directions {name: (n, *shape)}.
+
+    Args:
+        method: gives the likelihood.
+        tape: its network on a batch, as `walk_dense` records it.
+        outputs: as for `tangents`.
+    """
+    n_encoder = sum(node.name.startswith("encoder") for node in tape.nodes)
+    z = tape.nodes[n_encoder - 1].y
+    to_code = RowProducts.of(tape.nodes[:n_encoder], identity_rows(z), need_input=False)
+    rows = pull_mean(method.likelihood, tape.output, identity_rows(tape.output)) if outputs else None
+    to_output = None if rows is None else RowProducts.of(tape.nodes[n_encoder:], rows, need_input=True)
+
+    def push(along: Mapping[str, Tensor]) -> Outputs:
+        of_code = to_code(along)  # (B, n, K)
+        codes = of_code.transpose(0, 1).reshape(-1, *z.shape)
+        if to_output is None:
+            return codes, codes
+        found = torch.baddbmm(to_output(along), of_code, to_output.into.flatten(2).permute(1, 2, 0))
+        return codes, found.transpose(0, 1).reshape(-1, *tape.output.shape)
+
+    return push
 
 
 def pushing(f: Callable[[Mapping[str, Tensor]], Outputs], at: Mapping[str, Tensor]) -> Push:
