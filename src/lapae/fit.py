@@ -32,6 +32,7 @@ from lapae.methods.own import gives_logits
 from lapae.model import Model, settle
 from lapae.networks.principal import MOST_PCA_VALUES
 from lapae.networks.threads import few_threads
+from lapae.predict import Prediction
 from lapae.runs import CHECKPOINT, CONFIG, METRICS, Run
 from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
@@ -364,7 +365,11 @@ def calibrate_on(
         codes = LatentCodes.fit(method, train if many is None else many, valid)
         natural = isinstance(method, Laplace) and method.form == "lowrank" and model.predictive.kind == "linearized"
         how = {"table": table, "learned": learned, "adds_variance": natural}
-        found = Calibration.fit(model.predict, train, valid, calib, **how)
+
+        def means(x: torch.Tensor) -> Prediction:
+            return model.predict(x, ("means",))
+
+        found = Calibration.fit(model.predict, train, valid, calib, **how, means=means if table else None)
     rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))
     return replace(model, calibration=found, codes=codes, rows=rows, imputer=None, sampler=None)
 
@@ -384,7 +389,7 @@ def check_rates(model: Model, data: Data) -> None:
     split, name = (data.test, "test") if len(data.test.x) else (data.valid, "validation")
     if not len(split.x):
         return
-    p = model.calibration.compare(model.predict, some(model, split.x, COMPARED))[1]
+    p = model.calibration.compare(model.for_score, some(model, split.x, COMPARED))[1]
     p, n = p[~np.isnan(p)], len(model.calibration.reference.scores)
     for rate in RATES:
         flagged = int((p <= rate).sum())
@@ -402,7 +407,7 @@ def with_images(model: Model, held: Split) -> Model:
     assert model.calibration is not None
     assert held.groups is not None
     blocks = np.array_split(np.arange(len(held.x)), -(-len(held.x) // MOST_CALIBRATION_ROWS)) if len(held.x) else []
-    found = [model.calibration.compare(model.predict, some(model, held.x[block]))[0] for block in blocks]
+    found = [model.calibration.compare(model.for_score, some(model, held.x[block]))[0] for block in blocks]
     image = np.unique(held.groups, return_inverse=True)[1]
     most = np.full(image.max(initial=-1) + 1, -np.inf)
     np.maximum.at(most, image, np.concatenate([*found, np.empty(0)]))

@@ -135,7 +135,7 @@ class Model:
             The anomaly score, higher is more unusual, and the conformal p-value: (n,) each. NaN, with a warning, for
             rows with nothing observed.
         """
-        scores, p = self._calibrated.compare(self._for_score, self.tensor(X))
+        scores, p = self._calibrated.compare(self.for_score, self.tensor(X))
         empty = np.flatnonzero(np.isnan(scores))
         if len(empty):
             where = f"{len(empty)} of {len(p)} rows, the first is row {empty[0]}"
@@ -152,7 +152,7 @@ class Model:
         Returns:
             (n,) from 0 to 1; NaN for samples with nothing observed.
         """
-        return confidence(self.method, self._calibrated, self.predict, self.tensor(X), self.rule(rate).rate)
+        return confidence(self.method, self._calibrated, self.for_score, self.tensor(X), self.rule(rate).rate)
 
     def rule(self, rate: float | None = None) -> Rule:
         """Return how rows are flagged at a false alarm rate, by default that of the configuration."""
@@ -207,7 +207,7 @@ class Model:
         """
         x = self.tensor(X)
         widths = self._trained.widths if self.from_others and self.config.model.hide else None
-        found = numpy(explain(self._calibrated.score, self._for_score, x, widths))
+        found = numpy(explain(self._calibrated.score, self.for_score, x, widths))
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
 
     def counterfactual(
@@ -530,7 +530,7 @@ class Model:
 
     # ------------------------------------------------------------------ what the verbs share
 
-    def _for_score(self, x: Tensor) -> Prediction:
+    def for_score(self, x: Tensor) -> Prediction:
         """Predict what the anomaly score is made of."""
         return self.predict(x, self._calibrated.score.needs)
 

@@ -205,6 +205,7 @@ class Calibration:
         table: bool,
         learned: bool = False,
         adds_variance: bool = False,
+        means: Predict | None = None,
     ) -> Calibration:
         """Fit deviation and score, and take the calibration rows in to compare with.
 
@@ -216,13 +217,15 @@ class Calibration:
             table: whether the data are a table.
             learned: whether the model was fitted to `valid` after all: then these make no intervals.
             adds_variance: whether the variance over networks has its natural size, see `Deviation`.
+            means: predicts "means" alone, for rows whose variances are not used; default `predict`.
         """
         apart = len(rows) > 0 and len(valid) > 0 and not learned
         valid = valid if len(valid) else train
         rows = valid if rows is valid or not len(rows) else rows[:MOST_CALIBRATION_ROWS]
-        known, found = predict(train), predict(valid)
-        of_rows = found if rows is valid else predict(rows)
         few = len(rows) < FEW
+        less = means if means is not None and adds_variance else predict
+        known, found = less(train), (predict if rows is valid or (few and apart) else less)(valid)
+        of_rows = found if rows is valid else predict(rows)
         seen = torch.cat([train, valid]) if few else valid
         least = 0.0 if len(valid) < SCARCE else -math.inf
         of_seen = join([known, found]) if few else found

@@ -166,11 +166,12 @@ class LowRankPrecision(RunningDiagonal):
     def solve(self, coordinates: Tensor) -> Tensor:
         """L⁻¹ c for coordinates c (…, T, R) = W M⁻¹ g of R gradients, with L Lᵀ = I + K: their variance is
         g M⁻¹ g - |L⁻¹ c|²."""
-        if self._root is None:
+        root = self._root
+        if root is None:
             inner = self.products()
             inner.diagonal().add_(1.0)
-            self._root = torch.linalg.cholesky(inner)
-        return torch.linalg.solve_triangular(self._root.to(coordinates.dtype), coordinates, upper=False)
+            root = self._root = torch.linalg.cholesky(inner)
+        return torch.linalg.solve_triangular(root.to(coordinates.dtype), coordinates, upper=False)
 
     def _project(self, rows: Tensor) -> Tensor:
         """W M^(-1/2) applied to rows (R, P): (R, T)."""

@@ -51,8 +51,6 @@ SHRINK = 2.0
 WIDEST = 3.0
 """Largest difference of the log of a standard deviation from that of its feature's noise."""
 OF_ROW, OF_VALUE = 5, 3
-VARIANCES = [0, 1, 5]
-"""Which of f are variances over networks."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,9 @@ class Deviation:
         """Fit to held-out rows.
 
         Args:
-            known: predictions ("codes", "outputs") of training rows.
+            known: predictions of training rows, of which "means" are enough.
             rows: their values (R, *features), NaN where they do not count.
-            found: predictions of held-out rows.
+            found: predictions of held-out rows: "codes" and "outputs", or "means" if variances are added.
             x: these rows (n, *features) as the network saw them, NaN where missing or hidden.
             truth: their values, NaN where they do not count.
             least: lower bound of the weights.
@@ -111,7 +109,8 @@ class Deviation:
         width = codes.std(0, correction=0).clamp_min(TINY)
         chosen = torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))[:REFERENCES]
         kept = chosen[: max(1, KEPT // noise.numel())]
-        middle = torch.stack([(found.x_var + TINY).log().mean(0), found.x_mean.mean(0)])
+        usual = torch.zeros_like(noise) if adds_variance else (found.x_var + TINY).log().mean(0)
+        middle = torch.stack([usual, found.x_mean.mean(0)])
         n = OF_ROW + OF_VALUE
         start = cls(
             noise=noise,
@@ -128,8 +127,6 @@ class Deviation:
         if not counted.any():
             return start
         f = start.knowledge(found, x).movedim(1, -1)[counted]
-        if adds_variance:
-            f[:, VARIANCES] = 0.0
         ratio = (error / noise)[counted]
         per_row = len(ratio) / max(int(counted.flatten(1).any(1).sum()), 1)
         some = torch.randperm(len(ratio), generator=torch.Generator().manual_seed(0))[:CELLS]
@@ -139,13 +136,14 @@ class Deviation:
         return replace(start, mean=mean, scale=scale, weights=log_scale(design, ratio, penalty, least))
 
     def knowledge(self, found: Prediction, x: Tensor) -> Tensor:
-        """Return f of rows x (B, *features): (B, 8, *features), see above."""
+        """Return f of rows x (B, *features): (B, 8, *features), see above. Variances are 0 if they are added."""
         z = found.z_mean.flatten(1) / self.width
         square = squared_distances(z, self.codes)
         distance = square.topk(min(NEIGHBOURS, len(self.codes)), largest=False).values.sqrt().mean(1)
+        x_var, z_var = (torch.zeros_like(found.x_mean), z * 0) if self.adds_variance else (found.x_var, found.z_var)
         parts = [
-            found.x_var.flatten(1).mean(1) + TINY,
-            found.z_var.flatten(1).mean(1) + TINY,
+            x_var.flatten(1).mean(1) + TINY,
+            z_var.flatten(1).mean(1) + TINY,
             distance + 1e-6,
             found.x_mean.flatten(1).square().mean(1) + 1e-9,
         ]
@@ -153,7 +151,7 @@ class Deviation:
         of_row = torch.stack([*(part.log() for part in parts), missing], 1)
         of_row = of_row.reshape(*of_row.shape, *(1 for _ in self.noise.shape)).expand(-1, -1, *self.noise.shape)
         of_value = [
-            (found.x_var + TINY).log() - self.middle[0],
+            (x_var + TINY).log() - self.middle[0],
             self.local(square[:, : len(self.residuals)]),
             ((found.x_mean - self.middle[1]).abs() / self.noise + 0.1).log(),
         ]

@@ -133,7 +133,7 @@ def tangents(
         mean = {f"network.{name}": p.detach() for name, p in method.network.named_parameters()}
         of_both, width = pushing(lambda values: both(values, (x,)), mean), _width(method.network, x)
 
-        def push(along: Mapping[str, Tensor]) -> Outputs:
+        def push(along: Mapping[str, Tensor], /) -> Outputs:
             return of_both({f"network.{name}": t for name, t in along.items()})
 
     size = max(1, budget // (4 * len(x) * width))
