@@ -114,7 +114,8 @@ class _Draw:
             self.differences.append((target, found))
             found = found + theirs
             found = np.maximum(found, 0.0) if np.nanmin(values) >= 0 else found
-        made[:, j] = found if self.words[j] else np.round(found, _decimals(values))
+        decimals = None if self.words[j] else _decimals(values)
+        made[:, j] = found if decimals is None else np.round(found, decimals)
         self._look_up(j)
 
     def _parts(self, j: int) -> list[tuple[int, int]]:
@@ -233,10 +234,11 @@ def _spread(x: np.ndarray) -> float:
     return float(np.nanmean(np.abs(x - np.nanmedian(x))))
 
 
-def _decimals(values: np.ndarray) -> int:
-    """Return how many decimals the values of a column have, up to 9."""
+def _decimals(values: np.ndarray) -> int | None:
+    """Return how many decimals the values of a column have; None if more than 9."""
     known = values[~np.isnan(values)]
-    return next((k for k in range(9) if np.allclose(np.round(known, k), known, rtol=1e-12, atol=1e-10)), 9)
+    close = 1e-10 * np.abs(known).max(initial=0.0)
+    return next((k for k in range(10) if np.allclose(np.round(known, k), known, rtol=1e-12, atol=close)), None)
 
 
 def _continuous(ordered: np.ndarray) -> bool:
