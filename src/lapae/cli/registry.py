@@ -36,7 +36,7 @@ COMMANDS: Registry[Command] = Registry(
     "command",
     dict(
         [
-            _own("demo", "the whole story on embedded data, in about a minute: train, evaluate, report"),
+            _own("demo", "the whole story in about twenty seconds: a table, or images, or sensors"),
             _own("train", "train any method on any data; flags, a TOML file, or both", several=True),
             _own("embed", "latent codes of new data under a trained run, with their standard deviations"),
             _own("score", "how normal new data are under a trained run"),
