@@ -20,12 +20,11 @@ messages leave it out, unless `--help-all` asks for it (`research_shown`).
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import import_module, metadata
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
@@ -96,16 +95,7 @@ def as_entry(found: Any) -> Entry:
 
 def entry_points(group: str) -> dict[str, str]:
     """Return what installed packages add to a group: {name: "module:object"}."""
-    return {
-        point.name: f"{point.module}:{point.attr}".removesuffix(":")
-        for point in _all_points(tuple(sys.path)).select(group=group)
-    }
-
-
-@cache
-def _all_points(path: tuple[str, ...]) -> metadata.EntryPoints:
-    """Return the entry points of all packages on `path`, which is sys.path: they are read once, for all groups."""
-    return metadata.entry_points()
+    return {point.name: point.value.partition("[")[0].strip() for point in metadata.entry_points(group=group)}
 
 
 class Registry(MutableMapping[str, E], Generic[E]):
