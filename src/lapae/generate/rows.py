@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from lapae.space.columns import Column
@@ -190,6 +189,7 @@ class _Draw:
         return values[donors]
 
     def _numbers(self, values: np.ndarray) -> np.ndarray:
+        from scipy.special import ndtr, ndtri
         from sklearn.tree import DecisionTreeRegressor
 
         known = ~np.isnan(values)
@@ -272,6 +272,8 @@ def _component(target: np.ndarray, n: int) -> np.ndarray:
 
 def _expected(x: np.ndarray, ours: np.ndarray, z: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return what a regression of scores z (n,) on normal scores of columns expects: of x (n, p), of ours (m, p)."""
+    from scipy.special import ndtri
+
     a, b = np.empty(x.shape), np.empty(ours.shape)
     for i in range(x.shape[1]):
         marginal = np.sort(x[:, i][~np.isnan(x[:, i])])
