@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from lapae.cli import main
+from lapae.cli.drift import apart, changed
 from lapae.cli.steps import first_channel, since
 
 N = 1200
@@ -56,7 +58,7 @@ def test_a_file_that_has_drifted_says_since_when_and_by_what(run, capsys):
     found = scored(run, frame)
     told = re.search("these data have drifted, first at (.*), by flow", capsys.readouterr().err)
     assert told is not None
-    hours = (pd.Timestamp(told[1]) - pd.Timestamp("2024-01-01")) / pd.Timedelta(hours=1)
+    hours = (np.datetime64(told[1]) - np.datetime64("2024-01-01")) / np.timedelta64(1, "h")
     assert abs(hours - 300) <= 16
     assert "channel" not in found
     assert found["outlier"].to_numpy()[320:].mean() > 0.9
@@ -70,3 +72,48 @@ def test_first_channel_and_first_step():
     flagged[[3, 20]] = True
     flagged[22:] = True
     assert since(flagged) == 20
+
+
+def drift(folder, frame: pd.DataFrame, capsys, run: str = "run") -> dict:
+    frame.to_csv(folder / "later.csv", index=False)
+    capsys.readouterr()
+    assert main(["drift", str(folder / run), str(folder / "later.csv"), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_drift_of_a_series(run, capsys):
+    frame = series(3)
+    assert not drift(run, frame, capsys)["drift"]
+    frame.loc[300:, "flow"] += 3
+    found = drift(run, frame, capsys)
+    assert found["drift"]
+    assert abs(found["row"] - 300) <= 32
+    assert found["at"] == str(frame["time"][found["row"]])
+    assert next(iter(found["columns"])) == "flow"
+
+
+def test_drift_of_a_table(run, capsys):
+    rng = np.random.default_rng(0)
+
+    def table(n: int) -> pd.DataFrame:
+        load = rng.normal(size=n)
+        return pd.DataFrame({name: load + 0.3 * rng.normal(size=n) for name in ("a", "b", "c")})
+
+    table(400).to_csv(run / "table.csv", index=False)
+    assert main(["train", str(run / "table.csv"), "--epochs", "5", "--out", str(run / "table")]) == 0
+    new = table(300)
+    assert not drift(run, new, capsys, "table")["drift"]
+    new.loc[150:, "b"] += 4
+    found = drift(run, new, capsys, "table")
+    assert abs(found["row"] - 150) <= 10
+    assert next(iter(found["columns"])) == "b"
+
+
+def test_where_scores_change():
+    rng = np.random.default_rng(0)
+    old, new = rng.normal(size=100), rng.normal(size=80)
+    assert changed(old, new + 5) == 0
+    new[50:] += 5
+    assert abs(changed(old, new) - 50) <= 3  # scores just before the change may be high by chance
+    assert changed(np.zeros(100), np.repeat([0.0, 1.0], [50, 30])) == 50
+    assert apart(np.array([0, 4, 8, 9, 16, 17]), 8).tolist() == [0, 2, 4]
