@@ -24,7 +24,7 @@ ALL = "--help-all"
 GROUPS = {
     "begin": ("demo", "data", "train", "list"),
     "use a trained run on new data": ("score", "impute", "embed", "reconstruct", "sample", "export"),
-    "look at a run and judge it": ("report", "explore", "eval"),
+    "look at a run and judge it": ("report", "explore", "eval", "drift"),
 }
 """Commands under the headings of `lapae --help`; those that other packages add come after them."""
 
