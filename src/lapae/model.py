@@ -676,7 +676,9 @@ class Model:
             return None
         if self.sampler is None and self.rows is None:
             return Possible.fit(np.full((1, *self.space.shape), np.nan), self.space.columns)
-        return Possible.fit(self.space.rounded(numpy(self._sampler.rows).astype(float)), self.space.columns)
+        rows = numpy(self._sampler.rows).astype(float)
+        # rows of older models went through 32 bits
+        return Possible.fit(self.space.rounded(rows) if self.sampler is None else rows, self.space.columns)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:
