@@ -517,7 +517,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             level: share of missing values that lie within.
 
         Returns:
-            low, high: like X; an observed value is its own interval.
+            low, high: like X; an observed value is its own interval. Those of a table are values that its columns can
+            have: within the values of the training rows, whole numbers for a count, further to the side where values
+            scatter more. A boolean that may be either is false to true; `impute_levels` has sets of levels.
 
         Examples:
             >>> low, high = model.impute_interval([[1.0, np.nan, -1.0]], level=0.9)
@@ -526,6 +528,32 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """
         low, high = self._fitted().impute_interval(self._validated(X), level)
         return self._values(low, X, observed=True), self._values(high, X, observed=True)
+
+    def impute_levels(self, X: Any, level: float = 0.9) -> Any:
+        """Return the levels that missing values of categories and booleans of a table may have.
+
+        Args:
+            X: n rows.
+            level: share of missing values whose level is among those returned, on average over rows (conformal, but for
+                categories of very many levels).
+
+        Returns:
+            A frame for a frame, else an array of objects, (n, F), of the categories and booleans that are learned: a
+            dictionary of probabilities by level, the most probable first; None for observed values.
+        """
+        found = self._fitted().impute_levels(self._validated(X), level)
+        columns = self.model_.space.numbered
+        made = np.full((len(X), len(found)), None, dtype=object)
+        for k, (j, rows) in enumerate(found.items()):
+            levels = columns[j].categories or (False, True)
+            for i, likely in enumerate(rows):
+                made[i, k] = {levels[code]: p for code, p in likely.items()} or None
+        if not is_frame(X):
+            return made
+        import pandas as pd
+
+        index = X.index if isinstance(X, pd.DataFrame) else None
+        return pd.DataFrame(made, index=index, columns=[columns[j].name for j in found])
 
     def sample(
         self,

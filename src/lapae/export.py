@@ -61,6 +61,8 @@ IN_64_BITS = (
 distance of 0 from each other there, and not in 32."""
 
 
+WHOLE = 1e-6
+"""Part of a whole number that is rounding: the end of an interval this much beyond it is the number."""
 TIE = 1e-5
 """Scores that differ by less are equal: rows of the same values, which a runtime adds up in another order."""
 
@@ -78,6 +80,7 @@ class Codes(nn.Module):
     count: Tensor
     whole: Tensor
     boolean: Tensor
+    words: Tensor
     values: Tensor
     carried: Tensor
 
@@ -103,6 +106,7 @@ class Codes(nn.Module):
             "count": [columns[i].kind == "count" for i in single],
             "whole": [columns[i].kind == "count" or columns[i].format == DAY for i in single],
             "boolean": [columns[i].kind == "boolean" for i in single],
+            "words": [column.kind in ("boolean", "category") for column in columns],
         }
         for name, value in (indices | marks).items():
             self.register_buffer(name, torch.tensor(value, dtype=torch.bool if name in marks else torch.int64))
@@ -192,6 +196,10 @@ class Pipeline(nn.Module):
     weights: Tensor
     levels: Tensor
     radius: Tensor
+    low_end: Tensor
+    high_end: Tensor
+    whole_end: Tensor
+    """Ends of what columns of a table can be, and whether they are whole numbers."""
     words: Tensor
     """Features of categories and booleans: the interval of a word is the word itself."""
 
@@ -225,6 +233,11 @@ class Pipeline(nn.Module):
         self.codes = Codes(columns) if columns and any(column.kind != "number" for column in columns) else None
         words = [kind in ("bernoulli", "categorical") for kind, a, b in model.space.parts for _ in range(a, b)]
         self.register_buffer("words", torch.tensor(words).reshape(model.space.model_shape))
+        possible = model._possible
+        self.possible = possible is not None
+        if possible is not None:
+            for name in ("low", "high", "whole"):
+                self.register_buffer(f"{name}_end", torch.as_tensor(getattr(possible, name)))
 
     def forward(self, x: Tensor, rate: Tensor, level: Tensor) -> tuple[Tensor, ...]:
         """(n, *shape), (), () -> `OUTPUTS`."""
@@ -242,13 +255,27 @@ class Pipeline(nn.Module):
         score, p = (torch.where(empty, torch.nan, value) for value in (score, p))
         low, high = found.x_mean - reach, found.x_mean + reach
         mean, low, high = (v * self.scale + self.offset for v in (found.x_mean, low, high))
-        back = [self._given(mean), self._given(low, whole=False), self._given(high, whole=False)]
+        back = [self._given(mean), *self._ends(mean, low, high)]
         deviation = deviation * self.scale
         deviation = self._given(deviation) if self.codes is None else self.codes.deviation(deviation)
         outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), -score, p]
         parts = self.score.explain(found, scaled).nan_to_num()
         parts = self._given(parts) if self.codes is None else self.codes.add_up(parts)
         return (*(value.float() for value in outputs), p <= rate, surprise.float(), parts.float())
+
+    def _ends(self, mean: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return intervals of possible values, as `Model.interval` does."""
+        low, high = self._given(low, whole=False), self._given(high, whole=False)
+        if not self.possible:
+            return low, high
+        tiny = WHOLE * low.abs().clamp_min(1)
+        low = torch.where(self.whole_end, (low + tiny).floor(), low)
+        high = torch.where(self.whole_end, (high - tiny).ceil(), high)
+        low, high = (end.clamp(self.low_end.to(end.dtype), self.high_end.to(end.dtype)) for end in (low, high))
+        if self.codes is not None:
+            word = self._given(mean)
+            low, high = torch.where(self.codes.words, word, low), torch.where(self.codes.words, word, high)
+        return low, high
 
     def _found(self, x: Tensor) -> Prediction:
         """Predict rows x (n, *model_shape)."""

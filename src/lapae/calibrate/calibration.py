@@ -288,9 +288,6 @@ def fit_radius(
     seen: Tensor,
     truth: Tensor,
     deviation: Deviation,
-    *,
-    rows: np.ndarray | None = None,
-    shared: bool = False,
 ) -> Radius:
     """Fit the radius of intervals.
 
@@ -299,11 +296,9 @@ def fit_radius(
         seen: held-out rows (n, *features) as the network saw them.
         truth: their values, NaN where they do not count.
         deviation: the standard deviation of values.
-        rows: (n,) which row each of `seen` was made from, as in `Radius.fit`.
-        shared: one radius for all features, as it always is for very many.
     """
     ratio = (truth - found.x_mean).abs() / deviation(found, seen)
-    return Radius.fit(ratio.numpy(), rows=rows, shared=shared or ratio[0].numel() > SHARED)
+    return Radius.fit(ratio.numpy(), shared=ratio[0].numel() > SHARED)
 
 
 def ranked(scores: Tensor) -> Tensor:
