@@ -70,6 +70,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links between files of the repository into links between pages of the site."""
+    if "<!-- commits since -->" in markdown:
+        from lapae_paper.experiments.record import age
+
+        markdown = markdown.replace("<!-- commits since -->", age(ROOT / "docs" / page.file.src_uri))
     places = {place: source for source, place in ELSEWHERE.items()}
     here = Path(places.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
     up = "../" * page.file.src_uri.count("/")

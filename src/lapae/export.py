@@ -1,7 +1,8 @@
-"""A trained model as one ONNX graph: raw data in; reconstruction, deviation, score, p-value and flag out.
+"""A trained model as one ONNX graph: raw data in; reconstruction, deviation, score, p-value, flag and reasons out.
 
 The graph holds everything: scaling, encoder, decoder, the one-pass deviation (`moments`), the anomaly score and its
-calibration. It needs onnxruntime and numpy to run, and neither torch nor this package:
+calibration. It needs onnxruntime and numpy to run, and neither torch nor this package (`lapae_runtime` takes rows as
+people have them, and names reasons):
 
     session = onnxruntime.InferenceSession("model.onnx")
     outputs = session.run(None, {"x": x, "rate": rate, "level": level})
@@ -46,7 +47,10 @@ OPSET = 20
 """Version of the operators."""
 TORCH = (2, 13)
 """The first release that exports: `torch.export` of earlier ones cannot record an index that is computed."""
-OUTPUTS = ("reconstruction", "low", "high", "deviation", "code", "code_deviation", "score", "p_value", "flag")
+OUTPUTS = (
+    *("reconstruction", "low", "high", "deviation", "code", "code_deviation", "score", "p_value", "flag"),
+    *("surprise", "contribution"),
+)
 
 
 IN_64_BITS = (
@@ -57,6 +61,8 @@ IN_64_BITS = (
 distance of 0 from each other there, and not in 32."""
 
 
+WHOLE = 1e-6
+"""Part of a whole number that is rounding: the end of an interval this much beyond it is the number."""
 TIE = 1e-5
 """Scores that differ by less are equal: rows of the same values, which a runtime adds up in another order."""
 
@@ -74,6 +80,7 @@ class Codes(nn.Module):
     count: Tensor
     whole: Tensor
     boolean: Tensor
+    words: Tensor
     values: Tensor
     carried: Tensor
 
@@ -99,6 +106,7 @@ class Codes(nn.Module):
             "count": [columns[i].kind == "count" for i in single],
             "whole": [columns[i].kind == "count" or columns[i].format == DAY for i in single],
             "boolean": [columns[i].kind == "boolean" for i in single],
+            "words": [column.kind in ("boolean", "category") for column in columns],
         }
         for name, value in (indices | marks).items():
             self.register_buffer(name, torch.tensor(value, dtype=torch.bool if name in marks else torch.int64))
@@ -145,6 +153,11 @@ class Codes(nn.Module):
         parts = torch.where(self.padding, 0.0, x[:, self.members].square()) if self.any_wide else None
         return self._in_order(x[:, self.first], None if parts is None else parts.sum(2).sqrt(), 0 * self.carried)
 
+    def add_up(self, x: Tensor) -> Tensor:
+        """Add up features (n, D) of each column: (n, F)."""
+        columns = torch.arange(len(self.order), device=x.device)
+        return x @ (self.column[:, None] == columns).to(x.dtype)
+
     def _in_order(self, single: Tensor, wide: Tensor | None, carried: Tensor) -> Tensor:
         """Return columns in their order: (B, F)."""
         parts = [single, *([] if wide is None else [wide])]
@@ -183,6 +196,10 @@ class Pipeline(nn.Module):
     weights: Tensor
     levels: Tensor
     radius: Tensor
+    low_end: Tensor
+    high_end: Tensor
+    whole_end: Tensor
+    """Ends of what columns of a table can be, and whether they are whole numbers."""
     words: Tensor
     """Features of categories and booleans: the interval of a word is the word itself."""
 
@@ -216,6 +233,11 @@ class Pipeline(nn.Module):
         self.codes = Codes(columns) if columns and any(column.kind != "number" for column in columns) else None
         words = [kind in ("bernoulli", "categorical") for kind, a, b in model.space.parts for _ in range(a, b)]
         self.register_buffer("words", torch.tensor(words).reshape(model.space.model_shape))
+        possible = model._possible
+        self.possible = possible is not None
+        if possible is not None:
+            for name in ("low", "high", "whole"):
+                self.register_buffer(f"{name}_end", torch.as_tensor(getattr(possible, name)))
 
     def forward(self, x: Tensor, rate: Tensor, level: Tensor) -> tuple[Tensor, ...]:
         """(n, *shape), (), () -> `OUTPUTS`."""
@@ -224,7 +246,8 @@ class Pipeline(nn.Module):
         found = self._found(scaled)
         deviation = self.deviation(found, scaled)
         reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)))
-        score = self._score(scaled) if self.hides else self.score(found, scaled)
+        surprise = self.score(found, scaled)
+        score = self._score(scaled) if self.hides else surprise
         least = score - TIE * score.abs().clamp_min(1)
         p = (1 + (self.reference[None] >= least[:, None]).sum(1)) / (len(self.reference) + 1.0)
         empty = scaled.isnan().flatten(1).all(1)
@@ -232,11 +255,27 @@ class Pipeline(nn.Module):
         score, p = (torch.where(empty, torch.nan, value) for value in (score, p))
         low, high = found.x_mean - reach, found.x_mean + reach
         mean, low, high = (v * self.scale + self.offset for v in (found.x_mean, low, high))
-        back = [self._given(mean), self._given(low, whole=False), self._given(high, whole=False)]
+        back = [self._given(mean), *self._ends(mean, low, high)]
         deviation = deviation * self.scale
         deviation = self._given(deviation) if self.codes is None else self.codes.deviation(deviation)
         outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), -score, p]
-        return (*(value.float() for value in outputs), p <= rate)
+        parts = self.score.explain(found, scaled).nan_to_num()
+        parts = self._given(parts) if self.codes is None else self.codes.add_up(parts)
+        return (*(value.float() for value in outputs), p <= rate, surprise.float(), parts.float())
+
+    def _ends(self, mean: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return intervals of possible values, as `Model.interval` does."""
+        low, high = self._given(low, whole=False), self._given(high, whole=False)
+        if not self.possible:
+            return low, high
+        tiny = WHOLE * low.abs().clamp_min(1)
+        low = torch.where(self.whole_end, (low + tiny).floor(), low)
+        high = torch.where(self.whole_end, (high - tiny).ceil(), high)
+        low, high = (end.clamp(self.low_end.to(end.dtype), self.high_end.to(end.dtype)) for end in (low, high))
+        if self.codes is not None:
+            word = self._given(mean)
+            low, high = torch.where(self.codes.words, word, low), torch.where(self.codes.words, word, high)
+        return low, high
 
     def _found(self, x: Tensor) -> Prediction:
         """Predict rows x (n, *model_shape)."""
@@ -319,10 +358,12 @@ def export(model: Model, path: str | Path) -> None:
         "kind": model.space.kind,
         "shape": list(model.space.shape),
         "columns": list(model.space.names or ()),
+        "hides": model.hides,
     }
     if pipeline.codes is not None:
         about["kinds"] = [column.kind for column in model.space.numbered]
         about["categories"] = {c.name: list(c.categories) for c in model.space.numbered if c.categories}
+        about["formats"] = {c.name: c.format for c in model.space.numbered if c.format}
     with whole(place) as temporary:
         graph = program.model_proto
         graph.metadata_props.add(key="lapae", value=json.dumps(about))

@@ -35,10 +35,13 @@ from lapae.predict.prediction import Inputs, Progress, Quantity, numpy
 from lapae.score.explain import explain
 from lapae.score.latent_codes import LatentCodes
 from lapae.space import Space
+from lapae.space.possible import Possible
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 BOTH: tuple[Quantity, ...] = ("codes", "outputs")
+DRAWN = 50
+"""Completions that levels without a probability are counted in."""
 VALUES_AT_ONCE = 2**18
 """Values of rows with one value hidden each that are filled in at a time."""
 
@@ -114,12 +117,13 @@ class Model:
             level: share of values that lie within, on average over samples.
 
         Returns:
-            low, high: (n, *shape) each; for a missing value the interval of what is filled in.
+            low, high: (n, *shape) each, possible values of a table's columns (`lapae.space.possible`); a word is its
+            own interval. For a missing value the interval of what is filled in.
         """
         x, calibration = self.tensor(X), self._calibrated
         found = self.predict(x)
         reach = numpy(calibration.deviation(found, x)) * calibration.intervals.radius.at(level)
-        low, high = self._around(numpy(found.x_mean), reach)
+        low, high = self._around(numpy(found.x_mean), reach, reach)
         if not x.isnan().any():
             return low, high
         coded = self.space.code(X)
@@ -206,7 +210,7 @@ class Model:
             (n, *shape), at least 0, and 0 where missing. `counterfactual` says what was expected in its place.
         """
         x = self.tensor(X)
-        widths = self._trained.widths if self.from_others and self.config.model.hide else None
+        widths = self._trained.widths if self.hides else None
         found = numpy(explain(self._calibrated.score, self.for_score, x, widths))
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
 
@@ -249,6 +253,11 @@ class Model:
         return out[0], out[1], out[2]
 
     @property
+    def hides(self) -> bool:
+        """Whether `explain` hides one column after another to see how much the score falls without it."""
+        return self.from_others and bool(self.config.model.hide)
+
+    @property
     def from_others(self) -> bool:
         """Whether what is expected of a value is what the others of its row say, and not the reconstruction."""
         return self.space.kind == "table" and self.likelihood.missing
@@ -268,8 +277,8 @@ class Model:
         coded = self.space.code(X)
         x = self.tensor(coded)
         if n_samples is not None:
-            return self.space.put_back(numpy(self.completions(x, n_samples, self.seed)), coded)
-        return self.space.put_back(numpy(torch.where(x.isnan(), self.complete(x).x_mean, x)), coded)
+            return self.space.put_back(numpy(self.completions(x, n_samples, self.seed)), coded, self._possible)
+        return self.space.put_back(numpy(torch.where(x.isnan(), self.complete(x).x_mean, x)), coded, self._possible)
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Return prediction intervals of missing values.
@@ -279,12 +288,60 @@ class Model:
             level: share of missing values that lie within.
 
         Returns:
-            low, high: (n, *shape) each; an observed value is its own interval.
+            low, high: (n, *shape) each; an observed value is its own interval. Those of a table are values that its
+            columns can have (`lapae.space.possible`): whole numbers for a count, false to true for a boolean that may
+            be either. The level of a category is its own interval: see `impute_levels`.
         """
         coded = self.space.code(X)
         if not np.isnan(coded).any():
             return coded.copy(), coded.copy()
         return self._filled(coded, level)[1:]
+
+    def impute_levels(self, X: Any, level: float = 0.9) -> dict[int, list[dict[int, float]]]:
+        """Return levels that missing values of categories and booleans may have, with their probabilities.
+
+        Args:
+            X: rows (n, F); NaN is missing.
+            level: share of missing values whose level is among them, on average.
+
+        Returns:
+            By the index of a category or boolean: for each row the probabilities by code, the greatest first; nothing
+            for observed values. Levels of a category that the network sees as one number, or not at all, are those of
+            `DRAWN` completions, and no calibrated set.
+        """
+        if self.space.kind != "table":
+            raise ValueError(f"impute_levels is for tables: this model was fitted to {self.space.kind} data")
+        coded = self.space.code(X).astype(float)
+        chosen = [j for j, column in enumerate(self.space.numbered) if column.kind in ("category", "boolean")]
+        found: dict[int, list[dict[int, float]]] = {j: [{} for _ in coded] for j in chosen}
+        rows = np.flatnonzero(np.isnan(coded[:, chosen]).any(1))
+        if not len(rows):
+            return found
+        lacking = coded[rows]
+        x = self.tensor(lacking)
+        made, reach, _ = self._imputer.interval(self._trained, x, level, self._calibrated.held_out)
+        best = self.space.put_back(numpy(torch.where(x.isnan(), made.x_mean, x)), lacking)
+        sure = ~np.isnan(self.space.implied(lacking))
+        every = self.space.probabilities(numpy(made.x_mean).astype(float))
+        bounds = self.space.probabilities(numpy(reach).astype(float))
+        drawn = None
+        for j in chosen:
+            name = self.space.numbered[j].name
+            if name not in every and drawn is None:
+                drawn = self.impute(lacking, DRAWN)
+            for i in np.flatnonzero(np.isnan(lacking[:, j])):
+                if sure[i, j]:
+                    likely = {int(best[i, j]): 1.0}
+                elif name in every:
+                    p = every[name][i]
+                    kept = (1 - p <= bounds[name][i, -1]) | (np.arange(len(p)) == best[i, j])
+                    likely = {int(k): float(p[k]) for k in np.flatnonzero(kept)}
+                else:
+                    assert drawn is not None
+                    codes, count = np.unique(drawn[:, i, j], return_counts=True)
+                    likely = {int(k): float(n) / DRAWN for k, n in zip(codes, count, strict=True)}
+                found[j][rows[i]] = dict(sorted(likely.items(), key=lambda pair: -pair[1]))
+        return found
 
     def complete(self, x: Tensor, *, held: bool = False) -> Prediction:
         """Predict samples x (n, *model_shape) with the best guess of what is missing.
@@ -573,17 +630,60 @@ class Model:
         """
         x = self.tensor(coded)
         before = None if whole is None else self.tensor(whole)
-        guess, reach = self._imputer.interval(self._trained, x, level, self._calibrated.held_out, whole=before)
-        ends = self._around(numpy(guess), numpy(reach), clip=self.space.kind == "image")
-        low, high = (np.where(np.isnan(coded), end, coded) for end in ends)
-        return self.space.put_back(numpy(torch.where(x.isnan(), guess, x)), coded), low, high
+        found, down, up = self._imputer.interval(self._trained, x, level, self._calibrated.held_out, whole=before)
+        guess = found.x_mean
+        best = self.space.put_back(numpy(torch.where(x.isnan(), guess, x)), coded, self._possible)
+        sure = ~np.isnan(self.space.implied(coded))
+        low, high = self._around(numpy(guess), numpy(down), numpy(up), best=best, sure=sure)
+        low, high = (np.where(np.isnan(coded), end, coded) for end in (low, high))
+        return best, low, high
 
-    def _around(self, mean: np.ndarray, reach: np.ndarray, *, clip: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return intervals in the user's units, with `clip` within the range of images; a word is its own interval."""
-        for kind, start, stop in self.space.parts:
-            reach[:, start:stop] *= kind not in ("bernoulli", "categorical")
-        low, high = (np.clip(end, 0, 1) if clip else end for end in (mean - reach, mean + reach))
-        return self.space.to_user(low, whole=False), self.space.to_user(high, whole=False)
+    def _around(
+        self,
+        mean: np.ndarray,
+        down: np.ndarray,
+        up: np.ndarray,
+        *,
+        best: np.ndarray | None = None,
+        sure: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return intervals of possible values in the user's units.
+
+        Args:
+            mean: (n, *model_shape).
+            down: how far intervals reach downward, like `mean`.
+            up: how far they reach upward.
+            best: what is filled in, (n, *shape), for intervals of missing values: then a boolean may be either.
+            sure: values that another column determines, (n, *shape).
+        """
+        filled = best is not None
+        clip = filled and self.space.kind == "image"
+        ends = (np.clip(end, 0, 1) if clip else end for end in (mean - down, mean + up))
+        low, high = (self.space.to_user(end, whole=False) for end in ends)
+        if self._possible is None:
+            return low, high
+        low, high = self._possible.interval(self.space.rounded(low), self.space.rounded(high), filled=filled)
+        words = [column.kind in ("category", "boolean") for column in self.space.numbered]
+        if any(words):
+            word = self.space.to_user(mean) if best is None else best
+            low, high = np.where(words, word, low), np.where(words, word, high)
+        if best is None or sure is None:
+            return low, high
+        for j, p, reach in self.space.booleans(mean, up):
+            low[:, j] = np.where((p <= reach) & ~sure[:, j], 0.0, low[:, j])
+            high[:, j] = np.where((1 - p <= reach) & ~sure[:, j], 1.0, high[:, j])
+        return np.fmin(low, best), np.fmax(high, best)
+
+    @cached_property
+    def _possible(self) -> Possible | None:
+        """Values that the columns of a table can have, as far as rows tell; None for other data."""
+        if self.space.kind != "table":
+            return None
+        if self.sampler is None and self.rows is None:
+            return Possible.fit(np.full((1, *self.space.shape), np.nan), self.space.columns)
+        rows = numpy(self._sampler.rows).astype(float)
+        # rows of older models went through 32 bits
+        return Possible.fit(self.space.rounded(rows) if self.sampler is None else rows, self.space.columns)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Model:

@@ -239,7 +239,8 @@ def _read_imputer(run: Run, metadata: Mapping[str, Any], dtype: torch.dtype) -> 
         if about.get("of") != metadata.get("calibration"):
             return None
         tensors = {name: _as(dtype, name, tensor) for name, tensor in saved.items()}
-        return from_tensors(IMPUTERS[about["kind"]], tensors)
+        found = from_tensors(IMPUTERS[about["kind"]], tensors)
+        return None if found.upper is None and found.radii is not None else found  # of an older version: fitted again
     except (RunError, KeyError, TypeError, ValueError) as error:
         warnings.warn(f"{run / IMPUTER} is damaged, and is fitted again ({error})", stacklevel=4)
         return None

@@ -106,7 +106,7 @@ def test_weights_are_those_of_a_loop_over_donors(fitted):
     x = np.array([[0.9, np.nan, np.nan, 0.3], [np.nan, 0.2, 7.0, np.nan]])
     guess = np.array([[0.1, 0.4, -0.2, 0.3], [0.2, 0.0, 0.1, 0.5]])
     words = torch.zeros(4, dtype=torch.bool)
-    middle, variance = donors.complete(torch.from_numpy(x), torch.from_numpy(guess), words)
+    middle, variance, above = donors.complete(torch.from_numpy(x), torch.from_numpy(guess), words)
     for i, j in [(0, 1), (0, 2), (1, 0), (1, 3)]:
         values, weight = plain(donors, x[i], guess[i], j)
         order = values.argsort()
@@ -114,6 +114,9 @@ def test_weights_are_those_of_a_loop_over_donors(fitted):
         assert float(middle[i, j]) == pytest.approx(median, abs=1e-9)
         mean = weight @ values
         assert float(variance[i, j]) == pytest.approx(weight @ (values - mean) ** 2, rel=1e-6, abs=1e-9)
+        square = weight * (values - median) ** 2
+        share = square[values > median].sum() / square.sum()
+        assert float(above[i, j]) == pytest.approx(share * float(variance[i, j]), rel=1e-6, abs=1e-9)
 
 
 def test_each_column_gets_the_donors_that_suit_it(fitted):
@@ -123,7 +126,9 @@ def test_each_column_gets_the_donors_that_suit_it(fitted):
     new = curved(600)[400:]
     seen = new.copy()
     seen[:, 2:] = np.nan
-    middle, _ = donors.complete(torch.from_numpy(seen), torch.zeros(200, 4).double(), torch.zeros(4, dtype=torch.bool))
+    middle, _, _ = donors.complete(
+        torch.from_numpy(seen), torch.zeros(200, 4).double(), torch.zeros(4, dtype=torch.bool)
+    )
     assert (middle[:, 2].numpy() == new[:, 2]).mean() > 0.9
     assert np.abs(middle[:, 3].numpy() - new[:, 3]).mean() < 0.3 * np.abs(new[:, 3] - np.median(x[:, 3])).mean()
 
@@ -261,7 +266,7 @@ def test_a_category_is_drawn_as_a_category():
     donors = Donors.fit(torch.cat([number, rows], 1), lambda part: torch.zeros_like(part), [0, 1, 1, 1])
     x = torch.tensor([[0.0, *[torch.nan] * 3], [2.0, *[torch.nan] * 3]], dtype=torch.float64)
     words = torch.tensor([False, True, True, True])
-    chance, _ = donors.complete(x, torch.zeros(2, 4).double(), words)
+    chance, _, _ = donors.complete(x, torch.zeros(2, 4).double(), words)
     assert chance[:, 1:].argmax(1).tolist() == [0, 2]
     np.testing.assert_allclose(chance[:, 1:].sum(1), 1)
     drawn = donors.draw(x, torch.zeros(2, 4).double(), torch.rand(50, 2, 4, dtype=torch.float64))

@@ -57,6 +57,7 @@ def test_quick(root: Path, name: str) -> None:
     assert record["tables"]
     for table in record["tables"]:
         assert table["rows"], table["title"]
+        assert not any("paper" in column for column in table["columns"]), "other data than the paper's"
         for row in table["rows"]:
             assert len(row) == len(table["columns"])
             assert not any(re.search(r"\b(nan|inf)\b", text) for text in row), row

@@ -157,33 +157,35 @@ def test_a_trained_model_that_is_damaged_is_made_anew(whose, tmp_path, pair):
 )
 def test_what_was_measured_counts_where_it_is_whole_and_of_this_machine(damage, tmp_path, pair):
     one = dense(QUICK, "ae")
-    experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": one})(not_run)
-    workspace = Workspace(find("third"), QUICK, tmp_path, device="cpu")
-    workspace._models = {"it": None}  # type: ignore[dict-item]
     asked: list[object] = []
 
-    def measure(model: object) -> dict[str, float]:
+    def measure(workspace: Workspace, name: str, model: object) -> dict[str, float]:
         asked.append(model)
         return {"number": 1.25}
 
-    assert workspace.measured("it", measure) == {"number": 1.25}
+    about = {"of": "nothing", "about": "a test", "minutes": (0, 0), "measure": measure}
+    experiment("third", plan=lambda size: {"it": one}, **about)(not_run)
+    workspace = Workspace(find("third"), QUICK, tmp_path, device="cpu")
+    workspace._models = {"it": None}  # type: ignore[dict-item]
+    assert workspace.measured("it") == {"number": 1.25}
     (path,) = workspace.folder_of_measures.iterdir()
     before = path.read_text("utf-8")
     path.write_text(damage(before))
     same = path.read_text("utf-8") == before
-    assert workspace.measured("it", measure) == {"number": 1.25}
+    assert workspace.measured("it") == {"number": 1.25}
     assert len(asked) == (1 if same else 2)
 
 
 def test_what_cannot_be_kept_is_measured_all_the_same(tmp_path, pair, monkeypatch):
-    """Another command on the same folder is done, and removes what was measured."""
+    """Another command on the same folder measures again, and removes what was measured."""
     one = dense(QUICK, "ae")
-    experiment("third", of="nothing", about="a test", minutes=(0, 0), plan=lambda size: {"it": one})(not_run)
+    about = {"of": "nothing", "about": "a test", "minutes": (0, 0), "measure": lambda workspace, name, model: [1.0]}
+    experiment("third", plan=lambda size: {"it": one}, **about)(not_run)
     workspace = Workspace(find("third"), QUICK, tmp_path, device="cpu")
     workspace._models = {"it": None}  # type: ignore[dict-item]
     monkeypatch.setattr("lapae_paper.experiments.workspace.make_folder", lambda path: None)
     with pytest.warns(UserWarning, match="there is no folder .*; measured again if this is interrupted"):
-        assert workspace.measured("it", lambda model: [1.0]) == [1.0]
+        assert workspace.measured("it") == [1.0]
 
 
 def running(pid: int) -> bool:

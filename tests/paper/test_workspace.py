@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -166,7 +168,7 @@ def test_a_variant_is_given_by_its_seed(tmp_path):
 
 
 def test_an_interrupted_experiment_keeps_what_it_has_measured(tmp_path, monkeypatch):
-    """The second time it measures what is missing; done, it forgets, so that a third time measures everything."""
+    """The second time it measures what is missing, the third time nothing, and needs no model for that."""
     asked: list[str] = []
     errors = hessian.squared_errors
 
@@ -190,7 +192,31 @@ def test_an_interrupted_experiment_keeps_what_it_has_measured(tmp_path, monkeypa
     asked.clear()
     assert main(command) == 0
     assert asked == ["exact", "exact"]
-    assert not Workspace(find("hessian"), QUICK, tmp_path).folder_of_measures.exists()
+    record = (tmp_path / "hessian" / "result.json").read_text("utf-8")
+    shutil.rmtree(tmp_path / "runs")
     asked.clear()
     assert main(command) == 0
-    assert len(asked) == 4
+    assert not asked
+    assert not (tmp_path / "runs").exists()
+    again = (tmp_path / "hessian" / "result.json").read_text("utf-8")
+    assert json.loads(again)["tables"] == json.loads(record)["tables"]
+
+
+def test_processes_measure_for_every_experiment_that_asks(tmp_path):
+    """A model of two plans is trained once, and measured for both by the process that trained it."""
+    workspaces = [
+        Workspace(find(name), Size(True, 1), tmp_path, device="cpu") for name in ("linearization", "vae-variance")
+    ]
+    lines: list[str] = []
+    assert fit_all(workspaces, 2, lines.append) == {}
+    assert lines[0] == "3 models to train"
+    for workspace in workspaces:
+        for name in workspace.plan:
+            assert workspace.done(name)
+            kept = workspace.kept(name)
+            assert kept is not None
+            assert kept["found"]
+    assert fit_all(workspaces, 2, lines.append) == {}
+    shutil.rmtree(workspaces[0].folder_of_measures)
+    fit_all(workspaces, 1, lines.append)
+    assert "1 model to measure" in lines

@@ -206,6 +206,7 @@ class Calibration:
         learned: bool = False,
         adds_variance: bool = False,
         means: Predict | None = None,
+        judged: Tensor | None = None,
     ) -> Calibration:
         """Fit deviation and score, and take the calibration rows in to compare with.
 
@@ -218,6 +219,7 @@ class Calibration:
             learned: whether the model was fitted to `valid` after all: then these make no intervals.
             adds_variance: whether the variance over networks has its natural size, see `Deviation`.
             means: predicts "means" alone, for rows whose variances are not used; default `predict`.
+            judged: channels of a series to judge, see `Score`.
         """
         apart = len(rows) > 0 and len(valid) > 0 and not learned
         valid = valid if len(valid) else train
@@ -238,7 +240,7 @@ class Calibration:
             about: dict[str, Any] = {"table": True, "n_seen": len(train) + len(valid)}
             own = where[-1]
         else:
-            every, of_every, about = train, known, {"table": False}
+            every, of_every, about = train, known, {"table": False, "judged": judged}
             where = [torch.full((len(part),), -1) for part in (train, valid)]
         fitted, of_fitted, at = valid, found, where[1]
         if len(valid) < LEAST_SPREAD:
@@ -289,9 +291,6 @@ def fit_radius(
     seen: Tensor,
     truth: Tensor,
     deviation: Deviation,
-    *,
-    rows: np.ndarray | None = None,
-    shared: bool = False,
 ) -> Radius:
     """Fit the radius of intervals.
 
@@ -300,11 +299,9 @@ def fit_radius(
         seen: held-out rows (n, *features) as the network saw them.
         truth: their values, NaN where they do not count.
         deviation: the standard deviation of values.
-        rows: (n,) which row each of `seen` was made from, as in `Radius.fit`.
-        shared: one radius for all features, as it always is for very many.
     """
     ratio = (truth - found.x_mean).abs() / deviation(found, seen)
-    return Radius.fit(ratio.numpy(), rows=rows, shared=shared or ratio[0].numel() > SHARED)
+    return Radius.fit(ratio.numpy(), shared=ratio[0].numel() > SHARED)
 
 
 def ranked(scores: Tensor) -> Tensor:

@@ -3,6 +3,12 @@
 An imputer is fitted once, to values that were hidden from the network, and saved with the model. How wide its intervals
 are depends on how much a row lacks: for tables one radius is kept for rows that lack up to 1, 2, 4, … columns; images
 and series are compared with held-out samples that lack the same values.
+
+An interval of a table's value reaches further to the side where values lie further from their guess: with the standard
+deviation d, and the share u of the squared deviation that lies above the guess, r · d · sqrt(2 (1 - u)) down and
+r · d · sqrt(2 u) up. The conformal radius r is the one of held-out values, each by the side that it lies on. Levels
+of a category have no distances: the radius is the quantile of 1 - p of what was hidden, with p its probability, and
+levels that are as probable are in the set (Sadinle et al. 2019).
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.calibrate.calibration import Calibration, Predict, fit_radius
+from lapae.calibrate.calibration import SHARED, Calibration, Predict
 from lapae.calibrate.conformal import LEVELS, Radius
 from lapae.methods import Method
 from lapae.predict.deviation import Deviation
@@ -30,8 +36,16 @@ COPIES = 2000
 """Rows of a table to hide values of; fewer are hidden several times over."""
 ITERATED = 32
 """Samples of other kinds to hide values of: to fill these in takes many passes, and each has many values."""
+LEAST_SIDE = 0.04
+"""Smallest share of the squared deviation of values that is taken to lie to one side of the guess."""
+PRIOR = 10.0
+"""Weight, in values, of no skew in the share of a column."""
 MOST_SIZES = 8
 """Numbers of missing columns for which a radius is kept, at most: those of a table of 128 columns."""
+
+
+Kinds = tuple[tuple[str, int, int], ...]
+"""Likelihood, start and stop of the features of each column."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,11 @@ class Trained:
     space: Space
     codes: LatentCodes
     seed: int
+
+    @property
+    def groups(self) -> tuple[Tensor, Tensor]:
+        """The column of each feature (D,), and whether it is that of a category or a boolean (D,)."""
+        return columns(self.space.parts, self.space.model_shape[0])
 
     @property
     def widths(self) -> list[int]:
@@ -83,10 +102,13 @@ class Imputer(ABC):
         deviation: standard deviation of values that are missing from their best guess.
         radii: radii of the intervals of a table by the number of columns that a row lacks (`sizes`), (S, L, *features);
             None for other data.
+        upper: share of the squared deviation of values from their guess that lies above it, (*features); None for data
+            that are no table, and imputers of older versions: then intervals are symmetric.
     """
 
     deviation: Deviation
     radii: np.ndarray | None
+    upper: Tensor | None
 
     @classmethod
     @abstractmethod
@@ -120,8 +142,8 @@ class Imputer(ABC):
 
     def interval(
         self, trained: Trained, x: Tensor, level: float, held_out: Tensor, *, whole: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best guess of samples x, and how far intervals reach to either side of it.
+    ) -> tuple[Prediction, Tensor, Tensor]:
+        """Predict samples x with the best guess of what is missing, and say how far intervals reach from it.
 
         Args:
             trained: the trained network.
@@ -131,14 +153,28 @@ class Imputer(ABC):
             whole: x before values were hidden, as in `guess`.
 
         Returns:
-            Guesses and reach, (n, *model_shape) each.
+            The prediction, and the reach downward and upward, (n, *model_shape) each. For the features of a category or
+            a boolean of a table both are 1 minus the least probability of a level of the set.
         """
         found = self.guess(trained, x, whole=whole)
-        reach = self.deviation(found, x)
+        down, up = self.sides(trained, found, x)
         for members, radius in self._radii(trained, x, held_out):
-            wide = reach[members].double() * torch.from_numpy(radius.at(level)) + 1e-6  # values went in as 32 bits
-            reach[members] = wide.to(reach.dtype)
-        return found.x_mean, reach
+            at = torch.from_numpy(radius.at(level))
+            for reach in (down, up):
+                wide = reach[members].double() * at + 1e-6  # values went in as 32 bits
+                reach[members] = wide.to(reach.dtype)
+        return found, down, up
+
+    def sides(self, trained: Trained, found: Prediction, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what radii count in, downward and upward, (n, *model_shape) each: standard deviations of values, and 1
+        for probabilities of levels."""
+        deviation = self.deviation(found, x)
+        if self.upper is None:
+            return deviation, deviation.clone()
+        upper = found.values.get("x_upper", self.upper).clamp(LEAST_SIDE, 1 - LEAST_SIDE)
+        words = trained.groups[1]
+        down, up = ((deviation * (2 * share).sqrt()) for share in (1 - upper, upper))
+        return torch.where(words, 1.0, down), torch.where(words, 1.0, up)
 
     def _radii(self, trained: Trained, x: Tensor, held_out: Tensor) -> Iterator[tuple[np.ndarray, Radius]]:
         """Yield the radii for missing values of x, each with the rows (m,) it is for; none depends on other rows."""
@@ -178,7 +214,23 @@ class Imputer(ABC):
         rows = held_out[chosen]
         seen, truth = torch.where(mask, torch.nan, rows), torch.where(mask, rows, torch.nan)
         found = self.guess(trained, seen, held=True)
-        return fit_radius(found, seen, truth, self.deviation, rows=chosen.numpy(), shared=shared)
+        down, up = self.sides(trained, found, seen)
+        gap = truth - found.x_mean
+        ratio = gap.abs() / torch.where(gap < 0, down, up)
+        shared = shared or ratio[0].numel() > SHARED
+        if self.upper is None or shared:
+            return Radius.fit(ratio.numpy(), rows=chosen.numpy(), shared=shared)
+        groups, words = trained.groups
+        table = np.zeros((len(LEVELS), ratio.shape[1]))
+        for j in groups[words].unique().tolist():
+            of = (groups == j).nonzero()[:, 0]
+            if len(of) > 1:  # one minus the probability of the level that was hidden
+                ratio[:, of] = (1 - (truth[:, of] * found.x_mean[:, of]).sum(1))[:, None]
+        for some in (words.numpy(), ~words.numpy()):
+            if some.any():
+                part = Radius.fit(ratio[:, some].numpy(), rows=chosen.numpy()).table
+                table[:, some] = np.broadcast_to(part, (len(LEVELS), int(some.sum())))
+        return Radius(LEVELS, table)
 
 
 def sizes(n_columns: int) -> list[tuple[int, int]]:
@@ -188,15 +240,40 @@ def sizes(n_columns: int) -> list[tuple[int, int]]:
     return list(zip([0, *(2**power for power in powers[:-1])], (2**power for power in powers), strict=True))
 
 
-def fit_hidden(complete: Callable[[Tensor], Prediction], rows: ImputerRows, n: int) -> Deviation:
+def columns(parts: Kinds, n_features: int) -> tuple[Tensor, Tensor]:
+    """Return the column of each feature (D,), and whether it is that of a category or a boolean (D,)."""
+    groups, words = torch.arange(n_features), torch.zeros(n_features, dtype=torch.bool)
+    for name, start, stop in parts:
+        words[start:stop] = name in ("bernoulli", "categorical")
+        if name == "categorical":
+            groups[start:stop] = start
+    return torch.unique(groups, return_inverse=True)[1], words
+
+
+def share_above(gap: Tensor) -> Tensor:
+    """Return the share (D,) of the squares of `gap` (n, D), NaN where missing, that belongs to positive ones."""
+    square = gap.nan_to_num().square()
+    prior = PRIOR * square.sum(0) / (~gap.isnan()).sum(0).clamp_min(1) + 1e-12
+    return (torch.where(gap > 0, square, 0.0).sum(0) + prior / 2) / (square.sum(0) + prior)
+
+
+def fit_hidden(
+    complete: Callable[[Tensor], Prediction], rows: ImputerRows, n: int, *, table: bool = False
+) -> tuple[Deviation, Tensor | None]:
     """Fit the standard deviation of values that were hidden from the network, at several shares of hidden values.
 
     Args:
         complete: predicts rows with the best guess of what is missing.
         rows: rows to hide values of.
         n: how many of them, at most.
+        table: whether the data are a table.
+
+    Returns:
+        The standard deviation, and for a table the share of the squared deviation that lies above, (*features).
     """
     generator = torch.Generator().manual_seed(0)
     (given, theirs), (seen, truth) = (hide(several(part, n), generator) for part in (rows.train, rows.valid))
     least = 0.0 if rows.scarce else -math.inf
-    return Deviation.fit(complete(given), theirs, complete(seen), seen, truth, least=least)
+    found = complete(seen)
+    deviation = Deviation.fit(complete(given), theirs, found, seen, truth, least=least)
+    return deviation, share_above(truth - found.x_mean) if table else None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lapae.calibrate.calibration import Calibration
 from lapae.impute.donors import Donors
-from lapae.impute.imputer import COPIES, Imputer, ImputerRows, Trained
+from lapae.impute.imputer import COPIES, Imputer, ImputerRows, Kinds, Trained, columns, share_above
 from lapae.networks.threads import one_thread
 from lapae.predict.deviation import Deviation
 from lapae.predict.prediction import Prediction
@@ -28,8 +28,8 @@ PLACES = 201
 MOST_FEATURES = 128
 """Features of a table that is filled in from donors, at most: in wider ones there are as many numbers to learn as
 values, and the network's guess serves."""
-Kinds = tuple[tuple[str, int, int], ...]
-"""Likelihood, start and stop of the features of each column."""
+LOCAL = 0.25
+"""Weight of the variance of a column, and of its skew, beside that of the donors in the skew of a missing value."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class NeighbourImputer(Imputer):
         def guess(x: Tensor) -> Tensor:
             return trained.predict(x).x_mean
 
-        groups, words = columns(trained.space.parts, rows.train.shape[1])
+        groups, words = trained.groups
         held = Donors.fit(rows.train, guess, groups.tolist())
         unseen = torch.cat([rows.valid, calibration.reference.rows])
         every = held.with_more(unseen, guess)
@@ -64,14 +64,20 @@ class NeighbourImputer(Imputer):
         (given, theirs), (seen, truth) = (hide(several(part, COPIES), generator) for part in (rows.train, rows.valid))
         found = _complete(held, trained.predict(seen), seen, words)
         deviation = Deviation.fit(trained.predict(given), theirs, found, seen, truth)
-        return cls(deviation, None, held, every, places, words)
+        upper = share_above(truth - found.x_mean)
+        return cls(deviation, None, upper, held, every, places, words)
 
     def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
         found = trained.predict(x)
         if not x.isnan().any():
             return found
         donors = self.held if held else self.all
-        return _complete(donors, found, x, self.words, None if whole is None else donors.find(whole))
+        found = _complete(donors, found, x, self.words, None if whole is None else donors.find(whole))
+        if self.upper is None:
+            return found
+        usual = LOCAL * self.deviation.noise.square()
+        share = (found.values["x_above"] + usual * self.upper) / (found.x_var + usual)
+        return found.replace(x_upper=torch.where(x.isnan(), share, self.upper))
 
     def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
         donors, copula = self.held if held else self.all, self.all.copula
@@ -87,16 +93,6 @@ class NeighbourImputer(Imputer):
         """Return places at whole numbers (n, N, D) of their quantiles."""
         flat = index.long() + torch.arange(len(self.places)) * PLACES
         return self.places.reshape(-1)[flat]
-
-
-def columns(parts: Kinds, n_features: int) -> tuple[Tensor, Tensor]:
-    """Return the column of each feature (D,), and whether it is that of a category or a boolean (D,)."""
-    groups, words = torch.arange(n_features), torch.zeros(n_features, dtype=torch.bool)
-    for name, start, stop in parts:
-        words[start:stop] = name in ("bernoulli", "categorical")
-        if name == "categorical":
-            groups[start:stop] = start
-    return torch.unique(groups, return_inverse=True)[1], words
 
 
 def has_donors(parts: Kinds, rows: ImputerRows) -> bool:
@@ -115,11 +111,12 @@ def _complete(donors: Donors, found: Prediction, x: Tensor, words: Tensor, own: 
         words: features of categories and booleans, (D,).
         own: donors that are these rows themselves, and give nothing to them, (n,).
     """
-    middle, variance = donors.complete(x, found.x_mean, words, own)
+    middle, variance, above = donors.complete(x, found.x_mean, words, own)
     missing = x.isnan()
     return found.replace(
         x_mean=torch.where(missing, middle, found.x_mean),
         x_var=torch.where(missing, variance, found.x_var),
+        x_above=above,
     )
 
 

@@ -37,7 +37,8 @@ class NetworkImputer(Imputer):
 
     @classmethod
     def fit(cls, trained: Trained, rows: ImputerRows, calibration: Calibration) -> Self:
-        return cls(fit_hidden(lambda x: cls.expected(trained, x), rows, COPIES), None)
+        deviation, upper = fit_hidden(lambda x: cls.expected(trained, x), rows, COPIES, table=True)
+        return cls(deviation, None, upper)
 
     def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
         return self.expected(trained, x)

@@ -51,7 +51,7 @@ class RecallImputer(Imputer):
     @classmethod
     def fit(cls, trained: Trained, rows: ImputerRows, calibration: Calibration) -> Self:
         noise = None if trained.space.kind == "image" else calibration.deviation.noise
-        return cls(fit_hidden(lambda x: expected(trained, x), rows, ITERATED), None, noise)
+        return cls(*fit_hidden(lambda x: expected(trained, x), rows, ITERATED)[:1], None, None, noise)
 
     def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
         return expected(trained, x)

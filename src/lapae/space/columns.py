@@ -214,8 +214,9 @@ class Spans:
     def gather(self, x: np.ndarray, *, deviation: bool = False, whole: bool = True) -> np.ndarray:
         """Features (…, D) in the user's units as codes (…, F).
 
-        A count is whole, if `whole`, and never below 0, a boolean 0 or 1, a category the code of the greatest, a date
-        without a time a whole day. The deviation of a category is the root of the sum of the squares over its features.
+        A count is whole, if `whole`, and never below 0, a boolean 0 or 1, a category the code of the greatest. A
+        date without a time is a whole day, if `whole`. The deviation of a category is the root of the sum of the
+        squares over its features.
         """
         out = np.zeros((*x.shape[:-1], len(self.columns)), x.dtype)
         out[..., self.seen] = x[..., self.starts[self.seen]]
@@ -249,7 +250,7 @@ def _possible(column: Column, values: np.ndarray, whole: bool) -> np.ndarray:
         return np.maximum(np.rint(values) if whole else values, 0.0)
     if column.kind == "boolean":
         return np.where(np.isnan(values), np.nan, values >= 0.5)
-    return np.rint(values) if column.format == DAY else values
+    return np.rint(values) if column.format == DAY and whole else values
 
 
 def counted(columns: Sequence[Column]) -> str:

@@ -13,7 +13,7 @@ What images are is said in `lapae.space.layout`. Missing values are NaN everywhe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -27,6 +27,7 @@ from lapae.space.constants import Constants
 from lapae.space.frames import as_frame, code_frame, is_frame, numbers_frame, uncode_frame
 from lapae.space.layout import CHANNELS, Layout, Range, arranged, greatest, layout_of, restored
 from lapae.space.levels import with_levels
+from lapae.space.possible import Possible
 from lapae.space.scaling import Number, Source, apply, invert, standardise
 from lapae.space.series import cut, starts
 
@@ -332,29 +333,42 @@ class Space:
 
         return torch.from_numpy(self._mixed.expand(x.cpu().numpy())).to(x.device)
 
-    def put_back(self, made: np.ndarray, coded: np.ndarray) -> np.ndarray:
+    def put_back(self, made: np.ndarray, coded: np.ndarray, possible: Possible | None = None) -> np.ndarray:
         """Return completions in the user's units, with what is observed as it was.
-
-        A table's values are rounded to a millionth of the standard deviation of their column: a 28 that was filled in
-        from another row is 28 again.
 
         Args:
             made: completed samples in the model's space, (…, n, *model_shape).
             coded: samples as the user has them, NaN where missing, (n, *shape).
+            possible: values that the columns of a table can have; default any.
         """
         filled = self.to_user(np.clip(made, *self.value_range) if self.kind == "image" else made)
         if coded.dtype.kind != "f":
             return np.broadcast_to(coded, filled.shape).copy()
         if self.kind == "table":
-            unit = self.to_user(np.ones((1, *self.model_shape)), deviation=True)[0]
-            unit = np.where(unit > 0, np.maximum(unit, 1e-290), 1.0)  # codes of what the network does not see have none
-            digits = 6 - np.ceil(np.log10(unit)).astype(int)
-            for j, n in enumerate(digits.tolist()):
-                filled[..., j] = np.round(filled[..., j], n)
-        if self._spans is not None:
-            implied = self._spans.look_up(coded)
-            filled = np.where(np.isnan(implied), filled, implied)
+            filled = self.rounded(filled)
+            filled = filled if possible is None else possible.fill(filled)
+        implied = self.implied(coded)
+        filled = np.where(np.isnan(implied), filled, implied)
         return np.where(np.isnan(coded), filled, coded)
+
+    def implied(self, coded: np.ndarray) -> np.ndarray:
+        """Return the codes of values of `coded` (n, *shape) that another column of their row determines, else NaN."""
+        return np.full(coded.shape, np.nan) if self._spans is None else self._spans.look_up(coded)
+
+    def booleans(self, *features: np.ndarray) -> Iterator[tuple[Any, ...]]:
+        """Yield the index of each boolean of a table, with what is said of it in features (n, D): (n,) each."""
+        for j in () if self._spans is None else self._spans.of_kind("boolean"):
+            yield j, *(part[:, self._spans.starts[j]] for part in features)  # pyright: ignore
+
+    def rounded(self, values: np.ndarray) -> np.ndarray:
+        """Return values of a table (…, F), rounded to a millionth of the standard deviation of their column: a 28 that
+        was filled in from another row is 28 again."""
+        unit = self.to_user(np.ones((1, *self.model_shape)), deviation=True)[0]
+        unit = np.where(unit > 0, np.maximum(unit, 1e-290), 1.0)  # codes of what the network does not see have none
+        out = np.array(values)
+        for j, n in enumerate((6 - np.ceil(np.log10(unit)).astype(int)).tolist()):
+            out[..., j] = np.round(out[..., j], n)
+        return out
 
     def as_given(self, x: np.ndarray) -> np.ndarray:
         """(…, *model_shape) -> (…, *shape), values as they are; those of a category are added up."""

@@ -30,10 +30,14 @@ class ReproduceCommand:
     out: Path | None = None
     """Folder of the results and of the trained models; default: reproduced, or reproduced-quick."""
     jobs: int = 1
-    """Number of models to train at the same time, each in its own process."""
+    """Number of models to train and measure at the same time, each in its own process."""
     again: bool = False
-    """Measure everything again: with all, also finished experiments; otherwise what an interrupted run has measured.
-    Trained models are kept in any case."""
+    """Measure everything again, with all also finished experiments. Trained models are kept in any case."""
+    page: Path | None = None
+    """Page of the record, docs/results.md: results are kept in the folder of that name beside it, and its head and
+    tables are written. Without NAME, from the results that are there."""
+    check: bool = False
+    """With --page: change nothing, and fail if page and results differ or if they are older than the code."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to run on; auto: cuda if there is one."""
     data_dir: str | None = None
@@ -52,10 +56,29 @@ def main(arguments: Sequence[str]) -> int:
     if command.list:
         print_list(as_json=command.json)
         return 0
+    if command.check or (command.page is not None and command.name is None):
+        return write_or_check(command)
     if command.name is None:
         raise ConfigError(f"which experiment? One of {', '.join(EXPERIMENTS)}, or all; --list says more")
     chosen = list(EXPERIMENTS.values()) if command.name == "all" else [find(command.name)]
     return reproduce(chosen, command)
+
+
+def write_or_check(command: ReproduceCommand) -> int:
+    """Write the page of the record from the results that are kept, or check both."""
+    from lapae_paper.experiments.record import age, faults, publish
+
+    if command.page is None or (command.check and command.name is not None):
+        raise ConfigError("--check is for a page, and takes no NAME: lapae reproduce --page docs/results.md --check")
+    if command.check:
+        found = faults(command.page)
+        if found:
+            raise RunError(f"{command.page} is no record of this code: " + "; ".join(found))
+        print(f"{command.page} is as its results say, and no older than the code")
+    else:
+        publish(command.page, [], Path())
+        print(f"{command.page}: written. {age(command.page)}")
+    return 0
 
 
 def print_list(*, as_json: bool = False) -> None:
@@ -99,9 +122,12 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     from lapae.errors import DataError
     from lapae.runs.files import make_folder
     from lapae_paper.experiments import Size, Workspace
-    from lapae_paper.experiments.results import save, tables, write_pages
+    from lapae_paper.experiments.record import publish
+    from lapae_paper.experiments.results import save, settings, tables, write_pages
     from lapae_paper.experiments.training import fit_all
 
+    if command.page is not None and command.quick:
+        raise ConfigError("the quick size is no record of the paper: leave out --quick or --page")
     root = command.out or Path("reproduced-quick" if command.quick else "reproduced")
     make_folder(root)
     say = (
@@ -140,13 +166,22 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
                 say(f"  failed: {error}")
                 continue
             record = save(workspace, outcome, time.monotonic() - began)
+            say(f"\n{settings(record)}")
             for table in tables(record):
                 say(f"\n{table.title}\n\n{table.markdown()}\n")
+            for note in record["notes"]:
+                say(f"- {note}")
         records.append(record)
     pages = write_pages(root)
+    if command.page is not None:
+        publish(command.page, records, root)
+        say(f"{command.page}: head and tables written")
     if command.json:
         print(json.dumps({"out": str(root), "experiments": records}))
-    say(f"\n{root}/: " + ", ".join(page.name for page in pages))
+    say(
+        f"\n{root}/: "
+        + ", ".join(str(page.relative_to(root)) if page.is_relative_to(root) else str(page) for page in pages)
+    )
     if failed:
         raise RunError("not done: " + "; ".join(f"{name} ({reason})" for name, reason in failed.items()))
     return 0

@@ -1,13 +1,16 @@
 """Base of the experiments: models to train, and tables and figures made from them beside the paper's numbers.
 
-An experiment is a file with two functions that read like a section of the paper:
+An experiment is a file with three functions that read like a section of the paper:
 
     def plan(size): return {"online": Trial(Config(...)), ...}         # what to train, by name
 
-    @experiment("mine", of="figure 0", about="what it asks", minutes=(1, 5), plan=plan)
-    def run(workspace): return Outcome(tables=[...], figures={...})    # workspace.model("online"): the trained model
+    def measure(workspace, name, model): return {"error": ...}         # numbers of one trained model, plain JSON
 
-Models are cached by what they are (`lapae_paper.experiments.workspace`), so that experiments share them.
+    @experiment("mine", of="figure 0", about="what it asks", minutes=(1, 5), plan=plan, measure=measure)
+    def run(workspace): return Outcome(tables=[...], figures={...})    # workspace.measured("online"): its numbers
+
+Tables and figures are made from measurements alone: a model whose measurements are kept is not trained again. Models
+are cached by what they are (`lapae_paper.experiments.workspace`), so that experiments share them.
 """
 
 from __future__ import annotations
@@ -22,9 +25,12 @@ from lapae.errors import ConfigError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from lapae.model import Model
     from lapae_paper.experiments.workspace import Workspace
 
 T = TypeVar("T")
+Measure = Callable[["Workspace", str, "Model"], Any]
+"""Function (workspace, name in the plan, trained model) -> plain JSON."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,12 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
+
+    def without_paper(self) -> Table:
+        """Return the table without the columns of the paper, whose data are others than those of the quick size."""
+        kept = [i for i, column in enumerate(self.columns) if not column.startswith(("paper", "the paper"))]
+        rows = [tuple(row[i] for i in kept) for row in self.rows]
+        return Table(self.title, tuple(self.columns[i] for i in kept), rows)
 
     def markdown(self) -> str:
         """Write the table as Markdown, without the title."""
@@ -99,6 +111,8 @@ class Experiment:
     """Approximate minutes: quick on two CPU cores, full on one GPU, with trainings that no other experiment shares."""
     plan: Callable[[Size], Mapping[str, Trial]]
     run: Callable[[Workspace], Outcome]
+    measure: Measure | None = None
+    """Numbers of one model, of plain JSON types; none if the experiment has no models, or takes them as they are."""
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
@@ -112,11 +126,12 @@ def experiment(
     needs: Sequence[str] = (),
     minutes: tuple[float, float],
     plan: Callable[[Size], Mapping[str, Trial]] = lambda size: {},
+    measure: Measure | None = None,
 ) -> Callable[[Callable[[Workspace], Outcome]], Callable[[Workspace], Outcome]]:
     """Register a function workspace -> outcome as an experiment."""
 
     def add(run: Callable[[Workspace], Outcome]) -> Callable[[Workspace], Outcome]:
-        EXPERIMENTS[name] = Experiment(name, of, about, tuple(needs), minutes, plan, run)
+        EXPERIMENTS[name] = Experiment(name, of, about, tuple(needs), minutes, plan, run, measure)
         return run
 
     return add

@@ -10,15 +10,17 @@ ours are given for it ("valid") and for the test images.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
-from lapae_paper.experiments.pictures import latent_row, squared_errors
+from lapae_paper.experiments.pictures import latent_picture, latent_row, squared_errors
 from lapae_paper.experiments.trials import dense, digits
 from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
 
     from lapae.model import Model
 
@@ -52,6 +54,18 @@ def plan(size: Size) -> Mapping[str, Trial]:
     }
 
 
+def measure(workspace: Workspace, name: str, model: Model) -> dict[str, Any]:
+    """Measure errors on both splits, and of the first seed what is drawn."""
+    data = workspace.data(digits(workspace.size))
+    errors = {
+        f"{split} {key}": value
+        for split, part in (("valid", data.valid), ("test", data.test))
+        for key, value in squared_errors(model, part, n_samples=workspace.size(100, 20)).items()
+    }
+    drawn = {"picture": latent_picture(model, data)} if name.endswith("seed 0") else {}
+    return {"errors": errors, **drawn}
+
+
 @experiment(
     "hessian",
     of="table 2, figure 8",
@@ -59,26 +73,19 @@ def plan(size: Size) -> Mapping[str, Trial]:
     needs=("mnist",),
     minutes=(1, 10),
     plan=plan,
+    measure=measure,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Measure errors on the validation set and on the test images."""
-    data = workspace.data(digits(workspace.size))
+    """Make the table, and draw the latent space of each row."""
     found: dict[str, dict[str, list[float]]] = {}
-    figures = {}
-
-    def errors(model: Model) -> dict[str, float]:
-        return {
-            f"{split} {key}": value
-            for split, part in (("valid", data.valid), ("test", data.test))
-            for key, value in squared_errors(model, part, n_samples=workspace.size(100, 20)).items()
-        }
-
+    figures: dict[str, Figure] = {}
     for name in workspace.plan:
-        row, _, seed = name.rpartition(", seed ")
-        for key, value in workspace.measured(name, errors).items():
+        row, _, _ = name.rpartition(", seed ")
+        measured = workspace.measured(name)
+        for key, value in measured["errors"].items():
             found.setdefault(row, {}).setdefault(key, []).append(value)
-        if seed == "0":
-            figures[f"hessian_{row.replace(' ', '_')}"] = latent_row(workspace.model(name), data, title=row)
+        if "picture" in measured:
+            figures[f"hessian_{row.replace(' ', '_')}"] = latent_row(measured["picture"], title=row)
     keys = ("valid -log p", "valid MSE", "test -log p", "test MSE")
     rows = [
         (row, *(spread(values[key]) for key in keys), *(cell(text) for text in PAPER.get(row, (None, None))))

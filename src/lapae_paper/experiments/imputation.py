@@ -18,8 +18,7 @@ of them, and every number is a mean over these. The paper claims that imputation
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -74,6 +73,54 @@ def plan(size: Size) -> Mapping[str, Trial]:
     }
 
 
+def measure(workspace: Workspace, name: str, model: Model) -> dict[str, Any]:
+    """Measure errors and calibration with the upper half imputed, and those of the classifiers alone ("hidden").
+
+    Of the first seed of some methods, what is drawn too.
+    """
+    method, _, text = name.rpartition(", seed ")
+    seed = int(text)
+    data = workspace.data(digits(workspace.size))
+    index = data.test.some(workspace.size(None, 200))
+    classifiers = [clean_classifier(workspace, model, data, each) for each in range(n_classifiers(workspace))]
+    x = tensor(model, data.test, index)
+    y = np.asarray(data.test.y)[index]
+    observed = mask("upper", tuple(x.shape[1:]))
+    modes = completed(model, x, observed, CompletionOptions(seed=seed))
+    single = completed(model, x, observed, CompletionOptions(modes=20, average=0, seed=seed))
+    imputed = judge(x, observed, modes)
+    samples = {"": modes.samples, "said ": modes.reconstructions, "single ": single.samples}
+    votes = [
+        torch.stack([class_probabilities(classifier, mode[None]).argmax(1) for mode in modes.samples]).sort(0)[0]
+        for classifier in classifiers
+    ]
+    return {
+        "imputed": {
+            "MSE": imputed.error_whole,
+            "log p": -imputed.error_whole_samples,
+            **{way + key: value for way in WAYS for key, value in calibration(classifiers, samples[way], y).items()},
+            "mode_distance": imputed.mode_distance,
+            "classes": 1.0 + float((torch.stack(votes).diff(dim=1) != 0).sum(1).float().mean()),
+        },
+        "hidden": calibration(classifiers, noisy(model, x, observed, seed)[None], y),
+        "test images": len(index),
+        **({"drawn": pictures(model, data)} if seed == 0 and method in DRAWN else {}),
+    }
+
+
+def pictures(model: Model, data: Data) -> dict[str, Any]:
+    """Return images completed and from noise, and how different the latter are, as plain JSON."""
+    generated = [from_nothing(model, steps) for steps in STEPS]
+    test = tensor(model, data.test, data.test.some(64))
+    return {
+        "shown": shown(model, data).tolist(),
+        "halves": half_samples(model, data).tolist(),
+        "generated": [images[:18].tolist() for images in generated],
+        "variety": variety_of(model, data, generated),
+        "variety of test images": variety_of(model, data, [test] * len(STEPS)),
+    }
+
+
 @experiment(
     "imputation",
     of="figure 11, table 3",
@@ -81,32 +128,28 @@ def plan(size: Size) -> Mapping[str, Trial]:
     needs=("mnist",),
     minutes=(0.3, 12),
     plan=plan,
+    measure=measure,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Make table 3, both ways; measure how different the samples are; draw the two pictures."""
-    data = workspace.data(digits(workspace.size))
-    index = data.test.some(workspace.size(None, 200))
+    """Make table 3, both ways; tell how different the samples are; draw the two pictures."""
     found: dict[str, dict[str, list[float]]] = {}
     bare: dict[str, dict[str, float]] = {}  # by seed
-    halves: dict[str, Tensor] = {}
-    generated: dict[str, dict[int, Tensor]] = {}
+    drawn: dict[str, dict[str, Any]] = {}
     variety = []
-    model = workspace.model(next(iter(workspace.plan)))
-    classifiers = [clean_classifier(workspace, model, data, seed) for seed in range(workspace.size(5, 1))]
+    n_images = 0
     for name in workspace.plan:
         method, _, seed = name.rpartition(", seed ")
-        about = {"data": data, "index": index, "classifiers": classifiers, "seed": int(seed)}
-        numbers = workspace.measured(name, partial(measure, **about))
+        numbers = workspace.measured(name)
+        n_images = numbers["test images"]
         bare[seed] = numbers["hidden"]
         for key, value in numbers["imputed"].items():
             found.setdefault(method, {}).setdefault(key, []).append(value)
-        if seed == "0" and method in DRAWN:
-            model = workspace.model(name)
-            halves[method] = half_samples(model, data)
-            generated[method] = {steps: from_nothing(model, steps) for steps in STEPS}
-            variety.append(variety_row(NAMES[method], model, data, generated[method].values()))
+        if "drawn" in numbers:
+            drawn[method] = numbers["drawn"]
+            variety.append((NAMES[method], *(cell(number) for number in drawn[method]["variety"])))
     found[CLASSIFIER] = {key: [bare[seed][key] for seed in sorted(bare)] for key in CALIBRATION}
-    variety.append(variety_row("test images", model, data, [tensor(model, data.test, data.test.some(64))] * 2))
+    first = next(iter(drawn.values()))
+    variety.append(("test images", *(cell(number) for number in first["variety of test images"])))
     tables = [
         Table("Upper half missing; observed pixels put back before classifying (as the text says)", *table3(found)),
         Table(
@@ -132,14 +175,20 @@ def run(workspace: Workspace) -> Outcome:
             variety,
         ),
     ]
-    figures = {"imputation_half": half_figure(data, model, halves), "imputation_nothing": nothing_figure(generated)}
+    figures = {"imputation_half": half_figure(drawn), "imputation_nothing": nothing_figure(drawn)}
     notes = [
         "MSE is the squared error, summed over all pixels, of the mean over modes of what the networks say, and log p "
         "minus that of single modes, both against the true image (the authors': against the masked one).",
-        f"{len(classifiers)} classifiers, trained on clean training images and evaluated without dropout; accuracy and "
-        "calibration are means over these. ± is over seeds of the model and of the noise in the hidden half.",
+        f"{n_classifiers(workspace)} classifiers, trained on clean training images and evaluated without dropout; "
+        "accuracy and calibration are means over these. ± is over seeds of the model and of the noise in the hidden "
+        "half.",
     ]
-    return Outcome(tables, figures, {"rows": found, "test images": len(index)}, notes)
+    return Outcome(tables, figures, {"rows": found, "test images": n_images}, notes)
+
+
+def n_classifiers(workspace: Workspace) -> int:
+    """Return the number of classifiers that every number is a mean over."""
+    return workspace.size(5, 1)
 
 
 def clean_classifier(workspace: Workspace, model: Model, data: Data, seed: int) -> nn.Module:
@@ -154,33 +203,6 @@ def clean_classifier(workspace: Workspace, model: Model, data: Data, seed: int) 
         cache=workspace.root / "classifier",
         device=device(model),
     )
-
-
-def measure(
-    model: Model, data: Data, index: np.ndarray, classifiers: Sequence[nn.Module], seed: int
-) -> dict[str, dict[str, float]]:
-    """Measure errors and calibration with the upper half imputed, and those of the classifiers alone ("hidden")."""
-    x = tensor(model, data.test, index)
-    y = np.asarray(data.test.y)[index]
-    observed = mask("upper", tuple(x.shape[1:]))
-    modes = completed(model, x, observed, CompletionOptions(seed=seed))
-    single = completed(model, x, observed, CompletionOptions(modes=20, average=0, seed=seed))
-    imputed = judge(x, observed, modes)
-    samples = {"": modes.samples, "said ": modes.reconstructions, "single ": single.samples}
-    votes = [
-        torch.stack([class_probabilities(classifier, mode[None]).argmax(1) for mode in modes.samples]).sort(0)[0]
-        for classifier in classifiers
-    ]
-    return {
-        "imputed": {
-            "MSE": imputed.error_whole,
-            "log p": -imputed.error_whole_samples,
-            **{way + key: value for way in WAYS for key, value in calibration(classifiers, samples[way], y).items()},
-            "mode_distance": imputed.mode_distance,
-            "classes": 1.0 + float((torch.stack(votes).diff(dim=1) != 0).sum(1).float().mean()),
-        },
-        "hidden": calibration(classifiers, noisy(model, x, observed, seed)[None], y),
-    }
 
 
 def calibration(classifiers: Sequence[nn.Module], samples: Tensor, y: np.ndarray) -> dict[str, float]:
@@ -249,16 +271,17 @@ def from_nothing(model: Model, steps: int) -> Tensor:
     return from_noise(model.method, model.shape, 64, steps=steps, value_range=model.space.value_range)
 
 
-def variety_row(name: str, model: Model, data: Data, sets: Iterable[Tensor]) -> tuple[str, ...]:
+def variety_of(model: Model, data: Data, sets: Iterable[Tensor]) -> list[float]:
     """Measure how far the images of each set (n, *shape) are from each other and from the training data."""
     train = tensor(model, data.train, data.train.some(20_000))
     about = [describe(samples, train) for samples in sets]
-    return name, *(cell(number) for each in about for number in (each.diversity, each.nearest_distance))
+    return [float(number) for each in about for number in (each.diversity, each.nearest_distance)]
 
 
-def half_figure(data: Data, model: Model, samples: Mapping[str, Tensor]) -> Figure:
+def half_figure(drawn: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Draw four half images and their completions by each method: one column per mode."""
-    x = shown(model, data)
+    x = torch.tensor(next(iter(drawn.values()))["shown"])
+    samples = {method: torch.tensor(found["halves"]) for method, found in drawn.items()}
     seen = x.masked_fill(~mask("upper", tuple(x.shape[1:])), 0.5)
     figure = Figure(figsize=(9.0, 2.5), layout="constrained")
     n_modes = next(iter(samples.values())).shape[1]
@@ -269,12 +292,16 @@ def half_figure(data: Data, model: Model, samples: Mapping[str, Tensor]) -> Figu
     return figure
 
 
-def nothing_figure(samples: Mapping[str, Mapping[int, Tensor]]) -> Figure:
+def nothing_figure(drawn: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Draw images generated from noise: one column per method, one row per number of steps."""
+    samples = {
+        method: {steps: torch.tensor(images) for steps, images in zip(STEPS, found["generated"], strict=True)}
+        for method, found in drawn.items()
+    }
     figure = Figure(figsize=(6.8, 2.8), layout="constrained")
     grid = figure.subplots(len(STEPS), len(samples), squeeze=False)
     for column, (method, sets) in enumerate(samples.items()):
         for row, (steps, images) in enumerate(sets.items()):
             title = f"{NAMES[method]}, {steps} step{'s'[: steps - 1]}"
-            draw_mosaic(grid[row, column], images[:18].unflatten(0, (3, 6)), title=title)
+            draw_mosaic(grid[row, column], images.unflatten(0, (3, 6)), title=title)
     return figure

@@ -15,7 +15,7 @@ posterior: the panels use less noise, which their titles say, so that the curve 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,7 +34,9 @@ from lapae_paper.experiments.workspace import Workspace
 from lapae_paper.tasks.base import tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from lapae.model import Model
 
 METHODS = ("posthoc", "online")
 GRID = np.linspace(-3, 3, 24)
@@ -86,6 +88,21 @@ def plan(size: Size) -> Mapping[str, Trial]:
     return {method: dense(size, method) for method in METHODS}
 
 
+def measure(workspace: Workspace, name: str, model: Model) -> dict[str, Any]:
+    """Measure relative errors and |J d|, (directions, samples), and the curves of the first that are drawn."""
+    data = workspace.data(digits(workspace.size))
+    assert isinstance(model.method, Laplace)
+    x = tensor(model, data.test, data.test.some(workspace.size(64, 16)))
+    found = [along(model.method, x, seed) for seed in range(workspace.size(16, 4))]
+    first = found[0]
+    direction = first.tangent[0] / first.tangent[0].norm()
+    return {
+        "relative_error": [each.relative_error().tolist() for each in found],
+        "tangent": [each.tangent.norm(dim=1).tolist() for each in found],
+        "curves": [((values[:, 0] - first.here[0]) @ direction).tolist() for values in (first.moved, first.linear)],
+    }
+
+
 @experiment(
     "linearization",
     of="figure 3",
@@ -93,23 +110,18 @@ def plan(size: Size) -> Mapping[str, Trial]:
     needs=("mnist",),
     minutes=(0.1, 1),
     plan=plan,
+    measure=measure,
 )
 def run(workspace: Workspace) -> Outcome:
     """Draw panels for one sample, and measure errors over many."""
-    data = workspace.data(digits(workspace.size))
-    n_directions = workspace.size(16, 4)
     figure = Figure(figsize=(8.0, 6.2), layout="constrained")
     grid = figure.add_gridspec(len(METHODS), 1)
     rows, raw = [], {}
     for i, name in enumerate(METHODS):
         part = figure.add_subfigure(grid[i])
-        model = workspace.model(name)
-        assert isinstance(model.method, Laplace)
-        x = tensor(model, data.test, data.test.some(workspace.size(64, 16)))
-        found = [along(model.method, x, seed) for seed in range(n_directions)]
-        errors = torch.stack([each.relative_error() for each in found])
-        lengths = torch.stack([each.tangent.norm(dim=1) for each in found])
-        raw[name] = {"relative_error": errors.tolist(), "tangent": lengths.tolist()}
+        measured = workspace.measured(name)
+        raw[name] = {key: measured[key] for key in ("relative_error", "tangent")}
+        errors, lengths = (torch.tensor(numbers) for numbers in raw[name].values())
         rows.append(
             (
                 LABELS[name],
@@ -119,22 +131,26 @@ def run(workspace: Workspace) -> Outcome:
                 cell(float(lengths.mean()), 2),
             )
         )
-        draw_joint(part, found[0], LABELS[name])
+        draw_joint(part, [np.array(curve) for curve in measured["curves"]], raw[name]["tangent"][0][0], LABELS[name])
     columns = ("posterior", "relative error", "± over directions", "± over data", "length of J d")
     table = Table("Error of the linearised network over its posterior, relative to how far it moves", columns, rows)
     note = (
-        f"{len(x)} test data, {n_directions} posterior draws as directions, s ~ N(0, 1). 0 is a linear network; at 1 "
-        "the linearisation is as wrong as no prediction of the change at all."
+        f"{errors.shape[1]} test data, {len(errors)} posterior draws as directions, s ~ N(0, 1). 0 is a linear "
+        "network; at 1 the linearisation is as wrong as no prediction of the change at all."
     )
     return Outcome([table], {"linearization": figure}, raw, [note])
 
 
-def draw_joint(part: SubFigure, found: Along, title: str) -> None:
-    """Draw p(s, y) of the first sample with both marginals, for the network and linearised."""
-    length = float(found.tangent[0].norm())
-    direction = found.tangent[0] / length
+def draw_joint(part: SubFigure, curves: Sequence[np.ndarray], length: float, title: str) -> None:
+    """Draw p(s, y) with both marginals, for the network and linearised.
+
+    Args:
+        part: where to draw.
+        curves: reconstruction along J d on the grid of s, (S,) each: of the network, and linearised.
+        length: |J d|.
+        title: title of the part.
+    """
     noise = min(1.0, 0.4 * length)
-    curves = [((values[:, 0] - found.here[0]) @ direction).numpy() for values in (found.moved, found.linear)]
     s = np.linspace(GRID[0], GRID[-1], 121)
     low, high = min(map(np.min, curves)) - 2.5 * noise, max(map(np.max, curves)) + 2.5 * noise
     y = np.linspace(low, high, 161)

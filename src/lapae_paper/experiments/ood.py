@@ -11,9 +11,8 @@ was found on this pair of sets with a small network, so that the pair is tried t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,6 +112,19 @@ def plan(size: Size) -> Mapping[str, Trial]:
     return found
 
 
+def measure(workspace: Workspace, name: str, model: Model) -> dict[str, Any]:
+    """Measure AUROC by predictive and score; of the first seed return the scores to draw, too."""
+    setup = workspace.size(SETUPS, QUICK)[name.partition(": ")[0]]
+    ways = PREDICTIVES if isinstance(workspace.plan[name].config.method.options, LaplaceOptions) else ("mc",)
+    drawn = DRAWN if name.endswith("seed 0") and setup.drawn else ()
+    found = {way: _detect(workspace, model, setup.outside, way) for way in ways}
+    sampled = found["mc"]
+    return {
+        "auroc": {way: {k: d.auroc.value for k, d in r.detections["outside"].items()} for way, r in found.items()},
+        "scores": {k: [sampled.inside[k].tolist(), sampled.outside["outside"][k].tolist()] for k in drawn},
+    }
+
+
 @experiment(
     "ood",
     of="figure 9 and its table, figure 10",
@@ -120,23 +132,22 @@ def plan(size: Size) -> Mapping[str, Trial]:
     needs=("fashion_mnist", "mnist"),
     minutes=(1, 30),
     plan=plan,
+    measure=measure,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Measure the AUROC of every score."""
+    """Make a table for every setup, and draw."""
     setups = workspace.size(SETUPS, QUICK)
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     first: dict[str, Scores] = {}
     for name in workspace.plan:
         setup, _, rest = name.partition(": ")
-        row, _, seed = rest.rpartition(", seed ")
-        ways = PREDICTIVES if isinstance(workspace.plan[name].config.method.options, LaplaceOptions) else {"mc": ""}
-        drawn = DRAWN if seed == "0" and setups[setup].drawn else ()
-        measured = workspace.measured(name, partial(measure, workspace, setups[setup].outside, ways, drawn))
+        row, _, _ = rest.rpartition(", seed ")
+        measured = workspace.measured(name)
         for way, aurocs in measured["auroc"].items():
-            values = found.setdefault(setup, {}).setdefault(row + ways[way], {})
+            values = found.setdefault(setup, {}).setdefault(row + PREDICTIVES[way], {})
             for score, value in aurocs.items():
                 values.setdefault(score, []).append(value)
-        if drawn:
+        if measured["scores"]:
             first[row] = measured["scores"]
     tables = [table(setups[setup].title, rows) for setup, rows in found.items()]
     figures = {"ood_roc": roc(first), "ood_histograms": histograms(first)}
@@ -153,18 +164,6 @@ def table(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
         for row, values in rows.items()
     ]
     return Table(f"AUROC, {title}", columns, cells)
-
-
-def measure(
-    workspace: Workspace, other: str, ways: Iterable[str], drawn: Iterable[str], model: Model
-) -> dict[str, Any]:
-    """Measure AUROC by predictive and score against the data set `other`; return the scores to draw, too."""
-    found = {way: _detect(workspace, model, other, way) for way in ways}
-    sampled = found["mc"]
-    return {
-        "auroc": {way: {k: d.auroc.value for k, d in r.detections["outside"].items()} for way, r in found.items()},
-        "scores": {k: [sampled.inside[k].tolist(), sampled.outside["outside"][k].tolist()] for k in drawn},
-    }
 
 
 def _cell(values: list[float]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from lapae.view.latent_map import latent_space, plane
 from lapae_paper.tasks.base import batches, tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.axes import Axes
 
     from lapae.data import Data, Split
@@ -37,40 +39,55 @@ def squared_errors(model: Model, split: Split, *, n_samples: int = 100) -> dict[
     return {name: float(error.mean()) for name, error in numbers.items()}
 
 
-def latent_row(model: Model, data: Data, *, title: str, n_samples: int = 50) -> Figure:
-    """Draw the latent space with the decoder's standard deviation, and mean and deviation of one reconstruction."""
-    figure = Figure(figsize=(6.4, 3.0), layout="constrained")
-    space, mean, deviation = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
-    draw_latent(space, model, data, n_samples=n_samples)
-    draw_reconstruction(mean, deviation, model, data, n_samples=n_samples)
-    figure.suptitle(title, fontsize=10)
-    return figure
+def latent_picture(model: Model, data: Data, *, n_samples: int = 50, side: int = 48) -> dict[str, Any]:
+    """Measure what `latent_row` draws, as plain JSON.
 
-
-def draw_reconstruction(mean: Axes, deviation: Axes, model: Model, data: Data, *, n_samples: int = 50) -> None:
-    """Draw mean and standard deviation of the reconstruction of one test sample: the first of the last class."""
+    "heat": the decoder's summed standard deviation on a map of the latent space; "limits" of its two axes; "points" and
+    "classes": codes of test data; "mean" and "deviation": reconstruction of the first test sample of the last class.
+    """
+    index = data.test.some(SHOWN)
+    space = latent_space(model.method, tensor(model, data.test, index))
+    heat = plane(model.method, space, side=side, n_samples=n_samples).total.view(side, side)
+    classes = None if data.test.y is None or np.ndim(data.test.y) != 1 else np.asarray(data.test.y)[index].tolist()
     y = np.asarray(data.test.y)
     x = tensor(model, data.test, np.flatnonzero(y == y.max())[:1])
     found = model.predict(x, ("outputs",), sampled(model, n_samples, 0))
     variance = found.x_var + (found.x_noise if found.x_learned else 0)
-    mean.imshow(found.x_mean[0].mean(0).clamp(0, 1), cmap="gray", vmin=0, vmax=1)
-    deviation.imshow(variance[0].mean(0).sqrt(), cmap="viridis", vmin=0)
+    return {
+        "heat": heat.tolist(),
+        "limits": [[float(end) for end in limits] for limits in space.limits[:2]],
+        "points": np.asarray(space.points[:, :2]).tolist(),
+        "classes": classes,
+        "mean": found.x_mean[0].mean(0).clamp(0, 1).tolist(),
+        "deviation": variance[0].mean(0).sqrt().tolist(),
+    }
+
+
+def latent_row(picture: Mapping[str, Any], *, title: str) -> Figure:
+    """Draw the latent space with the decoder's standard deviation, and mean and deviation of one reconstruction."""
+    figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+    space, mean, deviation = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
+    draw_latent(space, picture)
+    draw_reconstruction(mean, deviation, picture)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def draw_reconstruction(mean: Axes, deviation: Axes, picture: Mapping[str, Any]) -> None:
+    """Draw mean and standard deviation of the reconstruction of a `latent_picture`."""
+    mean.imshow(picture["mean"], cmap="gray", vmin=0, vmax=1)
+    deviation.imshow(picture["deviation"], cmap="viridis", vmin=0)
     for axes, name in ((mean, "mean"), (deviation, "deviation")):
         axes.set(xticks=[], yticks=[])
         axes.set_title(name, fontsize=9)
 
 
-def draw_latent(axes: Axes, model: Model, data: Data, *, n_samples: int = 50, side: int = 48) -> None:
+def draw_latent(axes: Axes, picture: Mapping[str, Any]) -> None:
     """Draw codes of test data, coloured by class, over the decoder's summed standard deviation (dark: large)."""
-    index = data.test.some(SHOWN)
-    space = latent_space(model.method, tensor(model, data.test, index))
-    heat = plane(model.method, space, side=side, n_samples=n_samples).total.view(side, side)
-    axes.imshow(
-        heat, extent=(*space.limits[0], *space.limits[1]), aspect="auto", cmap="Greys", interpolation="bilinear"
-    )
-    y = None if data.test.y is None or np.ndim(data.test.y) != 1 else np.asarray(data.test.y)[index]
-    axes.scatter(*space.points[:, :2].T, s=1.5, linewidths=0, c=y, cmap="tab10")
-    axes.set(xlim=space.limits[0], ylim=space.limits[1])
+    (left, right), (low, high) = picture["limits"]
+    axes.imshow(picture["heat"], extent=(left, right, low, high), aspect="auto", cmap="Greys", interpolation="bilinear")
+    axes.scatter(*np.array(picture["points"]).T, s=1.5, linewidths=0, c=picture["classes"], cmap="tab10")
+    axes.set(xlim=(left, right), ylim=(low, high))
     axes.tick_params(labelsize=6)
 
 
@@ -100,16 +117,22 @@ def on_and_away(model: Model, data: Data, *, n_samples: int = 50, side: int = 32
     return heat[on], heat[away]
 
 
-def reconstruction_figure(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> Figure:
-    """Draw one column per sample of x (n, C, H, W): input, mean reconstruction, standard deviation."""
+def reconstructions(model: Model, x: Tensor, *, n_samples: int = 100, seed: int = 0) -> dict[str, Any]:
+    """Return input, mean reconstruction and standard deviation of samples x (n, C, H, W), as plain JSON."""
     found = model.predict(x, ("outputs",), sampled(model, n_samples, seed))
     deviation = found.x_var.sqrt().mean(1, keepdim=True)
-    figure = Figure(figsize=(0.9 * len(x) + 0.4, 2.9), layout="constrained")
-    rows = {"input": x, "mean": found.x_mean, "deviation": deviation}
-    grid = figure.subplots(3, len(x), squeeze=False)
-    for line, (name, images) in zip(grid, rows.items(), strict=True):
+    return {"input": x.tolist(), "mean": found.x_mean.tolist(), "deviation": deviation.tolist()}
+
+
+def reconstruction_figure(images: Mapping[str, Any]) -> Figure:
+    """Draw one column per sample of `reconstructions`: input, mean reconstruction, standard deviation."""
+    rows = {name: torch.tensor(images[name]) for name in ("input", "mean", "deviation")}
+    deviation, n = rows["deviation"], len(rows["input"])
+    figure = Figure(figsize=(0.9 * n + 0.4, 2.9), layout="constrained")
+    grid = figure.subplots(3, n, squeeze=False)
+    for line, (name, row) in zip(grid, rows.items(), strict=True):
         top = float(deviation.max()) if name == "deviation" else 1.0
-        for axes, image in zip(line, images, strict=True):
+        for axes, image in zip(line, row, strict=True):
             axes.set(xticks=[], yticks=[])
             axes.set_frame_on(False)
             array = image.clamp(0, top).movedim(0, -1).numpy()

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import time
 import warnings
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -42,10 +45,12 @@ def save(workspace: Workspace, outcome: Outcome, seconds: float) -> dict[str, An
             "quick": workspace.size.quick,
             "lapae": __version__,
             "machine": workspace.machine,
+            "commits": workspace.commits,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "seconds": round(seconds, 1),
             "tables": [
                 {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]}
-                for t in outcome.tables
+                for t in (table.without_paper() if workspace.size.quick else table for table in outcome.tables)
             ],
             "figures": names,
             "notes": outcome.notes,
@@ -56,7 +61,6 @@ def save(workspace: Workspace, outcome: Outcome, seconds: float) -> dict[str, An
     write_whole(folder / RESULT, f"{text}\n".encode())
     for old in set(folder.glob("*.png")) - {folder / name for name in names}:  # last: a result has its pictures
         old.unlink(missing_ok=True)
-    workspace.forget()
     return record
 
 
@@ -109,7 +113,7 @@ def picture(figure: Any) -> bytes:
 def write_pages(root: Path) -> list[Path]:
     """Write results.md and index.html with every finished experiment, in the paper's order."""
     found = [(entry, record) for name, entry in EXPERIMENTS.items() if (record := load(root, name)) is not None]
-    parts = ["# Results\n"]
+    parts = ["# Results\n", *([f"{head([record for _, record in found])}\n"] if found else [])]
     for entry, record in found:
         parts += [f"## {entry.name}: {entry.about}\n", f"The paper's {entry.of}. {settings(record)}\n"]
         for table in tables(record):
@@ -124,7 +128,33 @@ def write_pages(root: Path) -> list[Path]:
 def settings(record: dict[str, Any]) -> str:
     """Describe size, machine and time in a sentence."""
     size = "Quick size, on embedded data: the pipeline, not the paper's result" if record["quick"] else "Full size"
-    return f"{size}. {record['machine']}; {record['seconds']:.0f} s beside the training."
+    return f"{size}. {record['machine']}; {record['seconds']:.0f} s."
+
+
+def head(records: Sequence[dict[str, Any]]) -> str:
+    """Write where the numbers come from, as a Markdown table: one row per experiment."""
+    rows = []
+    for record in records:
+        seeds: dict[str, set[str]] = {}
+        for setting, seed in (re.match(r"(.*)-seed(\d+)-", name).groups() for name in record["plan"]):  # pyright: ignore
+            seeds.setdefault(setting, set()).add(seed)
+        counts = sorted({len(found) for found in seeds.values()})
+        shown = "-" if not counts else " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
+        machine, _, version = record["machine"].rpartition(", lapae ")
+        commits = ", ".join(record.get("commits", ["unknown"]))
+        size = " (quick)" if record["quick"] else ""
+        rows.append(
+            (
+                record["experiment"] + size,
+                str(len(record["plan"])),
+                shown,
+                version,
+                commits,
+                record.get("date", "unknown"),
+                machine,
+            )
+        )
+    return Table("", ("experiment", "models", "seeds", "lapae", "commit", "date", "device"), rows).markdown()
 
 
 def _html(root: Path, found: list[tuple[Experiment, dict[str, Any]]]) -> str:

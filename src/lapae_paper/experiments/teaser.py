@@ -13,17 +13,19 @@ grows for both Laplacian autoencoders, and not for the VAE.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment
-from lapae_paper.experiments.pictures import draw_latent, draw_reconstruction, on_and_away
+from lapae_paper.experiments.pictures import draw_latent, draw_reconstruction, latent_picture, on_and_away
 from lapae_paper.experiments.trials import LABELS, dense, digits
 from lapae_paper.experiments.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from lapae.model import Model
 
 METHODS = ("vae", "posthoc", "online")
 PAPER = {"vae": "smallest far away", "posthoc": "grows", "online": "grows"}
@@ -35,6 +37,17 @@ def plan(size: Size) -> Mapping[str, Trial]:
     return {method: dense(size, method) for method in METHODS}
 
 
+def measure(workspace: Workspace, name: str, model: Model) -> dict[str, Any]:
+    """Measure how the standard deviation grows, and what is drawn."""
+    data, n_samples = workspace.data(digits(workspace.size)), workspace.size(100, 20)
+    on, away = on_and_away(model, data, n_samples=n_samples)
+    return {
+        "away / on": float(away.mean() / on.mean()),
+        "share": float((away > on.mean()).mean()),
+        "picture": latent_picture(model, data, n_samples=n_samples, side=workspace.size(64, 32)),
+    }
+
+
 @experiment(
     "teaser",
     of="figure 1",
@@ -42,28 +55,24 @@ def plan(size: Size) -> Mapping[str, Trial]:
     needs=("mnist",),
     minutes=(0.2, 3),
     plan=plan,
+    measure=measure,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Draw the figure, and measure how the standard deviation grows."""
-    data = workspace.data(digits(workspace.size))
-    n_samples = workspace.size(100, 20)
+    """Draw the figure, and tell how the standard deviation grows."""
     figure = Figure(figsize=(8.4, 4.8), layout="constrained")
     grid = figure.add_gridspec(1, len(METHODS))
     found: dict[str, tuple[float, float]] = {}
     for i, method in enumerate(METHODS):
         part = figure.add_subfigure(grid[i])
-        model = workspace.model(method)
+        measured = workspace.measured(method)
         part.suptitle(LABELS[method], fontsize=11)
         cells = part.add_gridspec(2, 2, height_ratios=(1.7, 1))
         space = part.add_subplot(cells[0, :])
-        draw_latent(space, model, data, n_samples=n_samples, side=workspace.size(64, 32))
+        draw_latent(space, measured["picture"])
         space.set_xlabel("z1", fontsize=8)
         space.set_ylabel("z2", fontsize=8)
-        draw_reconstruction(
-            part.add_subplot(cells[1, 0]), part.add_subplot(cells[1, 1]), model, data, n_samples=n_samples
-        )
-        on, away = on_and_away(model, data, n_samples=n_samples)
-        found[method] = float(away.mean() / on.mean()), float((away > on.mean()).mean())
+        draw_reconstruction(part.add_subplot(cells[1, 0]), part.add_subplot(cells[1, 1]), measured["picture"])
+        found[method] = measured["away / on"], measured["share"]
     table = Table(
         "Deviation of the decoder away from the training data, as a multiple of that on them",
         ("method", "away / on", "share of the places away where it is larger", "the paper says"),

@@ -1,6 +1,7 @@
-"""Train the models of several experiments: each model once, in `jobs` processes at a time.
+"""Train and measure the models of several experiments: each model once, in `jobs` processes at a time.
 
-Small networks leave most of a GPU, and of a processor, idle.
+Small networks leave most of a GPU, and of a processor, idle. A model is measured for every experiment that asks for it
+as soon as it is trained; those whose measurements are kept are not trained.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from lapae.curvature.chunking import OutOfMemory
 from lapae.errors import LapaeError
 from lapae.runs import Run
 from lapae_paper.experiments.base import Size, find
@@ -24,62 +27,93 @@ from lapae_paper.experiments.workspace import Workspace, key
 
 Say = Callable[[str], object]
 """Function that prints one line of progress."""
+FAILURES = (LapaeError, OutOfMemory, ValueError, RuntimeError, MemoryError)
+"""What may go wrong with one model; the others go on."""
+
+
+@dataclass
+class Task:
+    """A model to train, and the experiments that measure it."""
+
+    workspace: Workspace
+    name: str
+    """Name in the plan of `workspace`."""
+    is_start: bool
+    """Whether the model is the one that this trial starts from."""
+    stage: int
+    trained: bool
+    measured_by: list[tuple[Workspace, str]] = field(default_factory=list)
 
 
 def fit_all(workspaces: Sequence[Workspace], jobs: int, say: Say = print) -> dict[str, str]:
-    """Train all models of the plans that are not trained yet, `jobs` at a time; return failures by experiment.
+    """Train and measure all models of the plans that are not done yet; return failures by experiment.
 
     Models that others start from come first, and a model of several plans is trained once.
+
+    Args:
+        workspaces: the experiments.
+        jobs: number of models at a time.
+        say: prints progress.
     """
-    tasks: dict[str, tuple[int, Workspace, str, bool]] = {}
-    for workspace in workspaces:
-        for name, trial in workspace.plan.items():
-            if trial.start is not None and not Run(workspace.folder(trial.start)).finished:
-                tasks.setdefault(key(trial.start), (0, workspace, name, True))
-            if not Run(workspace.folder(trial)).finished:
-                tasks.setdefault(key(trial), (0 if trial.start is None else 1, workspace, name, False))
+    tasks = list(_tasks(workspaces).values())
     failed: dict[str, str] = {}
     for stage in (0, 1):
-        todo = [(workspace, name, start) for when, workspace, name, start in tasks.values() if when == stage]
+        todo = [task for task in tasks if task.stage == stage]
         if not todo:
             continue
-        say(f"{len(todo)} model{'s'[: len(todo) - 1]} to train{' from those' if stage else ''}")
-        for workspace, name, reason, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
-            say(f"  {workspace.experiment.name}: {name}: " + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
-            if reason:
-                failed[workspace.experiment.name] = f"{name}: {reason}"
+        n_trained = sum(task.trained for task in todo)
+        counts = {"train": len(todo) - n_trained, "measure": n_trained}
+        parts = [f"{n} model{'s'[: n - 1]} to {what}" for what, n in counts.items() if n]
+        say(", ".join(parts) + (" from those" if stage else ""))
+        for task, reasons, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
+            reason = next(iter(reasons.values()), None)
+            whose = f"  {task.workspace.experiment.name}: {task.name}: "
+            say(whose + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
+            failed |= {name: f"{task.name}: {reason}" for name, reason in reasons.items()}
     return failed
 
 
-Todo = Sequence[tuple["Workspace", str, bool]]
-Done = Iterator[tuple["Workspace", str, str | None, float]]
+def _tasks(workspaces: Sequence[Workspace]) -> dict[str, Task]:
+    """Return what is left to do, by key of the model."""
+    tasks: dict[str, Task] = {}
+    for workspace in workspaces:
+        for name, trial in workspace.plan.items():
+            if workspace.done(name):
+                continue
+            trained = Run(workspace.folder(trial)).finished
+            if not trained and trial.start is not None and not Run(workspace.folder(trial.start)).finished:
+                tasks.setdefault(key(trial.start), Task(workspace, name, True, 0, False))
+            stage = 0 if trial.start is None else 1
+            task = tasks.setdefault(key(trial), Task(workspace, name, False, stage, trained))
+            task.measured_by.append((workspace, name))
+    return tasks
 
 
-def _here(todo: Todo, jobs: int) -> Done:
+Done = Iterator[tuple[Task, dict[str, str], float]]
+"""Tasks that are done, with the reasons of failures by experiment and the seconds."""
+
+
+def _here(todo: Sequence[Task], jobs: int) -> Done:
     """Train one model after another in this process."""
-    for workspace, name, start in todo:
-        reason, seconds = _train(workspace, name, start)
-        yield workspace, name, reason, seconds
+    for task in todo:
+        yield task, *_work(task)
 
 
-def _in_processes(todo: Todo, jobs: int) -> Done:
-    """Train in parallel. A process that dies ends the others of its pool; what they had trained is kept."""
+def _in_processes(todo: Sequence[Task], jobs: int) -> Done:
+    """Train in parallel. A process that dies ends the others of its pool; what they had done is kept."""
     import torch
 
     jobs = min(jobs, len(todo))
     threads = max(1, torch.get_num_threads() // jobs)
     with ProcessPoolExecutor(jobs, get_context("spawn"), _start, (threads,)) as pool:
-        running = {
-            pool.submit(_train_there, workspace.as_task(), name, start): (workspace, name)
-            for workspace, name, start in todo
-        }
+        running = {pool.submit(_work_there, *_as_message(task)): task for task in todo}
         try:
             for future in as_completed(running):
-                workspace, name = running[future]
+                task = running[future]
                 try:
-                    yield workspace, name, *future.result()
+                    yield task, *future.result()
                 except BrokenProcessPool:
-                    yield workspace, name, "its process, or one beside it, was killed", 0.0
+                    yield task, dict.fromkeys(_asking(task), "its process, or one beside it, was killed"), 0.0
         except BaseException:
             for process in list(pool._processes.values()):
                 process.kill()
@@ -106,22 +140,48 @@ def _start(threads: int) -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def _train(workspace: Workspace, name: str, start: bool) -> tuple[str | None, float]:
-    """Train a model; return why it failed, or None, and the seconds it took."""
+def _work(task: Task) -> tuple[dict[str, str], float]:
+    """Train a model and measure it; return why an experiment has failed, by its name, and the seconds it took."""
     began = time.monotonic()
-    trial = workspace.plan[name]
+    trial = task.workspace.plan[task.name]
+    failed: dict[str, str] = {}
     try:
-        workspace.fit(trial.start if start and trial.start is not None else trial)
-    except (LapaeError, ValueError, RuntimeError, MemoryError) as error:
-        return f"{type(error).__name__}: {error}", time.monotonic() - began
-    return None, time.monotonic() - began
+        task.workspace.fit(trial.start if task.is_start and trial.start is not None else trial)
+    except FAILURES as error:
+        return dict.fromkeys(_asking(task), f"{type(error).__name__}: {error}"), time.monotonic() - began
+    for workspace, name in task.measured_by:
+        if workspace.experiment.measure is None:
+            continue
+        try:
+            workspace.measured(name)
+        except FAILURES as error:
+            failed[workspace.experiment.name] = f"{type(error).__name__}: {error}"
+    return failed, time.monotonic() - began
 
 
-def _train_there(task: dict[str, Any], name: str, start: bool) -> tuple[str | None, float]:
-    """Train a model in a training process, which looks the trial up by its name."""
+def _asking(task: Task) -> list[str]:
+    """Return the names of the experiments that ask for a model."""
+    return [workspace.experiment.name for workspace, _ in task.measured_by] or [task.workspace.experiment.name]
+
+
+def _as_message(task: Task) -> tuple[dict[str, Any], str, bool, list[tuple[dict[str, Any], str]]]:
+    """Return a task as another process is told it."""
+    others = [(workspace.as_task(), name) for workspace, name in task.measured_by]
+    return task.workspace.as_task(), task.name, task.is_start, others
+
+
+def _work_there(
+    place: dict[str, Any], name: str, is_start: bool, others: list[tuple[dict[str, Any], str]]
+) -> tuple[dict[str, str], float]:
+    """Train and measure a model in a process of its own, which looks trials up by their names."""
     import lapae_paper.experiments  # noqa: F401  fills the table
 
     warnings.simplefilter("ignore")
+    measured_by = [(_workspace(other), other_name) for other, other_name in others]
+    return _work(Task(_workspace(place), name, is_start, 0, False, measured_by))
+
+
+def _workspace(task: dict[str, Any]) -> Workspace:
     places = {"device": task["device"], "data_dir": task["data_dir"]}
     size = Size(task["quick"], task["most_seeds"])
-    return _train(Workspace(find(task["experiment"]), size, Path(task["root"]), **places), name, start)
+    return Workspace(find(task["experiment"]), size, Path(task["root"]), **places)

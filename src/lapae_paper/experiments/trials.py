@@ -1,8 +1,8 @@
 """Models that several experiments share: the paper's networks and methods, at both sizes.
 
-At full size the settings are the paper's and the authors' (networks, early stopping on held-out training data), but for
-batches of 64 instead of 50 on MNIST, H_0 = N as in the authors' code and not the prior as in the text, and the learning
-rate and the forgetting that each experiment says.
+At full size the settings are the paper's (networks, batches of 64 on MNIST, early stopping on held-out training data),
+but for H_0 = N as in the authors' code and not the prior as in the text, at most 80 epochs, and the learning rate and
+the forgetting that each experiment says.
 """
 
 from __future__ import annotations

@@ -46,6 +46,13 @@ def plan(size: Size) -> Mapping[str, Trial]:
     }
 
 
+def measure(workspace: Workspace, name: str, model: Model) -> dict[str, float]:
+    """Measure errors of sampled networks and of their mean, the width of the posterior, and the epochs."""
+    data = workspace.data(digits(workspace.size))
+    errors = squared_errors(model, data.test, n_samples=workspace.size(100, 20))
+    return errors | {"deviation": deviation(model), "epochs": float(model.metrics["epochs"])}
+
+
 @experiment(
     "updates",
     of="appendix C",
@@ -53,19 +60,14 @@ def plan(size: Size) -> Mapping[str, Trial]:
     needs=("mnist",),
     minutes=(0.5, 4),
     plan=plan,
+    measure=measure,
 )
 def run(workspace: Workspace) -> Outcome:
-    """Measure errors of sampled networks and of their mean, and the width of the posterior."""
-    data = workspace.data(digits(workspace.size))
+    """Make the table."""
     found: dict[str, dict[str, list[float]]] = {}
-
-    def numbers(model: Model) -> dict[str, float]:
-        errors = squared_errors(model, data.test, n_samples=workspace.size(100, 20))
-        return errors | {"deviation": deviation(model), "epochs": float(model.metrics["epochs"])}
-
     for name in workspace.plan:
         row = found.setdefault(name.rpartition(", seed ")[0], {})
-        for key, value in workspace.measured(name, numbers).items():
+        for key, value in workspace.measured(name).items():
             row.setdefault(key, []).append(value)
     rows = [
         (

@@ -1,8 +1,8 @@
 """Working folder of experiments: trained models by configuration, data by name, results written whole.
 
 A trial is trained once, in a run folder named after its configuration; a second experiment that asks for the same
-trial, or the same experiment after an interruption, finds it there, finished or at its last checkpoint. What was
-measured of a model before the interruption is kept too.
+trial, or the same experiment after an interruption, finds it there, finished or at its last checkpoint. What an
+experiment measures of a model is kept as JSON: models that are measured may be deleted, and are not trained again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import platform
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import lapae
 from lapae import __version__
 from lapae.config import Config, DataConfig
 from lapae.errors import RunError
@@ -50,6 +51,7 @@ class Workspace:
     device: str = "auto"
     data_dir: str | None = None
     _models: dict[str, Model] = field(default_factory=dict)
+    _commits: set[str | None] = field(default_factory=set)
 
     @cached_property
     def plan(self) -> Mapping[str, Trial]:
@@ -76,24 +78,46 @@ class Workspace:
         self.fit(trial)
         return load_run(folder, device=device)
 
-    def measured(self, name: str, measure: Callable[[Model], Any]) -> Any:
-        """Return what `measure` finds for the model with a name, as plain JSON; kept until the experiment is done.
+    def measured(self, name: str) -> Any:
+        """Return what the experiment measures of the model with a name, as plain JSON; measured now if it is not yet.
 
         Results of another machine or device are measured again, so that all come from one.
         """
-        path = self.folder_of_measures / f"{key(self.plan[name])}.json"
+        kept = self.kept(name)
+        if kept is None:
+            assert self.experiment.measure is not None
+            path = self._measurement(name)
+            found = json.loads(json.dumps(plain(self.experiment.measure(self, name, self.model(name)))))
+            kept = {"machine": self.machine, "commit": commit(), "digest": _digest(found), "found": found}
+            try:
+                make_folder(path.parent)
+                write_whole(path, json.dumps(kept).encode())
+            except RunError as error:
+                warnings.warn(f"{error}; measured again if this is interrupted", stacklevel=2)
+        self._commits.add(kept.get("commit"))
+        return kept["found"]
+
+    def kept(self, name: str) -> dict[str, Any] | None:
+        """Return the measurement of a model that an earlier call has kept: "found" and by which "commit"."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # none yet, or damaged
-            kept = json.loads(path.read_bytes())
+            kept = json.loads(self._measurement(name).read_bytes())
             if kept["machine"] == self.machine and kept["digest"] == _digest(kept["found"]):
-                return kept["found"]
-        found = json.loads(json.dumps(plain(measure(self.model(name)))))
-        text = json.dumps({"machine": self.machine, "digest": _digest(found), "found": found})
-        try:
-            make_folder(path.parent)
-            write_whole(path, text.encode())
-        except RunError as error:  # another command that is done removes the folder
-            warnings.warn(f"{error}; measured again if this is interrupted", stacklevel=2)
-        return found
+                return kept
+        return None
+
+    def done(self, name: str) -> bool:
+        """Whether nothing is left to do for the model with a name: it is measured, or trained and not to measure."""
+        if self.experiment.measure is None:
+            return Run(self.folder(self.plan[name])).finished
+        return self.kept(name) is not None
+
+    def _measurement(self, name: str) -> Path:
+        return self.folder_of_measures / f"{key(self.plan[name])}.json"
+
+    @property
+    def commits(self) -> list[str]:
+        """Commits of the code that made the measurements of this experiment; this one if it has none."""
+        return sorted({found or "unknown" for found in self._commits or {commit()}})
 
     @property
     def machine(self) -> str:
@@ -104,11 +128,11 @@ class Workspace:
 
     @property
     def folder_of_measures(self) -> Path:
-        """Folder where an unfinished experiment keeps its measurements, one file per model."""
+        """Folder where an experiment keeps its measurements, one file per model."""
         return self.root / self.experiment.name / "measured"
 
     def forget(self) -> None:
-        """Delete the measurements: the experiment is done, or will be repeated."""
+        """Delete the measurements: the experiment will be repeated."""
         shutil.rmtree(self.folder_of_measures, ignore_errors=True)
 
     def fit(self, trial: Trial) -> None:
@@ -174,6 +198,25 @@ class Workspace:
             method=replace(config.method, **start),
             train=replace(config.train, device=self.device, verbose=False),
         )
+
+
+@cache
+def commit() -> str | None:
+    """Return the commit of the code that runs, with "+" if it was changed since; None outside of a checkout."""
+    import subprocess
+
+    source = Path(lapae.__file__).parents[1]
+    if not (source.parent / ".git").exists():
+        return None
+    git = ["git", "-C", str(source)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "."], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head[:10] + ("+" if changed.strip() else "")
 
 
 def key(trial: Trial) -> str:

@@ -1,0 +1,82 @@
+"""Values that a column of a table can have, as far as its rows tell: what is filled in and intervals stay within them.
+
+An interval of a price does not begin below 0 if no price does, one of a column of whole numbers ends on whole numbers,
+rounded outward, and one of a class from 1 to 3 does not reach 4. An end of a column is sure if many rows have that very
+value, or if it is 0 or beyond and all values have one sign. A missing value is never filled in beyond the values of the
+rows, if there are `ENOUGH` of them: of new values at most 2 in (n + 1) lie beyond those of n rows, on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lapae.space.columns import DAY, Column
+
+ENOUGH = 50
+"""Minimum number of values of a column for its least and greatest value to be bounds of what is filled in."""
+SHARE, SEVERAL = 0.01, 3
+"""Share and number of rows that have the least or the greatest value of a column, from which it is a sure end."""
+
+
+@dataclass(frozen=True)
+class Possible:
+    """Possible values of F columns.
+
+    Attributes:
+        low: sure lower ends, (F,); minus infinity if there is none.
+        high: sure upper ends, (F,).
+        least: lower bounds of what is filled in, (F,).
+        most: upper bounds of what is filled in, (F,).
+        whole: whether values are whole numbers, (F,).
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
+    whole: np.ndarray
+
+    @classmethod
+    def fit(cls, codes: np.ndarray, columns: Sequence[Column] | None) -> Possible:
+        """Look at rows.
+
+        Args:
+            codes: rows (n, F) in the user's units; NaN is missing.
+            columns: what they are of; None for columns without names, whose numbers need not be whole.
+        """
+        n = codes.shape[1]
+        low, high, least, most = np.full((4, n), [[-np.inf], [np.inf], [-np.inf], [np.inf]])
+        whole = np.zeros(n, bool)
+        for j in range(n):
+            known = codes[~np.isnan(codes[:, j]), j]
+            column = None if columns is None else columns[j]
+            if not len(known) or (column is not None and column.kind in ("category", "boolean")):
+                continue
+            if column is not None:
+                whole[j] = column.kind == "count" or column.format == DAY or bool((known == np.rint(known)).all())
+            first, last = known.min(), known.max()
+            low[j] = first if _shared(known, first) else 0.0 if first >= 0 else -np.inf
+            high[j] = last if _shared(known, last) else 0.0 if last <= 0 else np.inf
+            least[j], most[j] = (first, last) if len(known) >= ENOUGH else (low[j], high[j])
+        return cls(low, high, least, most, whole)
+
+    def interval(self, low: np.ndarray, high: np.ndarray, *, filled: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return intervals (…, F) of possible values; `filled` for those of missing values.
+
+        An interval wholly beyond an end, of a value that is odd, is the end.
+        """
+        low, high = np.where(self.whole, np.floor(low), low), np.where(self.whole, np.ceil(high), high)
+        least, most = (self.least, self.most) if filled else (self.low, self.high)
+        return np.clip(low, least, most), np.clip(high, least, most)
+
+    def fill(self, values: np.ndarray) -> np.ndarray:
+        """Return values (…, F) that are to be filled in, within the bounds."""
+        return np.clip(values, self.least, self.most)
+
+
+def _shared(known: np.ndarray, end: float) -> bool:
+    """Whether many of the values (n,) are the one at their end."""
+    return int((known == end).sum()) >= max(SEVERAL, SHARE * len(known))

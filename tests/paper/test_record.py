@@ -1,0 +1,136 @@
+"""The record of the paper: page and JSON agree, and its age is told."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lapae.cli import main
+from lapae_paper.experiments import EXPERIMENTS
+from lapae_paper.experiments.record import BLOCK, commits_since, faults, filled, publish, records_of
+from lapae_paper.experiments.results import tables
+
+PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+TEXT = PAGE.read_text("utf-8")
+
+
+def sections() -> dict[str, str]:
+    found = {}
+    for part in re.split(r"(?m)^(?=## )", TEXT):
+        name = re.match(r"## ([a-z-]+):", part)
+        if name:
+            found[name[1]] = part
+    return found
+
+
+def test_page_and_results_agree() -> None:
+    assert filled(TEXT, records_of(PAGE)) == TEXT, "write it with lapae reproduce --page docs/results.md"
+
+
+def test_every_table_and_every_figure_that_is_shown_is_of_the_record() -> None:
+    records = records_of(PAGE)
+    assert list(records) == list(EXPERIMENTS)
+    blocks = [match[1] for match in BLOCK.finditer(TEXT)]
+    expected = [f"{name} {i + 1}" for name, record in records.items() for i in range(len(record["tables"]))]
+    assert sorted(blocks) == sorted(["head", *expected])
+    for name, part in sections().items():
+        figures = re.findall(r"\]\(images/results/([^)]+)\)", part)
+        assert set(figures) <= set(records[name]["figures"])
+        assert all((PAGE.parent / "images" / "results" / figure).is_file() for figure in figures)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_spreads_that_the_prose_quotes_are_in_the_tables(name: str) -> None:
+    cells = " ".join(text for table in tables(records_of(PAGE)[name]) for row in table.rows for text in row)
+    prose = re.sub(r"\s+", " ", BLOCK.sub("", sections()[name]))
+    for quoted in re.findall(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)?", prose):
+        assert quoted in cells, f"{name}: {quoted} is in no table"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A page with its results, in a repository of its own."""
+    page = tmp_path / "docs" / "results.md"
+    shutil.copytree(PAGE.with_suffix(""), page.with_suffix(""))
+    page.write_text(TEXT, "utf-8")
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path, "src/lapae/curvature/a.py", "1")
+    return page
+
+
+def git(folder: Path, *command: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", "-C", str(folder), *who, *command], check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder: Path, name: str, text: str) -> str:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "--quiet", "-m", name)
+    return git(folder, "rev-parse", "HEAD").strip()[:10]
+
+
+def changed(page: Path, **values: object) -> None:
+    for path in page.with_suffix("").glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), "utf-8")
+
+
+def test_a_number_that_differs_is_found_and_mended(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = copy.with_suffix("") / "hessian.json"
+    path.write_text(path.read_text("utf-8").replace("165.3 ± 53.3", "165.4 ± 53.3"), "utf-8")
+    assert any("differs from its JSON" in fault for fault in faults(copy))
+    assert main(["reproduce", "--page", str(copy)]) == 0
+    assert "165.4 ± 53.3" in copy.read_text("utf-8")
+    assert not any("differs" in fault for fault in faults(copy))
+
+
+def test_the_age_counts_commits_to_what_decides_the_numbers(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lapae import __version__
+
+    root = copy.parent.parent
+    changed(copy, commits=[commit(root, "src/lapae/train/b.py", "1")], lapae=__version__)
+    assert main(["reproduce", "--page", str(copy)]) == 0
+    assert faults(copy) == []
+    assert main(["reproduce", "--page", str(copy), "--check"]) == 0
+    commit(root, "src/lapae/score/c.py", "1")
+    assert commits_since(records_of(copy), copy.parent) == 0
+    commit(root, "src/lapae/posterior/d.py", "1")
+    commit(root, "src/lapae/curvature/a.py", "2")
+    assert commits_since(records_of(copy), copy.parent) == 2
+    assert main(["reproduce", "--page", str(copy), "--check"]) == 2
+    assert "2 commits to curvature, posterior, methods, train came after the results" in capsys.readouterr().err
+    changed(copy, commits=["0123456789"])
+    assert commits_since(records_of(copy), copy.parent) is None
+
+
+def test_results_are_kept_beside_the_page(copy: Path, tmp_path: Path) -> None:
+    record = json.loads((copy.with_suffix("") / "vae-variance.json").read_text("utf-8"))
+    (tmp_path / "out" / "vae-variance").mkdir(parents=True)
+    (tmp_path / "out" / "vae-variance" / "vae_variance.png").write_bytes(b"png")
+    record["tables"][1]["rows"][2][1] = "7.77"
+    record["raw"]["away_on_vae"] = 1.23456789
+    publish(copy, [record], tmp_path / "out")
+    assert records_of(copy)["vae-variance"]["raw"]["away_on_vae"] == 1.23457
+    assert "| VAE of figure 1 | 7.77 |" in copy.read_text("utf-8")
+    assert (copy.parent / "images" / "results" / "vae_variance.png").read_bytes() == b"png"
+
+
+def test_mistakes(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--check"]) == 2
+    assert "--check is for a page" in capsys.readouterr().err
+    assert main(["reproduce", "vae-variance", "--quick", "--page", str(copy), "--out", str(tmp_path / "q")]) == 2
+    assert "the quick size is no record" in capsys.readouterr().err
+    assert main(["reproduce", "--page", str(tmp_path / "other.md")]) == 2
+    assert "cannot read the page" in capsys.readouterr().err
+    (tmp_path / "other.md").write_text("# other")
+    assert main(["reproduce", "--page", str(tmp_path / "other.md")]) == 2
+    assert "holds no results" in capsys.readouterr().err
+    copy.write_text(TEXT + "\n<!-- hessian 9 -->\n<!-- end -->\n", "utf-8")
+    assert main(["reproduce", "--page", str(copy)]) == 2
+    assert "asks for 'hessian 9'" in capsys.readouterr().err

@@ -1,0 +1,120 @@
+"""Intervals and filled-in values are values that a column can have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lapae import LaplacianAutoencoder
+from lapae.space.columns import DAY, Column
+from lapae.space.possible import ENOUGH, Possible
+
+
+def test_ends_that_many_rows_have_are_sure_and_others_only_bound_what_is_filled_in():
+    codes = np.column_stack([np.repeat([1.0, 2.0, 3.0], 40), np.linspace(-5, 7, 120), np.linspace(2, 9, 120)])
+    found = Possible.fit(codes, [Column("class", "count"), Column("height"), Column("price")])
+    assert found.low.tolist() == [1, -np.inf, 0]
+    assert found.high.tolist() == [3, np.inf, np.inf]
+    assert found.least.tolist() == [1, -5, 2]
+    assert found.most.tolist() == [3, 7, 9]
+    assert found.whole.tolist() == [True, False, False]
+
+
+def test_few_rows_do_not_bound_what_is_filled_in():
+    found = Possible.fit(np.linspace(2, 9, ENOUGH - 1)[:, None], [Column("price")])
+    assert (found.least[0], found.most[0]) == (0, np.inf)
+
+
+def test_intervals_of_whole_numbers_are_rounded_outward():
+    found = Possible.fit(np.arange(200.0)[:, None], [Column("day", "date", format=DAY)])
+    low, high = found.interval(np.array([[8.2]]), np.array([[8.6]]))
+    assert (low[0, 0], high[0, 0]) == (8, 9)
+
+
+def test_a_column_without_a_value_and_words_have_no_ends():
+    found = Possible.fit(np.full((60, 2), [np.nan, 1.0]), [Column("empty"), Column("word", "boolean")])
+    assert np.isinf(found.least).all()
+    assert np.isinf(found.most).all()
+
+
+def rows(n: int, seed: int) -> pd.DataFrame:
+    """Rows whose price and count depend on size, with a skewed noise; price and wait have no value below 0."""
+    rng = np.random.default_rng(seed)
+    size = rng.normal(size=n)
+    return pd.DataFrame(
+        {
+            "size": size,
+            "price": np.exp(0.5 * size + 0.8 * rng.normal(size=n)).round(2),
+            "wait": rng.exponential(10, n),
+            "visits": rng.poisson(np.exp(1 + 0.5 * size)),
+            "class": np.clip(np.round(2 + size), 1, 3).astype(int),
+            "member": rng.random(n) < 1 / (1 + np.exp(-1.5 * size)),
+            "color": np.where(size + rng.normal(size=n) > 0, rng.choice(["red", "blue"], n), "green"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted() -> LaplacianAutoencoder:
+    return LaplacianAutoencoder(random_state=0, device="cpu", epochs=30).fit(rows(800, 0))
+
+
+@pytest.fixture(scope="module")
+def filled(fitted: LaplacianAutoencoder):
+    """New rows, the same with values hidden, and what is filled in, with intervals."""
+    new = rows(1500, 1)
+    chosen = np.random.default_rng(2).random(new.shape) < 0.25
+    hidden = new.astype(object).mask(chosen)
+    return new, hidden, fitted.impute(hidden), *fitted.impute_interval(hidden)
+
+
+def test_intervals_of_missing_values_are_possible(filled):
+    _, hidden, best, low, high = filled
+    train = rows(800, 0)
+    for name in ("size", "price", "wait", "visits", "class"):
+        asked = hidden[name].isna()
+        lows, highs, guess = (frame[name][asked].astype(float) for frame in (low, high, best))
+        assert (lows >= train[name].min()).all()
+        assert (highs <= train[name].max()).all()
+        assert ((lows <= guess) & (guess <= highs)).all()
+        if name in ("visits", "class"):
+            assert (lows == np.floor(lows)).all()
+            assert (highs == np.floor(highs)).all()
+    # an exponential has most of its values below the middle of its interval
+    asked = hidden["wait"].isna()
+    up, down = high["wait"][asked] - best["wait"][asked], best["wait"][asked] - low["wait"][asked]
+    assert up.astype(float).mean() > 2 * down.astype(float).mean()
+
+
+def test_intervals_and_sets_hold_the_values(fitted, filled):
+    new, hidden, _, low, high = filled
+    for name in ("size", "price", "wait", "visits", "class", "member"):
+        asked = hidden[name].isna()
+        truth, lows, highs = (frame[name][asked].astype(float) for frame in (new, low, high))
+        inside = ((lows <= truth + 1e-9) & (truth <= highs + 1e-9)).mean()
+        assert inside > 0.85, (name, inside)
+    assert (low["member"][hidden["member"].isna()] != high["member"][hidden["member"].isna()]).any()
+    sets = fitted.impute_levels(hidden)
+    assert list(sets.columns) == ["member", "color"]
+    for name in sets.columns:
+        asked = hidden[name].isna()
+        assert sets[name][~asked].isna().all()
+        inside = [truth in likely for truth, likely in zip(new[name][asked], sets[name][asked], strict=True)]
+        assert 0.85 < np.mean(inside) < 0.99
+        for likely in sets[name][asked]:
+            assert list(likely.values()) == sorted(likely.values(), reverse=True)
+            assert sum(likely.values()) <= 1 + 1e-6
+    wider = fitted.impute_levels(hidden, level=0.99)
+    assert wider["color"].dropna().map(len).mean() > sets["color"].dropna().map(len).mean() + 0.2
+
+
+def test_intervals_of_observed_values_are_possible(fitted):
+    new = rows(400, 3)
+    low, high = fitted.predict_interval(new)
+    assert (low[["price", "wait", "visits"]] >= 0).all().all()
+    assert low["class"].between(1, 3).all()
+    assert high["class"].between(1, 3).all()
+    for name in ("price", "wait", "visits"):
+        inside = ((low[name] <= new[name]) & (new[name] <= high[name])).mean()
+        assert inside > 0.84, (name, inside)
