@@ -212,3 +212,15 @@ def test_the_options_that_matter_come_first(capsys):
         assert flag.split()[0] in first
         assert flag.split()[0] in rest
     assert "{None}" not in text
+
+
+def test_help_shows_every_command_once_under_a_heading(capsys):
+    from lapae.cli import GROUPS
+    from lapae.cli.registry import COMMANDS
+
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("  --")]
+    assert sorted(shown) == sorted(COMMANDS.visible())
+    assert shown[:4] == ["demo", "data", "train", "list"]
+    assert [line for line in lines if line.removesuffix(":") in GROUPS] == [f"{head}:" for head in GROUPS]

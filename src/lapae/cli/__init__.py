@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lapae import __version__
 from lapae.cli.registry import COMMANDS
@@ -21,11 +21,18 @@ FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 ALL = "--help-all"
 
 
+GROUPS = {
+    "begin": ("demo", "data", "train", "list"),
+    "use a trained run on new data": ("score", "impute", "embed", "reconstruct", "sample", "export"),
+    "look at a run and judge it": ("report", "explore", "eval", "drift"),
+}
+"""Commands under the headings of `lapae --help`; those that other packages add come after them."""
+
 USAGE = """usage: lapae COMMAND ...
 
-Autoencoders that know what they do not know.
+Anomaly detection and missing values in tables, images and time series, with calibrated uncertainty.
+lapae COMMAND --help explains each command.
 
-commands (lapae COMMAND --help explains each):
 {commands}
 
 options:
@@ -43,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # where a terminal has no Greek letters, they are written as codes
         sys.stdout.reconfigure(errors="backslashreplace")
     if not given or given[0] in ("-h", "--help", "help"):
-        print(USAGE.format(commands=listing(COMMANDS.titles())))
+        print(USAGE.format(commands=grouped(COMMANDS.titles())))
         return 0 if given else FAILED
     if given[0] == "--version":
         print(f"lapae {__version__}")
@@ -87,6 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if "lapae.train.distributed" in sys.modules:
             sys.modules["lapae.train.distributed"].leave()
+
+
+def grouped(titles: Mapping[str, str]) -> str:
+    """Return commands and their titles under the headings of `GROUPS`, in columns of one width."""
+    width, placed = max(map(len, titles)), {name for names in GROUPS.values() for name in names}
+    groups = {**GROUPS, "more": tuple(name for name in titles if name not in placed)}
+    parts = {
+        head: {f"{name:<{width}}": titles[name] for name in names if name in titles} for head, names in groups.items()
+    }
+    return "\n\n".join(f"{head}:\n{listing(found)}" for head, found in parts.items() if found)
 
 
 def _others_are_gone(error: Exception) -> bool:
