@@ -27,6 +27,7 @@ from lapae.export import OPSET, OUTPUTS, Codes, Pipeline, can_export
 from lapae.predict.prediction import numpy
 from lapae.space import Column
 from lapae.space.columns import Spans
+from lapae_runtime import Detector, InputError
 
 onnx = pytest.importorskip("onnx", reason="exporting needs the extra lapae[export]")
 pytest.importorskip("onnxscript", reason="exporting needs the extra lapae[export]")
@@ -202,9 +203,64 @@ def test_codes_of_all_kinds_of_columns():
 
 ALONE = """
 import sys
-sys.modules["torch"] = sys.modules["lapae"] = None  # as on a machine that has neither
+for name in ("torch", "lapae", "pandas", "sklearn", "scipy"):
+    sys.modules[name] = None  # as on a machine that has none of these
 {code}
 """
+RUNTIME = """
+import json
+from lapae_runtime import Detector
+found = Detector.load("model.onnx").score(json.load(open("rows.json")), reasons=2)
+print(json.dumps(found.to_json()))
+"""
+
+
+def records(new: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as a client sends them."""
+    return json.loads(sure(new.to_json(orient="records", date_format="iso")))
+
+
+def test_the_runtime_says_what_the_model_says(exported):
+    """Verdicts of complete rows, and reasons of all rows, are those of the model."""
+    model, new, file = exported
+    detector = Detector.load(file)
+    if not detector.fields:
+        found = detector.score(new)
+        np.testing.assert_array_equal(found.outlier, model.predict(new) == -1)
+        with pytest.raises(InputError, match="only tables have columns"):
+            detector.score(new, reasons=1)
+        with pytest.raises(InputError, match=r"expected numbers \(n, 8, 8\)"):
+            detector.score(new[:, :4])
+        return
+    found = detector.score(records(new), reasons=7)
+    whole = ~new.isna().any(axis=1).to_numpy()
+    np.testing.assert_array_equal(found.outlier[whole], model.predict(new)[whole] == -1)
+    np.testing.assert_allclose(found.p_value[whole], model.p_value(new)[whole], atol=1e-6)
+    part = model.model_.explain(new)
+    shares = np.zeros(part.shape)
+    for i, reasons in enumerate(found.reasons):
+        assert [reason.share for reason in reasons] == sorted((r.share for r in reasons), reverse=True)
+        for reason in reasons:
+            shares[i, list(new.columns).index(reason.column)] = reason.share
+    expected = part / part.sum(1, keepdims=True).clip(1e-12)
+    np.testing.assert_allclose(shares, expected, atol=2e-3)
+    by_column = detector.score(new, reasons=7)  # a frame is the same rows
+    assert by_column.reasons == found.reasons
+    assert detector.score([]).to_json() == []
+    nothing = detector.score([dict.fromkeys(new.columns)], reasons=1).to_json()
+    assert nothing == [{"score": None, "p_value": None, "outlier": None, "reasons": []}]
+    assert detector.version == lapae.__version__
+
+
+def test_the_runtime_needs_numpy_and_onnxruntime_alone(exported):
+    model, new, file = exported
+    if model.model_.space.kind != "table":
+        pytest.skip("rows of a table")
+    (file.parent / "rows.json").write_text(json.dumps(records(new)))
+    (file.parent / "serve.py").write_text(ALONE.format(code=RUNTIME))
+    done = subprocess.run([sys.executable, "serve.py"], cwd=file.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == Detector.load(file).score(records(new), reasons=2).to_json()
 
 
 def test_the_documented_runtime_needs_neither_torch_nor_lapae(exported):

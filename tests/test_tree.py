@@ -13,6 +13,7 @@ import pytest
 
 import lapae
 import lapae_paper
+import lapae_runtime
 
 ROOT = Path(lapae.__file__).parent
 PAPER = Path(lapae_paper.__file__).parent
@@ -106,6 +107,12 @@ def test_no_command_imports_another():
 def test_the_library_does_not_know_the_paper():
     for path in files():
         assert not any(name.split(".")[0] == "lapae_paper" for name in imported(path)), path
+
+
+def test_the_runtime_needs_neither_the_library_nor_torch():
+    for path in files(Path(lapae_runtime.__file__).parent):
+        others = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
+        assert others <= {"lapae_runtime", "numpy", "onnxruntime"}, path
 
 
 def test_root_has_few_modules():

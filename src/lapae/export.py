@@ -1,7 +1,8 @@
-"""A trained model as one ONNX graph: raw data in; reconstruction, deviation, score, p-value and flag out.
+"""A trained model as one ONNX graph: raw data in; reconstruction, deviation, score, p-value, flag and reasons out.
 
 The graph holds everything: scaling, encoder, decoder, the one-pass deviation (`moments`), the anomaly score and its
-calibration. It needs onnxruntime and numpy to run, and neither torch nor this package:
+calibration. It needs onnxruntime and numpy to run, and neither torch nor this package (`lapae_runtime` takes rows as
+people have them, and names reasons):
 
     session = onnxruntime.InferenceSession("model.onnx")
     outputs = session.run(None, {"x": x, "rate": rate, "level": level})
@@ -46,7 +47,10 @@ OPSET = 20
 """Version of the operators."""
 TORCH = (2, 13)
 """The first release that exports: `torch.export` of earlier ones cannot record an index that is computed."""
-OUTPUTS = ("reconstruction", "low", "high", "deviation", "code", "code_deviation", "score", "p_value", "flag")
+OUTPUTS = (
+    *("reconstruction", "low", "high", "deviation", "code", "code_deviation", "score", "p_value", "flag"),
+    *("surprise", "contribution"),
+)
 
 
 IN_64_BITS = (
@@ -145,6 +149,11 @@ class Codes(nn.Module):
         parts = torch.where(self.padding, 0.0, x[:, self.members].square()) if self.any_wide else None
         return self._in_order(x[:, self.first], None if parts is None else parts.sum(2).sqrt(), 0 * self.carried)
 
+    def add_up(self, x: Tensor) -> Tensor:
+        """Add up features (n, D) of each column: (n, F)."""
+        columns = torch.arange(len(self.order), device=x.device)
+        return x @ (self.column[:, None] == columns).to(x.dtype)
+
     def _in_order(self, single: Tensor, wide: Tensor | None, carried: Tensor) -> Tensor:
         """Return columns in their order: (B, F)."""
         parts = [single, *([] if wide is None else [wide])]
@@ -224,7 +233,8 @@ class Pipeline(nn.Module):
         found = self._found(scaled)
         deviation = self.deviation(found, scaled)
         reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)))
-        score = self._score(scaled) if self.hides else self.score(found, scaled)
+        surprise = self.score(found, scaled)
+        score = self._score(scaled) if self.hides else surprise
         least = score - TIE * score.abs().clamp_min(1)
         p = (1 + (self.reference[None] >= least[:, None]).sum(1)) / (len(self.reference) + 1.0)
         empty = scaled.isnan().flatten(1).all(1)
@@ -236,7 +246,9 @@ class Pipeline(nn.Module):
         deviation = deviation * self.scale
         deviation = self._given(deviation) if self.codes is None else self.codes.deviation(deviation)
         outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), -score, p]
-        return (*(value.float() for value in outputs), p <= rate)
+        parts = self.score.explain(found, scaled).nan_to_num()
+        parts = self._given(parts) if self.codes is None else self.codes.add_up(parts)
+        return (*(value.float() for value in outputs), p <= rate, surprise.float(), parts.float())
 
     def _found(self, x: Tensor) -> Prediction:
         """Predict rows x (n, *model_shape)."""
@@ -319,10 +331,12 @@ def export(model: Model, path: str | Path) -> None:
         "kind": model.space.kind,
         "shape": list(model.space.shape),
         "columns": list(model.space.names or ()),
+        "hides": model.hides,
     }
     if pipeline.codes is not None:
         about["kinds"] = [column.kind for column in model.space.numbered]
         about["categories"] = {c.name: list(c.categories) for c in model.space.numbered if c.categories}
+        about["formats"] = {c.name: c.format for c in model.space.numbered if c.format}
     with whole(place) as temporary:
         graph = program.model_proto
         graph.metadata_props.add(key="lapae", value=json.dumps(about))

@@ -206,7 +206,7 @@ class Model:
             (n, *shape), at least 0, and 0 where missing. `counterfactual` says what was expected in its place.
         """
         x = self.tensor(X)
-        widths = self._trained.widths if self.from_others and self.config.model.hide else None
+        widths = self._trained.widths if self.hides else None
         found = numpy(explain(self._calibrated.score, self._for_score, x, widths))
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
 
@@ -247,6 +247,11 @@ class Model:
             without[at, j] = np.nan
             out[:, i, j] = np.stack(self._filled(without, level, whole))[:, at, j]
         return out[0], out[1], out[2]
+
+    @property
+    def hides(self) -> bool:
+        """Whether `explain` hides one column after another to see how much the score falls without it."""
+        return self.from_others and bool(self.config.model.hide)
 
     @property
     def from_others(self) -> bool:

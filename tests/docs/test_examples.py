@@ -23,7 +23,7 @@ PICTURES = {
 
 def test_every_example_is_short_and_known():
     paths = sorted((ROOT / "examples").glob("*.py"))
-    assert [path.stem for path in paths] == sorted([*PICTURES, "stream"])
+    assert [path.stem for path in paths] == sorted([*PICTURES, "service", "stream"])
     for path in paths:
         assert len(path.read_text("utf-8").splitlines()) < 100, path.name
 

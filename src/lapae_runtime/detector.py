@@ -1,0 +1,198 @@
+"""`Detector`: an exported model with what it needs to take rows and to give verdicts with reasons."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lapae_runtime.rows import Field, InputError, read_rows
+
+AT_ONCE = 256
+"""Rows that the graph gets at a time."""
+MOST_COLUMNS = 64
+"""Maximum number of columns that are hidden one by one, as in `lapae.score.explain`."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A column that makes a row unusual.
+
+    Attributes:
+        column: its name.
+        share: its share of the anomaly score.
+        value: what the row has.
+        expected: what the network expects there without having seen it.
+    """
+
+    column: str
+    share: float
+    value: Any
+    expected: Any
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a model says of n samples.
+
+    Attributes:
+        score: (n,) higher is more normal.
+        p_value: (n,) conformal p-value, approximate for rows with missing values.
+        outlier: (n,) whether the p-value is at most the false alarm rate.
+        reasons: those of each sample, the strongest first; empty if none were asked for.
+    """
+
+    score: np.ndarray
+    p_value: np.ndarray
+    outlier: np.ndarray
+    reasons: tuple[tuple[Reason, ...], ...] = ()
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return one mapping per sample, of what JSON has; a sample with nothing observed has nulls."""
+        out = []
+        for i in range(len(self.score)):
+            nothing = bool(np.isnan(self.p_value[i]))
+            one: dict[str, Any] = {
+                "score": None if nothing else float(self.score[i]),
+                "p_value": None if nothing else float(self.p_value[i]),
+                "outlier": None if nothing else bool(self.outlier[i]),
+            }
+            if self.reasons:
+                one["reasons"] = [asdict(reason) for reason in self.reasons[i]]
+            out.append(one)
+        return out
+
+
+@dataclass(frozen=True)
+class Detector:
+    """An exported model. It may be shared by threads.
+
+    Attributes:
+        session: of onnxruntime.
+        fields: columns of its table; empty for images and series.
+        shape: of a sample.
+        hides: whether a column can be hidden to see how much the score falls without it.
+        version: of the lapae that exported it.
+        digest: first 12 digits of the SHA-256 of its file.
+    """
+
+    session: Any
+    fields: tuple[Field, ...]
+    shape: tuple[int, ...]
+    hides: bool
+    version: str
+    digest: str
+
+    @classmethod
+    def load(cls, path: str | Path, *, threads: int = 1) -> Detector:
+        """Load a file that `lapae export` wrote.
+
+        Args:
+            path: the file.
+            threads: that onnxruntime may use for one call; 0 for all cores.
+        """
+        try:
+            import onnxruntime as runtime  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise ImportError("lapae_runtime needs onnxruntime: pip install onnxruntime") from None
+        data = Path(path).read_bytes()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3  # errors: it warns of every constant that it does not fold
+        try:
+            session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has a class for each of its codes, without a common one
+            raise InputError(f"{path}: onnxruntime cannot read it ({str(error).splitlines()[0][:200]})") from None
+        text = session.get_modelmeta().custom_metadata_map.get("lapae")
+        about = json.loads(text) if text else {}
+        outputs = {output.name for output in session.get_outputs()}
+        if "contribution" not in outputs:
+            had = f"lapae {about['version']}" if about else "another program"
+            raise InputError(f"{path}: was written by {had}; export it with lapae 0.3 or later")
+        fields = ()
+        if about["kind"] == "table":
+            names = about["columns"] or [str(i) for i in range(about["shape"][0])]
+            kinds = about.get("kinds") or ["number"] * len(names)
+            words, formats = about.get("categories", {}), about.get("formats", {})
+            fields = tuple(
+                Field(name, kind, tuple(words.get(name, ())), formats.get(name, ""))
+                for name, kind in zip(names, kinds, strict=True)
+            )
+        digest = hashlib.sha256(data).hexdigest()[:12]
+        return cls(session, fields, tuple(about["shape"]), bool(about["hides"]), about["version"], digest)
+
+    def score(self, rows: Any, *, rate: float = 0.05, reasons: int = 0) -> Scored:
+        """Score samples.
+
+        Args:
+            rows: of a table: a list of mappings from column names to cells, a mapping from names to columns, a frame
+                or an array (n, F) of numbers. Of images and series: an array (n, *shape). None and NaN are missing.
+            rate: false alarm rate, the share of new normal samples that are called outliers.
+            reasons: how many columns to name for each row of a table.
+        """
+        if not 0 < rate < 1:
+            raise InputError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.05")
+        if reasons and not self.fields:
+            raise InputError("reasons: only tables have columns to name")
+        x = self.codes(rows)
+        names = ("score", "p_value", "flag", "surprise", "contribution")
+        score, p, flag, surprise, parts = self._run(x, *names, rate=rate)
+        return Scored(score, p, flag, self._reasons(x, surprise, parts, reasons) if reasons else ())
+
+    def codes(self, rows: Any) -> np.ndarray:
+        """Return samples as the graph takes them: float32 (n, *shape), NaN where missing."""
+        if self.fields:
+            x = read_rows(rows, self.fields)
+        else:
+            x = np.asarray(rows)
+            if x.shape[1:] != self.shape or x.dtype.kind not in "biuf":
+                raise InputError(
+                    f"an array {x.shape} of {x.dtype}: expected numbers (n, {', '.join(map(str, self.shape))})"
+                )
+        return x.astype(np.float32)
+
+    def _run(self, x: np.ndarray, *names: str, rate: float = 0.05) -> list[np.ndarray]:
+        """Return outputs of the graph for samples x (n, *shape)."""
+        given = {"rate": np.array(rate, np.float32), "level": np.array(0.9, np.float32)}
+        starts = range(0, max(len(x), 1), AT_ONCE)
+        parts = [self.session.run(names, {"x": x[start : start + AT_ONCE], **given}) for start in starts if len(x)]
+        if not parts:
+            wide = ("contribution", "reconstruction")
+            return [np.empty((0, *self.shape) if name in wide else 0, np.float32) for name in names]
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+    def _reasons(
+        self, x: np.ndarray, surprise: np.ndarray, parts: np.ndarray, most: int
+    ) -> tuple[tuple[Reason, ...], ...]:
+        """Return at most `most` reasons for each of the rows x (n, F).
+
+        Half of an anomaly score, `surprise` (n,), goes to the columns by its parts (n, F), half as it falls without
+        them, as `LaplacianAutoencoder.explain` has it.
+        """
+        n, f = x.shape
+        eye = np.eye(f, dtype=bool)
+        total = parts.sum(1, keepdims=True)
+        if self.hides and 1 < f <= MOST_COLUMNS:
+            hidden = np.where(eye, np.float32(np.nan), x[:, None]).reshape(-1, f)
+            without, expected = self._run(hidden, "surprise", "reconstruction")
+            falls = np.nan_to_num(surprise[:, None] - without.reshape(n, f)).clip(0)
+            fallen = falls.sum(1, keepdims=True)
+            parts = np.where(fallen > 0, (parts + total * falls / fallen.clip(1e-12)) / 2, parts)
+            expected = expected.reshape(n, f, f)[:, eye]
+        else:
+            (expected,) = self._run(x, "reconstruction")
+        parts = np.where(np.isnan(x), 0.0, parts)
+        share = parts / parts.sum(1, keepdims=True).clip(1e-12)
+        order = np.argsort(-share, axis=1, kind="stable")[:, :most]
+        return tuple(
+            tuple(self._reason(j, share[i, j], x[i, j], expected[i, j]) for j in order[i] if share[i, j] > 0)
+            for i in range(n)
+        )
+
+    def _reason(self, j: int, share: float, value: float, expected: float) -> Reason:
+        field = self.fields[j]
+        return Reason(field.name, float(share), field.write(float(value)), field.write(float(expected)))

@@ -1,0 +1,174 @@
+"""Rows as a client sends them, to the numbers that an exported graph takes, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-", "--"))
+"""Words that stand for a missing value, in any case, as in `lapae.space.frames`."""
+TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
+EPOCH = datetime(1970, 1, 1)
+DAY = "%Y-%m-%d"
+PRESENCE = "1 or empty"
+"""Format of a boolean that is 1 or empty: empty is false."""
+SHOWN = 5
+
+
+class InputError(ValueError):
+    """Data that the model cannot take; the message says which cell, and what was expected."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of the table that a model was trained on.
+
+    Attributes:
+        name: its name.
+        kind: "number", "count", "boolean", "category" or "date".
+        words: levels of a category in the order of their codes; words for false and true of a boolean that is text.
+        format: form of a date for `strptime`, "" for ISO 8601.
+    """
+
+    name: str
+    kind: str = "number"
+    words: tuple[str, ...] = ()
+    format: str = ""
+
+    def read(self, value: Any) -> float:
+        """Return the number of a cell, NaN for one that is missing or a word that training has not seen."""
+        if is_missing(value, self.words):
+            return 0.0 if self.format == PRESENCE else math.nan
+        if self.kind == "date":
+            return self._days(value)
+        if self.kind in ("boolean", "category"):
+            return self._level(value)
+        if isinstance(value, timedelta | np.timedelta64):
+            value = value / (timedelta(seconds=1) if isinstance(value, timedelta) else np.timedelta64(1, "s"))
+        try:
+            found = float(value)
+        except (TypeError, ValueError):
+            raise InputError(f"{str(value)[:40]!r} is not a number (without currency, unit or separators)") from None
+        if not math.isfinite(found):
+            raise InputError(f"{value!r} is not finite")
+        return found
+
+    def write(self, number: float) -> Any:
+        """Return a number of the graph as a value for JSON: a word, a truth value, a date in ISO 8601, a number."""
+        if math.isnan(number):
+            return None
+        if self.kind == "category":
+            return self.words[round(number)]
+        if self.kind == "boolean":
+            return self.words[round(number)] if self.words else number >= 0.5
+        if self.kind == "date":
+            # years 1 to 9999, which is what Python has
+            moment = EPOCH + timedelta(days=min(max(float(number), -719_162.0), 2_932_896.0))
+            return moment.date().isoformat() if self.format == DAY else moment.isoformat(timespec="seconds")
+        return int(number) if self.kind == "count" else float(number)
+
+    def _level(self, value: Any) -> float:
+        if self.kind == "boolean" and isinstance(value, bool | np.bool_):
+            return float(value)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        word = str(value).strip()
+        if word in self.words:
+            return float(self.words.index(word))
+        if self.kind == "category":
+            return math.nan
+        folded = {each.lower(): float(i) for i, each in enumerate(self.words)}
+        return (TRUTH | folded).get(word.lower(), math.nan)
+
+    def _days(self, value: Any) -> float:
+        if isinstance(value, np.datetime64):
+            return float((value - np.datetime64("1970-01-01")) / np.timedelta64(1, "D"))
+        moment = value if isinstance(value, datetime) else None
+        if moment is None and isinstance(value, date):
+            moment = datetime(value.year, value.month, value.day)
+        if moment is None:
+            moment = _moment(f"{int(value):08d}" if isinstance(value, int | float) else str(value).strip(), self.format)
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+        return (moment - EPOCH) / timedelta(days=1)
+
+
+def _moment(text: str, form: str) -> datetime:
+    for read in (lambda: datetime.strptime(text, form), lambda: datetime.fromisoformat(text)):
+        try:
+            return read()
+        except ValueError:
+            continue
+    raise InputError(f"{text[:40]!r} is not a date as 2024-01-31{f' or {form}' if form not in ('', DAY) else ''}")
+
+
+def is_missing(value: Any, known: Sequence[str] = ()) -> bool:
+    """Whether a cell is missing; a word that is one of `known` is not."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    word = str(value).strip() if isinstance(value, str) else "x"
+    return word.lower() in MISSING and word not in known
+
+
+def read_rows(rows: Any, fields: Sequence[Field]) -> np.ndarray:
+    """Return rows of a table as numbers (n, F), NaN where missing.
+
+    Args:
+        rows: an array (n, F) of numbers; or a sequence of mappings from names to cells, as `json.loads` gives; or a
+            mapping from names to columns (n,), such as a frame. Other columns are ignored.
+        fields: columns of the table.
+    """
+    if isinstance(rows, np.ndarray):
+        if rows.ndim != 2 or rows.shape[1] != len(fields) or rows.dtype.kind not in "biuf":
+            raise InputError(f"an array {rows.shape} of {rows.dtype}: expected numbers (n, {len(fields)})")
+        return _finite(rows)
+    if isinstance(rows, Mapping) or hasattr(rows, "columns"):
+        has = {str(name): name for name in rows}
+        _named(has, fields, "rows")
+        columns = [list(rows[has[field.name]]) for field in fields]
+        if len({len(column) for column in columns}) > 1:
+            raise InputError(
+                f"columns of {sorted({len(column) for column in columns})} cells: expected as many in each"
+            )
+    else:
+        records = list(rows)
+        for i, record in enumerate(records):
+            if not isinstance(record, Mapping):
+                raise InputError(f"row {i} is a {type(record).__name__}: expected a mapping from column names to cells")
+            _named(record, fields, f"row {i}")
+        columns = [[record[field.name] for record in records] for field in fields]
+    return np.array([_column(c, field) for c, field in zip(columns, fields, strict=True)]).reshape(len(fields), -1).T
+
+
+def _column(cells: Sequence[Any], field: Field) -> list[float]:
+    found = []
+    for i, cell in enumerate(cells):
+        try:
+            found.append(field.read(cell))
+        except InputError as error:
+            raise InputError(f"row {i}, column {field.name!r}: {error}") from None
+    return found
+
+
+def _named(has: Mapping[str, Any], fields: Sequence[Field], where: str) -> None:
+    absent = [field.name for field in fields if field.name not in has]
+    if absent:
+        more = " …" if len(absent) > SHOWN else ""
+        raise InputError(
+            f"{where}: has no column {', '.join(map(repr, absent[:SHOWN]))}{more} (null is a missing value)"
+        )
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    if np.isinf(x).any():
+        raise InputError(f"row {int(np.argwhere(np.isinf(x))[0][0])}: an infinite value")
+    return x.astype(np.float64)
