@@ -363,9 +363,11 @@ def calibrate_on(
     with few_threads(method, model.config.train.batch_size or 1):
         codes = LatentCodes.fit(method, train if many is None else many, valid)
         natural = isinstance(method, Laplace) and method.form == "lowrank" and model.predictive.kind == "linearized"
-        how = {"table": table, "learned": learned, "adds_variance": natural}
+        how = {"table": table, "learned": learned, "adds_variance": natural, "maps": bool(model.space.features)}
         found = Calibration.fit(model.predict, train, valid, calib, **how)
-    rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))
+    rows = None  # maps are not imputed
+    if not model.space.features:
+        rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))
     return replace(model, calibration=found, codes=codes, rows=rows, imputer=None, sampler=None)
 
 

@@ -205,6 +205,7 @@ class Calibration:
         table: bool,
         learned: bool = False,
         adds_variance: bool = False,
+        maps: bool = False,
     ) -> Calibration:
         """Fit deviation and score, and take the calibration rows in to compare with.
 
@@ -216,17 +217,24 @@ class Calibration:
             table: whether the data are a table.
             learned: whether the model was fitted to `valid` after all: then these make no intervals.
             adds_variance: whether the variance over networks has its natural size, see `Deviation`.
+            maps: whether the data are feature maps: then all of them calibrate, each scored as if it were left out.
         """
         apart = len(rows) > 0 and len(valid) > 0 and not learned
         valid = valid if len(valid) else train
         rows = valid if rows is valid or not len(rows) else rows[:MOST_CALIBRATION_ROWS]
         known, found = predict(train), predict(valid)
         of_rows = found if rows is valid else predict(rows)
-        few = len(rows) < FEW
+        few = len(rows) < FEW and not maps
         seen = torch.cat([train, valid]) if few else valid
         least = 0.0 if len(valid) < SCARCE else -math.inf
         of_seen = join([known, found]) if few else found
         deviation = Deviation.fit(known, train, of_seen, seen, seen, least=least, adds_variance=adds_variance)
+        if maps:
+            parts = [train, valid] if rows is valid else [train, valid, rows]
+            every, radius = torch.cat(parts), fit_radius(of_rows, rows, rows, deviation)
+            score, own = Score.of_maps(every, deviation), torch.arange(len(every))
+            reference = Reference(every, ranked(score(known, every, own)), own)
+            return cls(deviation, score, reference, Intervals(radius, valid[:0]), Tiles(reference.scores[:0]))
         own = torch.full((len(rows),), -1)
         if table:
             parts = [train, valid] if rows is valid else [train, valid, rows]
