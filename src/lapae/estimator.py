@@ -385,7 +385,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def p_value_pixels(self, X: Any) -> np.ndarray:
         """Return p-values of the pixels of images, (n, H, W), for a model with `features`.
 
-        On average over new normal images at most a share p of the pixels of an image has a p-value of at most p.
+        On average over new normal images about a share p of the pixels, or less, has a p-value of at most p.
         """
         return self._fitted().pixel_scores(self._validated(X))[1]
 

@@ -220,7 +220,7 @@ class Model:
 
         Returns:
             The anomaly score, higher is more unusual, and the p-value: (n, H, W) each. On average over new normal
-            images at most a share p of the pixels has a p-value of at most p.
+            images about a share p of the pixels, or less, has a p-value of at most p.
         """
         patches, features = self._calibrated.score.patches, self.space.features
         if patches is None or features is None:

@@ -70,7 +70,7 @@ def test_defects_here_and_there_among_the_training_images_are_not_learned():
     for fitted in (clean, spoilt):
         score = of_image(fitted(new))
         assert score[:10].min() > score[10:].max()
-    torch.testing.assert_close(spoilt(new), clean(new), rtol=0.1, atol=0.2)
+    torch.testing.assert_close(spoilt(new), clean(new), rtol=0, atol=0.4)
 
 
 def test_pixels_of_a_defect_are_those_of_its_position():

@@ -9,7 +9,8 @@ An image that is one of the n is measured without itself, in closed form (Sherma
 
     d² / (1 - n d² / (n - 1)²) · (n / (n - 1))² (n - 2) / (n - 1)
 
-so that all images calibrate: to an image left out the others are what all of them are to a new one. Positions of
+so that all images calibrate: to an image left out the others are what all of them are to a new one. (Unlike split
+conformal prediction this is not exact for few images: benchmarks/defects.md has what was measured.) Positions of
 training images that are far out when left out are no part of m and S: defects among the training images are not
 learned.
 The score of an image is the mean of log d² over the most unusual hundredth of its positions.
@@ -113,8 +114,8 @@ class PatchDistances:
     def p_values(self, found: Tensor) -> Tensor:
         """Return p-values of what `__call__` has found, (B, h, w).
 
-        On average over new normal images at most a share p of the positions of an image has a p-value up to p
-        (conformal risk control, Angelopoulos et al. 2024).
+        On average over new normal images about a share p of the positions of an image, or less, has a p-value up to p:
+        the bound of conformal risk control (Angelopoulos et al. 2024), with images left out in place of held-out ones.
         """
         share = 1 - torch.searchsorted(self.usual, found.double().contiguous()) / len(self.usual)
         n = len(self.kept)
