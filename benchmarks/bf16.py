@@ -12,6 +12,7 @@ import torch
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.fit import fit, load_data
 from lapae.predict import predict
+from lapae_paper.choices import as_in_the_paper
 
 CASES = {
     "dense": ("mnist", 10_000, 10, ModelConfig(network="paper-mnist")),
@@ -26,7 +27,7 @@ def main() -> None:
         for seed in range(3):
             for precision in ("32", "bf16"):
                 train = TrainConfig(epochs=epochs, seed=seed, precision=precision, verbose=False)
-                config = Config(where, model, MethodConfig(method="online"), train).as_in_the_paper()
+                config = as_in_the_paper(Config(where, model, MethodConfig(method="online"), train))
                 method = fit(config, data).method
                 device = next(method.parameters()).device
                 x = torch.as_tensor(data.space.convert(data.test.x[:2000]), dtype=torch.float32, device=device)

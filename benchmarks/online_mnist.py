@@ -23,6 +23,7 @@ from lapae.fit import fit, load_data
 from lapae.methods import Method, build
 from lapae.methods.step import StepContext
 from lapae.predict import predict
+from lapae_paper.choices import as_in_the_paper
 
 POSTHOC = ("approx", "exact", "kfac")
 
@@ -51,9 +52,9 @@ def models(seed: int, args: argparse.Namespace, data: Data):
             forgetting=args.forgetting,
             initial_precision=args.initial_precision,
         )
-        model = fit(Config(method=options, **parts).as_in_the_paper(), data)
+        model = fit(as_in_the_paper(Config(method=options, **parts)), data)
         yield f"online {hessian}", model.method, model.metrics["epochs"]
-    plain = fit(Config(method=MethodConfig(method="ae"), **parts).as_in_the_paper(), data)
+    plain = fit(as_in_the_paper(Config(method=MethodConfig(method="ae"), **parts)), data)
     device = next(plain.method.parameters()).device
     batches = Batches(data.train.x, data.space, 500, device=device)
     for hessian in POSTHOC:

@@ -20,6 +20,7 @@ from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainCon
 from lapae.fit import fit, load_data
 from lapae.methods import Method
 from lapae.predict import predict
+from lapae_paper.choices import as_in_the_paper
 
 DEFAULTS = {
     **{"network": "paper-fashion", "latent_dim": 2, "faulty": False, "hessian": "approx", "update": "laplacian"},
@@ -45,7 +46,7 @@ def train(s: dict, data) -> Method:
             verbose=False, **{key: s[key] for key in ("epochs", "learning_rate", "batch_size", "seed", "schedule")}
         ),
     )
-    return fit(config.as_in_the_paper(), data).method
+    return fit(as_in_the_paper(config), data).method
 
 
 def auroc(inside: torch.Tensor, outside: torch.Tensor) -> float:

@@ -1,10 +1,11 @@
 """Anomaly detection in series, step by step, beside the usual detectors.
 
-    python benchmarks/series.py --data FOLDER [--only lapae …] [--window 64] [--out results.json]
+    python benchmarks/series.py --data FOLDER [--only lapae …] [--window 64] [--judged] [--out results.json]
 
 FOLDER holds series, NAME.npz with train (T, C), test (T, C) and label (T,) of test, 1 inside an anomaly. Every method
 learns `train`, in units of its standard deviation, by windows of one length, and gives each step of `test` the mean
-score of the windows that hold it. Two figures per series: the AUROC of steps, and VUS-PR (Paparrizos et al. 2022), the
+score of the windows that hold it; with --judged, the peers get no columns that are 0 or 1 in every step of `train`
+(commands), unless all are. Two figures per series: the AUROC of steps, and VUS-PR (Paparrizos et al. 2022), the
 area under precision and recall with labels that reach 0 to 100 steps beyond the anomaly, averaged.
 
 The peers: an isolation forest; PCA, T² + Q (the squared distance in the components that hold 90 % of the variance and
@@ -84,11 +85,13 @@ def forest(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
 
 
 def pca(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
-    fitted = PCA(0.9, svd_solver="full").fit(train)
+    fitted = PCA(0.9 if train.std() else 1, svd_solver="full").fit(train)  # of a constant there is no share
 
     def energies(x: np.ndarray) -> np.ndarray:
         z = fitted.transform(x)
-        return np.stack([(z**2 / fitted.explained_variance_).sum(1), ((x - fitted.inverse_transform(z)) ** 2).sum(1)])
+        return np.stack(
+            [(z**2 / fitted.explained_variance_.clip(1e-9)).sum(1), ((x - fitted.inverse_transform(z)) ** 2).sum(1)]
+        )
 
     return (energies(test) / energies(train).mean(1, keepdims=True).clip(1e-9)).sum(0)
 
@@ -153,6 +156,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=["lapae", *PEERS], default=["lapae", *PEERS])
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--judged", action="store_true", help="give peers no commands")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -168,7 +172,9 @@ def main() -> None:
             if name == "lapae":
                 score = by_lapae(train, test, options.window, options.seed)
             else:
-                score = by_peer(name, train, test, options.window, options.seed)
+                sensors = ~np.isin(train, (0, 1)).all(0)
+                seen = sensors if options.judged and sensors.any() else slice(None)
+                score = by_peer(name, train[:, seen], test[:, seen], options.window, options.seed)
             seconds = time.perf_counter() - began
             of_name[file.stem] = [float(roc_auc_score(label, score)), vus_pr(label, score), seconds]
             print(f"{file.stem:<12} {name:<12} AUROC {of_name[file.stem][0]:.3f} VUS-PR {of_name[file.stem][1]:.3f}")

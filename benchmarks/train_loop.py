@@ -23,6 +23,7 @@ from lapae.methods.building import build_method
 from lapae.runs import Run
 from lapae.train.distributed import take_place
 from lapae.train.loop import train
+from lapae_paper.choices import as_in_the_paper
 
 SHAPE = (55_000, 1, 28, 28)
 
@@ -92,7 +93,7 @@ def main() -> None:
         device=arguments.device,
     ).filled()
     config = Config(model=ModelConfig(network="paper-mnist"), method=MethodConfig(method="ae"), train=options)
-    config = config.as_in_the_paper().resolved()
+    config = as_in_the_paper(config).resolved()
     data = mnist(arguments.limit)
     device = take_place(options)
     batches = Batches(data.train.x, data.space, options.batch_size, device=device, shuffle=True)

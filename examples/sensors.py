@@ -14,31 +14,9 @@ from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 
 from lapae import LaplacianAutoencoder
+from lapae.data.pump import DAY, SENSORS, break_it, pump
 
-SENSORS = ("load", "speed", "flow", "pressure", "temperature", "vibration")
-DAY, LENGTH = 288, 24  # a reading in five minutes; windows of two hours
-
-
-def pump(days: int, rng: np.random.Generator) -> np.ndarray:
-    """Readings (time, 6) without a fault."""
-    time = np.arange(days * DAY)
-    wander = np.convolve(rng.standard_normal(len(time)), np.ones(40) / 40, "same")
-    load = 0.6 + 0.25 * np.sin(2 * np.pi * time / DAY) + 0.4 * wander
-    speed = 1500 + 600 * load
-    temperature = 35 + 25 * load
-    for i in range(1, len(time)):  # follows the load slowly
-        temperature[i] = 0.97 * temperature[i - 1] + 0.03 * temperature[i]
-    readings = np.stack([load, speed, 0.04 * speed, 2 + 0.9 * load**2, temperature, 0.001 * speed - 1], 1)
-    return readings + rng.standard_normal(readings.shape) * [0.01, 8, 0.6, 0.02, 0.3, 0.03]
-
-
-def break_it(x: np.ndarray) -> dict[str, slice]:
-    """Three faults, written into x (time, 6)."""
-    faults = {"stuck thermometer": slice(400, 520), "leak": slice(900, 1000), "worn bearing": slice(1300, 1420)}
-    x[faults["stuck thermometer"], 4] = x[400, 4]
-    x[faults["leak"], 2] *= 0.9
-    x[faults["worn bearing"], 5] += np.linspace(0, 0.2, 120)
-    return faults
+LENGTH = 24  # windows of two hours
 
 
 def windows(x: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:

@@ -93,9 +93,9 @@ def check_says(found: dict[str, np.ndarray], model: LaplacianAutoencoder, new: A
     coded = model.model_.space.code(new)
     observed = ~np.isnan(coded)
     whole = observed.reshape(len(coded), -1).all(1)
-    low, high = model.predict_interval(new, 0.9)
+    low, high = model.model_.interval(new, 0.9)
     z, z_std = model.transform(new, return_std=True)
-    expected = {"reconstruction": model.reconstruct(new), "low": low, "high": high}
+    expected = {"reconstruction": model.model_.reconstruct(new)[0], "low": low, "high": high}
     expected = {name: np.where(observed, value, found[name]) for name, value in expected.items()}
     for name, value in (expected | {"code": z, "code_deviation": z_std}).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4 * np.abs(value).max(), err_msg=name)

@@ -12,16 +12,15 @@ from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Split
 from lapae.runs import HISTORY, MODEL, POSTERIOR, read_tensor_file
 from lapae.space import Space
+from lapae_paper.choices import as_in_the_paper
 
-CURVE = (
+CURVE = as_in_the_paper(
     Config(
         model=ModelConfig(hidden=(8,)),
         method=MethodConfig(method="vae"),
         train=TrainConfig(epochs=6, device="cpu"),
     )
-    .as_in_the_paper()
-    .resolved()
-)
+).resolved()
 """Trains in moments, on the fixture `table`; all is chosen, and more epochs go on where fewer ended."""
 
 

@@ -98,13 +98,18 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         feature_names_in_: names of the columns of a table that has some.
 
     Examples:
+        A table in which the second column is twice the first, and the third its negative. The examples of the methods
+        go on with it.
+
         >>> import numpy as np
         >>> from lapae import LaplacianAutoencoder
         >>> rng = np.random.default_rng(0)
         >>> X = rng.standard_normal((300, 1)) * [1.0, 2.0, -1.0] + 0.1 * rng.standard_normal((300, 3))
-        >>> model = LaplacianAutoencoder(latent_dim=1, epochs=5, random_state=0, device="cpu").fit(X[:200])
-        >>> int((model.predict(X[200:]) == -1).sum()) < 20
-        True
+        >>> model = LaplacianAutoencoder(latent_dim=1, epochs=5, random_state=0, device="cpu").fit(X)
+        >>> model.predict([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]])
+        array([ 1, -1])
+        >>> model.impute([[1.0, np.nan, -1.0]]).round()
+        array([[ 1.,  2., -1.]])
     """
 
     seed_: int
@@ -199,6 +204,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             The estimator.
+
+        Examples:
+            >>> other = LaplacianAutoencoder(epochs=2, random_state=0, device="cpu").fit(X)
+            >>> other.learned_columns_
+            array([0, 1, 2])
+
+            Rows 0 to 2 belong to one machine, rows 3 to 5 to the next:
+
+            >>> other = other.fit(X, groups=np.arange(300) // 3)
         """
         from lapae.data import Data
         from lapae.data.splits import check_enough
@@ -271,6 +285,13 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         Returns:
             Latent codes (n, K), the mean over networks; with `return_std` a pair with their standard deviation over
             networks (n, K).
+
+        Examples:
+            >>> z, z_std = model.transform(X, return_std=True)
+            >>> z.shape, z_std.shape
+            ((300, 1), (300, 1))
+            >>> bool(abs(np.corrcoef(z[:, 0], X[:, 1])[0, 1]) > 0.9)  # the code is what the columns have in common
+            True
         """
         z, z_std = self._fitted().encode(self._validated(X))
         z, z_std = z.reshape(len(z), -1), z_std.reshape(len(z), -1)
@@ -285,6 +306,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             Samples (n, ...); with `return_std` a pair with their standard deviation over networks (n, ...).
+
+        Examples:
+            >>> model.inverse_transform(model.transform(X)).shape
+            (300, 3)
         """
         model, z = self._fitted(), np.asarray(X, dtype=np.float64)
         if z.ndim != 2 or z.shape[1] != self._n_features_out:
@@ -302,6 +327,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         Returns:
             Samples like X; with `return_std` a pair with the standard deviation of values from it. ± 1.64 standard
             deviations hold 90 % of the values of new samples; `predict_interval` has other levels.
+
+        Examples:
+            >>> x, x_std = model.reconstruct(X, return_std=True)
+            >>> bool(np.abs(x - X).mean() < 0.3), bool((x_std > 0).all())
+            (True, True)
         """
         x, x_std = self._fitted().reconstruct(self._validated(X))
         x = self._values(x, X)
@@ -316,6 +346,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             low, high: like X.
+
+        Examples:
+            >>> low, high = model.predict_interval(X, level=0.9)
+            >>> bool(((low <= X) & (X <= high)).mean() > 0.8)
+            True
         """
         low, high = self._fitted().interval(self._validated(X), level)
         return self._values(low, X), self._values(high, X)
@@ -326,6 +361,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """Return how normal each sample is, (n,): minus its anomaly score, higher is more normal.
 
         NaN for a sample with nothing observed. `score_parts` has what it is made of, and the log-likelihood.
+
+        Examples:
+            >>> usual, unusual = model.score_samples([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]])
+            >>> bool(usual > unusual)
+            True
         """
         return -self._fitted().anomaly_score(self._validated(X))[0]
 
@@ -343,11 +383,21 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return float(np.mean(self._fitted().log_likelihood(self._validated(X))))
 
     def p_value(self, X: Any) -> np.ndarray:
-        """Return the share (n,) of held-out samples that are at least as unusual: uniform on new normal samples."""
+        """Return the share (n,) of held-out samples that are at least as unusual: uniform on new normal samples.
+
+        Examples:
+            >>> model.p_value([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]]) <= 0.05
+            array([False,  True])
+        """
         return self._fitted().anomaly_score(self._validated(X))[1]
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return -1 for unusual samples, with `p_value(X) <= false_alarm_rate` or nothing observed, else 1: (n,)."""
+        """Return -1 for unusual samples, with `p_value(X) <= false_alarm_rate` or nothing observed, else 1: (n,).
+
+        Examples:
+            >>> model.predict([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]])
+            array([ 1, -1])
+        """
         return np.where(self._fitted().anomaly_score(self._validated(X))[1] > self._rule().rate, 1, -1)
 
     def predict_confidence(self, X: Any) -> np.ndarray:
@@ -355,6 +405,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         posterior, linearised in their weights, that give the same verdict.
 
         NaN for samples with nothing observed. A ValueError for methods without a posterior (ae, vae, ensemble, …).
+
+        Examples:
+            >>> model.predict_confidence([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]]) > 0.9
+            array([ True,  True])
         """
         return self._fitted().confidence(self._validated(X), self.false_alarm_rate)
 
@@ -364,6 +418,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         It is `score_samples` minus `offset_`. For rows with missing values, which have a comparison of their own, the
         p-value decides where the two disagree. NaN for rows with nothing observed. Where `offset_` is minus infinity
         it is above 0 for all rows, in the same order as `score_samples`.
+
+        Examples:
+            >>> model.decision_function([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]]) < 0
+            array([False,  True])
         """
         return self._rule().decision(*self._fitted().anomaly_score(self._validated(X)))
 
@@ -398,6 +456,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             (n,) bool; False for samples with nothing observed.
+
+        Examples:
+            >>> rows = np.concatenate([X[:20], np.tile([[1.0, -2.0, -1.0]], (5, 1))])
+            >>> model.discoveries(rows, rate=0.1)[20:]
+            array([ True,  True,  True,  True,  True])
         """
         return self._fitted().discoveries(self._validated(X), rate)
 
@@ -418,6 +481,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         They add up to the anomaly score, but for a small term. Half of it is what each value adds to the parts of the
         score, half (for tables) by how much less unusual a row is without the value.
         `counterfactual` says what the model would have expected in place of a value.
+
+        Examples:
+            >>> model.explain([[1.0, -2.0, -1.0]]).argmax(1)  # the second column is to blame
+            array([1])
         """
         return self._numbers(self._fitted().explain(self._validated(X)), X)
 
@@ -435,6 +502,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             expected, low, high: like X; NaN where not asked about.
+
+        Examples:
+            >>> expected, low, high = model.counterfactual([[1.0, -2.0, -1.0]], top=1)
+            >>> expected.round()
+            array([[nan,  2., nan]])
         """
         found = self._fitted().counterfactual(self._validated(X), top, level)
         return tuple(self._values(part, X, keep=False) for part in found)
@@ -451,6 +523,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         Returns:
             The best guess (n, ...), or completions (n_samples, n, ...), each from a network and noise of its own: their
             spread is the uncertainty of the missing values. A frame for a frame, and a list of completed ones.
+
+        Examples:
+            >>> model.impute([[1.0, np.nan, -1.0]]).round()
+            array([[ 1.,  2., -1.]])
+            >>> model.impute([[1.0, np.nan, -1.0]], n_samples=5).shape
+            (5, 1, 3)
         """
         filled = self._fitted().impute(self._validated(X), n_samples)
         return self._values(filled, X, observed=True)
@@ -464,6 +542,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             low, high: like X; an observed value is its own interval.
+
+        Examples:
+            >>> low, high = model.impute_interval([[1.0, np.nan, -1.0]], level=0.9)
+            >>> bool(low[0, 1] < 2 < high[0, 1]), bool(low[0, 0] == high[0, 0] == 1)
+            (True, True)
         """
         low, high = self._fitted().impute_interval(self._validated(X), level)
         return self._values(low, X, observed=True), self._values(high, X, observed=True)
@@ -490,6 +573,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             (n_samples, ...), a frame of the learned columns if X of `fit` was a frame.
+
+        Examples:
+            >>> made = model.sample(200, random_state=0)
+            >>> made.shape
+            (200, 3)
+            >>> np.corrcoef(made.T).round()
+            array([[ 1.,  1., -1.],
+                   [ 1.,  1., -1.],
+                   [-1., -1.,  1.]])
         """
         if int(n_samples) < 1:
             raise ValueError(f"n_samples={n_samples}: expected at least 1")
@@ -509,6 +601,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             (n,), in standard deviations of the noise of data.
+
+        Examples:
+            >>> z = model.transform([[-1.0, -2.0, 1.0], [0.0, 0.0, 0.0], [1.0, 2.0, -1.0]])
+            >>> half, whole = model.distance(z[[0, 0]], z[[1, 2]])
+            >>> bool(half < whole)
+            True
         """
         return self._fitted().distance(a, b)
 
@@ -522,6 +620,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Returns:
             Codes (n, n_points, latent_dim); `model_.decode(path)` turns the codes of one path into samples.
+
+        Examples:
+            >>> z = model.transform(X[:2])
+            >>> model.geodesic(z[:1], z[1:], n_points=5).shape
+            (1, 5, 1)
         """
         return self._fitted().geodesic(a, b, n_points)
 
@@ -535,6 +638,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         Args:
             path: the folder.
             overwrite: replace an estimator that is there.
+
+        Examples:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     model.save(Path(folder) / "mine")
+            ...     again = LaplacianAutoencoder.load(Path(folder) / "mine")
+            >>> bool((again.p_value(X) == model.p_value(X)).all())
+            True
         """
         from lapae.storage import save
 

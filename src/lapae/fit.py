@@ -67,6 +67,9 @@ CHECKED = 1000
 RATES, COMPARED, CHANCE = (0.05, 0.2), 200, 1e-3
 """Rates at which held-out rows are flagged to see whether p-values hold, rows, and chance of a false warning."""
 
+WHOLE = 1e-4
+"""Distance from 0 and 1 up to which a value of a command is one of them: data are held in single precision."""
+
 MOST_READ = 2**26
 """Maximum number of values of training samples read to learn the density of codes, beyond those read anyway."""
 
@@ -363,12 +366,25 @@ def calibrate_on(
     with few_threads(method, model.config.train.batch_size or 1):
         codes = LatentCodes.fit(method, train if many is None else many, valid)
         natural = isinstance(method, Laplace) and method.form == "lowrank" and model.predictive.kind == "linearized"
-        how = {"table": table, "learned": learned, "adds_variance": natural, "maps": bool(model.space.features)}
+        how: dict[str, Any] = {"table": table, "learned": learned, "adds_variance": natural}
+        how["judged"] = not_commands(model.space, train) if len(model.space.model_shape) == 2 else None
+        how["maps"] = model.space.features is not None
         found = Calibration.fit(model.predict, train, valid, calib, **how)
     rows = None  # maps are not imputed
     if not model.space.features:
         rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))
     return replace(model, calibration=found, codes=codes, rows=rows, imputer=None, sampler=None)
+
+
+def not_commands(space: Space, windows: torch.Tensor) -> torch.Tensor | None:
+    """Return the channels (J,) of training windows (n, T, C) that are not commands; None if all are, or none.
+
+    A command is 0 or 1 in every step. The model reads commands, as they say what the sensors will do, but an unusual
+    command is not a fault of what is commanded: in telemetry, rare commands drown out the sensors.
+    """
+    values = np.nan_to_num(space.to_user(windows.double().numpy()))
+    apart = np.minimum(np.abs(values), np.abs(values - 1)).max((0, 1)) > WHOLE
+    return None if apart.all() or not apart.any() else torch.from_numpy(np.flatnonzero(apart))
 
 
 def some(model: Model, x: Source, most: int = MOST_CALIBRATION_ROWS) -> torch.Tensor:

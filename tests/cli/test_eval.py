@@ -1,4 +1,4 @@
-"""`lapae eval`, `lapae report` and the demo, as a user calls them."""
+"""`lapae eval` and `lapae report`, as a user calls them."""
 
 from __future__ import annotations
 
@@ -125,13 +125,3 @@ def test_a_table_is_imputed_by_column(table, capsys):
     found = json.loads(capsys.readouterr().out)
     assert set(found["columns"]) == {"a", "b", "c", "d"}
     assert found["columns"]["a"]["relative"] < 1
-
-
-def test_demo_tells_the_whole_story(tmp_path, capsys):
-    out = tmp_path / "demo"
-    assert main(["demo", "--epochs", "2", "--out", str(out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert set(printed["tasks"]) == {"detection", "imputation", "coverage"}
-    assert set(printed["tasks"]["detection"]["sets"]) == {"digits 8 and 9", "inverted digits"}
-    assert (out / "report.html").exists()
-    assert main(["report", str(out), "--n-samples", "2"]) == 0  # its data are in the run

@@ -46,11 +46,11 @@ def test_columns_and_index_are_those_of_the_input(model, verb):
     for found in frames(getattr(model, verb)(GAPPY)):
         assert list(found.columns) == list(FRAME.columns)
         assert list(found.index) == list(FRAME.index)
-        others = found[["id", "country", "note"]]
+        others = found.loc[:, ["id", "country", "note"]]
         if verb in ("explain", "counterfactual"):
             assert others.isna().all(axis=None)
         else:
-            pd.testing.assert_frame_equal(others, FRAME[["id", "country", "note"]])
+            pd.testing.assert_frame_equal(others, FRAME.loc[:, ["id", "country", "note"]])
 
 
 def test_values_have_the_types_of_the_input(model):

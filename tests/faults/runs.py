@@ -18,6 +18,7 @@ from lapae.cli.run_folder import train_in
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.runs import HISTORY, Run
 from lapae.train.checkpoint import Checkpoints
+from lapae_paper.choices import as_in_the_paper
 
 
 def curve(path: Path) -> Path:
@@ -30,16 +31,14 @@ def curve(path: Path) -> Path:
 
 
 def config(source: Path, epochs: int = 4) -> Config:
-    return (
+    return as_in_the_paper(
         Config(
             data=DataConfig(source=str(source)),
             model=ModelConfig(hidden=(8,)),
             method=MethodConfig(method="online"),
             train=TrainConfig(epochs=epochs, device="cpu", verbose=False, patience=10_000),
         )
-        .as_in_the_paper()
-        .resolved()
-    )
+    ).resolved()
 
 
 def train(path: Path, source: Path, epochs: int = 4, every: int | None = None) -> None:

@@ -28,6 +28,7 @@ from lapae.predict import predict
 from lapae.runs import Run
 from lapae.space import Space
 from lapae.storage import load_run
+from lapae_paper.choices import as_in_the_paper
 
 
 def network() -> Autoencoder:
@@ -139,17 +140,17 @@ MODEL = ModelConfig(hidden=(8,))
 
 def trained(method: str, table: Data, path) -> Run:
     run = Run.create(path)
-    fit(as_in_the_paper(MethodConfig(method=method)), table, run=run)
+    fit(paper_config(MethodConfig(method=method)), table, run=run)
     return run
 
 
-def as_in_the_paper(method: MethodConfig, model: ModelConfig = MODEL) -> Config:
-    return Config(model=model, method=method, train=TRAIN).as_in_the_paper()
+def paper_config(method: MethodConfig, model: ModelConfig = MODEL) -> Config:
+    return as_in_the_paper(Config(model=model, method=method, train=TRAIN))
 
 
 def from_run(run, table: Data, model: ModelConfig = MODEL, **options):
     method = MethodConfig(method="posthoc", pretrained=str(getattr(run, "path", run)), **options)
-    return fit(as_in_the_paper(method, model), table)
+    return fit(paper_config(method, model), table)
 
 
 @pytest.mark.parametrize("source", ["ae", "online"])

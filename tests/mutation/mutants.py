@@ -68,9 +68,9 @@ T_EVIDENCE = "posterior/test_evidence.py"
 T_PRECISION = "posterior/test_precision.py"
 T_GAUSSIAN = "posterior/test_gaussian.py"
 T_NOISE = "posterior/test_noise.py"
-T_RUNS = "test_runs.py"
+T_RUNS = "runs/test_runs.py"
 T_DAMAGE = "faults/test_damage.py"
-T_SERVER = "explore/test_explore_server.py"
+T_SERVER = "view/explore/test_explore_server.py"
 
 
 class Mutant(NamedTuple):

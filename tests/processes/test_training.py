@@ -18,6 +18,7 @@ from lapae.fit import fit
 from lapae.methods import METHODS
 from lapae.runs import Run
 from lapae.space import Space
+from lapae_paper.choices import as_in_the_paper
 
 BATCH = 6
 N_TRAIN = 43
@@ -43,7 +44,7 @@ def config(method: str, epochs: int = 2, *, paper: bool = True, **options) -> Co
         method=MethodConfig(method=method, **options),
         train=TrainConfig(epochs=epochs, batch_size=BATCH, learning_rate=0.01, device="cpu", **train),
     )
-    return (given.as_in_the_paper() if paper else given).resolved()
+    return (as_in_the_paper(given) if paper else given).resolved()
 
 
 def learn(options: Config, sizes: tuple[int, ...] = (N_TRAIN,)) -> dict:

@@ -205,6 +205,7 @@ class Calibration:
         table: bool,
         learned: bool = False,
         adds_variance: bool = False,
+        judged: Tensor | None = None,
         maps: bool = False,
     ) -> Calibration:
         """Fit deviation and score, and take the calibration rows in to compare with.
@@ -217,6 +218,7 @@ class Calibration:
             table: whether the data are a table.
             learned: whether the model was fitted to `valid` after all: then these make no intervals.
             adds_variance: whether the variance over networks has its natural size, see `Deviation`.
+            judged: channels of a series to judge, see `Score`.
             maps: whether the data are feature maps: then all of them calibrate, each scored as if it were left out.
         """
         apart = len(rows) > 0 and len(valid) > 0 and not learned
@@ -243,7 +245,7 @@ class Calibration:
             about: dict[str, Any] = {"table": True, "n_seen": len(train) + len(valid)}
             own = where[-1]
         else:
-            every, of_every, about = train, known, {"table": False}
+            every, of_every, about = train, known, {"table": False, "judged": judged}
             where = [torch.full((len(part),), -1) for part in (train, valid)]
         fitted, of_fitted, at = valid, found, where[1]
         if len(valid) < LEAST_SPREAD:

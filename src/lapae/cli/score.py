@@ -42,7 +42,7 @@ class ScoreCommand(PredictCommand):
     explain: bool = False
     """Also write the feature that contributes most to how unusual a sample is, its share, and what was expected there
     (of a table: what its other values say) with its 90 % interval; nothing where no feature is unusual, and "nothing
-    observed" where all are missing."""
+    observed" where all are missing. For a series: the channel that is most unusual in each step, and its share."""
 
 
 def scores(model: Model, x: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     if source.is_series:
         from lapae.cli.steps import write_steps
 
-        n, n_outliers = write_steps(source, blocks, command.out, model, rule)
+        n, n_outliers = write_steps(source, blocks, command.out, model, rule, explain=command.explain)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
     columns = [*COLUMNS, *(REASONS if command.explain else ())]
     if model.space.tile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,17 +21,31 @@ if TYPE_CHECKING:
     from lapae.cli.new_data import Rows
     from lapae.model import Model
 
+MOST_FLAGGED = 0.5
+"""Share of the steps of a file from which on they are said to have drifted."""
+
 
 def window_scores(model: Model, x: Any) -> dict[str, Any]:
     """Scores (n,) of windows, and the contributions (n, W, C) of their values."""
     return {"score": -model.anomaly_score(x)[0], "parts": model.explain(x)}
 
 
-def write_steps(source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule) -> tuple[int, int]:
-    """A row per step: the mean score of the windows that hold it, its p-value among held-out windows, and how unusual
-    each channel is in it. Windows with nothing observed do not count.
+def write_steps(
+    source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule, *, explain: bool = False
+) -> tuple[int, int]:
+    """Write a row per step: the mean score of the windows that hold it, its p-value among held-out windows, and how
+    unusual each channel is in it. Windows with nothing observed do not count.
 
-    Returns the number of steps, and of those flagged.
+    Args:
+        source: the series.
+        blocks: what `window_scores` found of its windows.
+        out: file to write.
+        model: the model.
+        rule: which steps are flagged.
+        explain: whether to name the most unusual channel of each step, and its share.
+
+    Returns:
+        The number of steps, and of those flagged.
     """
     scores, parts = None, None
     for rows in blocks:
@@ -46,17 +61,46 @@ def write_steps(source: Reader, blocks: Iterator[Rows], out: Path, model: Model,
         raise DataError(f"{source.path}: there are no steps to score")
     score, part = scores.mean(), parts.mean()
     p = p_values(-score, rule.held_out)
-    n_outliers = int((p <= rule.rate).sum())
-    if out.suffix.lower() != ".csv":
-        write_arrays(out, {"score": score, "p_value": p, "unusual": part, "outlier": p <= rule.rate})
-        return len(score), n_outliers
+    flagged = p <= rule.rate
+    n_outliers = int(flagged.sum())
     names = model.space.names or tuple(map(str, range(part.shape[1])))
-    header = [*source.steps.names, "score", "p_value", *(f"unusual_{name}" for name in names), "outlier"]
-    columns = np.concatenate([score[:, None], p[:, None], part], 1).tolist()
+    leading, share = first_channel(part)
+    if n_outliers > MOST_FLAGGED * len(p):
+        first = since(flagged)
+        when = " ".join(source.steps.cells[first]) or f"step {first}"
+        sensor = names[int(np.nansum(part[flagged], 0).argmax())]
+        warnings.warn(
+            f"{n_outliers} of {len(p)} steps are flagged: these data have drifted, first at {when}, by {sensor}",
+            stacklevel=2,
+        )
+    reasons = {"channel": leading, "share": share} if explain else {}
+    if out.suffix.lower() != ".csv":
+        write_arrays(out, {"score": score, "p_value": p, "unusual": part, "outlier": flagged, **reasons})
+        return len(score), n_outliers
+    header = [*source.steps.names, "score", "p_value", *(f"unusual_{name}" for name in names), *reasons, "outlier"]
+    columns = [[*map(repr, row)] for row in np.concatenate([score[:, None], p[:, None], part], 1).tolist()]
+    if explain:
+        told = zip(leading.tolist(), share.tolist(), strict=True)
+        of_steps = [[names[i] if i >= 0 else "", repr(part_of)] for i, part_of in told]
+        columns = [row + why for row, why in zip(columns, of_steps, strict=True)]
     with csv_rows(out, header) as write:
         rows_of = zip(source.steps.cells, columns, verdicts(p, rule.rate), strict=True)
-        write([*cells, *map(repr, values), mark] for cells, values, mark in rows_of)
+        write([*cells, *values, mark] for cells, values, mark in rows_of)
     return len(score), n_outliers
+
+
+def first_channel(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of the channels of contributions (T, C) is most unusual in each step, -1 for none, and its share."""
+    known = np.nan_to_num(part)
+    total = known.sum(1)
+    share = np.where(total > 0, known.max(1) / total.clip(1e-12), 0.0)
+    return np.where(total > 0, known.argmax(1), -1), share
+
+
+def since(flagged: np.ndarray) -> int:
+    """Return the step of T from which on steps are flagged: where those after it are flagged by the largest excess over
+    every second one."""
+    return int(np.argmax(np.cumsum((flagged - 0.5)[::-1])[::-1]))
 
 
 def made_steps(source: Reader, blocks: Iterator[Made]) -> Iterator[Made]:

@@ -122,12 +122,8 @@ class TrainConfig:
 
     def filled(self) -> Any:
         """Return the options with the paper's numbers in place of None."""
-        return _filled(self, epochs=100, batch_size=64, learning_rate=1e-3, schedule="plateau", patience=8)
-
-
-def _filled(section: Any, **values: Any) -> Any:
-    """Return a section with `values` in place of fields that are None."""
-    return replace(section, **{name: value for name, value in values.items() if getattr(section, name) is None})
+        numbers = {"epochs": 100, "batch_size": 64, "learning_rate": 1e-3, "schedule": "plateau", "patience": 8}
+        return replace(self, **{name: value for name, value in numbers.items() if getattr(self, name) is None})
 
 
 @dataclass(frozen=True)
@@ -138,20 +134,6 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-
-    def as_in_the_paper(self) -> Config:
-        """Return the configuration with the paper's choices in place of None, whatever the data are."""
-        chosen = {"hessian": "approx", "prior_scale": "flat", "predictive": "mc", "n_samples": 100, "hessian_every": 1}
-        chosen["temperature"] = 1.0
-        open_ = {name: value for name, value in chosen.items() if getattr(self.method.options, name, value) is None}
-        model = _filled(self.model, network="mlp", latent_dim=2, sigma=1.0)
-        if model.network in ("mlp", "conv"):  # the others are made as they are
-            widths = (512, 256) if model.network == "mlp" else (128,)
-            model = _filled(model, hidden=widths, activation="tanh", linear=False)
-        if model.network == "mlp":
-            model = _filled(model, hide=0.0)
-        method = MethodConfig(self.method.method, self.method.options, **open_)
-        return replace(self, model=model, method=method, train=self.train.filled())
 
     def resolved(self) -> Config:
         """Return the configuration with defaults that depend on other options filled in; check every value.

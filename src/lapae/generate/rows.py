@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from lapae.space.columns import Column
@@ -114,7 +113,8 @@ class _Draw:
             self.differences.append((target, found))
             found = found + theirs
             found = np.maximum(found, 0.0) if np.nanmin(values) >= 0 else found
-        made[:, j] = found if self.words[j] else np.round(found, _decimals(values))
+        decimals = None if self.words[j] else _decimals(values)
+        made[:, j] = found if decimals is None else np.round(found, decimals)
         self._look_up(j)
 
     def _parts(self, j: int) -> list[tuple[int, int]]:
@@ -189,6 +189,7 @@ class _Draw:
         return values[donors]
 
     def _numbers(self, values: np.ndarray) -> np.ndarray:
+        from scipy.special import ndtr, ndtri
         from sklearn.tree import DecisionTreeRegressor
 
         known = ~np.isnan(values)
@@ -233,10 +234,11 @@ def _spread(x: np.ndarray) -> float:
     return float(np.nanmean(np.abs(x - np.nanmedian(x))))
 
 
-def _decimals(values: np.ndarray) -> int:
-    """Return how many decimals the values of a column have, up to 9."""
+def _decimals(values: np.ndarray) -> int | None:
+    """Return how many decimals the values of a column have; None if more than 9."""
     known = values[~np.isnan(values)]
-    return next((k for k in range(9) if np.allclose(np.round(known, k), known, rtol=1e-12, atol=1e-10)), 9)
+    close = 1e-10 * np.abs(known).max(initial=0.0)
+    return next((k for k in range(10) if np.allclose(np.round(known, k), known, rtol=1e-12, atol=close)), None)
 
 
 def _continuous(ordered: np.ndarray) -> bool:
@@ -270,6 +272,8 @@ def _component(target: np.ndarray, n: int) -> np.ndarray:
 
 def _expected(x: np.ndarray, ours: np.ndarray, z: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return what a regression of scores z (n,) on normal scores of columns expects: of x (n, p), of ours (m, p)."""
+    from scipy.special import ndtri
+
     a, b = np.empty(x.shape), np.empty(ours.shape)
     for i in range(x.shape[1]):
         marginal = np.sort(x[:, i][~np.isnan(x[:, i])])

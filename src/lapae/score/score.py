@@ -73,6 +73,7 @@ class Score:
         view: by what the model makes of them, code and residual.
         marginals: distribution of each column of a table.
         field: parts of images, series and arrays.
+        judged: channels of a series whose values are judged, (J,); None if all are. The model reads the others too.
         patches: distances at the positions of feature maps.
     """
 
@@ -85,6 +86,7 @@ class Score:
     view: NearestRows | None = None
     marginals: Marginals | None = None
     field: ImageParts | None = None
+    judged: Tensor | None = None
     patches: PatchDistances | None = None
 
     @classmethod
@@ -99,6 +101,7 @@ class Score:
         table: bool,
         n_seen: int | None = None,
         own: Tensor | None = None,
+        judged: Tensor | None = None,
     ) -> Score:
         """Fit to rows that training has not seen.
 
@@ -111,12 +114,14 @@ class Score:
             table: whether features are of different kinds, and unusual in one direction alone.
             n_seen: how many of `rows`, from the first on, may say how usual single values are; default all.
             own: where `valid` are among `rows`, as in `NearestRows.measure`.
+            judged: channels of a series to judge, (J,); default all.
         """
         scaled = residuals(found, valid, deviation)
         n_parts = len(TABLE if table else PARTS)
         zero, eye = scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype)
         if not table:
-            start = cls(deviation, scaled[:0], zero, eye, field=ImageParts.fit(rows, known, deviation))
+            field = ImageParts.fit(*chosen(judged, rows, known, deviation))
+            start = cls(deviation, scaled[:0], zero, eye, field=field, judged=judged)
         else:
             full = filled(rows, known.x_mean)
             marginals = Marginals.fit(full[:n_seen])
@@ -173,7 +178,9 @@ class Score:
             evenly = excess[..., None].expand_as(x).flatten(1)
             return Parts(of_image(found_at)[:, None], shared(evenly)[:, None] if shares else None)
         if self.field is not None:
-            return Parts(*self.field.parts(found, x, self.deviation, len(self.mean)))
+            seen, means, deviation = chosen(self.judged, x, found, self.deviation)
+            values, of_parts = self.field.parts(means, seen, deviation, len(self.mean))
+            return Parts(values, of_parts if self.judged is None or not shares else spread(of_parts, self.judged, x))
         flat, mean = x.flatten(1), found.x_mean.flatten(1)
         missing = flat.isnan()
         n_seen = (~missing).sum(1).clamp_min(1)
@@ -251,3 +258,22 @@ def model_view(found: Prediction, scaled: Tensor, deviation: Deviation) -> Tenso
     """
     z = found.z_mean.flatten(1) / deviation.width
     return torch.cat([z, math.sqrt(z.shape[1] / scaled.shape[1]) * scaled], 1)
+
+
+def chosen(
+    judged: Tensor | None, x: Tensor, found: Prediction, deviation: Deviation
+) -> tuple[Tensor, Prediction, Deviation]:
+    """Return series x (B, T, C), their predictions and the noise with no other channels than `judged` (J,)."""
+    if judged is None:
+        return x, found, deviation
+    x, mean, noise = (
+        values.index_select(-1, judged) for values in (x, found.x_mean, deviation.noise.expand(x[0].shape))
+    )
+    return x, found.replace(x_mean=mean), replace(deviation, noise=noise)
+
+
+def spread(shares: Tensor, judged: Tensor, x: Tensor) -> Tensor:
+    """Return shares (B, P, T * J) of the judged channels as shares (B, P, T * C) of all, 0 in the others."""
+    every = shares.new_zeros(*shares.shape[:2], *x.shape[1:])
+    every[..., judged] = shares.unflatten(2, (x.shape[1], len(judged)))
+    return every.flatten(2)

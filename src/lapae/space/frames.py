@@ -343,9 +343,10 @@ def uncode(values: np.ndarray, column: Column) -> Series:
     series = pd.Series(values)
     if column.dtype.startswith("timedelta"):
         return pd.to_timedelta(series, unit="s").astype(column.dtype)
-    whole = column.dtype.lower().startswith(("int", "uint"))
-    if whole and (missing.any() or (np.rint(values) != values).any()):
-        return series.astype("Int64") if column.kind == "count" and column.dtype[0] in "IU" else series
+    if column.dtype.lower().startswith(("int", "uint")):
+        whole, nullable = (np.rint(values) == values)[~missing].all(), column.dtype[0] in "IU"
+        if not whole or (missing.any() and not nullable):
+            return series.astype("Float64") if nullable else series
     if column.kind == "boolean" and column.dtype != "boolean":
         return series
     return series.astype(column.dtype)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae_paper.choices import as_in_the_paper
 from lapae_paper.experiments.base import Size, Trial
 
 LABELS = {
@@ -49,8 +50,8 @@ def trial(data: DataConfig, model: ModelConfig, train: TrainConfig, method: str,
     """Return the trial of a method on data. A post-hoc posterior starts from the autoencoder of the same seed."""
     defaults: dict[str, Any] = {"forgetting": 1e-3} if method in ("online", "noisy-adam") else {}
     config = MethodConfig(method, **defaults | options)
-    whole = Config(data, model, config, train).as_in_the_paper()
+    whole = as_in_the_paper(Config(data, model, config, train))
     if method != "posthoc":
         return Trial(whole)
-    start = Trial(replace(whole, method=MethodConfig("ae")).as_in_the_paper())
+    start = Trial(as_in_the_paper(replace(whole, method=MethodConfig("ae"))))
     return Trial(whole, start=start)

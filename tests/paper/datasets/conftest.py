@@ -10,14 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_folders import own_folders
 
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path_factory, monkeypatch):
-    """No test reads or writes the user's data or cache."""
-    monkeypatch.delenv("LAPAE_DATA", raising=False)
-    monkeypatch.setenv("LAPAE_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+__all__ = ["own_folders"]
 
 
 @pytest.fixture(scope="session")

@@ -160,11 +160,6 @@ def test_unknown_flag_is_refused(capsys):
     assert "--epochs" in capsys.readouterr().err
 
 
-def test_demo(tmp_path, capsys):
-    assert main(["demo", "--epochs", "2", "--out", str(tmp_path / "demo")]) == 0
-    assert "test squared error" in capsys.readouterr().out
-
-
 def test_data_lists(tmp_path, capsys):
     assert main(["data", "--data-dir", str(tmp_path)]) == 0
     assert "digits         here" in capsys.readouterr().out

@@ -1,0 +1,132 @@
+"""`lapae drift`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lapae.cli.new_data import UNNAMED, Predictive, Run, Source, open_model, open_source, predicted, with_options
+from lapae.cli.parsing import parse
+from lapae.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lapae.model import Model
+
+EXPLAINED = 200
+"""Maximum number of rows, before and after a change, whose reasons are compared."""
+NAMED = 3
+"""Maximum number of columns that are named."""
+
+
+@dataclass(frozen=True)
+class DriftCommand:
+    """Say since when, and by which columns, the rows of a file differ from those that the run was calibrated with.
+
+    Rows are taken in the order of the file; of a series, windows that share no step. A drift alarm watches their
+    anomaly scores. On rows that have not changed it is raised at most once in --every of them, on average.
+    """
+
+    run: Run
+    """Folder of a trained run."""
+    input: Source
+    """.csv, .parquet, .npy or .npz file, in the order of time."""
+    every: int = 10_000
+    """Minimum number of rows between two false alarms, on average."""
+    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
+
+
+def main(arguments: Sequence[str]) -> int:
+    command: DriftCommand = parse(DriftCommand, arguments, "lapae drift")
+    if command.every < 1:
+        raise ConfigError(f"every = {command.every}: expected at least 1")
+    import numpy as np
+
+    from lapae.calibrate.drift import DriftAlarm
+
+    options = command.options
+    model = with_options(open_model(command.run, options), options)
+    if model.space.kind not in ("table", "series"):
+        raise ConfigError(f"lapae drift is for tables and series, this is a run of {model.space.kind}s")
+    source = open_source(command.input, model, options)
+    kept = [
+        (rows.cells, rows.found["x"], rows.found["score"])
+        for rows in predicted(model, source, lambda m, x: {"x": x, "score": m.anomaly_score(x)[0]}, "scoring")
+    ]
+    cells = [cell for block, _, _ in kept for cell in block]
+    score = np.concatenate([part for _, _, part in kept]) if kept else np.empty(0)
+    reference, at = model.rule().held_out, np.arange(len(score))
+    if source.is_series:
+        first = np.array([int(cell) for (cell,) in cells])
+        at = apart(first, model.space.shape[0])
+        reference = reference[:: -(-model.space.shape[0] // (model.space.stride or 1))]
+    alarm = DriftAlarm(reference, every=command.every).update(score[at])
+    found: dict[str, Any] = {"n": len(score), "drift": alarm is not None, "row": None, "at": None, "columns": {}}
+    if alarm is not None:
+        change = changed(reference, score[at])
+        row, new = int(at[change]), np.concatenate([x for _, x, _ in kept])[at[change:]]
+        share = excess(model, new)
+        names = [column.name for column in model.space.numbered]
+        leading = {names[i]: float(share[i]) for i in np.argsort(-share, kind="stable")[:NAMED] if share[i] > 0}
+        if source.is_series:
+            assert source.steps is not None
+            row, cells = int(cells[row][0]), source.steps.cells
+        found |= {"row": row, "at": " ".join(cells[row]), "columns": leading}
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    if alarm is None:
+        print(f"{command.input}: {len(score)} rows, no change found")
+        return 0
+    where = f"{'step' if source.is_series else 'row'} {found['row']}" + (f" ({found['at']})" if found["at"] else "")
+    by = ", ".join(f"{name} ({share:.0%})" for name, share in found["columns"].items())
+    print(f"{command.input}: changed since {where}" + (f", by {by}" if by else ""))
+    return 0
+
+
+def apart(first: np.ndarray, length: int) -> np.ndarray:
+    """Return which windows, with first steps (n,) in increasing order, share no step with one that is chosen before."""
+    chosen, free = [], 0
+    for i, step in enumerate(first.tolist()):
+        if step >= free:
+            chosen.append(i)
+            free = step + length
+    import numpy as np
+
+    return np.array(chosen, int)
+
+
+def changed(reference: np.ndarray, scores: np.ndarray) -> int:
+    """Return the index among new scores (m,) at which they change most, if the reference scores (n,) came before them.
+
+    It is where the sum of the ranks so far is farthest from what it would be without a change (Pettitt 1979).
+    """
+    import numpy as np
+    from scipy.stats import rankdata
+
+    every = np.concatenate([reference, scores])
+    known = ~np.isnan(every)
+    ranks = np.zeros(len(every))
+    ranks[known] = rankdata(every[known]) - (known.sum() + 1) / 2
+    total = np.abs(np.concatenate([[0], np.cumsum(ranks)[:-1]]))
+    return int(np.argmax(total[len(reference) :]))
+
+
+def excess(model: Model, x: np.ndarray) -> np.ndarray:
+    """Return the share (C,) of each column in how much more unusual rows x (n, *shape) are than calibration rows."""
+
+    from lapae.data.source import even
+    from lapae.predict.prediction import numpy
+
+    assert model.calibration is not None
+    rows = model.space.to_user(numpy(model.calibration.reference.rows))
+
+    def parts(x: np.ndarray) -> np.ndarray:
+        part = model.explain(x[even(len(x), EXPLAINED)])
+        return part.reshape(-1, part.shape[-1]).mean(0)
+
+    more = (parts(x) - parts(rows)).clip(0)
+    return more / max(more.sum(), 1e-12)

@@ -1,0 +1,119 @@
+"""`lapae score` on series: the sensor and the time by name."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lapae.cli import main
+from lapae.cli.drift import apart, changed
+from lapae.cli.steps import first_channel, since
+
+N = 1200
+
+
+def series(seed: int) -> pd.DataFrame:
+    t, rng = np.arange(N), np.random.default_rng(seed)
+    frame = {"flow": 5 + np.sin(t / 9), "heat": 100 + 20 * np.cos(t / 7), "load": np.sin(t / 5)}
+    frame = {name: values + 0.1 * values.std() * rng.normal(size=N) for name, values in frame.items()}
+    return pd.DataFrame({"time": pd.date_range("2024-01-01", periods=N, freq="h"), **frame})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("steps")
+    series(0).to_csv(folder / "train.csv", index=False)
+    options = ["--window", "16", "--stride", "4", "--epochs", "10", "--out", str(folder / "run")]
+    assert main(["train", str(folder / "train.csv"), *options]) == 0
+    return folder
+
+
+def scored(folder, frame: pd.DataFrame, *options: str) -> pd.DataFrame:
+    frame.to_csv(folder / "new.csv", index=False)
+    out = folder / "steps.csv"
+    assert main(["score", str(folder / "run"), str(folder / "new.csv"), "--out", str(out), *options]) == 0
+    return pd.read_csv(out)
+
+
+def test_the_sensor_and_the_time_are_named(run):
+    frame = series(1)
+    frame.loc[600:699, "heat"] = frame.loc[600, "heat"]
+    found = scored(run, frame, "--explain")
+    assert len(found) == N
+    assert found["time"].tolist() == frame["time"].astype(str).tolist()
+    stuck = found.iloc[610:690]
+    assert (stuck["outlier"] == 1).mean() > 0.9
+    assert (stuck["channel"] == "heat").mean() > 0.9
+    parts = found[["unusual_flow", "unusual_heat", "unusual_load"]].to_numpy()
+    np.testing.assert_allclose(found["share"], parts.max(1) / parts.sum(1))
+
+
+def test_a_file_that_has_drifted_says_since_when_and_by_what(run, capsys):
+    frame = series(2)
+    frame.loc[300:, "flow"] += 3
+    found = scored(run, frame)
+    told = re.search("these data have drifted, first at (.*), by flow", capsys.readouterr().err)
+    assert told is not None
+    hours = (np.datetime64(told[1]) - np.datetime64("2024-01-01")) / np.timedelta64(1, "h")
+    assert abs(hours - 300) <= 16
+    assert "channel" not in found
+    assert found["outlier"].to_numpy()[320:].mean() > 0.9
+
+
+def test_first_channel_and_first_step():
+    channel, share = first_channel(np.array([[0.0, 0, 0], [1, 3, 0], [np.nan, np.nan, np.nan]]))
+    assert channel.tolist() == [-1, 1, -1]
+    assert share.tolist() == [0, 0.75, 0]
+    flagged = np.zeros(40, bool)
+    flagged[[3, 20]] = True
+    flagged[22:] = True
+    assert since(flagged) == 20
+
+
+def drift(folder, frame: pd.DataFrame, capsys, run: str = "run") -> dict:
+    frame.to_csv(folder / "later.csv", index=False)
+    capsys.readouterr()
+    assert main(["drift", str(folder / run), str(folder / "later.csv"), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_drift_of_a_series(run, capsys):
+    frame = series(3)
+    assert not drift(run, frame, capsys)["drift"]
+    frame.loc[300:, "flow"] += 3
+    found = drift(run, frame, capsys)
+    assert found["drift"]
+    assert abs(found["row"] - 300) <= 32
+    assert found["at"] == str(frame["time"][found["row"]])
+    assert next(iter(found["columns"])) == "flow"
+
+
+def test_drift_of_a_table(run, capsys):
+    rng = np.random.default_rng(0)
+
+    def table(n: int) -> pd.DataFrame:
+        load = rng.normal(size=n)
+        return pd.DataFrame({name: load + 0.3 * rng.normal(size=n) for name in ("a", "b", "c")})
+
+    table(400).to_csv(run / "table.csv", index=False)
+    assert main(["train", str(run / "table.csv"), "--epochs", "5", "--out", str(run / "table")]) == 0
+    new = table(300)
+    assert not drift(run, new, capsys, "table")["drift"]
+    new.loc[150:, "b"] += 4
+    found = drift(run, new, capsys, "table")
+    assert abs(found["row"] - 150) <= 10
+    assert next(iter(found["columns"])) == "b"
+
+
+def test_where_scores_change():
+    rng = np.random.default_rng(0)
+    old, new = rng.normal(size=100), rng.normal(size=80)
+    assert changed(old, new + 5) == 0
+    new[50:] += 5
+    assert abs(changed(old, new) - 50) <= 3  # scores just before the change may be high by chance
+    assert changed(np.zeros(100), np.repeat([0.0, 1.0], [50, 30])) == 50
+    assert apart(np.array([0, 4, 8, 9, 16, 17]), 8).tolist() == [0, 2, 4]
