@@ -61,6 +61,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         latent_dim: size K of the latent code.
         network: "mlp", "conv", a network of the paper by name, a pair (encoder, decoder) of `torch.nn.Module`s, or one
             module that has `encode` and `decode`.
+        features: learn features of images in place of their pixels: "efficientnet_lite0" (pip install lapae[images]),
+            or a trained module that takes images (B, 3, H, W) in [0, 1] and returns feature maps (B, C, h, w), one or
+            a list of them; it stays as it is.
         method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble, online-ensemble or bbb.
         hessian: curvature of the posterior: sketch, approx, exact, mixed, mc, bottleneck, block or kfac.
         likelihood: "gaussian" (its noise is learned), "student" (training data with outliers), "bernoulli",
@@ -121,6 +124,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         *,
         latent_dim: int | None = None,
         network: Any = None,
+        features: Any = None,
         method: str = "online",
         hessian: str | None = None,
         likelihood: Any = "gaussian",
@@ -144,6 +148,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     ) -> None:
         self.latent_dim = latent_dim
         self.network = network
+        self.features = features
         self.method = method
         self.hessian = hessian
         self.likelihood = likelihood
@@ -219,7 +224,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         check_enough(len(x))
         seed = self.random_state
         self.seed_ = int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31 - 1))
-        data = Data.of(x, groups=groups, validation=self.validation_fraction)
+        if self.features is not None:
+            from lapae.space.features import Features
+
+            features = Features.of(x, self.features)
+            x = features(x)
+            data = Data.of(x, groups=groups, validation=self.validation_fraction)
+            data = replace(data, space=replace(data.space, features=features))
+        else:
+            data = Data.of(x, groups=groups, validation=self.validation_fraction)
         names = None if is_frame(x) else getattr(self, "feature_names_in_", None)
         if names is not None:
             data = replace(data, space=replace(data.space, columns=tuple(Column(str(name)) for name in names)))
@@ -423,6 +436,17 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         calibration = self._fitted().calibration
         return np.empty(0) if calibration is None else calibration.reference.scores.cpu().numpy()
 
+    def score_pixels(self, X: Any) -> np.ndarray:
+        """Return how normal each pixel of images is, (n, H, W), higher is more normal; for a model with `features`."""
+        return -self._fitted().pixel_scores(self._validated(X))[0]
+
+    def p_value_pixels(self, X: Any) -> np.ndarray:
+        """Return p-values of the pixels of images, (n, H, W), for a model with `features`.
+
+        On average over new normal images about a share p of the pixels, or less, has a p-value of at most p.
+        """
+        return self._fitted().pixel_scores(self._validated(X))[1]
+
     def discoveries(self, X: Any, rate: float = 0.1) -> np.ndarray:
         """Choose samples to call unusual so that at most `rate` of them are normal, on average (Benjamini-Hochberg).
 
@@ -452,7 +476,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     def explain(self, X: Any) -> Any:
         """Return the contribution of each value to the anomaly score of its sample: like X, at least 0, and NaN in
-        columns that are not learned.
+        columns that are not learned; for a model with `features` one number per pixel, (n, H, W).
 
         They add up to the anomaly score, but for a small term. Half of it is what each value adds to the parts of the
         score, half (for tables) by how much less unusual a row is without the value.
@@ -672,13 +696,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         self.model_ = replace(self.model_, path=place, as_saved=True)
 
     @classmethod
-    def load(cls, path: str | Path, *, network: Any = None, likelihood: Any = None) -> Self:
+    def load(cls, path: str | Path, *, network: Any = None, likelihood: Any = None, features: Any = None) -> Self:
         """Load the estimator of a run folder, also of one that `lapae train` wrote.
 
         Args:
             path: the folder.
             network: modules of one's own, which are not saved: those that it was fitted with.
             likelihood: likelihood of one's own, which is not saved either.
+            features: the module whose features are learned, which is not saved either; not needed for a name.
 
         Returns:
             A fitted estimator.
@@ -687,7 +712,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         from lapae.train.devices import choose_device
 
         run = Run.open(path)
-        params = _saved_params(run, network, likelihood)
+        params = _saved_params(run, network=network, likelihood=likelihood, features=features)
         try:
             estimator = cls(**params)
             estimator.seed_ = 0
@@ -697,7 +722,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             raise RunError(f"{run / ABOUT} is damaged: {error}") from error
         device = choose_device("cpu" if estimator.device == "cpu" else "auto")  # a model of a GPU works without one
         own = None if isinstance(estimator.likelihood, str) else estimator.likelihood
-        model = load_run(run.path, network=network, likelihood=own, device=device)
+        model = load_run(run.path, network=network, likelihood=own, features=features, device=device)
         estimator.model_ = model = replace(model, history=run.read_history())
         estimator.seed_ = model.seed
         if model.calibration is not None:
@@ -871,7 +896,7 @@ def configuration(given: LaplacianAutoencoder, x: np.ndarray) -> Config:
     frame = not isinstance(x, np.ndarray)
     # later rows may lack values where these lack none
     lacking = not frame and x.dtype.kind == "f" and bool(np.isnan(x).any())
-    allow_nan = lacking or ((frame or x.dtype.kind == "f") and noise.takes_missing)
+    allow_nan = lacking or ((frame or x.dtype.kind == "f") and noise.takes_missing and given.features is None)
     method = {name: value for name in METHOD if (value := getattr(given, name)) is not None}
     return Config(
         data=DataConfig(source="X", allow_nan=allow_nan),
@@ -910,9 +935,16 @@ def check_parameters(given: LaplacianAutoencoder) -> None:
     held_out = given.validation_fraction
     if held_out is not None and not (isinstance(held_out, Real) and 0 <= float(held_out) < 1):
         raise ValueError(f"validation_fraction={held_out!r}: expected a number from 0 to below 1")
+    features = given.features
+    if isinstance(features, str) or not (features is None or callable(getattr(features, "state_dict", None))):
+        from lapae.features import NAMES
+
+        if features not in NAMES:
+            expected = f"expected {', '.join(map(repr, NAMES))}, a torch.nn.Module or None"
+            raise ValueError(f"features={features!r}: {expected}")
 
 
-def _saved_params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
+def _saved_params(run: Run, **again: Any) -> dict[str, Any]:
     """Return the constructor's arguments, with what the user gives again."""
     if not (run / ABOUT).exists():
         params = _params_of_config(run)
@@ -921,7 +953,7 @@ def _saved_params(run: Run, network: Any, likelihood: Any) -> dict[str, Any]:
         if not isinstance(about.get("params"), dict):
             raise RunError(f"{run / ABOUT} is damaged: it has no parameters of an estimator")
         params = _renamed(about["params"], run)
-    for name, given in (("network", network), ("likelihood", likelihood)):
+    for name, given in again.items():
         if given is not None:
             params[name] = given
         elif params.get(name) == OWN:
@@ -969,8 +1001,9 @@ def _params_of_config(run: Run) -> dict[str, Any]:
 def _plain(params: dict[str, Any]) -> dict[str, Any]:
     """Return parameters as plain JSON."""
     out = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
-    if out["network"] is not None and not isinstance(out["network"], str):
-        out["network"] = OWN
+    for name in ("network", "features"):
+        if out[name] is not None and not isinstance(out[name], str):
+            out[name] = OWN
     which = out["likelihood"]
     if not isinstance(which, str):
         sigma = getattr(which, "sigma", None)

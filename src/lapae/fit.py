@@ -369,12 +369,15 @@ def calibrate_on(
         natural = isinstance(method, Laplace) and method.form == "lowrank" and model.predictive.kind == "linearized"
         how: dict[str, Any] = {"table": table, "learned": learned, "adds_variance": natural}
         how["judged"] = not_commands(model.space, train) if len(model.space.model_shape) == 2 else None
+        how["maps"] = model.space.features is not None
 
         def means(x: torch.Tensor) -> Prediction:
             return model.predict(x, ("means",))
 
         found = Calibration.fit(model.predict, train, valid, calib, **how, means=means if table else None)
-    rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))
+    rows = None  # maps are not imputed
+    if not model.space.features:
+        rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))
     return replace(model, calibration=found, codes=codes, rows=rows, imputer=None, sampler=None)
 
 

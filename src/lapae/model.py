@@ -34,6 +34,7 @@ from lapae.predict.decode import decode
 from lapae.predict.prediction import Inputs, Progress, Quantity, numpy
 from lapae.score.explain import explain
 from lapae.score.latent_codes import LatentCodes
+from lapae.score.patches import to_pixels
 from lapae.space import Space
 from lapae.space.possible import Possible
 
@@ -212,7 +213,25 @@ class Model:
         x = self.tensor(X)
         widths = self._trained.widths if self.hides else None
         found = numpy(explain(self._calibrated.score, self.for_score, x, widths))
+        if self.space.features is not None:
+            pixels = to_pixels(torch.from_numpy(found.sum(-1)), self.space.features.image[1:])
+            share = pixels.flatten(1).sum(1)[:, None, None].clamp_min(1e-12)
+            return numpy(pixels / share) * found.sum((1, 2, 3))[:, None, None]
         return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
+
+    def pixel_scores(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Say how unusual each pixel of images X is, of a model with `features`.
+
+        Returns:
+            The anomaly score, higher is more unusual, and the p-value: (n, H, W) each. On average over new normal
+            images about a share p of the pixels, or less, has a p-value of at most p.
+        """
+        patches, features = self._calibrated.score.patches, self.space.features
+        if patches is None or features is None:
+            raise ValueError("scores of pixels are those of a model with features=...; explain(X) has contributions")
+        found = patches(self.tensor(X))
+        size = features.image[1:]
+        return numpy(to_pixels(found, size)), numpy(to_pixels(patches.p_values(found), size))
 
     def counterfactual(
         self, X: Any, top: int | None = None, level: float = 0.9, *, contribution: np.ndarray | None = None
@@ -397,6 +416,8 @@ class Model:
         """
         if n < 1:
             raise ValueError(f"n={n}: expected at least 1")
+        if self.space.features is not None:
+            raise ValueError("a model with features=... does not generate images: train one without")
         seed = self.seed if seed is None else seed
         noise = self.space.kind != "image" if noise is None else noise
         by_rows = noise and self.space.kind == "table" and self.space.shape[0] <= MOST_COLUMNS and self.rows is not None
@@ -600,6 +621,8 @@ class Model:
         """The imputer, fitted on first use and then kept in the run folder."""
         if self.imputer is not None:
             return self.imputer
+        if self.space.features is not None:
+            raise ValueError("a model with features=... does not fill in missing pixels: train one without")
         if self.rows is None:
             raise RunError("this model has nothing to impute from: it was saved before its training was finished")
         found = fit_imputer(self._trained, self.rows, self._calibrated)

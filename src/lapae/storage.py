@@ -52,7 +52,7 @@ PARTS: dict[str, type[Any]] = {
 """Fitted parts of a model that are saved with it, by the names of its fields."""
 DOUBLE = {f"calibration.{name}" for name in ("reference.scores", "tiles.scores")}
 DOUBLE |= {f"calibration.intervals.radius.{name}" for name in ("levels", "table")}
-DOUBLE |= {"sampler.rows", "radii", "radius", "reference", "images"}
+DOUBLE |= {"calibration.score.patches.usual", "sampler.rows", "radii", "radius", "reference", "images"}
 """Tensors of parts that are compared with numbers of 64 bits; the last three of the former format."""
 PATIENCE = 3
 """Times that a model is read whose files are not of one training."""
@@ -120,6 +120,7 @@ def load_run(
     *,
     network: Modules | torch.nn.Module | None = None,
     likelihood: Likelihood | None = None,
+    features: torch.nn.Module | None = None,
     device: str | torch.device = "cpu",
     allow_nan: bool = False,
 ) -> Model:
@@ -129,6 +130,7 @@ def load_run(
         path: the run folder.
         network: encoder and decoder, needed where the model was trained with modules of one's own.
         likelihood: needed where the model was trained with a likelihood of one's own.
+        features: needed where the model was trained on features of a module of one's own.
         device: where to put the weights.
         allow_nan: have the model take missing values even where none were allowed in training.
     """
@@ -155,6 +157,8 @@ def load_run(
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{origin} is damaged: what it says of its data is not valid ({error!r})") from error
+    if space.features is not None and features is not None:
+        space = replace(space, features=replace(space.features, module=features))
     bare = replace(config, data=replace(config.data, allow_nan=config.data.allow_nan or allow_nan))
     with torch.random.fork_rng(devices=[]):
         if network is None:

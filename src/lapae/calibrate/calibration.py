@@ -207,6 +207,7 @@ class Calibration:
         adds_variance: bool = False,
         means: Predict | None = None,
         judged: Tensor | None = None,
+        maps: bool = False,
     ) -> Calibration:
         """Fit deviation and score, and take the calibration rows in to compare with.
 
@@ -220,11 +221,12 @@ class Calibration:
             adds_variance: whether the variance over networks has its natural size, see `Deviation`.
             means: predicts "means" alone, for rows whose variances are not used; default `predict`.
             judged: channels of a series to judge, see `Score`.
+            maps: whether the data are feature maps: then all of them calibrate, each scored as if it were left out.
         """
         apart = len(rows) > 0 and len(valid) > 0 and not learned
         valid = valid if len(valid) else train
         rows = valid if rows is valid or not len(rows) else rows[:MOST_CALIBRATION_ROWS]
-        few = len(rows) < FEW
+        few = len(rows) < FEW and not maps
         less = means if means is not None and adds_variance else predict
         known, found = less(train), (predict if rows is valid or (few and apart) else less)(valid)
         of_rows = found if rows is valid else predict(rows)
@@ -232,6 +234,12 @@ class Calibration:
         least = 0.0 if len(valid) < SCARCE else -math.inf
         of_seen = join([known, found]) if few else found
         deviation = Deviation.fit(known, train, of_seen, seen, seen, least=least, adds_variance=adds_variance)
+        if maps:
+            parts = [train, valid] if rows is valid else [train, valid, rows]
+            every, radius = torch.cat(parts), fit_radius(of_rows, rows, rows, deviation)
+            score, own = Score.of_maps(every, deviation), torch.arange(len(every))
+            reference = Reference(every, ranked(score(known, every, own)), own)
+            return cls(deviation, score, reference, Intervals(radius, valid[:0]), Tiles(reference.scores[:0]))
         own = torch.full((len(rows),), -1)
         if table:
             parts = [train, valid] if rows is valid else [train, valid, rows]

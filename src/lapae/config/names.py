@@ -16,6 +16,7 @@ NETWORKS: Registry[Entry] = Registry(
     {
         "mlp": Entry("dense layers", "lapae.networks.builtin:mlp"),
         "conv": Entry("convolutions for images, then dense layers", "lapae.networks.builtin:conv"),
+        "patch": Entry("dense layers at each position of feature maps", "lapae.networks.patch:patch"),
     },
     group="lapae.networks",
 )

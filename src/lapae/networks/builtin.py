@@ -66,8 +66,8 @@ def mlp(
         The network, with torch's initial weights.
     """
     d = math.prod(shape)
-    encoder = _dense(((1 + mask) * d, *hidden, latent_dim), activation)
-    decoder = _dense((latent_dim, *hidden[::-1], d), activation)
+    encoder = dense(((1 + mask) * d, *hidden, latent_dim), activation)
+    decoder = dense((latent_dim, *hidden[::-1], d), activation)
     if linear:
         encoder, decoder = (
             _beside(encoder, nn.Linear((1 + mask) * d, latent_dim)),
@@ -137,7 +137,7 @@ def conv(
             sizes.append((sizes[-1][0] // 2, sizes[-1][1] // 2))
         n_in = n_out
     features = (n_in, *sizes[-1])
-    dense = (math.prod(features), *hidden, latent_dim)
+    sizes_dense = (math.prod(features), *hidden, latent_dim)
 
     up: list[nn.Module] = [activation(), nn.Unflatten(1, features)]
     for n_out, size in zip((*channels[-2::-1], channels[0]), sizes[-2::-1], strict=True):
@@ -147,8 +147,8 @@ def conv(
         n_in = n_out
     up.append(convolution(n_in, shape[0]))
 
-    encoder = nn.Sequential(*down, nn.Flatten(), *_dense(dense, activation))
-    decoder = nn.Sequential(*_dense(dense[::-1], activation), *up)
+    encoder = nn.Sequential(*down, nn.Flatten(), *dense(sizes_dense, activation))
+    decoder = nn.Sequential(*dense(sizes_dense[::-1], activation), *up)
     if linear:
         d = math.prod(shape)
         encoder = _beside(encoder, nn.Sequential(nn.Flatten(), nn.Linear(d, latent_dim)))
@@ -175,7 +175,8 @@ def build(network: str | tuple[nn.Module, nn.Module], shape: Shape, latent_dim: 
     return Autoencoder(*network)
 
 
-def _dense(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
+def dense(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
+    """Return linear layers from each of `sizes` to the next, with activations between them."""
     layers: list[nn.Module] = []
     for n_in, n_out in pairwise(sizes):
         layers += [nn.Linear(n_in, n_out), activation()]

@@ -11,7 +11,8 @@ Each part is a logarithm, in standard deviations from its mean on rows that trai
 | rarity                  | is each value usual on its own?                                                        |
 
 The score of a table's row is the sum of the parts that are above their mean, Σ max(t, 0): a part that finds a row
-ordinary does not speak for it. `lapae.score.images` describes the score of images, series and arrays.
+ordinary does not speak for it. `lapae.score.images` describes the score of images, series and arrays,
+`lapae.score.patches` that of feature maps.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from lapae.runs.parts import IN_COMMON
 from lapae.score.images import PARTS, ImageParts, contributions, shared, standardising
 from lapae.score.marginals import Marginals
 from lapae.score.neighbours import NearestRows
+from lapae.score.patches import PatchDistances, of_image
 from lapae.score.whitening import whitening
 
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
@@ -72,6 +74,7 @@ class Score:
         marginals: distribution of each column of a table.
         field: parts of images, series and arrays.
         judged: channels of a series whose values are judged, (J,); None if all are. The model reads the others too.
+        patches: distances at the positions of feature maps.
     """
 
     deviation: Deviation = field_of(metadata=IN_COMMON)
@@ -84,6 +87,7 @@ class Score:
     marginals: Marginals | None = None
     field: ImageParts | None = None
     judged: Tensor | None = None
+    patches: PatchDistances | None = None
 
     @classmethod
     def fit(
@@ -128,9 +132,19 @@ class Score:
         whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal()) if table else standardising(values)
         return replace(start, mean=values.mean(0), whiten=whiten)
 
+    @classmethod
+    def of_maps(cls, maps: Tensor, deviation: Deviation) -> Score:
+        """Fit to feature maps (n, h, w, D); each of them is scored as if it were left out."""
+        patches = PatchDistances.fit(maps)
+        values = of_image(patches(maps, torch.arange(len(maps))))[:, None]
+        whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal())
+        return cls(deviation, maps[:0].flatten(1), values.mean(0), whiten, patches=patches)
+
     def __call__(self, found: Prediction, x: Tensor, own: Tensor | None = None) -> Tensor:
         """Score samples x (B, *features): (B,), higher is more unusual; `own` as in `parts`."""
         values = self.parts(found, x, own, shares=False).values
+        if self.patches is not None:
+            return values[:, 0]
         if self.field is not None:
             return contributions(values - self.mean, self.whiten).sum(1)
         t = self.standardised(values)
@@ -145,6 +159,8 @@ class Score:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the parts."""
+        if self.patches is not None:
+            return ("patches",)
         return TABLE if self.field is None else PARTS[: len(self.mean)]
 
     def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None, *, shares: bool = True) -> Parts:
@@ -156,6 +172,11 @@ class Score:
             own: (B,) where rows that are in the banks themselves are, see `NearestRows.measure`.
             shares: whether to share the parts of a table out among values.
         """
+        if self.patches is not None:
+            found_at = self.patches(x, own)
+            excess = (found_at - found_at.flatten(1).median(1).values[:, None, None]).clamp_min(0).square()
+            evenly = excess[..., None].expand_as(x).flatten(1)
+            return Parts(of_image(found_at)[:, None], shared(evenly)[:, None] if shares else None)
         if self.field is not None:
             seen, means, deviation = chosen(self.judged, x, found, self.deviation)
             values, of_parts = self.field.parts(means, seen, deviation, len(self.mean))
@@ -191,7 +212,9 @@ class Score:
         last term."""
         parts = self.parts(found, x)
         t = self.standardised(parts.values)
-        if self.field is not None:
+        if self.patches is not None:
+            weight = parts.values.clamp_min(0)
+        elif self.field is not None:
             weight = contributions(parts.values - self.mean, self.whiten)
         else:
             weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)

@@ -24,6 +24,7 @@ from lapae.errors import DataError
 from lapae.space.checks import check_values
 from lapae.space.columns import Column, Spans, counted
 from lapae.space.constants import Constants
+from lapae.space.features import Features
 from lapae.space.frames import as_frame, code_frame, is_frame, numbers_frame, uncode_frame
 from lapae.space.layout import CHANNELS, Layout, Range, arranged, greatest, layout_of, restored
 from lapae.space.levels import with_levels
@@ -68,6 +69,8 @@ class Space:
     """Whether images are tiles of larger ones."""
     unit: float | None = None
     """A network trained elsewhere gets the user's values divided by this; None: it gets what the model sees."""
+    features: Features | None = None
+    """How images become the feature maps that these data are; None where data are learned as they are."""
 
     @classmethod
     def of(
@@ -180,6 +183,8 @@ class Space:
             constants.look(frame)
             constants.warn()
         x = np.asarray(x)
+        if self.features is not None and x.shape[1:] != self.shape and x.dtype.kind in "biuf":
+            return self.features(x, where)
         if x.dtype.kind not in "biuf":
             raise DataError(f"{where}: values of type {x.dtype}, expected numbers")
         x = x.view(np.uint8) if x.dtype == np.bool_ else x
@@ -293,6 +298,8 @@ class Space:
             fitted = {"border": ", with borders", "crop": ", cropped", "stretch": ", stretched"}.get(self.fit or "", "")
             return f"{n:,} {colour} {'tiles' if self.tile else 'images'} of {height}x{width}{fitted}"
         what = f"rows of {size} columns" if self.kind == "table" else f"arrays of {size}"
+        if self.features is not None:
+            what = f"images, by {size} features of {self.features.name}"
         if self.kind == "series":
             what = f"windows of {self.shape[0]} steps, {self.stride} apart, of {self.shape[1]} channels"
         if self._mixed:
@@ -309,6 +316,7 @@ class Space:
             "columns": None if self.columns is None else [column.to_dict() for column in self.columns],
             "left_out": dict(self.left_out),
             "label_names": None if self.label_names is None else list(self.label_names),
+            "features": None if self.features is None else self.features.to_dict(),
         }
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from lapae.space.columns import Column
+from lapae.space.features import Features
 from lapae.space.layout import Layout
 from lapae.space.space import Fit, Kind, Space
 
@@ -51,6 +52,7 @@ def checked(values: Mapping[str, Any]) -> Space:
         "tile": bool(values.get("tile", False)),
         "name": str(values["name"]),
         "unit": None if unit is None else float(unit),
+        "features": None if values.get("features") is None else Features.from_dict(values["features"]),
     }
     space = Space(**{**values, **fields})
     if not all(_broadcasts(v.shape, space.model_shape) for v in (offset, scale)) or (kind == "image" and scale.ndim):

@@ -46,11 +46,12 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
     """
     model, train = config.model, config.train
     n, d = space.n_data, math.prod(space.model_shape)
-    network = model.network or ("conv" if _convolved(space) else "mlp")
+    network = model.network or ("patch" if space.features else "conv" if _convolved(space) else "mlp")
     ours = network in OURS and not own
     linear = ours and config.method.method != "dropout" if model.linear is None else model.linear
     masked = ours and network == "mlp" and space.kind == "table" and space.maskable
-    code = max(1, min(LARGEST_CODE[space.kind], d // (4 if space.kind == "image" else 2)))
+    values = space.shape[-1] if space.features else d  # a position of feature maps has a code of its own
+    code = max(1, min(LARGEST_CODE[space.kind], values // (4 if space.kind == "image" else 2)))
     model = replace(
         model,
         network=network,
@@ -74,9 +75,8 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
         schedule=train.schedule or ("cosine" if ours else "plateau"),
         patience=train.patience or (_patience(space.kind, epochs) if ours else 8),
     )
-    method = _method(
-        config.method, ours and linear, every=4 if space.kind == "table" else 1, n_samples=5 if own else 20
-    )
+    n_samples = 5 if own or space.features else 20
+    method = _method(config.method, ours and linear, every=4 if space.kind == "table" else 1, n_samples=n_samples)
     return replace(config, model=model, train=train, method=method).resolved()
 
 
@@ -95,6 +95,8 @@ def _patience(kind: str, epochs: int) -> int:
 
 
 def _batch_size(space: Space, n: int, d: int) -> int:
+    if space.features:
+        return 8
     if space.kind == "image":
         return min(32 if n < 500 else 64 if n < 20_000 else 128, max(8, MOST_BATCH_VALUES // d))
     return 32 if n < 500 else 64 if n < 4000 else 128 if n < 40_000 else 256
