@@ -103,14 +103,18 @@ def test_minimise_serves_each_row() -> None:
     assert torch.allclose(found, target, atol=1e-3)
 
 
+def digits() -> np.ndarray:
+    return np.asarray(load_digits(return_X_y=True)[0]).reshape(-1, 8, 8)
+
+
 @pytest.fixture(scope="module")
 def model() -> LaplacianAutoencoder:
-    images = load_digits().images[:300] / 16
+    images = digits()[:300] / 16
     return LaplacianAutoencoder(latent_dim=2, epochs=3, random_state=0).fit(images)
 
 
 def test_estimator(model: LaplacianAutoencoder, tmp_path) -> None:
-    z = model.transform(load_digits().images[:4] / 16)
+    z = model.transform(digits()[:4] / 16)
     far = model.distance(z[:2], z[2:])
     assert far.shape == (2,)
     assert ((far > 0) & np.isfinite(far)).all()

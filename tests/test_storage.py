@@ -155,7 +155,8 @@ def test_a_model_is_a_value(table, tmp_path):
     lacking = np.where(np.arange(table.test.x.shape[1]) == 0, np.nan, table.test.x)
     before = model.anomaly_score(table.test.x)[0]
     other = model.predicting(predictive="mc", n_samples=3)
-    model.impute(lacking), other.impute(lacking)
+    model.impute(lacking)
+    other.impute(lacking)
     assert other is not model
     np.testing.assert_array_equal(model.anomaly_score(table.test.x)[0], before)
     with pytest.raises(AttributeError):

@@ -46,7 +46,11 @@ def predict(x: torch.Tensor) -> Prediction:
     return Prediction(1, {"z_mean": z, "x_mean": x_mean, **variances})
 
 
-TRAINED: Any = SimpleNamespace(predict=predict, space=SimpleNamespace(kind="table"))
+TRAINED: Any = SimpleNamespace(
+    predict=predict,
+    space=SimpleNamespace(kind="table"),
+    groups=(torch.arange(FEATURES), torch.zeros(FEATURES, dtype=torch.bool)),
+)
 """A network that an imputer may ask."""
 
 

@@ -359,8 +359,8 @@ MUTANTS = (
     Mutant(
         "hidden values of one row count as rows",
         IMPUTER,
-        "self.deviation, rows=chosen.numpy(), shared=shared)",
-        "self.deviation, shared=shared)",
+        "ratio[:, some].numpy(), rows=chosen.numpy())",
+        "ratio[:, some].numpy())",
         T_CALIBRATE,
         "test_a_row_with_values_hidden_in_turn_counts_once",
     ),
