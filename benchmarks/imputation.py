@@ -5,8 +5,8 @@
 FOLDER holds NAME.csv: an index column, then numbers. Values are hidden, all methods are given the table with its holes
 and fill it. Errors are in units of each column's range (largest less smallest value). Of the methods that know how far
 off they are, coverage is the share of hidden values within 90 % intervals, and CRPS that of 100 completions; for the
-others the CRPS is the absolute error. Of lapae, `mae` and `rmse` are those of its median, `mean_mae` and `mean_rmse` those
-of its mean. One configuration for all tables; of larger ones 2,000 rows are drawn.
+others the CRPS is the absolute error. Of lapae, `mae` and `rmse` are those of its median, `mean_mae` and `mean_rmse`
+those of its mean. One configuration for all tables; of larger ones 2,000 rows are drawn.
 
 mcar hides values at random. mar leaves a third of the columns whole, and hides values of the others more often in rows
 where a random mixture of these is large. mnar hides large values of every column more often than small ones.

@@ -165,9 +165,7 @@ class Donors:
         share = (n_seen / self.copula.n_rows).clamp_max(0.5)
         return ((1 + share) / (1 - share)).sqrt() - 1
 
-    def complete(
-        self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def complete(self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None) -> dict[str, Tensor]:
         """Return what the missing values of x (n, D) may be: tensors (n, D).
 
         `middle` is the median and `mean` the mean, as `guess` where there is no donor; `variance` that of the donors'

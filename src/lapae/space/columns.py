@@ -222,8 +222,8 @@ class Spans:
         """Features (…, D) in the user's units as codes (…, F).
 
         A count is whole, if `whole`, and never below 0, a boolean 0 or 1, or between if it is written as a number and
-        not `whole`, a category the code of the greatest. A date without a time is a whole day, if `whole`. The deviation of a category is the root of the sum of the
-        squares over its features.
+        not `whole`, a category the code of the greatest. A date without a time is a whole day, if `whole`. The
+        deviation of a category is the root of the sum of the squares over its features.
         """
         out = np.zeros((*x.shape[:-1], len(self.columns)), x.dtype)
         out[..., self.seen] = x[..., self.starts[self.seen]]
