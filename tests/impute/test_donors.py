@@ -287,4 +287,4 @@ def test_the_mean_has_the_least_squared_error_and_the_median_the_least_absolute_
     assert np.square(gap["mean"]).mean() < 0.97 * np.square(gap["median"]).mean()
     np.testing.assert_array_equal(model.impute(given, guess="mean")[~hidden], x[~hidden])
     with pytest.raises(ValueError, match="guess='mode': expected 'median' or 'mean'"):
-        model.impute(given, guess="mode")
+        model.impute(given, guess="mode")  # pyright: ignore[reportArgumentType]
