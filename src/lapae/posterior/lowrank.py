@@ -3,13 +3,11 @@
 With vectors u_t whose outer products add up to the GGN in the mean, E[UᵀU] = G (T random sums, `curvature.vectors`),
 the precision is that of G shrunk towards its diagonal,
 
-    C = Λ + (1 - ρ) D + β UᵀU = M + WᵀW,        D = diag(UᵀU),  M = Λ + (1 - ρ) D,  W = √β U  (T, P)
+    C = Λ + (1 - ρ) D + ρ UᵀU = M + WᵀW,        D = diag(UᵀU),  M = Λ + (1 - ρ) D,  W = √ρ U  (T, P)
 
 as a covariance matrix that is estimated from fewer samples than it has rows is shrunk (Ledoit and Wolf 2004; Schäfer
-and Strimmer 2005). β is ρ, or a little more at ρ = 1: the inverse of a mean of T outer products is too large by about
-1 / (1 - γ/T) in the γ directions that the data determine, as that of a Wishart matrix. At ρ = 0 it is the best
-mean-field posterior of the linearised network, at ρ = 1 with enough vectors the whole Laplace posterior. By the
-Woodbury identity, with K = W M⁻¹ Wᵀ (T, T),
+and Strimmer 2005). At ρ = 0 it is the best mean-field posterior of the linearised network, at ρ = 1 with enough vectors
+the whole Laplace posterior. By the Woodbury identity, with K = W M⁻¹ Wᵀ (T, T),
 
     C⁻¹ = M⁻¹ - M⁻¹ Wᵀ (I + K)⁻¹ W M⁻¹,        log det C = log det M + log det(I + K)
 
@@ -40,14 +38,12 @@ class LowRankPrecision(RunningDiagonal):
     u: Tensor
     d: Tensor
     rho: Tensor
-    weight: Tensor
 
     def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
         super().__init__(shapes, prior_precision, temperature)
         self.register_buffer("u", torch.zeros(0, self.n_weights))
         self.register_buffer("d", torch.zeros(0))
         self.register_buffer("rho", torch.ones(()))
-        self.register_buffer("weight", torch.ones(()))
         self._eigen: tuple[Tensor, Tensor] | None = None
         self._root: Tensor | None = None
         self._base: Tensor | None = None
@@ -71,12 +67,11 @@ class LowRankPrecision(RunningDiagonal):
         self.u, self.d = u.detach(), diagonal.detach().to(self.h).masked_fill(self.h.isinf(), math.inf)
         self.set_rho(rho)
 
-    def set_rho(self, rho: float, weight: float | None = None) -> None:
-        """Change the share of the outer products: 1 - rho of the diagonal, `weight` (by default rho) of UᵀU."""
+    def set_rho(self, rho: float) -> None:
+        """Change the share of the outer products: 1 - rho of the diagonal, rho of UᵀU."""
         if not 0 <= rho <= 1:
             raise ValueError(f"rho={rho!r}: expected a number from 0 to 1")
         self.rho.fill_(rho)
-        self.weight.fill_(rho if weight is None else weight)
         self._forget()
 
     def drop_vectors(self) -> None:
@@ -117,6 +112,9 @@ class LowRankPrecision(RunningDiagonal):
         return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        weight = state_dict.pop(prefix + "weight", None)  # of models saved by 0.3.0 before its release: W = √weight U
+        if weight is not None and weight != state_dict[prefix + "rho"]:
+            state_dict[prefix + "u"] = state_dict[prefix + "u"] * (weight / state_dict[prefix + "rho"]).sqrt()
         for name in ("u", "d"):  # of another number of vectors than those here
             found = state_dict.get(prefix + name)
             if found is not None:
@@ -145,7 +143,7 @@ class LowRankPrecision(RunningDiagonal):
 
     def scaled(self) -> Iterator[tuple[Tensor, slice]]:
         """W M^(-1/2), some weights at a time, and which these are."""
-        scale = self.weight.sqrt() * self.base().rsqrt()
+        scale = self.rho.sqrt() * self.base().rsqrt()
         for part, columns in self._columns(self.u):
             yield part * scale[columns], columns
 
@@ -155,6 +153,10 @@ class LowRankPrecision(RunningDiagonal):
             values, vectors = eigh(self.products())
             self._eigen = values.clamp_min(0), vectors
         return self._eigen
+
+    def keep_spectrum(self, values: Tensor, vectors: Tensor) -> None:
+        """Take eigenvalues and eigenvectors of K that are known, as after a change of the prior by one factor."""
+        self._eigen = values, vectors
 
     def products(self) -> Tensor:
         """K = W M⁻¹ Wᵀ, (T, T), in float64."""
@@ -219,7 +221,7 @@ class LowRankPrecision(RunningDiagonal):
 
     def over_base(self, most: int = CHUNK_FLOATS) -> Iterator[Tensor]:
         """W M⁻¹, with C⁻¹ = M⁻¹ - M⁻¹ Wᵀ (I + K)⁻¹ W M⁻¹: rows (n, P), at most `most` numbers at a time."""
-        scale = self.weight.sqrt() / self.base()
+        scale = self.rho.sqrt() / self.base()
         for some in self.u.split(max(1, most // self.n_weights)):
             yield some.to(self.h.dtype) * scale
 
@@ -244,7 +246,7 @@ class LowRankPrecision(RunningDiagonal):
         if self.n_vectors:
             rows = delta.reshape(-1, self.n_weights)
             parts = (rows[:, columns] @ part.T for part, columns in self._columns(self.u))
-            found = found + self.weight * sum(parts).square().sum(-1).reshape(delta.shape[:-1])  # pyright: ignore
+            found = found + self.rho * sum(parts).square().sum(-1).reshape(delta.shape[:-1])  # pyright: ignore
         return found / self.temperature
 
     def eigenvalues(self) -> dict[str, Tensor]:

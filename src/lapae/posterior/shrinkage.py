@@ -1,21 +1,21 @@
 """The share ρ of the outer products in a low-rank posterior, and the prior precision: by the evidence, bounded below.
 
-The posterior q = N(θ, C⁻¹), C = Λ + (1 - ρ) D + β UᵀU, stands for that of the linearised network, N(θ, (Λ + G)⁻¹), of
+The posterior q = N(θ, C⁻¹), C = Λ + (1 - ρ) D + ρ UᵀU, stands for that of the linearised network, N(θ, (Λ + G)⁻¹), of
 which U is a sample. For any C the evidence of the linearised network is at least
 
     log p(D | θ) - ½ [tr(G C⁻¹) + θᵀΛθ + tr(Λ C⁻¹) - P + log det C - log det Λ]
 
 (the evidence lower bound; with equality at C = Λ + G, where it is the Laplace evidence of `evidence.py`). What it asks
 of G is tr(G C⁻¹) alone, the variance that q gives the data: a vector u that C has not seen measures it, E uᵀ C⁻¹ u. Of
-the T vectors each is left out in turn, which costs nothing: with h_t = β u_tᵀ C⁻¹ u_t the leverage of a vector,
+the T vectors each is left out in turn, which costs nothing: with h_t = ρ u_tᵀ C⁻¹ u_t the leverage of a vector,
 
-    tr(G C⁻¹) ≈ Σ_t u_tᵀ C₋ₜ⁻¹ u_t = Σ_t (h_t / β) / (1 - h_t)
+    tr(G C⁻¹) ≈ Σ_t u_tᵀ C₋ₜ⁻¹ u_t = Σ_t (h_t / ρ) / (1 - h_t)
 
-Where T reaches the rank of G, leverages are small and the bound is highest at ρ = 1: the diagonal would only take
-variance from directions that the data leave open. Where T is far below it, a vector that is left out lies outside the
-span of the others: at ρ = 1 only the prior holds it, its variance is enormous, and the diagonal, which holds every
-direction, is worth its bias. The same number decides both. At ρ = 1 it also gives the size of the prior, and how far β
-exceeds 1: in sample the variance of the data is Σ_t h_t / β, out of sample more, and β makes up for the difference.
+Where T reaches the rank of G, leverages are small and the vectors stand alone (ρ = 1): the diagonal would only take
+variance from directions that the data leave open. Then the prior precision is that of the highest Laplace evidence of
+UᵀU. Where T is far below the rank, a vector that is left out lies outside the span of the others: at ρ = 1 only the
+prior holds it, its variance is enormous, and the diagonal, which holds every direction, is worth its bias. Any share
+from a tenth to a half then serves as well as another (`benchmarks/shift.md`), so that a tenth is the only one tried.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from torch import Tensor
 
 from lapae.posterior.lowrank import LowRankPrecision
 
-SHARES = (1.0, 0.9, 0.6, 0.3, 0.1, 0.03, 0.01, 0.0)
-"""ρ is one of these, sought from above: the bound has one maximum along them."""
-WEIGHTS = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
-"""β at ρ = 1 is one of these."""
+SHARE = 0.1
+"""ρ where the vectors do not reach the rank of the curvature; else it is 1."""
 FACTORS = 10.0 ** (torch.arange(-80, 81, dtype=torch.float64) / 20)
 """Factors of the prior precision that are tried where U stands alone, which one decomposition answers."""
+MOST_PRODUCTS = 1 << 30
+"""Maximum number of multiplications for K: a bound is that of some weights, evenly spaced, if these are more."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,13 @@ class Bound:
     squared_norm: float
 
 
-def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision) -> Bound:
+def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision, most: int = MOST_PRODUCTS) -> Bound:
     """Evidence lower bound of a low-rank posterior with random vectors, at its ρ and prior precision.
 
     Args:
         mean: weights θ, {name: *shape}.
         precision: at temperature 1, with vectors.
+        most: maximum number of multiplications for a matrix of products between vectors.
     """
     _check(precision)
     prior, base = precision.flat_prior(), precision.base()
@@ -66,17 +67,19 @@ def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision) -> Bound:
     share = torch.where(free, prior / base, 0.0)
     zero = prior.new_zeros(precision.n_vectors, precision.n_vectors)
     k, k_prior = zero.clone(), zero.clone()
+    step = max(1, -(-(precision.n_vectors**2) * precision.n_weights // most))
     for w, columns in precision.scaled():
+        w = w[:, ::step] * step**0.5
         k += w @ w.T
-        w *= share[columns].sqrt()
+        w *= share[columns][::step].sqrt()
         k_prior += w @ w.T
-    rho, weight = float(precision.rho), float(precision.weight)
+    rho = float(precision.rho)
     inner = k.double() + torch.eye(len(k), dtype=torch.float64, device=k.device)
     root = torch.linalg.cholesky(inner)
     inverse = torch.cholesky_inverse(root)
     leverage = 1 - inverse.diagonal()
     explained = torch.where(free, precision.d / base, 0.0).double()
-    seen = float((leverage / (weight * (1 - leverage))).sum()) if weight > 0 else float(explained.sum())
+    seen = float((leverage / (rho * (1 - leverage))).sum()) if rho > 0 else float(explained.sum())
     # D is of the same vectors, χ² of T degrees in each weight: 1 / D is too large by 2 / T
     seen += (1 - rho) * 2 / precision.n_vectors * float(explained.square().sum())
     left = float(share.double().sum() - (inverse * k_prior.double()).sum())
@@ -87,7 +90,7 @@ def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision) -> Bound:
 
 
 def fit_shrinkage(mean: Mapping[str, Tensor], precision: LowRankPrecision, *, prior: bool = True) -> Bound:
-    """Set ρ, and where the vectors then stand alone the size of the prior precision, to the maximum of the bound.
+    """Set ρ to 1 or to SHARE, whichever has the higher bound, and at 1 the size of the prior precision.
 
     Below ρ = 1 the prior precision stays as it is given: the bound then is far below the evidence, by an amount that a
     larger prior precision lessens, so that its maximum would say more about that gap than about the data.
@@ -101,59 +104,26 @@ def fit_shrinkage(mean: Mapping[str, Tensor], precision: LowRankPrecision, *, pr
         The bound at what is chosen.
     """
     _check(precision)
+    precision.set_rho(SHARE)
+    beside = bound(mean, precision)
     precision.set_rho(1.0)
-    alone = _Alone.of(mean, precision)
-    _, weight = alone.best(torch.ones(1, dtype=torch.float64))
-    precision.set_rho(1.0, weight)
-    best, rho = bound(mean, precision), 1.0
-    for lower in SHARES[1:]:
-        precision.set_rho(lower)
-        found = bound(mean, precision)
-        if found.value <= best.value:
-            break
-        best, rho, weight = found, lower, lower
-    if rho == 1 and prior:
-        factor, weight = alone.best(FACTORS)
+    values, vectors = precision.spectrum()
+    norm = _squared_norm(mean, precision, precision.base().isfinite())
+    factors = FACTORS.to(values.device) if prior else values.new_ones(1)
+    evidence = -0.5 * (factors * norm + (values / factors[:, None]).log1p().sum(1))
+    factor = factors[evidence.argmax()]
+    k = values / factor
+    kept = k / (1 + k)
+    leverage = vectors.square() @ kept
+    seen, determined, norm = float((leverage / (1 - leverage)).sum()), float(kept.sum()), float(factor) * norm
+    alone = Bound(-0.5 * (seen + norm - determined + float(k.log1p().sum())), seen, determined, norm)
+    if alone.value < beside.value:
+        precision.set_rho(SHARE)
+        return beside
+    if prior:
         precision.set_prior((precision.prior * factor).clamp(1e-8, 1e12))
-        precision.set_rho(1.0, weight)
-        return bound(mean, precision)
-    precision.set_rho(rho, weight)
-    return best
-
-
-@dataclass(frozen=True)
-class _Alone:
-    """The bound at ρ = 1 for all sizes of the prior and all β, from one decomposition: K is in proportion to β / size.
-
-    Attributes:
-        values: eigenvalues of K at β = 1 and the prior precision as it is, (T,).
-        squares: squares of the eigenvectors, a row each, (T, T).
-        squared_norm: θᵀΛθ.
-    """
-
-    values: Tensor
-    squares: Tensor
-    squared_norm: float
-
-    @classmethod
-    def of(cls, mean: Mapping[str, Tensor], precision: LowRankPrecision) -> _Alone:
-        values, vectors = precision.spectrum()
-        norm = _squared_norm(mean, precision, precision.base().isfinite())
-        return cls(values, vectors.square().T, norm)
-
-    def best(self, factors: Tensor) -> tuple[float, float]:
-        """Factor of the prior precision, and β, with the highest bound."""
-        factor = factors.to(self.values.device)[:, None]
-        best = (-torch.inf, 1.0, 1.0)
-        for weight in WEIGHTS:
-            k = weight * self.values / factor  # (F, T)
-            kept = k / (1 + k)
-            leverage = kept @ self.squares
-            seen = (leverage / (1 - leverage)).sum(1) / weight
-            value = -0.5 * (seen + factor[:, 0] * self.squared_norm - kept.sum(1) + k.log1p().sum(1))
-            found = int(value.argmax())
-            best = max(best, (float(value[found]), float(factor[found, 0]), weight))
-        return best[1], best[2]
+        precision.keep_spectrum(values / float(factor), vectors)
+    return alone
 
 
 def _squared_norm(mean: Mapping[str, Tensor], precision: LowRankPrecision, free: Tensor) -> float:
