@@ -182,13 +182,13 @@ class Model:
         """Return what the anomaly scores of samples X (n, *shape) are made of, and the paper's scores.
 
         Returns:
-            Arrays (n,) by name; higher is more unusual. `log_likelihood` has its sign turned for that.
+            Arrays (n,) by name; higher is more unusual.
         """
         x = self.tensor(X)
         found = self.predict(x, (*BOTH, "density"))
         parts = {name: numpy(part) for name, part in self._calibrated.score.named(found, x).items()}
         more = {
-            "log_likelihood": -numpy(found.log_likelihood),
+            "negative_log_likelihood": -numpy(found.log_likelihood),
             "latent_deviation": numpy(found.z_var).reshape(len(x), -1).clip(0) ** 0.5,
             "output_deviation": numpy(found.x_var).reshape(len(x), -1).clip(0) ** 0.5,
         }

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from lapae.model import Model
     from lapae.space import Column
 
-COLUMNS = ("score", "p_value", "log_likelihood")
+COLUMNS = ("anomaly_score", "p_value", "log_likelihood")
 REASONS = ("feature", "share", "expected", "low", "high")
 NOTHING = "nothing observed"
 
 
 @dataclass(frozen=True)
 class ScoreCommand(PredictCommand):
-    """Score new samples: how normal each is, its p-value among held-out normal samples, and whether it is an outlier.
+    """Score new samples: how unusual each is, its p-value among held-out normal samples, and whether it is an outlier.
 
     The output has a row for each sample, in the order of the input, with the columns of a table that are no features
-    (an index, a label) or the name of the image file. The score is higher for more normal data. A row is an outlier if
-    and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is empty. A series
-    (time, channels) has a row for each step: the mean score of the windows that hold it with its p-value, and how
-    unusual each channel is in it. A model of tiles (lapae train --tile) scores large images: a row for each, with its
-    most unusual tile.
+    (an index, a label) or the name of the image file. The anomaly score is higher for more unusual data. A row is an
+    outlier if and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is
+    empty. A series (time, channels) has a row for each step: the mean score of the windows that hold it with its
+    p-value, and how unusual each channel is in it. A model of tiles (lapae train --tile) scores large images: a row
+    for each, with its most unusual tile.
     """
 
     false_alarm_rate: Annotated[float | None, tyro.conf.arg(aliases=["--rate"])] = None
@@ -55,8 +55,8 @@ def scores(model: Model, x: Any) -> dict[str, Any]:
         from lapae.cli.tiles import image_scores
 
         return image_scores(model, x)
-    surprise, p = model.anomaly_score(x)
-    return {"score": -surprise, "p_value": p, "log_likelihood": model.log_likelihood(x)}
+    score, p = model.anomaly_score(x)
+    return {"anomaly_score": score, "p_value": p, "log_likelihood": model.log_likelihood(x)}
 
 
 def explained(model: Model, x: Any) -> dict[str, Any]:
@@ -129,14 +129,14 @@ def main(arguments: Sequence[str]) -> int:
     if model.space.tile:
         from lapae.cli.tiles import image_rows
 
-        blocks, columns = image_rows(blocks), ["score", "p_value"]
+        blocks, columns = image_rows(blocks), ["anomaly_score", "p_value"]
 
     n = n_outliers = 0
     if suffix != ".csv":
         parts = [rows.found for rows in blocks]
         found = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in columns}
         found["outlier"] = found["p_value"] <= rule.rate
-        n, n_outliers = len(found["score"]), int(found["outlier"].sum())
+        n, n_outliers = len(found["p_value"]), int(found["outlier"].sum())
         write_arrays(command.out, found)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
     names = model.space.names

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def image_scores(model: Model, x: Any) -> dict[str, Any]:
-    """The score of an image from those of its tiles x (m, *shape), its p-value, and which tile is the most unusual."""
+    """Return the anomaly score of an image from those of its tiles x (m, *shape), its p-value, and its worst tile."""
     assert model.calibration is not None
-    surprise, p = model.anomaly_score(x)
-    most, p_value = model.calibration.tiles.compare(surprise, p)
-    found = {"score": -most, "p_value": p_value, "worst": int(surprise.argmax())}
+    each, p = model.anomaly_score(x)
+    most, p_value = model.calibration.tiles.compare(each, p)
+    found = {"anomaly_score": most, "p_value": p_value, "worst": int(each.argmax())}
     return {name: np.array([value]) for name, value in found.items()}
 
 
