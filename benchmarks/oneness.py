@@ -44,7 +44,7 @@ def blurred(x: np.ndarray, size: int = 5) -> np.ndarray:
     """The mean over squares of `size` pixels."""
     from scipy.ndimage import uniform_filter
 
-    return uniform_filter(x, (0, size, size, *(0 for _ in x.shape[3:])), mode="constant")
+    return uniform_filter(x, size, mode="constant", axes=(1, 2))
 
 
 def versions(x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:

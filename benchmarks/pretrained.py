@@ -164,12 +164,12 @@ def main() -> None:
     layout = (0, 2, 3, 1) if faces.shape[-1] == 3 else (0, 1, 2, 3)
     for name, images in sets.items():
         images = (images.transpose(layout) * scale).astype(faces.dtype)
-        anomaly, p = model.model_.anomaly_score(images)
-        scores[name] = anomaly
+        surprise, p = model.model_.anomaly_score(images)
+        scores[name] = surprise
         found["sets"][name] = {
             "flagged_at_5": float((p <= 0.05).mean()),
             "median_p": float(np.median(p)),
-            "auroc": auroc(scores["faces"], anomaly),
+            "auroc": auroc(scores["faces"], surprise),
         }
         print(name, found["sets"][name], flush=True)
     found["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
