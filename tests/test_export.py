@@ -250,7 +250,7 @@ def test_the_runtime_says_what_the_model_says(exported):
     assert by_column.reasons == found.reasons
     assert detector.score([]).to_json() == []
     nothing = detector.score([dict.fromkeys(new.columns)], reasons=1).to_json()
-    assert nothing == [{"score": None, "p_value": None, "outlier": None, "reasons": []}]
+    assert nothing == [{"anomaly_score": None, "p_value": None, "outlier": None, "reasons": []}]
     assert detector.version == lapae.__version__
 
 

@@ -281,7 +281,7 @@ def test_a_run_of_the_estimator_scores_as_the_estimator_does(tmp_path):
     header, *rows = rows_of(tmp_path / "s.csv")
     assert header == SCORED
     columns = np.array(rows, float).T
-    np.testing.assert_allclose(columns[0], model.score_samples(x), rtol=1e-12)
+    np.testing.assert_allclose(columns[0], -model.score_samples(x), rtol=1e-12)
     np.testing.assert_allclose(columns[1], model.p_value(x), rtol=1e-12)
     np.testing.assert_allclose(columns[2], -model.score_parts(x)["negative_log_likelihood"], rtol=1e-12)
     np.testing.assert_array_equal(1 - 2 * columns[3], model.predict(x))
