@@ -217,7 +217,7 @@ class Reconstruct(Verb):
             groups, sizes = [full, *groups], [1 if loaded.one_by_one else FULL, *sizes]
 
         def expect(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-            return (model.reconstruct(rows)[0], *model.interval(rows, self.level))
+            return model.expected(rows, self.level)
 
         found = in_blocks(expect, x, groups, sizes)
         out = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,11 +25,6 @@ MOST_FLAGGED = 0.5
 """Share of the steps of a file from which on they are said to have drifted."""
 
 
-def window_scores(model: Model, x: Any) -> dict[str, Any]:
-    """Return anomaly scores (n,) of windows, and the contributions (n, W, C) of their values."""
-    return {"anomaly_score": model.anomaly_score(x)[0], "parts": model.explain(x)}
-
-
 def write_steps(
     source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule, *, explain: bool = False
 ) -> tuple[int, int]:
@@ -38,7 +33,7 @@ def write_steps(
 
     Args:
         source: the series.
-        blocks: what `window_scores` found of its windows.
+        blocks: "anomaly_score" (n,) of its windows, and "parts" (n, W, C), what their values add to it.
         out: file to write.
         model: the model.
         rule: which steps are flagged.
