@@ -67,6 +67,7 @@ def of_library(name: str, x: np.ndarray, axis: int, way: int, variants: list[str
         model = LaplacianAutoencoder(random_state=0, device="cpu", **options).fit(known)
         row: dict[str, Any] = {"set": name, "axis": axis, "way": way, "variant": variant}
         row["seconds"] = time.process_time() - began
+        row |= {k: v for k, v in model.model_.metrics.items() if k in ("low_rank_share", "prior_precision")}
         widths = {}
         for which in ("new", "moved"):
             low, high = model.predict_interval(parts[which], level=LEVEL)

@@ -64,7 +64,7 @@ def curvature_matrix(precision: Precision) -> Tensor:
         return torch.block_diag(*(precision.get_buffer(f"h{i}") for i in range(len(precision.layers))))
     if isinstance(precision, LowRankPrecision):
         outer = precision.u.T @ precision.u
-        return (1 - precision.rho) * torch.diag(outer.diagonal()) + precision.weight * outer
+        return (1 - precision.rho) * torch.diag(outer.diagonal()) + precision.rho * outer
     assert isinstance(precision, KronPrecision)
     blocks = []
     for i, (name, shape) in enumerate(precision.shapes.items()):

@@ -27,9 +27,8 @@ from lapae.generate.rows import MOST_COLUMNS, MOST_ROWS, RowSampler
 from lapae.impute import rows_to_impute
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
-from lapae.methods.laplace import Laplace
 from lapae.methods.own import gives_logits
-from lapae.model import Model, settle
+from lapae.model import BOTH, Model, settle
 from lapae.networks.principal import MOST_PCA_VALUES
 from lapae.networks.threads import few_threads
 from lapae.predict import Prediction
@@ -366,15 +365,17 @@ def calibrate_on(
     method, table = model.method, model.space.kind == "table"
     with few_threads(method, model.config.train.batch_size or 1):
         codes = LatentCodes.fit(method, train if many is None else many, valid)
-        natural = isinstance(method, Laplace) and method.form == "lowrank" and model.predictive.kind == "linearized"
-        how: dict[str, Any] = {"table": table, "learned": learned, "adds_variance": natural}
+        how: dict[str, Any] = {"table": table, "learned": learned, "adds_variance": model.natural}
         how["judged"] = not_commands(model.space, train) if len(model.space.model_shape) == 2 else None
         how["maps"] = model.space.features is not None
 
         def means(x: torch.Tensor) -> Prediction:
             return model.predict(x, ("means",))
 
-        found = Calibration.fit(model.predict, train, valid, calib, **how, means=means if table else None)
+        def outputs(x: torch.Tensor) -> Prediction:
+            return model.predict(x, ("means", "outputs") if model.natural and table else BOTH)
+
+        found = Calibration.fit(outputs, train, valid, calib, **how, means=means if table else None)
     rows = None  # maps are not imputed
     if not model.space.features:
         rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))

@@ -54,10 +54,13 @@ class Trained:
 
     Attributes:
         method: the trained method.
-        predict: predictions of samples (n, *model_shape) in the way that the model predicts.
+        predict: predictions of samples (n, *model_shape) in the way that the model predicts. If `variance` is given,
+            their variances are 0.
         space: what the data are.
         codes: codes of training samples.
         seed: seed of networks and noise.
+        variance: variance of the reconstructions of samples over networks, at its natural size: it is added to the
+            squared standard deviation of missing values. None for posteriors without one.
     """
 
     method: Method
@@ -65,6 +68,7 @@ class Trained:
     space: Space
     codes: LatentCodes
     seed: int
+    variance: Callable[[Tensor], Tensor] | None = None
 
     @property
     def groups(self) -> tuple[Tensor, Tensor]:
@@ -170,6 +174,8 @@ class Imputer(ABC):
         """Return what radii count in, downward and upward, (n, *model_shape) each: standard deviations of values, and 1
         for probabilities of levels."""
         deviation = self.deviation(found, x)
+        if trained.variance is not None:
+            deviation = (deviation.square() + trained.variance(x)).sqrt()
         if self.upper is None:
             return deviation, deviation.clone()
         upper = found.values.get("x_upper", self.upper).clamp(LEAST_SIDE, 1 - LEAST_SIDE)

@@ -23,8 +23,8 @@ MOST = 500
 """Vectors by default: on tables of up to some thousand rows they reach the rank of what the data determine."""
 MOST_BYTES = 1 << 30
 """Size of all vectors at most, in memory and in a saved run; beyond half of it they are kept in bfloat16."""
-MOST_PRODUCTS = 1 << 36
-"""Multiplications of a T x T matrix of products between vectors, on a CPU: some seconds."""
+MOST_PRODUCTS = 1 << 31
+"""Multiplications of a T x T matrix of products between vectors, on a CPU: a tenth of a second."""
 LEAST = 16
 
 

@@ -143,9 +143,13 @@ class LowRankPrecision(RunningDiagonal):
 
     def scaled(self) -> Iterator[tuple[Tensor, slice]]:
         """W M^(-1/2), some weights at a time, and which these are."""
-        scale = self.rho.sqrt() * self.base().rsqrt()
+        scale = self._scale()
         for part, columns in self._columns(self.u):
             yield part * scale[columns], columns
+
+    def _scale(self) -> Tensor:
+        """What the columns of U are multiplied by in W M^(-1/2), (P,)."""
+        return self.rho.sqrt() * self.base().rsqrt()
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (T,) and eigenvectors (T, T) of K, in float64, kept until something changes."""
@@ -177,8 +181,8 @@ class LowRankPrecision(RunningDiagonal):
 
     def _project(self, rows: Tensor) -> Tensor:
         """W M^(-1/2) applied to rows (R, P): (R, T)."""
-        zero = rows.new_zeros(len(rows), self.n_vectors)
-        return sum((rows[:, columns] @ w.T for w, columns in self.scaled()), zero)
+        zero, scale = rows.new_zeros(len(rows), self.n_vectors), self._scale()
+        return sum(((rows[:, columns] * scale[columns]) @ u.T for u, columns in self._columns(self.u)), zero)
 
     def scale_noise(self, eps: Tensor) -> Tensor:
         """M^(-1/2) (I - W̃ᵀ F W̃) eps, W̃ = W M^(-1/2), F from K: the same whichever eigenvectors a device finds."""
@@ -190,9 +194,9 @@ class LowRankPrecision(RunningDiagonal):
         root = (1 + values).sqrt()
         factor = (vectors / (root * (1 + root))) @ vectors.T  # (1 - 1/√(1 + k)) / k, without its 0 / 0
         coordinates = self._project(rows) @ factor.to(rows.dtype)
-        drawn = torch.empty_like(rows)
-        for w, columns in self.scaled():
-            drawn[:, columns] = rows[:, columns] - coordinates @ w
+        drawn, scale = torch.empty_like(rows), self._scale()
+        for u, columns in self._columns(self.u):
+            drawn[:, columns] = rows[:, columns] - (coordinates @ u) * scale[columns]
         return (drawn * deviation).reshape(eps.shape)
 
     def covariance(self, rows: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ L Lᵀ = I + K, so that for a row J of the Jacobian
 The first term is the linearised predictive of a diagonal posterior, which is known. The second takes the tangents of
 the encoder along the T rows of W M⁻¹: matrix products where all weights are those of linear layers
 (`curvature/dense.py`), else one pass each. Codes are few, and theirs is this exact variance. That of outputs, which are
-more, is of the tangents J δ_s of drawn weights θ + δ_s, a fifth of the passes or fewer: it is unbiased, and its
-relative standard deviation √(2 / 100). The network is evaluated at the mean weights alone.
+more, is of the tangents J δ_s of drawn weights θ + δ_s, far fewer passes: it is unbiased, and its relative
+standard deviation √(2 / 64). The network is evaluated at the mean weights alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lapae.predict.closed_form import ClosedForm, pull_mean
 
 MOST_OUTPUTS = 128
 """Outputs up to which rows of the Jacobian take directions of linear layers to them."""
-DRAWS = 100
+DRAWS = 64
 """Draws of the weights for the variance of outputs."""
 KEPT_FLOATS = 1 << 27
 """Numbers of directions or draws that are kept from one batch to the next."""

@@ -76,7 +76,9 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
         patience=train.patience or (_patience(space.kind, epochs) if ours else 8),
     )
     n_samples = 5 if own or space.features else 20
-    method = _method(config.method, ours and linear, every=4 if space.kind == "table" else 1, n_samples=n_samples)
+    table = space.kind == "table"
+    covariances = table and ours and config.method.method in ("online", "posthoc")
+    method = _method(config.method, ours and linear, 4 if table else 1, n_samples, covariances)
     return replace(config, model=model, train=train, method=method).resolved()
 
 
@@ -111,19 +113,20 @@ def _widths(space: Space, network: str, n: int) -> tuple[int, ...]:
     return (256, 128) if n < 5000 else (512, 256)
 
 
-def _method(config: MethodConfig, ours: bool, every: int, n_samples: int) -> MethodConfig:
+def _method(config: MethodConfig, ours: bool, every: int, n_samples: int, covariances: bool) -> MethodConfig:
     """Fill in the options that the method has and the user has left open."""
     options = config.options
-    form = HESSIANS[getattr(options, "hessian", None) or "sketch"].form
+    hessian = getattr(options, "hessian", None) or ("lowrank" if covariances else "sketch")
+    form = HESSIANS[hessian].form
     closed_form = config.method in ("online", "posthoc") and form == "diagonal"
     chosen: dict[str, Any] = {
-        "hessian": "sketch",
+        "hessian": hessian,
         "prior_scale": "fan-in" if ours else "flat",
         "predictive": "moments" if closed_form and ours else "mc",
         "n_samples": n_samples,
         "hessian_every": every if ours else 1,
     }
     if form == "lowrank":  # covariances and linearisation: the variance has its natural size
-        chosen |= {"prior_scale": "flat", "predictive": "linearized", "temperature": 1.0}
+        chosen |= {"predictive": "linearized", "temperature": 1.0}
     given = {name: value for name, value in chosen.items() if getattr(options, name, value) is None}
     return MethodConfig(config.method, options, **given)
