@@ -1,7 +1,7 @@
 """What MkDocs needs besides the pages: the API reference, formulas, links to files of the repository.
 
-Pages link to files as they lie in the repository, so that they can be read there; here links to files that are no pages of
-the site (measurements, examples) are led to the repository, `$LAPAE_REPOSITORY`, or to the files of this checkout.
+Pages link to files as they lie in the repository, so that they can be read there; here links to files that are no pages
+of the site (measurements, examples) are led to the repository, `$LAPAE_REPOSITORY`, or to the files of this checkout.
 """
 
 from __future__ import annotations

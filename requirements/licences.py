@@ -1,4 +1,4 @@
-"""Write requirements/licences.md: what lapae needs to run, and under which licence each is, as the installed packages say.
+"""Write requirements/licences.md: what lapae needs to run, and the licences of that, as the installed packages say.
 
 python requirements/licences.py
 """
@@ -29,7 +29,7 @@ def main() -> None:
         "# Licences",
         "",
         "lapae is under the MIT licence. It copies no code of others; it needs these packages, each under a licence of",
-        "its own, and what they need in turn. `requirements/licences.py` writes this page from what installed packages say.",
+        "its own, and what they need in turn. `requirements/licences.py` writes this from what installed packages say.",
         "",
         "| package | licence |",
         "|---|---|",

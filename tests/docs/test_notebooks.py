@@ -42,7 +42,9 @@ def test_a_notebook_is_whole_and_holds_outputs(path):
     code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
     assert not [output for cell in code for output in cell["outputs"] if output["output_type"] == "error"]
     for cell in code:
-        assert bool(cell["outputs"]) == bool(re.search(r"^ *print\(|savefig", "".join(cell["source"]), re.M)), cell["id"]
+        assert bool(cell["outputs"]) == bool(re.search(r"^ *print\(|savefig", "".join(cell["source"]), re.M)), cell[
+            "id"
+        ]
 
 
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)

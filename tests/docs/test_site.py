@@ -9,7 +9,6 @@ import re
 import runpy
 from functools import cached_property
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -77,7 +76,9 @@ def test_the_pages_load_nothing_from_elsewhere(pages, site):
 
 def test_links_to_files_of_the_repository_lead_there(pages, monkeypatch):
     """To those of this checkout, which exist, or to where the repository is."""
-    found = {(name, link) for name, text in pages.items() for link in re.findall(r'href="([^":]*benchmarks/[^"#]+)', text)}
+    found = {
+        (name, link) for name, text in pages.items() for link in re.findall(r'href="([^":]*benchmarks/[^"#]+)', text)
+    }
     assert len(found) > 20
     for name, link in found:
         assert (Path(name).parent / "site" / link).name.endswith((".md", ".html", ".py")), link
@@ -101,7 +102,10 @@ def test_links_of_pages_to_files_lead_somewhere():
 
 def test_there_are_twenty_pages(pages):
     assert len(OWN) == 20
-    assert set(pages) == {"404.html", *(path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in OWN)}
+    assert set(pages) == {
+        "404.html",
+        *(path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in OWN),
+    }
 
 
 def test_every_page_is_in_the_navigation(pages):
