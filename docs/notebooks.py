@@ -1,7 +1,7 @@
 """Write the notebooks of docs/notebooks from the tutorials, with their outputs: python docs/notebooks.py [NAME ...]
 
-Text becomes text, blocks of Python become cells of code, which are run: what they print, and the pictures they save,
-are their outputs. Blocks for a shell stay text.
+Text becomes text, blocks of Python become cells of code: what they print, and the pictures they save, are their outputs.
+Those that are named are run; of the others, those whose code has changed. Blocks for a shell stay text.
 """
 
 from __future__ import annotations
@@ -78,15 +78,28 @@ def run(name: str) -> Iterator[list[dict]]:
         yield outputs
 
 
+def kept(name: str) -> Iterator[list[dict]] | None:
+    """Outputs of the notebook that is there, if the code is still that of the tutorial."""
+    path = DOCS / "notebooks" / f"{name}.ipynb"
+    old, new = (
+        [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        for text in (path.read_text(encoding="utf-8") if path.exists() else notebook(name), notebook(name))
+    )
+    same = path.exists() and [cell["source"] for cell in old] == [cell["source"] for cell in new]
+    return iter([cell["outputs"] for cell in old]) if same else None
+
+
 def main() -> None:
-    """Run and write those that are named, or all."""
-    for name in sys.argv[1:] or NAMES:
-        home = Path.cwd()
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            book = notebook(name, run(name))
-            os.chdir(home)
-        (DOCS / "notebooks" / f"{name}.ipynb").write_text(book, encoding="utf-8")
+    """Write all notebooks; run those that are named, or have changed."""
+    for name in NAMES:
+        outputs = None if name in sys.argv[1:] else kept(name)
+        if outputs is None:
+            home = Path.cwd()
+            with tempfile.TemporaryDirectory() as folder:
+                os.chdir(folder)
+                outputs = iter(list(run(name)))
+                os.chdir(home)
+        (DOCS / "notebooks" / f"{name}.ipynb").write_text(notebook(name, outputs), encoding="utf-8")
 
 
 if __name__ == "__main__":

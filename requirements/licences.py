@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from importlib.metadata import metadata, requires
 from pathlib import Path
+from typing import Any
 
 
 def licence(name: str) -> str:
     """What a package says of itself, in a few words."""
-    about = metadata(name)
+    about: Any = metadata(name)  # its type has not all that it has
     found = about.get("License-Expression") or ""
     classifiers = [
         line.rpartition(":: ")[2] for line in about.get_all("Classifier") or [] if line.startswith("License")
