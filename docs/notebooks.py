@@ -1,7 +1,7 @@
 """Write the notebooks of docs/notebooks from the tutorials, with their outputs: python docs/notebooks.py [NAME ...]
 
-Text becomes text, blocks of Python become cells of code: what they print, and the pictures they save, are their outputs.
-Those that are named are run; of the others, those whose code has changed. Blocks for a shell stay text.
+Text becomes text, blocks of Python cells of code: what they print, and the pictures they save, are their outputs. Those
+that are named are run; of the others, those whose code has changed. Blocks for a shell stay text.
 """
 
 from __future__ import annotations
