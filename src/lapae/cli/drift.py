@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"lapae drift is for tables and series, this is a run of {model.space.kind}s")
     source = open_source(command.input, model, options)
     kept = [
-        (rows.cells, rows.found["x"], rows.found["score"])
-        for rows in predicted(model, source, lambda m, x: {"x": x, "score": m.anomaly_score(x)[0]}, "scoring")
+        (rows.cells, rows.found["x"], rows.found["anomaly_score"])
+        for rows in predicted(model, source, lambda m, x: {"x": x, "anomaly_score": m.anomaly_score(x)[0]}, "scoring")
     ]
     cells = [cell for block, _, _ in kept for cell in block]
     score = np.concatenate([part for _, _, part in kept]) if kept else np.empty(0)

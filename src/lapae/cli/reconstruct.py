@@ -39,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
         import numpy as np
 
-        return model.reconstruct(x)[0], np.ones(x.shape, bool), model.interval(x, command.level)
+        mean, *ends = model.expected(x, command.level)
+        return mean, np.ones(x.shape, bool), tuple(ends)
 
     def opened() -> Model:
         return with_options(open_model(command.run, command.options), command.options)
