@@ -9,7 +9,7 @@ from lapae.errors import DataError
 DEFAULT_SHARE = 0.1
 MOST_HELD_OUT = 5000
 """Validation data are a tenth by default, and never more than this: 5,000 of MNIST's 60,000."""
-LEAST = 10
+LEAST_ROWS = 10
 """Fewer rows cannot be learned from: there is nothing left to calibrate with."""
 CALIBRATION_SHARE, CALIBRATION_DATA = 0.2, 200
 """A fifth calibrates up to this many calibration rows, from there on at least this many and a tenth."""
@@ -87,10 +87,10 @@ def partition(
 
 def check_enough(n: int, name: str = "X") -> None:
     """Raise a DataError if n samples are too few to learn from."""
-    if n < LEAST:
+    if n < LEAST_ROWS:
         raise DataError(
-            f"{name}: n_samples={n}, expected at least {LEAST} with a value, to learn from: p-values and intervals are "
-            "found by comparison with other rows, and with so few they would mean nothing"
+            f"{name}: n_samples={n}, expected at least {LEAST_ROWS} with a value, to learn from: p-values and "
+            "intervals are found by comparison with other rows, and with so few they would mean nothing"
         )
 
 
@@ -104,12 +104,12 @@ def _in_time(n: int, sizes: tuple[int, int, int], gap: int) -> Parts:
 
 
 def _default(n: int) -> int:
-    return 0 if n < LEAST else min(round(DEFAULT_SHARE * n), MOST_HELD_OUT)
+    return 0 if n < LEAST_ROWS else min(round(DEFAULT_SHARE * n), MOST_HELD_OUT)
 
 
 def _default_calibration(n: int) -> int:
     few = max(min(round(CALIBRATION_SHARE * n), CALIBRATION_DATA), min(FLAGGING, n // 3))
-    return 0 if n < LEAST else max(few, _default(n))
+    return 0 if n < LEAST_ROWS else max(few, _default(n))
 
 
 def _count(share: float | int, n: int, what: str) -> int:
