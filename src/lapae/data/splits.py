@@ -36,8 +36,9 @@ def partition(
         n: number of data.
         own: (n,) the set's own partition: 0 train, 1 validation, 2 test. What it lacks of validation data is drawn from
             its training data, as calibration data always are.
-        validation, calibration, test: fractions below 1, or whole numbers. None is the default: no test data but the
-            set's own.
+        validation: size of the validation set, a fraction below 1 or a number of samples; default by n.
+        calibration: size of the calibration set, likewise.
+        test: size of the test set, likewise; default the set's own.
         seed: of the draw.
         limit: samples in each part, at most.
         gap: samples left out between parts of data in the order of time, which are split in it: training samples first,
