@@ -603,7 +603,7 @@ class Model:
 
     @property
     def predictive(self) -> Predictive:
-        """How the model predicts: as the configuration says. A trained network says what it says by itself."""
+        """The way that the model predicts: as the configuration says. A trained network says what it says by itself."""
         options = self.config.method.options
         at_mean = self.space.unit is not None
         return Predictive(options.predictive or "mc", options.n_samples or 20, self.seed, at_mean)

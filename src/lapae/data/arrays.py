@@ -121,7 +121,7 @@ def examine(
 
 
 def range_in(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> Range:
-    """What the values of x are like; infinity, NaN unless allowed, and a column without a value, are errors."""
+    """Return what the values of x are like; infinity, NaN unless allowed, and a column without a value, are errors."""
     found = Range(math.inf, -math.inf, True)
     known = np.zeros(x.shape[1:], bool)
     for start, part in chunks(x):

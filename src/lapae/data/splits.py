@@ -114,7 +114,7 @@ def _default_calibration(n: int) -> int:
 
 
 def _count(share: float | int, n: int, what: str) -> int:
-    """How many of n a share is: a fraction below 1, or a whole number."""
+    """Return how many of n a share is: a fraction below 1, or a whole number."""
     if isinstance(share, bool) or not 0 <= share < max(n, 1) or (share >= 1 and share != int(share)):
         raise DataError(f"{what}={share!r}: expected a fraction from 0 to below 1, or a whole number below {n}")
     return int(share) if share >= 1 or share == 0 else max(1, round(share * n))
