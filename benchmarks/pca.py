@@ -4,7 +4,7 @@
     python benchmarks/pca.py --only digits --seeds 3
 
 All defaults but the size of the code of some sets, and the epochs of MNIST and faces: 15, so that it ends in minutes.
-PCA is fitted to all rows that `fit` gets, of which `fit` itself keeps some as validation and calibration sets. Errors
+PCA is fitted to all rows that `fit` gets, of which `fit` itself keeps some to steer training and to calibrate. Errors
 are squared, summed over the values of a datum (tables and windows standardised by the rows that are fitted), and a
 mean over unseen data. Where training finds nothing that is better beyond doubt, the start is kept: a PCA of all rows up
 to 1,000 of them, of four fifths beyond.
