@@ -181,25 +181,27 @@ class Model:
         found = self.judge(X)
         return found.anomaly_score, found.p_value
 
-    def judge(self, X: Any, *, density: bool = False, reasons: bool = False) -> Judgement:
+    def judge(self, X: Any, *, log_likelihood: bool = False, reasons: bool = False) -> Judgement:
         """Say how unusual each of the samples X (n, *shape) is, and why; each is predicted once.
 
         Args:
             X: samples (n, *shape).
-            density: whether to return log-likelihoods too.
+            log_likelihood: whether to return log-likelihoods too.
             reasons: whether to return contributions too.
         """
         x, calibration, predict = self.tensor(X), self._calibrated, self.for_score
         found = None
-        if density or reasons:
-            found = self.predict(x, (*calibration.score.needs, "density") if density else calibration.score.needs)
+        if log_likelihood or reasons:
+            found = self.predict(
+                x, (*calibration.score.needs, "density") if log_likelihood else calibration.score.needs
+            )
             predict = Once(predict, x, found)
         scores, p = calibration.compare(predict, x)
         empty = np.flatnonzero(np.isnan(scores))
         if len(empty):
             where = f"{len(empty)} of {len(p)} rows, the first is row {empty[0]}"
             warnings.warn(f"nothing observed in {where}: no score and no p-value", stacklevel=4)
-        likely = self._log_likelihood(found, x) if density and found is not None else None
+        likely = self._log_likelihood(found, x) if log_likelihood and found is not None else None
         return Judgement(scores, p, likely, self._contribution(predict, x) if reasons else None)
 
     def confidence(self, X: Any, rate: float | None = None) -> np.ndarray:
@@ -602,7 +604,7 @@ class Model:
 
     @property
     def predictive(self) -> Predictive:
-        """How the model predicts: as the configuration says. A trained network says what it says by itself."""
+        """The way that the model predicts: as the configuration says. A trained network says what it says by itself."""
         options = self.config.method.options
         at_mean = self.space.unit is not None
         return Predictive(options.predictive or "mc", options.n_samples or 20, self.seed, at_mean)

@@ -58,7 +58,7 @@ def test_a_judgement_predicts_each_sample_once(model, monkeypatch):
         return predict(self, x, *args, **options)
 
     monkeypatch.setattr(Model, "predict", counted)
-    found = model.judge(x, density=True, reasons=True)
+    found = model.judge(x, log_likelihood=True, reasons=True)
     np.testing.assert_allclose(found.anomaly_score, score, rtol=1e-9)
     np.testing.assert_array_equal(found.p_value, p)
     np.testing.assert_allclose(found.log_likelihood, density, rtol=1e-9)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lapae.cli.new_data import UNNAMED, Predictive, Run, Source, open_model, open_source, predicted, with_options
+from lapae.cli.new_data import UNNAMED, PredictOptions, Run, Source, open_model, open_source, predicted, with_options
 from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
@@ -36,7 +36,7 @@ class DriftCommand:
     """.csv, .parquet, .npy or .npz file, in the order of time."""
     every: int = 10_000
     """Minimum number of rows between two false alarms, on average."""
-    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
+    options: Annotated[PredictOptions, UNNAMED] = field(default_factory=PredictOptions)
 
 
 def main(arguments: Sequence[str]) -> int:

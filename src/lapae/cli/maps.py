@@ -38,7 +38,7 @@ def pixels(model: Model, x: Any, contribution: Any) -> dict[str, Any]:
 
 
 def usual(model: Model) -> float:
-    """How unusual a pixel is that few pixels of held-out images exceed."""
+    """Return how unusual a pixel is that few pixels of held-out images exceed."""
     assert model.calibration is not None
     rows = model.calibration.reference.rows[:HELD]
     found = explain(model.calibration.score, model.predict, rows).mean(1)

@@ -60,7 +60,7 @@ def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -
 
     series, tiles = model.space.kind == "series", bool(model.space.tile)
     single = not series and not tiles
-    found = model.judge(x, density=single, reasons=series or maps or (explain and single))
+    found = model.judge(x, log_likelihood=single, reasons=series or maps or (explain and single))
     out: dict[str, Any] = {"anomaly_score": found.anomaly_score}
     if series:
         return out | {"parts": found.contribution}

@@ -152,7 +152,7 @@ class Score:
 
     @property
     def needs(self) -> tuple[Quantity, ...]:
-        """What of a prediction the score is made of."""
+        """Quantities of a prediction that the score is made of."""
         return ("means",) if self.image_parts is None else ("codes", "outputs")
 
     @property
