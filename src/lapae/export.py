@@ -1,8 +1,8 @@
 """A trained model as one ONNX graph: raw data in; reconstruction, deviation, score, p-value, flag and reasons out.
 
-The graph holds everything: scaling, encoder, decoder, the one-pass deviation (`moments`), the anomaly score and its
-calibration. It needs onnxruntime and numpy to run, and neither torch nor this package (`lapae_runtime` takes rows as
-people have them, and names reasons):
+The graph holds everything: scaling, encoder, decoder, the deviation (by `moments`, or by tangents of drawn weights),
+the anomaly score and its calibration. It needs onnxruntime and numpy to run, and neither torch nor this package
+(`lapae_runtime` takes rows as people have them, and names reasons):
 
     session = onnxruntime.InferenceSession("model.onnx")
     outputs = session.run(None, {"x": x, "rate": rate, "level": level})
@@ -27,11 +27,15 @@ from torch import Tensor, nn
 
 from lapae import __version__
 from lapae.calibrate.calibration import Calibration, comparable
+from lapae.curvature import walk
+from lapae.curvature.dense import walk_dense
 from lapae.errors import ConfigError
+from lapae.methods.laplace import with_posterior
 from lapae.networks.missing import FillMissing, Observe
 from lapae.posterior import Precision
-from lapae.predict.closed_form import to_prediction
+from lapae.predict.closed_form import ClosedForm, to_prediction
 from lapae.predict.deviation import Deviation
+from lapae.predict.linearized_lowrank import DRAWS, draws, of_dense
 from lapae.predict.moments import moments
 from lapae.predict.prediction import Prediction
 from lapae.runs.files import whole
@@ -208,15 +212,24 @@ class Pipeline(nn.Module):
         calibration = model.calibration
         if calibration is None:
             raise ConfigError("only a calibrated model can be exported")
-        if model.config.method.options.predictive != "moments":
+        natural = model.natural and _is_dense(model)
+        if model.config.method.options.predictive != "moments" and not natural:
             raise ConfigError(
-                "only models that predict by moments can be exported: method online or posthoc, predictive='moments'"
+                "only models that predict by moments can be exported, or networks of linear layers with "
+                "hessian='lowrank': method online or posthoc, predictive='moments' or, of tables, the default"
             )
         self.dtype = torch.float64 if model.space.kind == "table" else torch.float32
         calibration = in_precision(calibration, self.dtype)
         self.model, self.method = model, copy.deepcopy(model.method).cpu()
         self.method.to(self.dtype if in_64_bits(model.method) else torch.float32)
-        self.method.posterior.diagonal()  # what it looks up once is looked up before the graph is recorded
+        posterior = self.method.posterior
+        drawn: list[Tensor] = []
+        if natural:
+            as_trained = with_posterior(model.method, "linearized").posterior  # in 64 bits other numbers are drawn
+            drawn = [torch.cat([*draws(as_trained, range(DRAWS))]).cpu().to(posterior.prior.dtype)]
+        else:
+            posterior.diagonal()  # what it looks up once is looked up before the graph is recorded
+        self.drawn = nn.ParameterList([nn.Parameter(part, requires_grad=False) for part in drawn])
         self.deviation, self.score = calibration.deviation, calibration.score
         numbers = {
             "offset": model.space.offset,
@@ -277,16 +290,32 @@ class Pipeline(nn.Module):
             low, high = torch.where(self.codes.words, word, low), torch.where(self.codes.words, word, high)
         return low, high
 
-    def _found(self, x: Tensor) -> Prediction:
-        """Predict rows x (n, *model_shape)."""
+    def _found(self, x: Tensor, *, means: bool = False) -> Prediction:
+        """Predict rows x (n, *model_shape); with `means`, variances may be left out."""
         given = x.to(next(self.method.parameters()).dtype)
-        found = to_prediction(self.method.likelihood, given, moments(self.method, given), delta=True)
+        natural = len(self.drawn) > 0
+        statistics = self._linearized(given, means) if natural else moments(self.method, given)
+        found = to_prediction(self.method.likelihood, given, statistics, delta=not natural)
         return found.replace(**{name: value.to(self.dtype) for name, value in found.values.items()})
+
+    def _linearized(self, x: Tensor, means: bool) -> ClosedForm:
+        """Predict rows x by the tangents of drawn weights, as `lapae.predict.linearized_lowrank` does."""
+        with self.method.unfrozen():
+            tape = walk(self.method.network, x)
+        z = tape.nodes[sum(node.name.startswith("encoder") for node in tape.nodes) - 1].y
+        if means:
+            return ClosedForm(z, torch.zeros_like(z), None, tape.output, torch.zeros_like(tape.output))
+        tangents = of_dense(self.method, tape, outputs=True)(self.method.posterior.split(self.drawn[0]))
+        z_var, x_var = (part.square().mean(0) for part in tangents)
+        return ClosedForm(z, z_var, None, tape.output, x_var)
 
     def _score(self, x: Tensor) -> Tensor:
         """Return the mean score (n,) of rows x (n, *model_shape) that lack in turn what calibration rows lack."""
         hidden = torch.where(self.masks, torch.nan, x.flatten(1)[:, None]).reshape(-1, *x.shape[1:])
-        return self.score(self._found(hidden), hidden).reshape(-1, len(self.masks)) @ self.weights
+        return (
+            self.score(self._found(hidden, means=self.score.needs == ("means",)), hidden).reshape(-1, len(self.masks))
+            @ self.weights
+        )
 
     def _radius(self, level: Tensor) -> Tensor:
         """The radius of intervals at `level`, between those that are kept."""
@@ -308,6 +337,13 @@ class Pipeline(nn.Module):
         return x[:, 0] if layout == "gray" else x.movedim(1, -1) if layout == "last" else x
 
 
+def _is_dense(model: Model) -> bool:
+    """Whether all weights of a network are those of linear layers, whose tangents can be recorded."""
+    weight = next(model.method.parameters())
+    x = torch.zeros(1, *model.space.model_shape, dtype=weight.dtype, device=weight.device)
+    return walk_dense(with_posterior(model.method, "linearized").network, x) is not None
+
+
 def in_64_bits(method: nn.Module) -> bool:
     """Whether onnxruntime has the layers of a network in 64 bits."""
     return all(isinstance(layer, IN_64_BITS) for layer in method.modules() if not [*layer.children()])
@@ -322,7 +358,7 @@ def export(model: Model, path: str | Path) -> None:
     """Write `model` as an ONNX graph to `path`.
 
     Args:
-        model: a calibrated one whose predictive is `moments`.
+        model: a calibrated one whose predictive is `moments`, or `linearized` of covariances of linear layers.
         path: a file that ends in .onnx.
     """
     try:

@@ -28,7 +28,7 @@ from lapae.impute import rows_to_impute
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
 from lapae.methods.own import gives_logits
-from lapae.model import BOTH, Model, settle
+from lapae.model import Model, settle
 from lapae.networks.principal import MOST_PCA_VALUES
 from lapae.networks.threads import few_threads
 from lapae.predict import Prediction
@@ -374,10 +374,7 @@ def calibrate_on(
         def means(x: torch.Tensor) -> Prediction:
             return model.predict(x, ("means",))
 
-        def outputs(x: torch.Tensor) -> Prediction:
-            return model.predict(x, ("means", "outputs") if model.natural and table else BOTH)
-
-        found = Calibration.fit(outputs, train, valid, calib, **how, means=means if table else None)
+        found = Calibration.fit(model.predict, train, valid, calib, **how, means=means if table else None)
     rows = None  # maps are not imputed
     if not model.space.features:
         rows = rows_to_impute(method, model.space, train, valid, len(found.reference.rows))

@@ -117,7 +117,7 @@ class Model:
             deviations hold 90 % of the values of new samples.
         """
         x = self.tensor(X)
-        return self._reconstruction(self.for_intervals(x), x)
+        return self._reconstruction(self.predict(x), x)
 
     def _reconstruction(self, found: Prediction, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
         calibration, missing, mean = self._calibrated, x.isnan(), numpy(found.x_mean)
@@ -146,7 +146,7 @@ class Model:
         """
         coded = self.space.code(X)
         x = self.tensor(coded)
-        return self._interval(self.for_intervals(x), x, coded, level)
+        return self._interval(self.predict(x), x, coded, level)
 
     def expected(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return reconstructions of samples X (n, *shape) and the ends of their prediction intervals, each like X.
@@ -157,7 +157,7 @@ class Model:
         """
         coded = self.space.code(X)
         x = self.tensor(coded)
-        found = self.for_intervals(x)
+        found = self.predict(x)
         return self._reconstruction(found, x)[0], *self._interval(found, x, coded, level)
 
     def _interval(self, found: Prediction, x: Tensor, coded: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
@@ -680,11 +680,6 @@ class Model:
         """Predict what the anomaly score is made of."""
         return self.predict(x, self._calibrated.score.needs)
 
-    def for_intervals(self, x: Tensor) -> Prediction:
-        """Predict what the standard deviation of values is made of."""
-        natural = self._calibrated.deviation.adds_variance
-        return self.predict(x, ("means", "outputs") if natural else BOTH)
-
     @property
     def natural(self) -> bool:
         """Whether the variance over networks has its natural size: that of a posterior with covariances, linearised."""
@@ -701,7 +696,7 @@ class Model:
             return found.replace(z_var=torch.zeros_like(found.z_mean), x_var=torch.zeros_like(found.x_mean))
 
         def variance(x: Tensor) -> Tensor:
-            return self.predict(x, ("means", "outputs")).x_var
+            return self.predict(x, ("outputs",)).x_var
 
         return Trained(self.method, means, self.space, self._codes, self.seed, variance)
 

@@ -45,7 +45,6 @@ class LowRankPrecision(RunningDiagonal):
         self.register_buffer("d", torch.zeros(0))
         self.register_buffer("rho", torch.ones(()))
         self._eigen: tuple[Tensor, Tensor] | None = None
-        self._root: Tensor | None = None
         self._base: Tensor | None = None
         self._kept: dict[str, list[Tensor]] = {}
 
@@ -101,7 +100,7 @@ class LowRankPrecision(RunningDiagonal):
 
     def _forget(self) -> None:
         super()._forget()
-        self._eigen = self._root = self._base = None
+        self._eigen = self._base = None
         self._kept = {}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Precision:
@@ -169,16 +168,6 @@ class LowRankPrecision(RunningDiagonal):
             k.addmm_(w, w.T)
         return k.double()
 
-    def solve(self, coordinates: Tensor) -> Tensor:
-        """L⁻¹ c for coordinates c (…, T, R) = W M⁻¹ g of R gradients, with L Lᵀ = I + K: their variance is
-        g M⁻¹ g - |L⁻¹ c|²."""
-        root = self._root
-        if root is None:
-            inner = self.products()
-            inner.diagonal().add_(1.0)
-            root = self._root = torch.linalg.cholesky(inner)
-        return torch.linalg.solve_triangular(root.to(coordinates.dtype), coordinates, upper=False)
-
     def _project(self, rows: Tensor) -> Tensor:
         """W M^(-1/2) applied to rows (R, P): (R, T)."""
         zero, scale = rows.new_zeros(len(rows), self.n_vectors), self._scale()
@@ -222,12 +211,6 @@ class LowRankPrecision(RunningDiagonal):
     def whiten(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """Refuse: layers have covariances, so that the gradients of one layer are not enough."""
         raise TypeError("a low-rank posterior has covariances between layers: use variance or covariance, of all rows")
-
-    def over_base(self, most: int = CHUNK_FLOATS) -> Iterator[Tensor]:
-        """W M⁻¹, with C⁻¹ = M⁻¹ - M⁻¹ Wᵀ (I + K)⁻¹ W M⁻¹: rows (n, P), at most `most` numbers at a time."""
-        scale = self.rho.sqrt() / self.base()
-        for some in self.u.split(max(1, most // self.n_weights)):
-            yield some.to(self.h.dtype) * scale
 
     def kept(self, name: str, most: int, make: Callable[[], Iterator[Tensor]]) -> Iterator[Tensor]:
         """Yield what `make` does, which is kept for the next call if it has at most `most` numbers in all."""

@@ -34,21 +34,17 @@ MEMORY_BUDGET = 1 << 28
 """Maximum number of bytes for the rows and their gradients."""
 
 
-def linearized(
-    method: Laplace, x: Tensor, *, codes: bool = True, outputs: bool = True, memory_budget: int = MEMORY_BUDGET
-) -> ClosedForm:
+def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budget: int = MEMORY_BUDGET) -> ClosedForm:
     """Predict mean and variance of codes and reconstructions for a batch.
 
     Args:
         method: a method with a posterior over weights.
         x: samples (B, *shape) in the model's space.
-        codes: whether the variance of codes is used: it is 0 if it is not, and not at hand anyway.
         outputs: whether to compute the variance of reconstructions.
         memory_budget: maximum number of bytes for rows and their gradients.
     """
     if isinstance(method.posterior, LowRankPrecision):
-        small = memory_budget // x.element_size()
-        return of_low_rank(method, x, codes, outputs, small, lambda m, x: linearized(m, x, outputs=False))
+        return of_low_rank(method, x, outputs, memory_budget // x.element_size())
     with method.unfrozen():
         tape = begin(method.network, x)
     budget = memory_budget // x.element_size()

@@ -1,20 +1,14 @@
-"""The linearised predictive of a low-rank posterior: by tangents of the network, for any module.
+"""The linearised predictive of a low-rank posterior: by tangents of the network along drawn weights, for any module.
 
-The covariance of the weights is that of a diagonal less T directions, C⁻¹ = M⁻¹ - BᵀB with B = L⁻¹ W M⁻¹ (T, P) and
-L Lᵀ = I + K, so that for a row J of the Jacobian
-
-    Var = J M⁻¹ Jᵀ - |L⁻¹ W M⁻¹ Jᵀ|²
-
-The first term is the linearised predictive of a diagonal posterior, which is known. The second takes the tangents of
-the encoder along the T rows of W M⁻¹: matrix products where all weights are those of linear layers
-(`curvature/dense.py`), else one pass each. Codes are few, and theirs is this exact variance. That of outputs, which are
-more, is of the tangents J δ_s of drawn weights θ + δ_s, far fewer passes: it is unbiased, and its relative
-standard deviation √(2 / 64). The network is evaluated at the mean weights alone.
+The network is linear in its weights around their mean, so that a draw θ + δ_s moves codes and outputs by J δ_s: one
+pass with tangents per draw, and the network is evaluated at the mean alone. The variance over draws is unbiased, and
+its relative standard deviation √(2 / 64); the draws are the same for all samples, so that what is said of one does not
+depend on the others. In closed form, by the rows W M⁻¹ of a low-rank posterior, it takes five to ten times as many
+passes; `LowRankPrecision.variance` has that for single rows of the Jacobian.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,79 +17,51 @@ from torch import Tensor, nn
 from torch.func import jvp, vmap
 
 from lapae.curvature.chunking import is_out_of_memory
-from lapae.curvature.dense import RowProducts, walk_dense
+from lapae.curvature.dense import push_directions, walk_dense
 from lapae.curvature.forward import Forward, leaves
-from lapae.curvature.rules.base import identity_rows
 from lapae.curvature.stateless import Stateless
 from lapae.methods.laplace import Laplace
 from lapae.networks import Autoencoder
-from lapae.posterior import DiagonalPrecision, LowRankPrecision, Precision
+from lapae.posterior import LowRankPrecision, Precision
 from lapae.posterior.noise import fill_normal
-from lapae.predict.closed_form import ClosedForm, pull_mean
+from lapae.predict.closed_form import ClosedForm
 
-MOST_OUTPUTS = 128
-"""Outputs up to which rows of the Jacobian take directions of linear layers to them."""
 DRAWS = 64
-"""Draws of the weights for the variance of outputs."""
+"""Draws of the weights for a variance."""
 KEPT_FLOATS = 1 << 27
-"""Numbers of directions or draws that are kept from one batch to the next."""
+"""Numbers of draws that are kept from one batch to the next."""
+CACHED_FLOATS = 1 << 22
+"""Numbers of the tangents of linear layers at a time: more do not fit into the cache of a core."""
+MOST_COVARIANCES = 128
+"""Maximum size of a code whose covariances are computed."""
 
 Outputs = tuple[Tensor, Tensor]
 """Codes and expected data, or tangents of them."""
 Push = Callable[[Mapping[str, Tensor]], Outputs]
 
 
-def of_low_rank(
-    method: Laplace,
-    x: Tensor,
-    codes: bool,
-    outputs: bool,
-    budget: int,
-    diagonal: Callable[[Laplace, Tensor], ClosedForm],
-) -> ClosedForm:
+def of_low_rank(method: Laplace, x: Tensor, outputs: bool, budget: int) -> ClosedForm:
     """Predict mean and variance of codes and reconstructions for a batch.
 
     Args:
         method: with a low-rank posterior.
         x: samples (B, *shape) in the model's space.
-        codes: whether the variance of codes is wanted.
-        outputs: whether that of reconstructions is.
+        outputs: whether the variance of reconstructions is wanted.
         budget: numbers in memory.
-        diagonal: the linearised predictive of the codes of a method with a diagonal posterior.
     """
-    precision = method.posterior
-    assert isinstance(precision, LowRankPrecision)
     z = method.network.encode(x)
-    z_var, z_cov, x_var = torch.zeros_like(z), None, None
-    if codes:
-        found = diagonal(with_base(method), x)
-        z_var, z_cov = found.z_var.clone(), found.z_cov
-    if codes and precision.n_vectors:
-        along = precision.kept("over base", KEPT_FLOATS, lambda: precision.over_base(KEPT_FLOATS))
-        of_codes = torch.cat([part for part, _ in tangents(method, x, along, budget, outputs=False)])
-        of_codes = precision.solve(of_codes.flatten(1)).reshape(of_codes.shape)
-        z_var -= of_codes.square().sum(0) * precision.temperature
+    output = method.network.decode(z)
+    z_var, k = torch.zeros_like(z), z[0].numel()
+    z_cov = z.new_zeros(len(z), k, k) if k <= MOST_COVARIANCES else None
+    x_var = torch.zeros_like(output) if outputs else None
+    for of_codes, of_outputs in tangents(method, x, draws(method.posterior, range(DRAWS)), budget, outputs=outputs):
+        z_var += of_codes.square().sum(0) / DRAWS
         if z_cov is not None:
             flat = of_codes.flatten(2)
-            z_cov = z_cov - torch.einsum("tbk,tbl->bkl", flat, flat) * precision.temperature
-    output = method.network.decode(z)
-    if outputs:
-        x_var = torch.zeros_like(output)
-        for _, y in tangents(method, x, draws(precision, range(DRAWS)), budget):
-            x_var += y.square().sum(0) / DRAWS
-    return ClosedForm(z, z_var.clamp_min_(0), z_cov, output, x_var)  # a difference, which may round to below zero
-
-
-def with_base(method: Laplace) -> Laplace:
-    """The method with the diagonal part M of its posterior alone; network and noise are shared."""
-    precision = method.posterior
-    assert isinstance(precision, LowRankPrecision)
-    alone = DiagonalPrecision(precision.shapes, 1.0, precision.temperature).to(precision.prior)
-    alone.prior.copy_(precision.prior)
-    alone.h.copy_(precision.base() - precision.flat_prior())
-    found = copy.copy(method)
-    found._modules = method._modules | {"posterior": alone}
-    return found
+            z_cov += torch.einsum("sbk,sbl->bkl", flat, flat) / DRAWS
+        if x_var is not None:
+            x_var += of_outputs.square().sum(0) / DRAWS
+    return ClosedForm(z, z_var, z_cov, output, x_var)
 
 
 def draws(precision: Precision, seeds: range) -> Iterator[Tensor]:
@@ -131,9 +97,10 @@ def tangents(
         Tangents (n, B, *code) and (n, B, *shape); the latter are those of the codes again if not `outputs`.
     """
     with method.unfrozen():
-        tape = walk_dense(method.network, x) if x[0].numel() <= MOST_OUTPUTS else None
+        tape = walk_dense(method.network, x)
     if tape is not None:
         push, width = of_dense(method, tape, outputs), max(leaf.y.shape[1] for leaf in leaves(tape.nodes))
+        budget = min(budget, CACHED_FLOATS)
     else:
         both = Stateless(_Both(method.network, method.likelihood.mean if outputs else None))
         mean = {f"network.{name}": p.detach() for name, p in method.network.named_parameters()}
@@ -149,7 +116,7 @@ def tangents(
 
 
 def of_dense(method: Laplace, tape: Forward, outputs: bool) -> Push:
-    """The tangents of a network of linear layers as a function of n stacked directions {name: (n, *shape)}.
+    """Return the tangents of a network of linear layers as a function of n stacked directions {name: (n, *shape)}.
 
     Args:
         method: gives the likelihood.
@@ -157,18 +124,15 @@ def of_dense(method: Laplace, tape: Forward, outputs: bool) -> Push:
         outputs: as for `tangents`.
     """
     n_encoder = sum(node.name.startswith("encoder") for node in tape.nodes)
-    z = tape.nodes[n_encoder - 1].y
-    to_code = RowProducts.of(tape.nodes[:n_encoder], identity_rows(z), need_input=False)
-    rows = pull_mean(method.likelihood, tape.output, identity_rows(tape.output)) if outputs else None
-    to_output = None if rows is None else RowProducts.of(tape.nodes[n_encoder:], rows, need_input=True)
 
     def push(along: Mapping[str, Tensor]) -> Outputs:
-        of_code = to_code(along)  # (B, n, K)
-        codes = of_code.transpose(0, 1).reshape(-1, *z.shape)
-        if to_output is None:
+        codes = push_directions(tape.nodes[:n_encoder], along)
+        assert codes is not None
+        if not outputs:
             return codes, codes
-        found = torch.baddbmm(to_output(along), of_code, to_output.into.flatten(2).permute(1, 2, 0))
-        return codes, found.transpose(0, 1).reshape(-1, *tape.output.shape)
+        found = push_directions(tape.nodes[n_encoder:], along, codes)
+        assert found is not None
+        return codes, method.likelihood.tangent_of_mean(tape.output, found)
 
     return push
 

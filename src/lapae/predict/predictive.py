@@ -110,10 +110,7 @@ class Predictive:
                     z = laplace.network.encoder(part)
                     mean = method.likelihood.mean(laplace.network.decoder(z))
                     return Prediction(1, {"z_mean": z.cpu(), "x_mean": mean.cpu()})
-                if self.kind == "moments":
-                    found = moments(laplace, part)
-                else:
-                    found = linearized(laplace, part, codes=bool({"z_var", "z_cov"} & wanted), outputs=decodes)
+                found = moments(laplace, part) if self.kind == "moments" else linearized(laplace, part, outputs=decodes)
                 whole = to_prediction(method.likelihood, part, found, delta=self.kind == "moments")
             return Prediction(1, {name: value for name, value in whole.values.items() if name in wanted})
 

@@ -103,6 +103,13 @@ class Likelihood(ABC):
         """S eps, where S Sᵀ is the Hessian; eps is (R, B, *features)."""
         return self.hessian_diag(output).sqrt() * eps
 
+    def tangent_of_mean(self, output: Tensor, t: Tensor) -> Tensor:
+        """Tangents of the expected data for tangents t (R, B, *features) of the output (B, *features).
+
+        In an exponential family ∂mean/∂output is the Hessian.
+        """
+        return self.hessian_product(output, t)
+
     def variance_of_mean(self, output: Tensor, variance: Tensor) -> Tensor:
         """Variance of the expected data from independent variances of the output, to first order; (B, *features) all.
 

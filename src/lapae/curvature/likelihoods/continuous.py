@@ -73,6 +73,9 @@ class Location(Skipping):
     def mean(self, output: Tensor) -> Tensor:
         return output
 
+    def tangent_of_mean(self, output: Tensor, t: Tensor) -> Tensor:
+        return t
+
     def variance_of_mean(self, output: Tensor, variance: Tensor) -> Tensor:
         return variance
 

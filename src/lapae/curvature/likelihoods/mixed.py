@@ -95,6 +95,9 @@ class Mixed(Likelihood):
     def hessian_factor(self, output: Tensor, eps: Tensor) -> Tensor:
         return self._each("hessian_factor", output, eps)
 
+    def tangent_of_mean(self, output: Tensor, t: Tensor) -> Tensor:
+        return self._each("tangent_of_mean", output, t)
+
     def variance_of_mean(self, output: Tensor, variance: Tensor) -> Tensor:
         return self._each("variance_of_mean", output, variance)
 
