@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lapae.data.bounds import check_memory
-from lapae.data.decode import SUFFIXES as IMAGES
 from lapae.data.frame import table_records
+from lapae.data.image_files import SUFFIXES as IMAGES
 from lapae.data.parquet_file import check_same_columns
 from lapae.data.reader import suffix_of
 from lapae.data.source import Records

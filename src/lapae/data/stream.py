@@ -309,8 +309,10 @@ def stream(
     Args:
         table: its row groups.
         name: of the data set.
-        validation, calibration, test: as of `lapae.data.load`; counts are kept up to chance, and at most
-            `SAMPLE_ROWS` rows or `SAMPLE_VALUES` values.
+        validation: as of `lapae.data.load`, as are the others; counts are kept up to chance, and at most `SAMPLE_ROWS`
+            rows or `SAMPLE_VALUES` values.
+        calibration: see `validation`.
+        test: see `validation`.
         seed: of the split.
         options: `columns`, `drop` and `allow_nan` of `lapae.data.load`.
     """
