@@ -143,7 +143,7 @@ def test_the_vectors_stand_alone_where_they_reach_the_rank_and_the_diagonal_help
     g = spectrum(values)
     mean = {"w": torch.randn(p, dtype=torch.float64, generator=torch.Generator().manual_seed(5))}
     precision = sampled(g, n, 1)
-    found = fit_shrinkage(mean, precision)
+    found = fit_shrinkage(mean, precision, p)
     assert (float(precision.rho) == 1) is whole
 
     # what is chosen is nearer to the true posterior (in the divergence that the bound is of) than either end
@@ -166,7 +166,7 @@ def test_the_prior_is_that_of_the_evidence_where_vectors_are_many():
     g = spectrum(values)
     mean = {"w": 0.5 * torch.randn(p, dtype=torch.float64, generator=torch.Generator().manual_seed(5))}
     precision = sampled(g, 4000, 2)
-    fit_shrinkage(mean, precision)
+    fit_shrinkage(mean, precision, p)
     assert float(precision.rho) == 1
     deltas = torch.logspace(-2, 2, 401, dtype=torch.float64)
     evidence = [float(0.5 * (p * d.log() - (values + d).log().sum() - d * mean["w"].square().sum())) for d in deltas]
@@ -177,7 +177,7 @@ def test_the_prior_is_that_of_the_evidence_where_vectors_are_many():
 def test_a_prior_that_is_given_stays():
     precision = sampled(spectrum(torch.ones(20, dtype=torch.float64)), 30, 0)
     precision.set_prior(3.0)
-    fit_shrinkage({"w": torch.ones(20, dtype=torch.float64)}, precision, prior=False)
+    fit_shrinkage({"w": torch.ones(20, dtype=torch.float64)}, precision, 20, prior=False)
     assert float(precision.prior) == 3
 
 

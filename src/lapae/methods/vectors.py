@@ -36,10 +36,12 @@ class Collected:
     Attributes:
         u: (T, P), with UᵀU an unbiased estimate of the GGN of the data; in bfloat16 where P is large.
         log_likelihood: of all data at the mean.
+        n_values: numbers in all of the data, samples times outputs.
     """
 
     u: Tensor
     log_likelihood: float
+    n_values: int
 
 
 def how_many(n_weights: int, device: torch.device, wanted: int | None = None) -> tuple[int, torch.dtype | None]:
@@ -74,9 +76,9 @@ def collect(
     prior = method.posterior.prior
     most, kind = how_many(method.posterior.n_weights, prior.device, wanted)
     u = torch.empty(most, method.posterior.n_weights, dtype=kind or prior.dtype, device=prior.device)
-    n_vectors, n_batches, n_seen, log_likelihood = 0, 0, 0, 0.0
+    n_vectors, n_batches, n_seen, n_outputs, log_likelihood = 0, 0, 0, 1, 0.0
     for x in batches():
-        n_batches += 1
+        n_batches, n_outputs = n_batches + 1, x[0].numel() if len(x) else n_outputs
         if n_vectors == most:
             log_likelihood += _log_likelihood(method, x)
             continue
@@ -92,7 +94,7 @@ def collect(
     u = u[:n_vectors].mul_(math.sqrt(n_data / max(1, n_seen)))
     if step.world_size > 1:
         log_likelihood = step.total(log_likelihood, prior)
-    return Collected(u if n_vectors == most else u.clone(), log_likelihood)
+    return Collected(u if n_vectors == most else u.clone(), log_likelihood, n_data * n_outputs)
 
 
 def fit_lowrank(
@@ -119,7 +121,8 @@ def fit_lowrank(
     method.pin()
     found = collect(method, batches, n_data, step, wanted)
     precision.set_vectors(found.u)
-    evidence = fit_shrinkage(dict(method.network.named_parameters()), precision, prior=prior)
+    mean = dict(method.network.named_parameters())
+    evidence = fit_shrinkage(mean, precision, found.n_values, prior=prior)
     return {
         "log_likelihood": found.log_likelihood,
         "log_marginal_likelihood": found.log_likelihood + evidence.value,

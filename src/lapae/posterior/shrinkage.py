@@ -11,11 +11,14 @@ the T vectors each is left out in turn, which costs nothing: with h_t = ρ u_t�
 
     tr(G C⁻¹) ≈ Σ_t u_tᵀ C₋ₜ⁻¹ u_t = Σ_t (h_t / ρ) / (1 - h_t)
 
-Where T reaches the rank of G, leverages are small and the vectors stand alone (ρ = 1): the diagonal would only take
-variance from directions that the data leave open. Then the prior precision is that of the highest Laplace evidence of
+Where T reaches the rank of G, leverages are small, and the vectors stand alone (ρ = 1): the diagonal would only take
+variance from directions that the data leave open, and the prior precision is that of the highest Laplace evidence of
 UᵀU. Where T is far below the rank, a vector that is left out lies outside the span of the others: at ρ = 1 only the
-prior holds it, its variance is enormous, and the diagonal, which holds every direction, is worth its bias. Any share
-from a tenth to a half then serves as well as another (`benchmarks/shift.md`), so that a tenth is the only one tried.
+prior holds it, its variance is enormous, and the diagonal, which holds every direction, is worth its bias. The two are
+told apart by what tr(G C⁻¹) is: the variance that the data themselves get, all in all, in units of their noise. The
+vectors stand alone up to MOST_VARIANCE of it per value; beyond, a tenth of them stands beside the diagonal (any share
+from a tenth to a half serves as well). The highest bound would choose the diagonal earlier, on tables whose intervals
+then hold less where the data end and are no better where they are (`benchmarks/shift.md`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ SHARE = 0.1
 """ρ where the vectors do not reach the rank of the curvature; else it is 1."""
 FACTORS = 10.0 ** (torch.arange(-80, 81, dtype=torch.float64) / 20)
 """Factors of the prior precision that are tried where U stands alone, which one decomposition answers."""
+MOST_VARIANCE = 4.0
+"""Variance of the data's own values over networks, in units of their noise, up to which the vectors stand alone."""
 MOST_PRODUCTS = 1 << 30
 """Maximum number of multiplications for K: a bound is that of some weights, evenly spaced, if these are more."""
 
@@ -89,8 +94,10 @@ def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision, most: int = M
     return Bound(-0.5 * (seen + norm - determined + log_ratio), seen, determined, norm)
 
 
-def fit_shrinkage(mean: Mapping[str, Tensor], precision: LowRankPrecision, *, prior: bool = True) -> Bound:
-    """Set ρ to 1 or to SHARE, whichever has the higher bound, and at 1 the size of the prior precision.
+def fit_shrinkage(
+    mean: Mapping[str, Tensor], precision: LowRankPrecision, n_values: int, *, prior: bool = True
+) -> Bound:
+    """Set ρ to 1 or to SHARE, and at 1 the size of the prior precision.
 
     Below ρ = 1 the prior precision stays as it is given: the bound then is far below the evidence, by an amount that a
     larger prior precision lessens, so that its maximum would say more about that gap than about the data.
@@ -98,14 +105,13 @@ def fit_shrinkage(mean: Mapping[str, Tensor], precision: LowRankPrecision, *, pr
     Args:
         mean: weights θ, {name: *shape}.
         precision: with vectors; its prior precision is multiplied by one factor.
+        n_values: numbers in all of the data: samples times outputs.
         prior: whether the prior precision is chosen too, or left as it is.
 
     Returns:
         The bound at what is chosen.
     """
     _check(precision)
-    precision.set_rho(SHARE)
-    beside = bound(mean, precision)
     precision.set_rho(1.0)
     values, vectors = precision.spectrum()
     norm = _squared_norm(mean, precision, precision.base().isfinite())
@@ -116,14 +122,13 @@ def fit_shrinkage(mean: Mapping[str, Tensor], precision: LowRankPrecision, *, pr
     kept = k / (1 + k)
     leverage = vectors.square() @ kept
     seen, determined, norm = float((leverage / (1 - leverage)).sum()), float(kept.sum()), float(factor) * norm
-    alone = Bound(-0.5 * (seen + norm - determined + float(k.log1p().sum())), seen, determined, norm)
-    if alone.value < beside.value:
+    if not seen <= MOST_VARIANCE * n_values:
         precision.set_rho(SHARE)
-        return beside
+        return bound(mean, precision)
     if prior:
         precision.set_prior((precision.prior * factor).clamp(1e-8, 1e12))
         precision.keep_spectrum(values / float(factor), vectors)
-    return alone
+    return Bound(-0.5 * (seen + norm - determined + float(k.log1p().sum())), seen, determined, norm)
 
 
 def _squared_norm(mean: Mapping[str, Tensor], precision: LowRankPrecision, free: Tensor) -> float:
