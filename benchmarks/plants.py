@@ -1,6 +1,6 @@
-"""Which sensor of a plant is at fault: is the right one named?
+"""Generated plants: is the sensor at fault named, and does the false alarm rate of a stream hold?
 
-    python benchmarks/plants.py [--plants bench …] [--faults 100] [--seed 0]
+    python benchmarks/plants.py [--plants bench …] [--steps 20000] [--seed 0] [--runs FOLDER]
 
 Three kinds of generated plants, 4,000 steps to learn from and 4,000 new ones. In windows of the new steps one sensor,
 drawn at random, is stuck at its last value before the window, drifts by three of its standard deviations over it, or
@@ -9,6 +9,11 @@ gets noise of three standard deviations. A sensor is named if `explain` gives it
 `bench` is a pump on a test bench: cycles of load that eight sensors follow, of which two vibrate with the load, one
 warms up slowly, and one is almost only noise. `cycles` are six mixtures of three oscillations of unsteady size. `mixed`
 are ten mixtures of four slow random processes, each with a process of its own on top.
+
+Streams of `--steps` new steps are scored step by step, as by `lapae score`: as in training; with one sensor that creeps
+up by six standard deviations, or goes up and down by one within 10,000 steps; with one that is stuck, or off by four,
+from the middle on. Told are the share of steps with p_value <= 0.05, that with p_adaptive <= 0.05 (of the last two also
+in the second half), the most of the latter in 1,000 steps without an alarm, and the share of steps with an alarm.
 """
 
 from __future__ import annotations
@@ -17,9 +22,20 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
+from lapae.calibrate.adaptive import SPAN, AdaptiveThreshold
+from lapae.calibrate.conformal import p_values
+from lapae.config import Config, TrainConfig
+from lapae.data import Data
+from lapae.fit import fit
+from lapae.model import Model
+from lapae.runs import Run
+from lapae.space.series import Fold, cut, starts
+
+RATE = 0.05
 FAULTS = ("stuck", "drift", "noise")
 SIZE = 3.0
 """Size of faults in standard deviations of the sensor."""
@@ -97,30 +113,70 @@ def faulty(
     return windows, channel
 
 
+def streams(x: np.ndarray, scale: np.ndarray) -> dict[str, np.ndarray]:
+    """Return streams (T, C) made of x (T, C), in which sensor 4 does what their names say."""
+    n, t = len(x), np.arange(len(x))
+    change = {
+        "same": np.zeros(n),
+        "creeps": 6 * t / n,
+        "seasons": np.sin(2 * np.pi * t / 10_000),
+        "off": 4.0 * (t >= n // 2),
+    }
+    found = {name: x.copy() for name in (*change, "stuck")}
+    for name, by in change.items():
+        found[name][:, 4] += scale[4] * by
+    found["stuck"][n // 2 :, 4] = x[n // 2, 4]
+    return found
+
+
+def judged(model: Model, x: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return p-values, adaptive p-values and alarms of the steps of a series x (T, C): (T,) each."""
+    window, stride = model.space.shape[0], model.space.stride or 1
+    steps, first, every = Fold(len(x)), starts(len(x), window, stride), cut(x, window)
+    for block in np.array_split(first, -(-len(first) // 1000)):
+        score = model.anomaly_score(np.ascontiguousarray(every[block]))[0]
+        steps.add(block, np.broadcast_to(score[:, None], (len(score), window)))
+    rule, score = model.rule(RATE), steps.mean()
+    threshold = AdaptiveThreshold(rule, overlap=window)
+    found = [threshold.update(value) for value in score.tolist()]
+    return p_values(score, rule.held_out), *(np.array(part) for part in zip(*found, strict=True))
+
+
 def main() -> None:
-    from lapae.config import Config, TrainConfig
-    from lapae.data import Data
-    from lapae.fit import fit
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plants", nargs="*", choices=list(PLANTS), default=list(PLANTS))
     parser.add_argument("--faults", type=int, default=100, help="windows with a fault")
     parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=20_000, help="steps of a stream")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=Path, help="folder to keep models in, and to take them from")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     for name in options.plants:
-        train, new = (PLANTS[name](4000, 2 * options.seed + i) for i in (1, 2))
+        train, new, stream = (
+            PLANTS[name](n, 3 * options.seed + i) for i, n in ((1, 4000), (2, 4000), (3, options.steps))
+        )
         began, config = time.perf_counter(), Config(train=TrainConfig(seed=options.seed, verbose=False))
-        model = fit(config, Data.of(train, window=options.window, stride=options.window // 16))
-        told = [f"{name:<8} fitted in {time.perf_counter() - began:.1f} s"]
+        kept = options.runs / f"{name}-{options.seed}" if options.runs else None
+        if kept is not None and kept.exists():
+            model = Model.load(kept)
+        else:
+            run = Run.create(kept) if kept is not None else None
+            model = fit(config, Data.of(train, window=options.window, stride=options.window // 16), run=run)
+        print(f"{name}: {time.perf_counter() - began:.1f} s")
         for fault in FAULTS:
             windows, channel = faulty(new, fault, train.std(0), options.window, options.faults, options.seed)
             named = model.explain(windows).sum(1).argmax(1) == channel
-            told.append(
-                f"{fault}: named {named.mean():.2f}, flagged {(model.anomaly_score(windows)[1] <= 0.05).mean():.2f}"
-            )
-        print("; ".join(told), flush=True)
+            flagged = model.anomaly_score(windows)[1] <= RATE
+            print(f"  fault {fault:<8} named {named.mean():.2f} flagged {flagged.mean():.2f}", flush=True)
+        for kind, x in streams(stream, train.std(0)).items():
+            p, _, flagged, drift = judged(model, x)
+            free = np.convolve(drift, np.ones(SPAN), "valid") == 0
+            most = np.convolve(flagged, np.ones(SPAN), "valid")[free].max() / SPAN if free.any() else np.nan
+            told = f"static {(p <= RATE).mean():.3f} adaptive {flagged.mean():.3f} most {most:.3f} alarm {drift.mean():.3f}"
+            half = flagged[len(x) // 2 :].mean() if kind in ("off", "stuck") else np.nan
+            print(f"  stream {kind:<8} {told} second half {half:.3f}", flush=True)
 
 
 if __name__ == "__main__":
