@@ -174,9 +174,9 @@ def main() -> None:
             p, _, flagged, drift = judged(model, x)
             free = np.convolve(drift, np.ones(SPAN), "valid") == 0
             most = np.convolve(flagged, np.ones(SPAN), "valid")[free].max() / SPAN if free.any() else np.nan
-            told = f"static {(p <= RATE).mean():.3f} adaptive {flagged.mean():.3f} most {most:.3f} alarm {drift.mean():.3f}"
+            told = f"static {(p <= RATE).mean():.3f} adaptive {flagged.mean():.3f} most {most:.3f}"
             half = flagged[len(x) // 2 :].mean() if kind in ("off", "stuck") else np.nan
-            print(f"  stream {kind:<8} {told} second half {half:.3f}", flush=True)
+            print(f"  stream {kind:<8} {told} alarm {drift.mean():.3f} second half {half:.3f}", flush=True)
 
 
 if __name__ == "__main__":
