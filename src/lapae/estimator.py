@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lapae.calibrate.conformal import Rule
     from lapae.calibrate.drift import DriftAlarm
     from lapae.calibrate.stream import Stream
-    from lapae.model import Model
+    from lapae.model import Guess, Model
 
 METHOD = (
     *("hessian", "update", "forgetting", "prior_precision", "predictive", "n_samples", "uncertain", "temperature"),
@@ -478,9 +478,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def stream(self, *, overlap: int = 1, every: int = 10_000, state: str | Path | None = None) -> Stream:
         """Return a stream: `update(x)` judges the next sample, or samples, by a threshold that follows slow change.
 
-        It returns `(score, p_value, p_adaptive, flagged, drift)`, where the score is -`score_samples`. `p_value` stays
-        what it is without a stream; `p_adaptive` is at most `false_alarm_rate` for that share of the samples in the
-        long run. While an alarm of drift stands, the threshold stands still, so that a fault is not learned.
+        It returns `(anomaly_score, p_value, p_adaptive, flagged, drift)`; a higher score is more unusual. `p_value`
+        stays what it is without a stream, `p_adaptive` is at most `false_alarm_rate` for that share of the samples in
+        the long run. While an alarm of drift stands, the threshold stands still, so that a fault is not learned.
 
         Args:
             overlap: how many samples in a row share data, such as length / distance of windows of a series.
@@ -533,12 +533,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     # ------------------------------------------------------------------ missing values and new samples
 
-    def impute(self, X: Any, n_samples: int | None = None) -> Any:
+    def impute(self, X: Any, n_samples: int | None = None, guess: Guess = "median") -> Any:
         """Fill in the missing values (NaN) of X; observed values stay as they are.
 
         Args:
             X: n samples.
             n_samples: plausible completions of each; default the best guess.
+            guess: best guess of a table's numbers: "median", which has the least absolute error and is whole where
+                numbers are, or "mean", which has the least squared error. Words are filled with the likeliest one
+                either way, and so are images and series with their mean.
 
         Returns:
             The best guess (n, ...), or completions (n_samples, n, ...), each from a network and noise of its own: their
@@ -547,10 +550,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         Examples:
             >>> model.impute([[1.0, np.nan, -1.0]]).round()
             array([[ 1.,  2., -1.]])
+            >>> model.impute([[1.0, np.nan, -1.0]], guess="mean").round()
+            array([[ 1.,  2., -1.]])
             >>> model.impute([[1.0, np.nan, -1.0]], n_samples=5).shape
             (5, 1, 3)
         """
-        filled = self._fitted().impute(self._validated(X), n_samples)
+        filled = self._fitted().impute(self._validated(X), n_samples, guess)
         return self._values(filled, X, observed=True)
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:

@@ -68,7 +68,7 @@ def test_an_alarm_stands_while_a_sensor_is_at_fault(run):
     frame = pd.concat([series(seed) for seed in range(1, 5)], ignore_index=True)
     frame.loc[2000:2999, "heat"] = frame.loc[2000, "heat"]
     found = scored(run, frame)
-    assert list(found)[1:5] == ["score", "p_value", "p_adaptive", "drift"]
+    assert list(found)[1:5] == ["anomaly_score", "p_value", "p_adaptive", "drift"]
     fault, before, after = found.iloc[2100:2990], found.iloc[:1980], found.iloc[3300:]
     assert fault["drift"].all()
     assert (fault["p_adaptive"] <= 0.05).mean() > 0.95
@@ -81,7 +81,7 @@ def test_steps_of_awkward_files(run):
     gaps = series(1).drop(index=range(300, 420)).reset_index(drop=True)  # irregular in time
     found = scored(run, gaps, "--explain")
     assert found["time"].tolist() == gaps["time"].astype(str).tolist()
-    assert found[["score", "p_value", "p_adaptive"]].notna().all(axis=None)
+    assert found[["anomaly_score", "p_value", "p_adaptive"]].notna().all(axis=None)
     missing = series(1)
     missing.loc[200:259, ["flow", "heat", "load"]] = np.nan  # longer than a window: nothing is said there
     missing.loc[600:640, "load"] = np.nan
@@ -91,7 +91,7 @@ def test_steps_of_awkward_files(run):
     assert nothing[216:244].all()
     assert not nothing[:200].any()
     assert not nothing[260:].any()
-    assert found.loc[nothing, ["score", "p_adaptive", "outlier", "channel"]].isna().all(axis=None)
+    assert found.loc[nothing, ["anomaly_score", "p_adaptive", "outlier", "channel"]].isna().all(axis=None)
     assert (found.loc[616:624, "unusual_load"] == 0).all()
     short = scored(run, series(1).iloc[:16])  # one window
     assert len(short) == 16

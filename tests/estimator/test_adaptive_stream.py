@@ -29,12 +29,12 @@ def test_samples_one_by_one_are_judged_as_together(model):
         step = together.update(x)
     with pytest.warns(UserWarning, match="nothing observed"):
         steps = [one_by_one.update(row) for row in x]
-    np.testing.assert_allclose(step.score, [s.score for s in steps])
+    np.testing.assert_allclose(step.anomaly_score, [s.anomaly_score for s in steps])
     np.testing.assert_array_equal(step.p_value, [s.p_value for s in steps])
     np.testing.assert_array_equal(step.p_adaptive, [s.p_adaptive for s in steps])
     assert step.flagged.tolist() == [s.flagged for s in steps]
     assert isinstance(steps[0].flagged, bool)
-    assert isinstance(steps[0].score, float)
+    assert isinstance(steps[0].anomaly_score, float)
     assert np.isnan(steps[7].p_adaptive)
     assert one_by_one.n_seen == 49
 

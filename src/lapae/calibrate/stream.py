@@ -19,14 +19,14 @@ class StreamStep(NamedTuple):
     """What is said of a sample, or arrays (n,) for several.
 
     Attributes:
-        score: anomaly score, higher is more unusual.
+        anomaly_score: higher is more unusual.
         p_value: static p-value among held-out samples, the same whatever came before.
         p_adaptive: p-value by a threshold that follows slow change.
         flagged: whether `p_adaptive` is at most the false alarm rate.
         drift: whether a drift alarm stands; the threshold then stands still.
     """
 
-    score: Any
+    anomaly_score: Any
     p_value: Any
     p_adaptive: Any
     flagged: Any
