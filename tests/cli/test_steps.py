@@ -81,18 +81,18 @@ def test_steps_of_awkward_files(run):
     gaps = series(1).drop(index=range(300, 420)).reset_index(drop=True)  # irregular in time
     found = scored(run, gaps, "--explain")
     assert found["time"].tolist() == gaps["time"].astype(str).tolist()
-    assert found[["anomaly_score", "p_value", "p_adaptive"]].notna().all(axis=None)
+    assert np.isfinite(found[["anomaly_score", "p_value", "p_adaptive"]].to_numpy()).all()
     missing = series(1)
     missing.loc[200:259, ["flow", "heat", "load"]] = np.nan  # longer than a window: nothing is said there
     missing.loc[600:640, "load"] = np.nan
     found = scored(run, missing, "--explain")
     assert len(found) == N
-    nothing = found["p_value"].isna()
+    nothing = found["p_value"].isna().to_numpy()
     assert nothing[216:244].all()
     assert not nothing[:200].any()
     assert not nothing[260:].any()
-    assert found.loc[nothing, ["anomaly_score", "p_adaptive", "outlier", "channel"]].isna().all(axis=None)
-    assert (found.loc[616:624, "unusual_load"] == 0).all()
+    assert found.loc[nothing, ["anomaly_score", "p_adaptive", "outlier", "channel"]].isna().to_numpy().all()
+    assert found["unusual_load"].to_numpy()[616:625].max() == 0
     short = scored(run, series(1).iloc[:16])  # one window
     assert len(short) == 16
     assert short["p_value"].nunique() == 1
@@ -100,11 +100,11 @@ def test_steps_of_awkward_files(run):
 
 def test_a_constant_sensor_and_a_single_one(tmp_path):
     constant = series(0).assign(level=4.0)
-    for name, frame in (("constant", constant), ("single", constant[["time", "flow"]])):
+    for name, frame in (("constant", constant), ("single", constant.loc[:, ["time", "flow"]])):
         frame.to_csv(tmp_path / "train.csv", index=False)
         options = ["--window", "16", "--stride", "8", "--epochs", "3", "--out", str(tmp_path / "run")]
         assert main(["train", str(tmp_path / "train.csv"), *options]) == 0
-        new = series(1).assign(level=4.0)[list(frame)]
+        new = series(1).assign(level=4.0).loc[:, list(frame)]
         new.loc[500:599, "flow"] += 8
         found = scored(tmp_path, new, "--explain")
         assert len(found) == N
