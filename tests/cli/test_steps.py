@@ -95,7 +95,7 @@ def test_steps_of_awkward_files(run):
     assert not np.any(found["unusual_load"].to_numpy()[616:625])
     short = scored(run, series(1).iloc[:16])  # one window
     assert len(short) == 16
-    assert short["p_value"].nunique() == 1
+    assert len(set(short["p_value"].tolist())) == 1
 
 
 def test_a_constant_sensor_and_a_single_one(tmp_path):
