@@ -66,7 +66,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             or a trained module that takes images (B, 3, H, W) in [0, 1] and returns feature maps (B, C, h, w), one or
             a list of them; it stays as it is.
         method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble, online-ensemble or bbb.
-        hessian: curvature of the posterior: sketch, approx, exact, mixed, mc, bottleneck, block or kfac.
+        hessian: curvature of the posterior: lowrank (default of tables), sketch, approx, exact, mixed, mc, bottleneck,
+            block or kfac.
         likelihood: "gaussian" (its noise is learned), "student" (training data with outliers), "bernoulli",
             "categorical", or an object such as `Gaussian(sigma=0.5)`, whose noise is kept.
         update: update of the online precision: laplacian, redux, van or nng.

@@ -49,7 +49,7 @@ class LaplaceOptions(MethodOptions):
     """Options of the online and the post-hoc posterior."""
 
     hessian: Annotated[str, OneOf(HESSIANS)] | None = None
-    """Curvature of the posterior; default: sketch."""
+    """Curvature of the posterior; default: lowrank for tables, else sketch."""
     vectors: Count | None = None
     """Random vectors of a lowrank hessian; default: 500, or fewer for a large network."""
     prior_precision: Positive = 1.0
