@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PAPERS = "512, 256"
 WIDTHS = {"64, 32": (64, 32), PAPERS: (512, 256), "2048, 1024": (2048, 1024)}
-QUICK = {"16": (16,), "64": (64,)}
+QUICK = {"8": (8,), "32": (32,)}
 METHODS = ("ae", "posthoc", "online")
 
 
@@ -71,11 +71,7 @@ def run(workspace: Workspace) -> Outcome:
     ]
     gains = {width: gains_of(methods) for width, methods in found.items()}
     compared = [
-        (
-            width,
-            *(decide(gain)[0] if gain else "-" for gain in both.values()),
-        )
-        for width, both in gains.items()
+        (width, *(decide(gain)[0] if gain else "-" for gain in both.values())) for width, both in gains.items()
     ]
     tables = [
         Table("Errors on the test images by width", ("hidden layers", "method", "-log p", "MSE"), rows),
