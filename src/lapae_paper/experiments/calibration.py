@@ -1,4 +1,4 @@
-"""How well the uncertainties of the paper's models are calibrated, in latent and in output space (its abstract's claim).
+"""Calibration of the paper's models in latent and in output space, its abstract's main claim.
 
 The paper shows pictures; the numbers are ours. The dense network on MNIST, test images, 100 sampled networks.
 
@@ -17,7 +17,7 @@ larger where the class that its neighbours say is wrong.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -118,7 +118,7 @@ def covered(error: np.ndarray, variance: np.ndarray) -> float:
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return Spearman's correlation of a (N,) and b (N,)."""
     ranks = [np.argsort(np.argsort(values)).astype(float) for values in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def latent_space(workspace: Workspace, name: str, model: Model, data: Data) -> dict[str, float | None]:
@@ -181,11 +181,11 @@ def run(workspace: Workspace) -> Outcome:
                 row.setdefault(key, []).append(value)
     tables = []
     for title, keys in (("Output space", OUTPUT), ("Latent space", LATENT)):
-        rows = [
-            (TITLES[name], *(spread(row[key], 2 + (key.startswith("ece"))) if key in row else cell(None) for key in keys))
-            for name, row in found.items()
-            if any(key in row for key in keys)
-        ]
+        rows = []
+        for name, row in found.items():
+            cells = [spread(row[key], 3 if key.startswith("ece") else 2) if key in row else cell(None) for key in keys]
+            if any(key in row for key in keys):
+                rows.append((TITLES[name], *cells))
         tables.append(Table(title, ("method", *keys.values()), rows))
     seeds = sorted({len(values) for row in found.values() for values in row.values()})
     note = (

@@ -155,5 +155,5 @@ def run(workspace: Workspace) -> Outcome:
 
 def _beside(ours: Mapping[str, str], theirs: tuple[float | None, ...]) -> tuple[str, ...]:
     """Interleave our numbers, by method, and the paper's, in the order of `METHODS`."""
-    paper = dict(zip(METHODS, theirs, strict=True))
+    paper: dict[str, float | None] = dict(zip(METHODS, theirs, strict=True))
     return tuple(text for method, own in ours.items() for text in (own, cell(paper[method])))

@@ -70,9 +70,7 @@ def run(workspace: Workspace) -> Outcome:
         for method, seeds in methods.items()
     ]
     gains = {width: gains_of(methods) for width, methods in found.items()}
-    compared = [
-        (width, *(decide(gain)[0] if gain else "-" for gain in both.values())) for width, both in gains.items()
-    ]
+    compared = [(width, *(decide(gain)[0] if gain else "-" for gain in both.values())) for width, both in gains.items()]
     tables = [
         Table("Errors on the test images by width", ("hidden layers", "method", "-log p", "MSE"), rows),
         Table(
