@@ -179,9 +179,7 @@ def test_an_interrupted_experiment_keeps_what_it_has_measured(tmp_path, monkeypa
         return errors(model, part, **options)
 
     monkeypatch.setattr(hessian, "squared_errors", counted)
-    monkeypatch.setitem(
-        hessian.ROWS, "post-hoc KFAC", ("online", {"hessian": "approx"})
-    )  # as quick as the next
+    monkeypatch.setitem(hessian.ROWS, "post-hoc KFAC", ("online", {"hessian": "approx"}))  # as quick as the next
     monkeypatch.setattr(hessian, "ROWS", {name: hessian.ROWS[name] for name in ("post-hoc KFAC", "online exact")})
     command = ["reproduce", "hessian", "--quick", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path)]
     stop = True
