@@ -219,4 +219,4 @@ def test_processes_measure_for_every_experiment_that_asks(tmp_path):
     assert fit_all(workspaces, 2, lines.append) == {}
     shutil.rmtree(workspaces[0].folder_of_measures)
     fit_all(workspaces, 1, lines.append)
-    assert "1 model to measure" in lines
+    assert "2 models to measure" in lines

@@ -116,14 +116,17 @@ def run(workspace: Workspace) -> Outcome:
     """Draw panels for one sample, and measure errors over many."""
     figure = Figure(figsize=(8.0, 6.2), layout="constrained")
     grid = figure.add_gridspec(len(METHODS), 1)
-    rows, raw = [], {}
+    rows: list[tuple[str, ...]] = []
+    raw: dict[str, Any] = {}
     for i, method in enumerate(METHODS):
         seeds = [workspace.measured(name) for name in workspace.named(method)]
         if not seeds:
             continue
         part = figure.add_subfigure(grid[i])
-        raw[method] = {key: [measured[key] for measured in seeds] for key in ("relative_error", "tangent")}
-        errors, lengths = (torch.tensor(numbers) for numbers in raw[method].values())  # (seeds, directions, samples)
+        found = {key: [measured[key] for measured in seeds] for key in ("relative_error", "tangent")}
+        errors, lengths = (torch.tensor(numbers) for numbers in found.values())  # (seeds, directions, samples)
+        for key, numbers in found.items():
+            raw.setdefault(key, {})[method] = numbers
         rows.append(
             (
                 LABELS[method],
