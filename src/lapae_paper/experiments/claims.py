@@ -24,7 +24,6 @@ VERDICTS = {
 }
 OTHERS = ("AE", "AE, learned variance", "VAE", "MC-AE", "LAE (post-hoc)")
 """Single models that the online one is compared with."""
-PAPERS_NETWORK = "FashionMNIST in, MNIST out, the paper's network"
 
 
 @dataclass(frozen=True)
@@ -319,7 +318,7 @@ def claims(records: Mapping[str, Mapping[str, Any]]) -> Table:
         "the paper's claim",
         "where",
         "found",
-        "number that is above 0 if it holds",
+        "above 0 if it holds",
         "± standard error",
         "models",
     )
