@@ -64,7 +64,7 @@ def steps(network: str, batch_size: int, device: str) -> list[dict[str, Any]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         options = TrainBench(network=network, batch_size=batch_size, methods=STEPS, device=device, rounds=5)
-        rows = [row for row in run_train(options) if row["method"] != "ivon"]
+        rows = run_train(options)
     refused = [str(w.message) for w in caught if "cannot be captured" in str(w.message)]
     for row in rows:
         row |= {
