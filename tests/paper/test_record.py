@@ -136,7 +136,10 @@ def test_results_are_kept_beside_the_page(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "vae-variance" / "vae_variance.png").write_bytes(b"png")
     record["tables"][1]["rows"][2][1] = "7.77"
     record["raw"]["away_on_vae"] = 1.23456789
+    (tmp_path / "out" / "vae-variance" / "faces.png").write_bytes(b"png")
+    record["figures"].append("faces.png")  # the page does not show it
     publish(copy, [record], tmp_path / "out")
+    assert not (copy.parent / "images" / "results" / "faces.png").exists()
     assert records_of(copy)["vae-variance"]["raw"]["away_on_vae"] == 1.23457
     assert "| VAE of figure 1 | 7.77 |" in copy.read_text("utf-8")
     assert (copy.parent / "images" / "results" / "vae_variance.png").read_bytes() == b"png"

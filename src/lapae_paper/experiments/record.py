@@ -79,15 +79,17 @@ def publish(page: Path, found: Sequence[dict[str, Any]], root: Path) -> None:
     quick = [record["experiment"] for record in found if record["quick"]]
     if quick:
         raise ConfigError(f"{quick[0]} is of the quick size, which is no record: leave out --quick or --page")
-    pictures = page.parent / "images" / page.stem
+    pictures, text = page.parent / "images" / page.stem, _text(page)
     for record in found:
         make_folder(page.with_suffix(""))
-        text = json.dumps(_rounded(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        content = json.dumps(_rounded(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         for figure in record["figures"]:
+            if f"images/{page.stem}/{figure})" not in text:  # faces are not ours to publish
+                continue
             make_folder(pictures)
             write_whole(pictures / figure, (root / record["experiment"] / figure).read_bytes())
-        write_whole(page.with_suffix("") / f"{record['experiment']}.json", f"{text}\n".encode())
-    write_whole(page, filled(_text(page), records_of(page)).encode())
+        write_whole(page.with_suffix("") / f"{record['experiment']}.json", f"{content}\n".encode())
+    write_whole(page, filled(text, records_of(page)).encode())
 
 
 def faults(page: Path) -> list[str]:
