@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lapae.calibrate.calibration import Calibration
 from lapae.calibrate.confidence import confidence
-from lapae.calibrate.conformal import Rule, discoveries
+from lapae.calibrate.conformal import Rule
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError, RunError
@@ -165,20 +165,6 @@ class Model:
         """Return how rows are flagged at a false alarm rate, by default that of the configuration."""
         rate = self.config.train.false_alarm_rate if rate is None else rate
         return Rule(rate, self._calibrated.reference.scores.double().numpy())
-
-    def discoveries(self, X: Any, rate: float = 0.1) -> np.ndarray:
-        """Choose the rows to call unusual, by Benjamini-Hochberg over the rows of this call.
-
-        Args:
-            X: rows (n, *shape).
-            rate: share of normal rows among those that are chosen, at most, on average.
-
-        Returns:
-            (n,) bool; False for a row with nothing observed.
-        """
-        if not 0 < rate < 1:
-            raise ValueError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.1")
-        return discoveries(self.anomaly_score(X)[1], rate)
 
     def parts(self, X: Any) -> dict[str, np.ndarray]:
         """Return what the anomaly scores of samples X (n, *shape) are made of, and the paper's scores.

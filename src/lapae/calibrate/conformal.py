@@ -129,6 +129,12 @@ def by_chance(flagged: int, n_new: int, rate: float, n: int) -> float:
     return sum(math.exp(term - log_beta(k, n + 1 - k)) for term in terms)
 
 
+def check_rate(rate: float) -> None:
+    """Raise ValueError if a rate of false discoveries is none."""
+    if not 0 < rate < 1:
+        raise ValueError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.1")
+
+
 def discoveries(p: np.ndarray, rate: float) -> np.ndarray:
     """Flag p-values (m,) so that at most `rate` of the flagged are false, on average (Benjamini & Hochberg 1995)."""
     known = np.flatnonzero(~np.isnan(p))

@@ -80,8 +80,8 @@ class NeighbourImputer(Imputer):
         return found.replace(x_upper=torch.where(x.isnan(), share, self.upper))
 
     def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
-        donors, copula = self.held if held else self.all, self.all.copula
-        noise = copula.noise(copula.marginals.normal(x), n, torch.Generator().manual_seed(seed))
+        donors = self.held if held else self.all
+        noise = donors.noise(x, n, torch.Generator().manual_seed(seed))
         chance = torch.special.ndtr(noise)
         index = chance * (PLACES - 1)
         low = index.floor().clamp(0, PLACES - 2)
