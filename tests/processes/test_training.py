@@ -22,7 +22,7 @@ from lapae_paper.choices import as_in_the_paper
 
 BATCH = 6
 N_TRAIN = 43
-"""Odd, and seven batches of six and one of a single datum: the second process has nothing of the last one."""
+"""Odd, and seven batches of six and one of a single sample: the second process has nothing of the last one."""
 NOISE_OF_DATA = ("vae", "dropout")
 """Methods whose noise belongs to data: drawn elsewhere, it is other noise."""
 

@@ -6,6 +6,8 @@
 | NetworkImputer   | wider tables                          | the network, which was trained with hidden values     |
 | ChainImputer     | tables of a network trained otherwise | the network's own reconstruction, iterated            |
 | RecallImputer    | images, series, arrays                | training codes whose samples go with what is observed |
+
+What their constants are worth: benchmarks/imputation.md.
 """
 
 from __future__ import annotations
