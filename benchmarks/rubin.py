@@ -91,7 +91,7 @@ def completions(x: np.ndarray, seed: int, mice: bool) -> dict[str, np.ndarray]:
     if not mice:
         return {"lapae": ours, "one": ours[:1]}
     theirs = [
-        IterativeImputer(sample_posterior=True, random_state=seed + 10_000 * i).fit_transform(x)
+        np.asarray(IterativeImputer(sample_posterior=True, random_state=seed + 10_000 * i).fit_transform(x))
         for i in range(COMPLETIONS)
     ]
     return {"lapae": ours, "one": ours[:1], "mice": np.stack(theirs)}
