@@ -258,7 +258,7 @@ def bytes_of_a_step(hessian_every: int, hessian: str) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize(("hessian_every", "hessian"), [(1, "approx"), (2, "approx"), (1, "sketch")])
 def test_bytes_of_a_step_are_those_of_the_page(hessian_every, hessian):
-    """docs/scaling.md: 4 P for the gradient, 4 P for the curvature every hessian_every-th step, nothing else."""
+    """docs/large_data.md: 4 P for the gradient, 4 P for the curvature every hessian_every-th step, nothing else."""
     for gradient, curvature, n_weights in on_processes(bytes_of_a_step, hessian_every, hessian):
         assert gradient == 2 * 4 * n_weights
         assert curvature == 2 * 4 * n_weights // hessian_every

@@ -23,6 +23,9 @@ LEVELS = np.concatenate([np.arange(0.01, 0.99, 0.01), [0.99, 0.995, 0.999, 0.999
 """Levels at which the radius of intervals is stored; between them it is interpolated."""
 ENOUGH = 20
 """Minimum number of held-out values of a feature for its own quantiles; with fewer, all features are pooled."""
+SURE = 100
+"""Number of hidden values of a feature below which its quantiles are at least those of all features: what few values
+happen to be would decide about all that are filled in later."""
 TINY = float(np.finfo(float).tiny)
 
 
@@ -185,6 +188,9 @@ class Radius:
         if shared or n < ENOUGH:
             return cls(LEVELS, together.reshape(-1, *(1 for _ in features)))
         table = _widened(_quantiles(flat, LEVELS, counts))
+        if rows is not None:  # of values that were hidden
+            table = np.where(counts == 0, together, np.where(counts < SURE, np.fmax(table, together), table))
+            return cls(LEVELS, table.reshape(-1, *features))
         return cls(LEVELS, np.where(counts < ENOUGH, together, table).reshape(-1, *features))
 
     def at(self, level: float) -> np.ndarray:

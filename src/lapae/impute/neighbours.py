@@ -25,6 +25,8 @@ from lapae.predict.rows import evenly, hide, several
 CHANCE = 2.0
 """Places are uneven as far as they differ from even ones by more than this many times what chance would have it."""
 PLACES = 201
+FEW, SPARSE = 300, 0.2
+"""Number, and share of the rows, of the known values of a column below which its intervals have one width."""
 MOST_FEATURES = 128
 """Features of a table that is filled in from donors, at most: in wider ones there are as many numbers to learn as
 values, and the network's guess serves."""
@@ -66,6 +68,13 @@ class NeighbourImputer(Imputer):
         deviation = Deviation.fit(trained.predict(given), theirs, found, seen, truth)
         upper = share_above(truth - found.x_mean)
         return cls(deviation, None, upper, held, every, places, words)
+
+    @property
+    def least(self) -> Tensor:
+        """The noise of columns of which few values are known: so few say nothing about where it is smaller."""
+        known = (~self.all.rows.isnan()).sum(0)
+        few = (known < FEW) & (known < SPARSE * len(self.all.rows))
+        return torch.where(few, self.deviation.noise, 0.0)
 
     def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
         found = trained.predict(x)
