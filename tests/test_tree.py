@@ -21,7 +21,8 @@ REPOSITORY = Path(__file__).parents[1]
 LAYERS = (
     *("errors", "registry", "config", "runs", "curvature", "features", "space", "data", "networks"),
     *("posterior", "methods", "train", "predict", "score", "calibrate", "impute", "generate", "model storage"),
-    *("export", "fit", "cross", "evaluate", "view", "estimator", "arrow", "hub mlflow pyod", "cli", "__init__ __main__"),
+    *("export", "fit", "cross", "evaluate", "view", "estimator", "arrow", "hub mlflow pyod", "cli"),
+    "__init__ __main__",
 )
 """From the lowest to the highest: a part imports parts before it, in the order of the data. A model saves and loads
 itself, so that these two files are one part."""
