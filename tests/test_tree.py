@@ -29,7 +29,7 @@ itself, so that these two files are one part."""
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer.split()}
 UPWARD: set[tuple[str, str]] = set()
 """Imports that still go upward, (file, part). The test wants it exact: one that is mended is taken out here."""
-MOST_MODULES = 12
+MOST_MODULES = 13
 
 
 def files(root: Path = ROOT) -> Iterator[Path]:
