@@ -142,6 +142,28 @@ def judged(model: Model, x: np.ndarray) -> tuple[np.ndarray, ...]:
     return p_values(score, rule.held_out), *(np.array(part) for part in zip(*found, strict=True))
 
 
+def draw(model: Model, x: np.ndarray, scale: np.ndarray, out: Path) -> None:
+    """Draw a sensor that creeps up and is stuck for the last fifth, and the share of steps that are flagged."""
+    import matplotlib.pyplot as plt
+
+    x = streams(x, scale)["creeps"]
+    start = len(x) * 4 // 5
+    x[start:, 4] = x[start, 4]
+    p, _, flagged, drift = judged(model, x)
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 4.5), sharex=True, layout="constrained")
+    top.plot(x[:, 4], linewidth=0.5, color="0.3")
+    top.set_ylabel("temperature")
+    mean = np.ones(SPAN // 2) / (SPAN // 2)
+    bottom.plot(np.convolve(p <= RATE, mean, "same"), color="0.6", label="p_value <= 0.05")
+    bottom.plot(np.convolve(flagged, mean, "same"), color="tab:blue", label="p_adaptive <= 0.05")
+    bottom.axhline(RATE, color="black", linewidth=0.5, linestyle="--")
+    bottom.fill_between(np.arange(len(x)), 0, 1, where=drift.tolist(), color="tab:red", alpha=0.15, label="drift")
+    bottom.set(ylabel="share flagged", xlabel="step", ylim=(0, 1.02))
+    bottom.legend(loc="center left")
+    figure.savefig(out, dpi=110)
+    plt.close(figure)
+
+
 def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -151,6 +173,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20_000, help="steps of a stream")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=Path, help="folder to keep models in, and to take them from")
+    parser.add_argument("--figure", type=Path, help="picture of a stream to write, in place of figures")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     for name in options.plants:
@@ -165,6 +188,9 @@ def main() -> None:
             run = Run.create(kept) if kept is not None else None
             model = fit(config, Data.of(train, window=options.window, stride=options.window // 16), run=run)
         print(f"{name}: {time.perf_counter() - began:.1f} s")
+        if options.figure:
+            draw(model, stream, train.std(0), options.figure)
+            continue
         for fault in FAULTS:
             windows, channel = faulty(new, fault, train.std(0), options.window, options.faults, options.seed)
             named = model.explain(windows).sum(1).argmax(1) == channel
