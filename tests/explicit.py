@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -91,3 +92,9 @@ def matrix(precision: Precision) -> Tensor:
     sizes = torch.tensor([shape.numel() for shape in precision.shapes.values()])
     prior = precision.prior.repeat_interleave(sizes)
     return (curvature_matrix(precision) + torch.diag(prior)) / precision.temperature
+
+
+def whole_root(precision: Any, seeds: range) -> Iterator[Tensor]:
+    """Directions in place of drawn ones whose mean square is exactly the covariance, (P, P)."""
+    n = precision.n_weights
+    yield precision.scale_noise(torch.eye(n, dtype=precision.prior.dtype)) * len(seeds) ** 0.5

@@ -228,7 +228,7 @@ class Calibration:
         rows = valid if rows is valid or not len(rows) else rows[:MOST_CALIBRATION_ROWS]
         few = len(rows) < FEW and not maps
         less = means if means is not None and adds_variance else predict
-        known, found = (predict if few else less)(train), (predict if rows is valid or (few and apart) else less)(valid)
+        known, found = (predict if few else less)(train), predict(valid)
         of_rows = found if rows is valid else predict(rows)
         seen = torch.cat([train, valid]) if few else valid
         least = 0.0 if len(valid) < SCARCE else -math.inf
