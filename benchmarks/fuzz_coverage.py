@@ -1,4 +1,4 @@
-"""Fuzz a loader guided by coverage, with atheris (`pip install 'lapae[fuzz]'`).
+"""Fuzz a loader guided by coverage, with atheris (`pip install --group fuzz`).
 
     python benchmarks/fuzz_coverage.py npz --seconds 60
 
