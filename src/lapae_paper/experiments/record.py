@@ -21,11 +21,12 @@ from lapae import __version__
 from lapae.errors import ConfigError, DataError
 from lapae.runs.files import make_folder, write_whole
 from lapae_paper.experiments.base import EXPERIMENTS
+from lapae_paper.experiments.claims import claims
 from lapae_paper.experiments.results import head, tables
 
 WATCHED = ("curvature", "posterior", "methods", "train")
 """Packages of lapae that decide the numbers."""
-BLOCK = re.compile(r"<!-- (head|[a-z-]+ \d+) -->\n.*?<!-- end -->", re.S)
+BLOCK = re.compile(r"<!-- (head|claims|[a-z-]+ \d+) -->\n.*?<!-- end -->", re.S)
 DIGITS = 6
 """Significant digits of numbers that are kept."""
 
@@ -56,6 +57,8 @@ def filled(text: str, records: Records) -> str:
         name, _, number = match[1].rpartition(" ")
         if match[1] == "head":
             content = head(list(records.values()))
+        elif match[1] == "claims":
+            content = claims(records).markdown()
         elif name not in records or not 0 < int(number) <= len(records[name]["tables"]):
             raise ConfigError(f"the page asks for {match[1]!r}, which the results do not have")
         else:
@@ -76,15 +79,17 @@ def publish(page: Path, found: Sequence[dict[str, Any]], root: Path) -> None:
     quick = [record["experiment"] for record in found if record["quick"]]
     if quick:
         raise ConfigError(f"{quick[0]} is of the quick size, which is no record: leave out --quick or --page")
-    pictures = page.parent / "images" / page.stem
+    pictures, text = page.parent / "images" / page.stem, _text(page)
     for record in found:
         make_folder(page.with_suffix(""))
-        text = json.dumps(_rounded(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        content = json.dumps(_rounded(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         for figure in record["figures"]:
+            if f"images/{page.stem}/{figure})" not in text:  # faces are not ours to publish
+                continue
             make_folder(pictures)
             write_whole(pictures / figure, (root / record["experiment"] / figure).read_bytes())
-        write_whole(page.with_suffix("") / f"{record['experiment']}.json", f"{text}\n".encode())
-    write_whole(page, filled(_text(page), records_of(page)).encode())
+        write_whole(page.with_suffix("") / f"{record['experiment']}.json", f"{content}\n".encode())
+    write_whole(page, filled(text, records_of(page)).encode())
 
 
 def faults(page: Path) -> list[str]:
