@@ -6,6 +6,7 @@ Starts from inputs of the seeded mutator; any error that is not ours, a hang or 
 file in the current folder.
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import argparse
