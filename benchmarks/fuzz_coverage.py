@@ -1,4 +1,4 @@
-"""Fuzz a loader guided by coverage, with atheris (`pip install 'lapae[fuzz]'`).
+"""Fuzz a loader guided by coverage, with atheris (`pip install --group fuzz`).
 
     python benchmarks/fuzz_coverage.py npz --seconds 60
 
@@ -6,6 +6,7 @@ Starts from inputs of the seeded mutator; any error that is not ours, a hang or 
 file in the current folder.
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import argparse

@@ -52,11 +52,16 @@ def test_what_is_required_is_pinned_and_nothing_is_under_the_gpl(dist):
     core = {plain_name(line) for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
     assert core - {"torch"} <= set(pinned["run"])
     engines = {"dask", "ray", "pyspark"}  # the tests of these are skipped where they are not installed
-    assert required - {"torch", "lapae", "atheris"} - engines <= set(pinned["dev"])  # atheris: for one benchmark alone
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    tools = {
+        plain_name(line) for lines in about["dependency-groups"].values() for line in lines if isinstance(line, str)
+    }
+    assert "pytest" in tools - required
+    assert (required | tools) - {"torch", "lapae", "atheris"} - engines <= set(pinned["dev"])  # atheris: one benchmark
     assert pinned["run"].items() <= pinned["dev"].items()
     assert not {name for name in {*required, *pinned["dev"]} if "ivon" in name}
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
-    assert build == [f"setuptools=={pinned['run']['setuptools']}"]
+    assert about["build-system"]["requires"] == ["setuptools>=77"]
+    assert int(pinned["run"]["setuptools"].partition(".")[0]) >= 77
 
 
 def locked(name: str) -> dict[str, str]:
@@ -91,3 +96,26 @@ def test_the_wheel_works_where_the_repository_is_not(dist, tmp_path):
     small = ["--hidden", "8", "--epochs", "1", "--limit", "100", "--device", "cpu", "--no-verbose"]
     run("-m", "lapae", "train", "digits", *small, "--out", "run")
     assert "report.html" in run("-m", "lapae", "report", "run", "--points", "50")
+
+
+def test_a_release_fills_in_where_the_repository_is(tmp_path):
+    """No address is made up: what is published has that of the repository, and no link that depends on a checkout."""
+    for name in ("pyproject.toml", "CITATION.cff", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = [sys.executable, str(ROOT / "requirements" / "release.py"), "https://host/us/lapae/", str(tmp_path)]
+    subprocess.run(command, check=True)
+    texts = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
+    assert not [name for name, text in texts.items() if "repository.invalid" in text]
+    urls = tomllib.loads(texts["pyproject.toml"])["project"]["urls"]
+    assert urls["Issues"] == "https://host/us/lapae/issues"
+    targets = re.findall(r"\]\(([^)#]+)", texts["README.md"])
+    assert len(targets) > 10
+    assert not [target for target in targets if not target.startswith("https://")]
+    assert "https://host/us/lapae/raw/main/docs/images/sensors.png" in targets
+
+
+def test_llms_txt_names_pages_that_there_are():
+    targets = re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text("utf-8"))
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"docs/index.md"}
+    assert pages <= set(targets)
+    assert not [target for target in targets if not (ROOT / target).exists()]

@@ -40,7 +40,7 @@ MEMBERS = {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The site as `make docs` builds it: in strict mode, where any warning is an error."""
-    pytest.importorskip("mkdocs", reason="the site is built by mkdocs: pip install 'lapae[docs]'")
+    pytest.importorskip("mkdocs", reason="the site is built by mkdocs: pip install --group docs")
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 

@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,10 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from lapae.errors import ConfigError, RunError
+from lapae.runs.locks import lock, on_unix
 
 _STRAY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _open: set[Path] = set()
 """What this process is writing."""
+_DAY = 24 * 3600
+"""Seconds after which a temporary file is taken for left behind where none can be locked while they are written."""
 
 
 @contextmanager
@@ -30,7 +34,7 @@ def whole(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the body ends well, and is removed when it does not."""
     with _beside(path, lambda name: os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)) as temporary:
         yield temporary
-        with temporary.open("rb") as file:
+        with temporary.open("rb" if on_unix() else "r+b") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
 
@@ -46,6 +50,8 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         if replace and path.exists():
             _exchange(temporary, path)
         else:
+            if path.exists() and not on_unix():
+                path.rmdir()
             os.rename(temporary, path)  # an empty folder gives way
 
 
@@ -53,8 +59,12 @@ def _exchange(a: Path, b: Path) -> None:
     """Exchange two folders in one step where the system can (Linux), else in two."""
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "renameat2") and libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), 2) == 0:
+    libc = ctypes.CDLL(None, use_errno=True) if on_unix() else None
+    if (
+        libc is not None
+        and hasattr(libc, "renameat2")
+        and libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), 2) == 0
+    ):
         return  # -100: AT_FDCWD, 2: RENAME_EXCHANGE
     aside = b.with_name(f".{b.name}.{secrets.token_hex(8)}.tmp")
     os.rename(b, aside)
@@ -134,6 +144,8 @@ def stamp(path: Path) -> tuple[int, ...] | None:
 
 def sync_folder(path: Path) -> None:
     """fsync the folder, so that renames survive a crash."""
+    if not on_unix():
+        return  # folders cannot be opened there
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -185,6 +197,10 @@ def _for_a_time(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
         _open.add(temporary)
         try:
             held = create(temporary)
+            if not on_unix():  # what is open cannot be moved there
+                os.close(held)
+                yield temporary
+                return
             try:
                 if not _hold(held, temporary):
                     continue  # a sweep was faster
@@ -199,10 +215,8 @@ def _for_a_time(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
 
 def _hold(descriptor: int, path: Path) -> bool:
     """Lock what has just been made, where the file system has locks; whether it is still there."""
-    import fcntl  # here, for systems that have none
-
     with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, wait=True)
     return is_at(descriptor, path)
 
 
@@ -215,14 +229,16 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 
 def _remove_stray(path: Path) -> None:
-    import fcntl
-
+    if not on_unix():
+        if time.time() - path.stat().st_mtime > _DAY:
+            _remove(path)
+        return
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return  # not ours to open, or gone
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(descriptor)
         _remove(path)
     except OSError:
         pass  # somebody holds it, or there are no locks here
@@ -232,7 +248,7 @@ def _remove_stray(path: Path) -> None:
 
 def _make_folder(path: Path) -> int:
     path.mkdir()
-    return os.open(path, os.O_RDONLY)
+    return os.open(path if on_unix() else os.devnull, os.O_RDONLY)
 
 
 def _remove(path: Path) -> None:

@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from lapae.errors import RunError
 from lapae.runs.files import is_at, make_folder, stamp, sweep, write_whole
+from lapae.runs.locks import lock
 from lapae.runs.texts import check_regular, read_text, sealed, unsealed
 
 if TYPE_CHECKING:
@@ -85,8 +86,6 @@ class Run:
 
         A folder into which nothing was written is removed at the end: a failed start leaves nothing behind.
         """
-        import fcntl
-
         while True:
             try:
                 file = open(self / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115
@@ -94,7 +93,7 @@ class Run:
                 raise RunError(f"cannot write {self / _LOCK}: {error.strerror}") from error
             with _closing(file):
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock(file.fileno())
                 except BlockingIOError as error:
                     file.seek(0)
                     holder = file.read(200).strip() or "another process"

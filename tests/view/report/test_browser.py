@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
+from PIL import Image
 
+from lapae import LaplacianAutoencoder
+from lapae.data.deliveries import deliveries
 from lapae.runs.numbers import number
 from lapae.runs.results import Record, Table
 from lapae.view.report.page import REPORT, write_report
@@ -73,3 +78,36 @@ def test_numbers_of_a_task_are_in_sight_on_a_phone(tmp_path):
         right = browser.run("document.querySelector('td:last-child').getBoundingClientRect().right")
         assert browser.run("document.querySelector('td:last-child').textContent") == "0.0653"
         assert right <= browser.run("document.querySelector('.scroll').getBoundingClientRect().right")
+
+
+OVERLAPS = """[...document.querySelectorAll('.feature')].filter((row) => {
+  const [a, b] = ['.name', '.value'].map((part) => row.querySelector(part).getBoundingClientRect());
+  return Math.min(a.right, b.right) > Math.max(a.left, b.left) + 1
+    && Math.min(a.bottom, b.bottom) > Math.max(a.top, b.top) + 2;
+}).length"""
+
+
+def test_a_report_looks_right_on_a_desk_and_on_a_phone_in_light_and_in_dark(tmp_path):
+    """With dates and long words: nothing overlaps, nothing is wider than the page, the map keeps its size."""
+    known = deliveries(200, seed=0)
+    known["expected_day_of_the_arrival_at_the_customer"] = np.datetime64("2024-01-01") + known.index.to_numpy() % 300
+    known["zone"] = known["zone"].astype(str) + " of the metropolitan area"
+    model = LaplacianAutoencoder(epochs=3, random_state=0).fit(known)
+    page = model.report(known.sample(60, random_state=0), path=tmp_path / "report.html")
+    tones = {}
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(Path(page).as_uri())
+        for width in (1280, 390):
+            for dark in (False, True):
+                shot = tmp_path / f"{width}-{dark}.png"
+                browser.screenshot(shot, width=width, dark=dark)
+                with Image.open(shot) as image:
+                    assert image.width == width
+                    tones[width, dark] = float(np.asarray(image.convert("L")).mean())
+                assert browser.run("document.documentElement.scrollWidth") <= width
+                assert browser.run("document.querySelectorAll('.feature').length") > 10
+                assert browser.run(OVERLAPS) == 0, width
+                assert browser.run("document.querySelector('canvas#over').getBoundingClientRect().width") > 250
+        assert browser.run("document.querySelector('header .verdict').textContent").startswith("No more unusual")
+    assert min(tones[1280, False], tones[390, False]) > 180
+    assert max(tones[1280, True], tones[390, True]) < 80

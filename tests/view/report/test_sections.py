@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lapae import LaplacianAutoencoder
-from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
+from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.data import Data, Split
-from lapae.fit import fit
+from lapae.data.deliveries import deliveries
+from lapae.fit import fit, load_data
 from lapae.predict.decode import encode_mean
+from lapae.runs import Run
 from lapae.space import Column, Space
 from lapae.view.display import choose_display
 from lapae.view.explore.explorer import Explorer, Options
@@ -27,8 +30,9 @@ from lapae.view.explore.uploads import read_upload
 from lapae.view.latent_map import networks_of
 from lapae.view.named_splits import NamedSplits
 from lapae.view.report.calibration import calibration, verdict
-from lapae.view.report.chart import histogram
+from lapae.view.report.chart import histogram, p_histogram
 from lapae.view.report.errors import by_pca, reconstruction
+from lapae.view.report.page import _verdict, write_report
 from lapae.view.report.planes import Operations, side_of
 from lapae.view.report.unusual import most_unusual, score
 from lapae.view.verdicts import Verdicts
@@ -244,3 +248,51 @@ def test_one_gross_error_is_not_all_of_the_variance(tmp_path):
     assert "that are unusual" in text
     words = sure(re.search(r"The model explains[^.]*", text))[0]
     assert min(map(int, re.findall(r"(\d+) %", words))) > 90
+
+
+def test_a_verdict_in_words_knows_chance():
+    """p-values that compare with few held-out samples vary together, so that more of them may be small by chance."""
+
+    def said(rare: int, n: int, references: int) -> str:
+        return _verdict({"n": n, "rare": rare, "level": 0.05, "references": references, "expected": "10"})
+
+    assert said(10, 200, 1000).startswith("No more unusual samples than chance explains: 10 of 200")
+    assert said(18, 200, 1000).startswith("More unusual")
+    assert said(18, 200, 60).startswith("No more")
+    assert said(0, 200, 1000).startswith("No more")
+
+
+def test_p_values_of_normal_samples_are_level_with_their_line():
+    chart = p_histogram(np.linspace(0.005, 0.995, 100))
+    assert chart is not None
+    assert len(chart.bars["p-values"]) == 10
+    assert {y for _, y, _, _ in chart.bars["p-values"]} == {chart.mark}
+    assert p_histogram(np.full(19, 0.5)) is None
+
+
+def test_new_rows_are_shown_beside_held_out_ones_and_generated_rows_beside_the_data(tmp_path):
+    known = deliveries(120, seed=0)
+    known.insert(0, "id", [f"parcel {i}" for i in range(120)])
+    known["depot"] = "north"
+    model = LaplacianAutoencoder(epochs=2, random_state=0).fit(known)
+    page = Path(model.report(known.head(40), path=tmp_path / "report.html")).read_text("utf-8")
+    assert "held-out data, normal" in page
+    assert "each tenth of the range holds a tenth of them" in page
+    assert "Columns that are not learned" in page
+    assert "depot (always north)" in page
+    assert page.count('<div class="bars">') == 8
+    heights = [float(h) for h in re.findall(r'<[iu] style="height:([\d.]+)%"', page.partition('id="sampled"')[2])]
+    assert max(heights) == 100
+    assert len(heights) > 40
+
+
+def test_a_report_of_a_run_says_what_training_said(tmp_path):
+    known = deliveries(150, seed=0)
+    known.to_csv(tmp_path / "known.csv", index=False)
+    config = Config(data=DataConfig(source=str(tmp_path / "known.csv")), train=TrainConfig(epochs=2, verbose=False))
+    data = load_data(config.data)
+    model = fit(config, data, run=Run.create(tmp_path / "run", name="run"))
+    write_report(Run.open(tmp_path / "run"), model, data)
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert f"PCA: {100 * model.metrics['explained_by_pca']:.0f} %" in page
+    assert f"<dd>{100 * model.metrics['explained']:.0f} %</dd>" in page

@@ -139,6 +139,20 @@ def histogram(series: Mapping[str, np.ndarray], mark: float) -> Histogram | None
     return Histogram(frame, bars, frame.x(mark) if math.isfinite(mark) else None, beyond)
 
 
+def p_histogram(p: np.ndarray) -> Histogram | None:
+    """Draw the share of p-values (n,) in ten bins, with a line at a tenth: of normal samples they are uniform."""
+    known = p[np.isfinite(p)]
+    if len(known) < 20:
+        return None
+    edges = np.linspace(0, 1, 11)
+    shares = np.histogram(known, edges)[0] / len(known)
+    frame = Frame((0.0, 1.0), (0.0, 108 * float(shares.max())), height=200, below=44, top=22)
+    width = round(frame.x(0.1) - frame.x(0.0) - 1, 1)
+    tops = [(frame.x(a), frame.y(100 * s)) for a, s in zip(edges[:-1], shares.tolist(), strict=True)]
+    bars = [(x, y, width, frame.bottom - y) for x, y in tops if y < frame.bottom]
+    return Histogram(frame, {"p-values": bars}, frame.y(10.0), {})
+
+
 def ticks(low: float, high: float, n: int = 5, *, whole: bool = False) -> list[float]:
     """Return about n round numbers from low to high."""
     rough = (high - low) / n

@@ -11,7 +11,7 @@ from torch import Tensor
 from lapae.networks.principal import principal_components
 from lapae.runs.numbers import number
 from lapae.view.display import Display, channel_names
-from lapae.view.named_splits import WORDS, NamedSplits
+from lapae.view.named_splits import GIVEN, WORDS, NamedSplits
 from lapae.view.pictures import amounts, data_url, shrink
 from lapae.view.verdicts import Verdicts
 
@@ -42,6 +42,9 @@ def reconstruction(verdicts: Verdicts, splits: NamedSplits, display: Display, se
     errors = {"ours": torch.from_numpy(left), "pca": held_out - by_pca(train, held_out, center, k)}
     total = (held_out - center).square().nansum()
     explained = {name: 1 - float(error.square().nansum() / total.clamp_min(1e-300)) for name, error in errors.items()}
+    metrics = verdicts.model.metrics
+    if part != GIVEN and metrics.get("explained_by_pca") is not None:  # what training said: one figure for one thing
+        explained = {"ours": metrics["explained"], "pca": metrics["explained_by_pca"]}
     return {
         "n": len(held_out),
         "left_out": out,

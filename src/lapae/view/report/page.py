@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import shlex
 from functools import cache
 from pathlib import Path
@@ -27,11 +28,12 @@ from lapae.runs.results import FIGURES, Record, load_results
 from lapae.view.describe import summary
 from lapae.view.display import Display, choose_display
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of
-from lapae.view.named_splits import WORDS, NamedSplits
+from lapae.view.named_splits import GIVEN, WORDS, NamedSplits
 from lapae.view.report.calibration import calibration
-from lapae.view.report.chart import histogram
+from lapae.view.report.chart import histogram, p_histogram
 from lapae.view.report.errors import reconstruction
 from lapae.view.report.examples import examples
+from lapae.view.report.marginals import sampled
 from lapae.view.report.planes import cost_of_code, planes, side_of
 from lapae.view.report.training import curves, facts
 from lapae.view.report.unusual import Scores, most_unusual, score
@@ -106,10 +108,14 @@ def report_html(
         model=model,
         version=__version__,
         summary=summary(model),
+        verdict=_verdict(counts),
+        not_learned=dict(model.space.left_out),
         glance=_glance(counts, measured, held),
         unusual=unusual,
         counts=counts,
-        scores=histogram(_series(scores), verdicts.threshold),
+        scores=histogram(_series(scores, verdicts), verdicts.threshold),
+        p_values=p_histogram(_unseen(scores)),
+        sampled=sampled(model, np.asarray(main.x[index]), seed),
         words=WORDS,
         measured=measured,
         calibration=held,
@@ -156,12 +162,37 @@ def _latent(
     }
 
 
-def _series(scores: Scores) -> dict[str, np.ndarray]:
-    """Return the anomaly scores of training data and of all others."""
-    train = scores.part == "train"
+def _series(scores: Scores, verdicts: Verdicts) -> dict[str, np.ndarray]:
+    """Return the anomaly scores of held-out data, and beside them those of training data or of given data."""
+    train, given = scores.part == "train", scores.part == GIVEN
+    if given.all():
+        held_out = verdicts.calibration.reference.scores.numpy()
+        return {"given data": scores.anomaly_score, "held-out data, normal": held_out}
     if train.all() or not train.any():
         return {"data": scores.anomaly_score}
     return {"training data": scores.anomaly_score[train], "held-out data": scores.anomaly_score[~train]}
+
+
+def _unseen(scores: Scores) -> np.ndarray:
+    """Return the p-values of samples that are neither trained on nor compared with: given ones, or a test set."""
+    return scores.p[np.isin(scores.part, (GIVEN, "test"))]
+
+
+def _verdict(counts: dict[str, Any]) -> str:
+    """Say in words whether more samples are unusual than chance explains, at two standard deviations.
+
+    p-values that compare with the same m held-out samples vary together: the number of n that are flagged is
+    beta-binomial, with 1 + n / (m + 1) times the variance of independent ones.
+    """
+    n, rate, rare = counts["n"], counts["level"], counts["rare"]
+    spread = math.sqrt(n * rate * (1 - rate) * (1 + n / (counts["references"] + 1)))
+    if rare > rate * n + 2 * spread:
+        return (
+            f"More unusual samples than chance explains: {rare:,} of {n:,}, where about {counts['expected']} would be."
+        )
+    return (
+        f"No more unusual samples than chance explains: {rare:,} of {n:,}, where about {counts['expected']} would be."
+    )
 
 
 def _counts(scores: Scores, verdicts: Verdicts) -> dict[str, Any]:
@@ -220,7 +251,8 @@ def _result(record: Record, figures: dict[str, str]) -> dict[str, Any]:
     given = {k: v for k, v in record.options.items() if v not in (None, [], ())}
     options = ", ".join(f"{k.replace('_', ' ')} {_text(v)}" for k, v in given.items())
     pictures = {name: figures[name] for name in record.figures if name in figures}
-    found = {"id": f"task-{record.task}", "title": title, "about": note}
+    paper = task is not None and str(task.target).startswith("lapae_paper")
+    found = {"id": f"task-{record.task}", "title": title, "about": note, "open": not paper}
     return found | {"table": record.table, "options": options, "figures": pictures}
 
 
