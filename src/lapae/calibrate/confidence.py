@@ -24,7 +24,13 @@ BUDGET = 1 << 26
 
 
 def confidence(
-    method: Method, calibration: Calibration, predict: Predict, x: Tensor, rate: float, n_draws: int = DRAWS
+    method: Method,
+    calibration: Calibration,
+    predict: Predict,
+    x: Tensor,
+    rate: float,
+    n_draws: int = DRAWS,
+    surprises: Tensor | None = None,
 ) -> np.ndarray:
     """Return how many of the drawn networks agree with the verdict on samples.
 
@@ -35,16 +41,28 @@ def confidence(
         x: samples (B, *features) in the model's space.
         rate: false alarm rate of the verdict.
         n_draws: networks to draw.
+        surprises: of levels that no row has had, (B, C).
 
     Returns:
         Shares (B,) from 0 to 1; NaN for samples with nothing observed.
     """
-    parts = [_confidence(method, calibration, predict, part, rate, n_draws) for part in x.split(ROWS_AT_ONCE)]
+    blocks = x.split(ROWS_AT_ONCE)
+    of_blocks = [None] * len(blocks) if surprises is None else surprises.split(ROWS_AT_ONCE)
+    parts = [
+        _confidence(method, calibration, predict, part, rate, n_draws, more)
+        for part, more in zip(blocks, of_blocks, strict=True)
+    ]
     return np.concatenate([*parts, np.empty(0)])
 
 
 def _confidence(
-    method: Method, calibration: Calibration, predict: Predict, x: Tensor, rate: float, n_draws: int
+    method: Method,
+    calibration: Calibration,
+    predict: Predict,
+    x: Tensor,
+    rate: float,
+    n_draws: int,
+    surprises: Tensor | None,
 ) -> np.ndarray:
     laplace = with_posterior(method, "a confidence of verdicts")
     weight = next(method.parameters())
@@ -57,7 +75,7 @@ def _confidence(
             for z, y in zip(codes.cpu(), outputs.cpu(), strict=True):
                 moved = found.replace(z_mean=found.z_mean + z, x_mean=found.x_mean + y)
                 shifts.append(calibration.score(moved, x) - score)
-    p = calibration.reference.compare(rank, x)[1]
-    drawn = calibration.reference.compare(rank, x, torch.stack(shifts).double().numpy())[1]
+    p = calibration.reference.compare(rank, x, surprises=surprises)[1]
+    drawn = calibration.reference.compare(rank, x, torch.stack(shifts).double().numpy(), surprises)[1]
     agree = ((drawn <= rate) == (p <= rate)).mean(0)
     return np.where(np.isnan(p), np.nan, agree)

@@ -15,11 +15,13 @@ from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
+    from lapae.cli.new_data import Rows
     from lapae.model import Model
-    from lapae.space import Column
 
 COLUMNS = ("score", "p_value", "log_likelihood")
-REASONS = ("feature", "share", "expected", "low", "high")
+EXPLAINED = 256
+"""Rows that are explained before progress is shown."""
+REASONS = ("value", "feature", "share", "expected", "low", "high")
 NOTHING = "nothing observed"
 
 
@@ -29,7 +31,8 @@ class ScoreCommand(PredictCommand):
 
     The output has a row for each sample, in the order of the input, with the columns of a table that are no features
     (an index, a label) or the name of the image file. The score is higher for more normal data. A row is an outlier if
-    and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is empty. A series
+    and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is empty. `unseen`
+    names levels of a table's columns that no row of training has. A series
     (time, channels) has a row for each step: the mean score of the windows that hold it with its p-value, and how
     unusual each channel is in it. A model of tiles (lapae train --tile) scores large images: a row for each, with its
     most unusual tile.
@@ -40,9 +43,11 @@ class ScoreCommand(PredictCommand):
     maps: Path | None = None
     """Folder to write a picture of each image into, red where it is unusual."""
     explain: bool = False
-    """Also write the feature that contributes most to how unusual a sample is, its share, and what was expected there
-    (of a table: what its other values say) with its 90 % interval; nothing where no feature is unusual, and "nothing
-    observed" where all are missing. For a series: the channel that is most unusual in each step, and its share."""
+    """Also write the value that makes a sample unusual, its feature, its share of the score, and what was expected
+    (in a table: by its other values) with a 90 % interval. In a table that is a value that differs from what was
+    expected, if one of those that contribute most does; nothing where no single value is unusual, and "nothing
+    observed" where all are missing. Rows without a column that names them are numbered (`row`: the line of the file).
+    For a series: the channel that is most unusual in each step, and its share."""
 
 
 def scores(model: Model, x: Any) -> dict[str, Any]:
@@ -65,31 +70,34 @@ def explained(model: Model, x: Any) -> dict[str, Any]:
         return scores(model, x)
     import numpy as np
 
+    if model.space.kind == "table":
+        from lapae.view.reasons import find_reasons
+
+        reasons = find_reasons(model, x)
+        return {**scores(model, x), **{name: getattr(reasons, name) for name in REASONS}}
     contribution = model.explain(x)
     expected = model.counterfactual(x, top=1, contribution=contribution)
     part = contribution.reshape(len(x), -1)
     first, total = part.argmax(1), part.sum(1)
-    told = total > 0
-    there = (end.reshape(part.shape)[np.arange(len(x)), first] for end in expected)
-    found = (np.where(told, first, -1), np.where(told, part.max(1) / total.clip(1e-12), 0.0), *there)
+    told, at = total > 0, (np.arange(len(x)), first)
+    value, *there = (end.reshape(part.shape)[at] for end in (np.asarray(x, float), *expected))
+    found = (value, np.where(told, first, -1), np.where(told, part.max(1) / total.clip(1e-12), 0.0), *there)
     return {**scores(model, x), **dict(zip(REASONS, found, strict=True))}
 
 
-def expected_cells(found: dict[str, Any], columns: Sequence[Column]) -> dict[str, list[str]]:
-    """What was expected of rows of a table as their columns are written: words, dates; a word has no interval."""
-    from dataclasses import replace
+def table_cells(model: Model, rows: Rows, marks: list[str], *, explain: bool) -> dict[str, list[str]]:
+    """Return cells of a table's rows: their reasons as the columns are written, and levels that were never seen."""
+    from lapae.view.reasons import Reasons, never_seen
 
-    from lapae.space.frames import cells
-
-    texts: dict[str, list[str]] = {name: [""] * len(found["feature"]) for name in REASONS[2:]}
-    for i, column in enumerate(columns):
-        rows = (found["feature"] == i).nonzero()[0]
-        end = replace(column, kind="number") if column.kind == "count" else column
-        written = {"expected": column} | ({"low": end, "high": end} if column.likelihood == "gaussian" else {})
-        for name, as_in in written.items():
-            for row, text in zip(rows, cells(found[name][rows], as_in), strict=True):
-                texts[name][row] = text
-    return texts
+    assert rows.block is not None
+    cells, words = {}, rows.block.words
+    if explain:
+        reasons = Reasons(**{name: rows.found[name] for name in ("feature", *(n for n in REASONS if n != "feature"))})
+        cells = reasons.texts(model.space.numbered, words)
+        cells["feature"] = [f if m else NOTHING for f, m in zip(cells["feature"], marks, strict=True)]
+    if model.calibration is not None and model.calibration.unseen is not None:
+        cells["unseen"] = never_seen(model, rows.block.x, words)
+    return cells
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -115,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
         model, source, blocks = command.predictions(mapped(of), "scoring")
         blocks = writing(blocks, command.maps, model)
     else:
-        model, source, blocks = command.predictions(of, "scoring")
+        model, source, blocks = command.predictions(of, "scoring", EXPLAINED if command.explain else None)
     rule = model.rule(rate)
     assert model.calibration is not None
     if unmet := model.calibration.unmet(rule.rate, tiles=model.space.tile):
@@ -139,18 +147,23 @@ def main(arguments: Sequence[str]) -> int:
         n, n_outliers = len(found["score"]), int(found["outlier"].sum())
         write_arrays(command.out, found)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
-    names = model.space.names
+    table = model.space.kind == "table"
+    if table and model.calibration.unseen is not None:
+        columns.append("unseen")
     first = next(blocks, None)
-    with csv_rows(command.out, [*(first.names if first else []), *columns, "outlier"]) as write:
+    numbered = table and command.explain and first is not None and not first.names
+    with csv_rows(
+        command.out, [*(["row"] if numbered else first.names if first else []), *columns, "outlier"]
+    ) as write:
         while first is not None:
             marks = verdicts(first.found["p_value"], rule.rate)
             cells = {name: list(map(repr, values.tolist())) for name, values in first.found.items() if name in columns}
-            if command.explain and names is not None:
-                cells["feature"] = [names[i] if i >= 0 else "" for i in first.found["feature"]]
-                cells |= expected_cells(first.found, model.space.columns or ())
-            if "feature" in cells:
+            if table:
+                cells |= table_cells(model, first, marks, explain=command.explain)
+            elif "feature" in cells:
                 cells["feature"] = [f if m else NOTHING for f, m in zip(cells["feature"], marks, strict=True)]
-            rows = zip(first.cells, *(cells[name] for name in columns), marks, strict=True)
+            ids = [[source.row_number(n + i)] for i in range(len(marks))] if numbered else first.cells
+            rows = zip(ids, *(cells[name] for name in columns), marks, strict=True)
             write([*cell, *values] for cell, *values in rows)
             n, n_outliers = n + len(marks), n_outliers + marks.count("1")
             first = next(blocks, None)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lapae.errors import DataError
-from lapae.space.columns import PRESENCE, Column, unique_names
+from lapae.space.columns import PRESENCE, UNSEEN, Column, unique_names
 from lapae.space.written import parse_written, write_written
 
 Frame: TypeAlias = Any
@@ -153,6 +153,7 @@ def code_frame(
     where: str = "X",
     *,
     unknown: dict[str, set[str]] | None = None,
+    words: dict[tuple[int, int], str] | None = None,
     rows: Callable[[int], str] = position,
 ) -> np.ndarray:
     """Return the columns of a frame as codes (n, F).
@@ -161,8 +162,9 @@ def code_frame(
         frame: has all `columns`, in any order, and perhaps others.
         columns: those that are wanted.
         where: begins messages.
-        unknown: is filled with cells that count as missing, by column: new categories, and text among numbers; default
-            a warning that names them.
+        unknown: is filled with levels that training has not seen (their code is `UNSEEN`), and with text among numbers,
+            which counts as missing, by column; default a warning that names them.
+        words: is filled with these levels by row and place among `columns`.
         rows: from the position of a row to what messages call it.
     """
     frame = frame.iloc[:, find_columns(unique_names(frame.columns), columns, where)]
@@ -182,6 +184,9 @@ def code_frame(
             rest -= {*group}
     for i in sorted(rest):
         out[:, i] = _code(frame.iloc[:, i], columns[i], found, refuse)
+        if words is not None and columns[i].kind in ("category", "boolean"):
+            new = np.flatnonzero(out[:, i] == UNSEEN)
+            words |= {(int(row), i): str(frame.iloc[row, i]).strip() for row in new}
     if unknown is None:
         warn_unknown(found, where, columns)
     return out
@@ -206,7 +211,7 @@ def warn_unknown(unknown: dict[str, set[str]], where: str, columns: Sequence[Col
     """Warn once of all categories that training has not seen, and once of all text among numbers or dates."""
     lenient = {column.name for column in columns if column.lenient}
     for what, chosen in (
-        ("values that were not seen in training count as missing", unknown.keys() - lenient),
+        ("values that were not seen in training", unknown.keys() - lenient),
         ("cells that are no numbers or dates count as missing", unknown.keys() & lenient),
     ):
         told = "; ".join(f"{name!r}: {few(words)}" for name, words in unknown.items() if words and name in chosen)
@@ -325,6 +330,8 @@ def uncode(values: np.ndarray, column: Column) -> Series:
     """Return codes (n,) of a column in the type that went in, if it can hold them."""
     import pandas as pd
 
+    if column.kind in ("category", "boolean"):
+        values = np.where(values == UNSEEN, np.nan, values)
     missing = np.isnan(values)
     if column.written:
         words = [np.nan if lacks else word for lacks, word in zip(missing, cells(values, column), strict=True)]
@@ -357,7 +364,7 @@ def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
     if column.written:
         return write_written(values.tolist(), column.format)
     if column.kind == "boolean" and not column.categories and not column.dtype.startswith("bool"):
-        return ["" if np.isnan(value) else f"{value:.0f}" for value in values.tolist()]
+        return ["" if np.isnan(value) or value == UNSEEN else f"{value:.0f}" for value in values.tolist()]
     if column.kind in ("number", "count"):
         form = ".8g" if column.kind == "number" else ".0f"
         return ["" if np.isnan(value) else f"{value:{form}}".replace(".", decimal) for value in values.tolist()]
@@ -458,10 +465,11 @@ def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: 
     if column.kind == "boolean":
         words, known = words.str.lower(), WORDS | {word.lower(): i for word, i in known.items()}
         words = words.replace({"1.0": "1", "0.0": "0"})  # whole numbers beside missing ones are floats
-    values = words.map(known).to_numpy(np.float64, na_value=np.nan)
-    new = words[np.isnan(values) & words.notna().to_numpy()]
-    if len(new):
-        remember(unknown.setdefault(column.name, set()), new)
+    values = words.map(known).to_numpy(np.float64, copy=True, na_value=np.nan)
+    new = np.isnan(values) & words.notna().to_numpy()
+    if new.any():
+        remember(unknown.setdefault(column.name, set()), words[new])
+        values[new] = UNSEEN
     return _present(values, words.isna().to_numpy(), column)
 
 
@@ -491,7 +499,7 @@ def _booleans(values: np.ndarray, series: Series, column: Column, unknown: dict[
     other = ~(np.isnan(values) | (values == 0) | (values == 1))
     if other.any():
         remember(unknown.setdefault(column.name, set()), series[other].astype(str))
-    return _present(np.where(other, np.nan, values), np.isnan(values), column)
+    return _present(np.where(other, UNSEEN, values), np.isnan(values), column)
 
 
 def _present(values: np.ndarray, empty: np.ndarray, column: Column) -> np.ndarray:
