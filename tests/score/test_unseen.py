@@ -84,7 +84,7 @@ def test_a_new_level_is_found_and_named(fitted):
     assert named["unseen"] == "sex: femle was never seen; seen: female, male"
     assert named["expected"] in ("female", "male")
     with pytest.warns(UserWarning, match="not seen"):
-        parts = fitted.score_parts(rows.assign(member="perhaps"))
+        parts = fitted.score_parts(rows.assign(member="perhaps", town="t1"))
     np.testing.assert_allclose(parts["unseen"], np.log(302))  # none of 300 rows has a level of its own
     assert fitted.impute(wrong.assign(height=np.nan))["sex"].eq("femle").all()  # what is there stays
 
