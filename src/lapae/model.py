@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from lapae.calibrate.confidence import confidence
 from lapae.calibrate.conformal import Rule, discoveries
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
-from lapae.errors import RunError
+from lapae.errors import ConfigError, RunError
 from lapae.generate.geometry import Geometry
 from lapae.generate.rows import MOST_COLUMNS, RowSampler
 from lapae.generate.sample import from_codes
@@ -41,6 +41,8 @@ from lapae.space.possible import Possible
 NORMAL_90 = 1.6448536269514722
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 BOTH: tuple[Quantity, ...] = ("codes", "outputs")
+Guess = Literal["median", "mean"]
+"""Best guess of the missing numbers of a table: the least absolute, or the least squared error."""
 DRAWN = 50
 """Completions that levels without a probability are counted in."""
 VALUES_AT_ONCE = 2**18
@@ -301,22 +303,29 @@ class Model:
 
     # ------------------------------------------------------------------ missing values and new samples
 
-    def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
+    def impute(self, X: Any, n_samples: int | None = None, guess: Guess = "median") -> np.ndarray:
         """Fill in the missing values of X.
 
         Args:
             X: samples (n, *shape); NaN is missing.
             n_samples: completions of each sample; default the best guess.
+            guess: best guess of the numbers of a table: "median", which has the least absolute error, or "mean", which
+                has the least squared error and is not whole where numbers are. Of other data, and of tables that the
+                network alone fills in, both are the mean; of a category or a boolean in words the likeliest level.
 
         Returns:
             (n, *shape), or completions (n_samples, n, *shape). Observed values are as they were; a level that training
             has not seen counts as missing.
         """
+        check_guess(guess)
         coded = self.space.known(self.space.code(X))
         x = self.tensor(coded)
         if n_samples is not None:
             return self.space.put_back(numpy(self.completions(x, n_samples, self.seed)), coded, self._possible)
-        return self.space.put_back(numpy(torch.where(x.isnan(), self.complete(x).x_mean, x)), coded, self._possible)
+        found = self.complete(x)
+        best = found.x_mean if guess == "median" else found.values.get("x_average", found.x_mean)
+        made = numpy(torch.where(x.isnan(), best, x))
+        return self.space.put_back(made, coded, self._possible, whole=guess == "median")
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Return prediction intervals of missing values.
@@ -762,6 +771,12 @@ def settle(method: Method, space: Space) -> Method:
     if space.kind == "table" and next(method.parameters()).device.type == "cpu":
         method.double()
     return method
+
+
+def check_guess(guess: str) -> None:
+    """Raise ConfigError, a ValueError, if there is no such guess of missing values."""
+    if guess not in get_args(Guess):
+        raise ConfigError(f"guess={guess!r}: expected {' or '.join(map(repr, get_args(Guess)))}")
 
 
 def leading(contribution: np.ndarray, n: int) -> np.ndarray:

@@ -77,6 +77,16 @@ def test_imputed_rows_keep_what_was_there(runs, model, rows, frame):
     assert "city_low" not in found
 
 
+def test_means_are_those_of_the_model(runs, model, rows, frame):
+    mapper = lapae.mapper(runs / "online", "impute", level=None, guess="mean")
+    found = mapper.table(rows).to_pandas()
+    filled = model.impute(frame, guess="mean")
+    for i, column in enumerate(model.space.columns):
+        if column.kind in ("number", "count"):
+            assert pa.types.is_floating(mapper.schema.field(column.name).type)
+            np.testing.assert_allclose(found[column.name].astype(float), filled[:, i], rtol=1e-6)
+
+
 def test_codes_are_those_of_the_model(runs, model, rows, frame):
     found = lapae.mapper(runs / "online", "embed").table(rows).to_pandas().to_numpy()
     np.testing.assert_allclose(found, np.concatenate(model.encode(frame), 1), rtol=1e-9, atol=1e-12)
@@ -156,6 +166,7 @@ def test_columns_may_come_in_other_types_and_order(runs, rows):
         ("score", {"level": 0.9}, "score has no option 'level'"),
         ("score", {"false_alarm_rate": 2}, "between 0 and 1"),
         ("impute", {"level": 1.0}, "between 0 and 1"),
+        ("impute", {"guess": "mode"}, "expected 'median' or 'mean'"),
         ("score", {"keep": {"score": pa.int64()}}, "columns 'score' of its own"),
         ("score", {"keep": ["id"]}, "names with pyarrow types"),
     ],

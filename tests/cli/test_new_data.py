@@ -644,6 +644,19 @@ def test_impute_writes_intervals_beside_what_it_fills_in(place, holes, tmp_path)
                 assert low == value == high == given[name]
 
 
+def test_impute_writes_means_of_whole_numbers(people, tmp_path):
+    root, _ = people
+    found = {}
+    for guess in ("median", "mean"):
+        out = tmp_path / f"{guess}.csv"
+        assert main(["impute", str(root / "run"), str(root / "people.csv"), "-o", str(out), "--guess", guess]) == 0
+        header, *rows = rows_of_semicolons(out)
+        place = header.index("visits")
+        found[guess] = [float(rows[i][place].replace(",", ".")) for i in (1, 21)]
+    assert all(value % 1 == 0 for value in found["median"])
+    assert all(value % 1 > 0 for value in found["mean"])
+
+
 def test_intervals_of_arrays_and_images(place, tmp_path):
     x = 50 + np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
     x[2, 1] = np.nan

@@ -16,7 +16,7 @@ import pyarrow as pa  # pyright: ignore[reportMissingImports]
 from lapae.arrow.blocks import FULL, LACKING, RowModel, by_pattern, in_blocks
 from lapae.arrow.columns import NUMBERS, as_arrow, end_of, type_of, with_filled
 from lapae.errors import ConfigError
-from lapae.model import Model
+from lapae.model import Guess, Model, check_guess
 from lapae.view.reasons import REASONS, choose_reasons, never_seen
 
 Groups = tuple[list[np.ndarray], list[int]]
@@ -147,12 +147,15 @@ class Impute(Verb):
 
     Attributes:
         level: also give intervals that hold missing values with this probability; None for none.
+        guess: "median", or "mean": numbers are then real, whole ones too.
     """
 
     title: ClassVar[str] = "missing values filled in, with intervals"
     level: float | None = 0.9
+    guess: Guess = "median"
 
     def __post_init__(self) -> None:
+        check_guess(self.guess)
         if self.level is not None and not 0 < self.level < 1:
             raise ConfigError(f"level = {self.level}: expected a number between 0 and 1, such as 0.9")
 
@@ -160,14 +163,14 @@ class Impute(Verb):
         return True
 
     def fields(self, model: Model) -> list[Any]:
-        return _value_fields(model, ends=self.level is not None)
+        return _value_fields(model, ends=self.level is not None, whole=self.guess == "median")
 
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model, level, missing = loaded.model, self.level, np.isnan(x)
         lacking = np.asarray(missing.any(1))
 
         def fill(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-            made = model.impute(rows)
+            made = model.impute(rows, guess=self.guess)
             return (made,) if level is None else (made, *model.impute_interval(rows, level))
 
         # rows with nothing observed are filled in too
@@ -178,7 +181,9 @@ class Impute(Verb):
         columns = model.space.numbered
         out = []
         for i, (column, given) in enumerate(zip(columns, features, strict=True)):
-            out.append(with_filled(given, made[:, i], missing[:, i], column, "X"))
+            values = np.rint(made[:, i]) if column.kind == "boolean" else made[:, i]
+            written = column if self.guess == "median" else end_of(column)
+            out.append(with_filled(given, values, missing[:, i], written, "X"))
             if column.kind in NUMBERS:
                 out += [as_arrow(end[:, i], end_of(column)) for end in ends]
         return out
@@ -229,10 +234,10 @@ class Reconstruct(Verb):
 VERBS: dict[str, type[Verb]] = {"score": Score, "impute": Impute, "embed": Embed, "reconstruct": Reconstruct}
 
 
-def _value_fields(model: Model, *, ends: bool) -> list[Any]:
+def _value_fields(model: Model, *, ends: bool, whole: bool = True) -> list[Any]:
     found = []
     for column in model.space.numbered:
-        found.append(pa.field(column.name, type_of(column)))
+        found.append(pa.field(column.name, type_of(column if whole else end_of(column))))
         if ends and column.kind in NUMBERS:
             found += [pa.field(f"{column.name}_{end}", type_of(end_of(column))) for end in ("low", "high")]
     return found

@@ -165,11 +165,11 @@ class Donors:
         share = (n_seen / self.copula.n_rows).clamp_max(0.5)
         return ((1 + share) / (1 - share)).sqrt() - 1
 
-    def complete(
-        self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return median and variance of the missing values of x (n, D), as `guess` where there is no donor, and the
-        part of the variance that values above the median have.
+    def complete(self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None) -> dict[str, Tensor]:
+        """Return what the missing values of x (n, D) may be: tensors (n, D).
+
+        `middle` is the median and `mean` the mean, as `guess` where there is no donor; `variance` that of the donors'
+        values, and `above` the part of it that values above the median have.
 
         Args:
             x: NaN where missing.
@@ -177,17 +177,19 @@ class Donors:
             words: (D,) features of categories and booleans, whose expectation takes the place of the median.
             own: (n,) donors that give nothing to these rows, as they are the rows themselves; -1 is none.
         """
-        middle, variance, above = guess.clone(), torch.zeros_like(guess), torch.zeros_like(guess)
+        middle, average = guess.clone(), guess.clone()
+        variance, above = torch.zeros_like(guess), torch.zeros_like(guess)
         for part, features, _, weight, given in self._weights(x, guess, own):
             for j, values in zip(features.tolist(), self._each(features, given), strict=True):
                 mean = (weight * values).sum(1)
                 variance[part, j] = (weight * (values - mean[:, None]).square()).sum(1)
+                average[part, j] = mean
                 middle[part, j] = mean if words[j] else weighted_median(values, weight)
                 gap = values - middle[part, j, None]
                 square = (weight * gap.square()).sum(1)
                 share = (weight * gap.clamp_min(0).square()).sum(1) / square.clamp_min(1e-12)
                 above[part, j] = share * variance[part, j]
-        return middle, variance, above
+        return {"middle": middle, "mean": average, "variance": variance, "above": above}
 
     def places(self, x: Tensor, guess: Tensor, truth: Tensor) -> Tensor:
         """Return where the true values of x's missing ones lie in their distributions: shares (n, D) of weight below,

@@ -256,7 +256,7 @@ class Space:
         Args:
             x: data, or with `deviation` their standard deviations, which are scaled and not moved.
             deviation: see above.
-            whole: whether counts are; not so the ends of an interval.
+            whole: whether counts are, and booleans written as numbers; not so means and the ends of an interval.
         """
         units = x * np.asarray(self.scale, x.dtype) if deviation else invert(x, self.offset, self.scale)
         return self._mixed.gather(units, deviation=deviation, whole=whole) if self._mixed else self.as_given(units)
@@ -351,15 +351,18 @@ class Space:
 
         return torch.from_numpy(self._mixed.expand(x.cpu().numpy())).to(x.device)
 
-    def put_back(self, made: np.ndarray, coded: np.ndarray, possible: Possible | None = None) -> np.ndarray:
+    def put_back(
+        self, made: np.ndarray, coded: np.ndarray, possible: Possible | None = None, *, whole: bool = True
+    ) -> np.ndarray:
         """Return completions in the user's units, with what is observed as it was.
 
         Args:
             made: completed samples in the model's space, (…, n, *model_shape).
             coded: samples as the user has them, NaN where missing, (n, *shape).
             possible: values that the columns of a table can have; default any.
+            whole: as in `to_user`.
         """
-        filled = self.to_user(np.clip(made, *self.value_range) if self.kind == "image" else made)
+        filled = self.to_user(np.clip(made, *self.value_range) if self.kind == "image" else made, whole=whole)
         if coded.dtype.kind != "f":
             return np.broadcast_to(coded, filled.shape).copy()
         if self.kind == "table":
