@@ -44,6 +44,8 @@ HERE = Path(__file__).parent
 TABLES = ("titanic", "taxis", "ames")
 LEARNED, JUDGED, LEVELS, HIDDEN = 3000, 400, 30, 0.2
 WORDS = ("category", "boolean")
+Frame = Any
+"""A frame of pandas, whose own annotations do not know what it holds."""
 
 
 def word_of(value: Any) -> str:
@@ -70,7 +72,7 @@ class Coder:
     scale: np.ndarray
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame, kinds: dict[str, str]) -> Coder:
+    def fit(cls, frame: Frame, kinds: dict[str, str]) -> Coder:
         levels = {n: frame[n].dropna().map(word_of).value_counts().index.tolist() for n in kinds if kinds[n] in WORDS}
         empty = cls(list(kinds), list(kinds.values()), levels, np.zeros(0), np.zeros(0))
         codes = empty.codes(frame)
@@ -78,7 +80,7 @@ class Coder:
         middle = np.where(words, 0.0, np.nanmedian(codes, 0))
         return cls(empty.columns, empty.kinds, levels, middle, np.where(words, 1.0, np.nanstd(codes, 0) + 1e-12))
 
-    def codes(self, frame: pd.DataFrame) -> np.ndarray:
+    def codes(self, frame: Frame) -> np.ndarray:
         out = np.empty((len(frame), len(self.columns)))
         for i, (name, kind) in enumerate(zip(self.columns, self.kinds, strict=True)):
             values = frame[name]
@@ -90,7 +92,7 @@ class Coder:
                 moments = pd.to_datetime(values, errors="coerce").astype("datetime64[us]").to_numpy()
                 out[:, i] = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 86_400e6)
             else:
-                out[:, i] = pd.to_numeric(values, errors="coerce")
+                out[:, i] = np.asarray(pd.to_numeric(values, errors="coerce"), np.float64)
         return out
 
     def features(self, codes: np.ndarray, *, filled: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +170,7 @@ def timed(times: dict[str, float], name: str, call: Callable[[], Any]) -> Any:
     return found
 
 
-def written(codes: np.ndarray, kind: str, like: pd.Series) -> pd.Series:
+def written(codes: np.ndarray, kind: str, like: Any) -> Any:
     """Return numbers as cells like those of a column."""
     if kind == "date":
         moments = pd.Series(pd.to_datetime(np.round(codes * 86_400), unit="s"))
@@ -176,15 +178,15 @@ def written(codes: np.ndarray, kind: str, like: pd.Series) -> pd.Series:
     return pd.Series(np.round(codes) if kind == "count" else codes, index=like.index)
 
 
-def planted(rows: pd.DataFrame, coder: Coder, rng: np.random.Generator) -> dict[str, tuple[pd.DataFrame, np.ndarray]]:
+def planted(rows: Frame, coder: Coder, rng: np.random.Generator) -> dict[str, tuple[Frame, np.ndarray]]:
     """Return rows with an error each, by the kind of error, and the columns (n, 2) that have it."""
     codes = coder.codes(rows)
     ordered = [np.sort(column[~np.isnan(column)]) for column in codes.T]
     groups = {"numbers": ("number", "count", "date"), "words": WORDS}
     places = {g: [i for i, kind in enumerate(coder.kinds) if kind in kinds] for g, kinds in groups.items()}
-    made: dict[str, tuple[pd.DataFrame, np.ndarray]] = {}
+    made: dict[str, tuple[Frame, np.ndarray]] = {}
 
-    def put(frame: pd.DataFrame, row: int, i: int, value: float) -> None:
+    def put(frame: Frame, row: int, i: int, value: float) -> None:
         name = coder.columns[i]
         cell = written(np.array([value]), coder.kinds[i], rows[name].iloc[[row]]).iloc[0]
         frame.iat[row, frame.columns.get_loc(name)] = cell
@@ -215,19 +217,19 @@ def planted(rows: pd.DataFrame, coder: Coder, rng: np.random.Generator) -> dict[
     return made
 
 
-def detection(name: str, model: Any, rows: pd.DataFrame, coder: Coder, known: np.ndarray, times: dict) -> list[str]:
+def detection(name: str, model: Any, rows: Frame, coder: Coder, known: np.ndarray, times: dict) -> list[str]:
     x = coder.features(known)[0]
     near = NearestNeighbors(n_neighbors=5).fit(x)
     forest = timed(times, "IsolationForest", lambda: IsolationForest(random_state=0).fit(x))
 
-    def peers(frame: pd.DataFrame) -> dict[str, np.ndarray]:
+    def peers(frame: Frame) -> dict[str, np.ndarray]:
         of = coder.features(coder.codes(frame))[0]
         return {
             "kNN": timed(times, "kNN", lambda: near.kneighbors(of)[0].mean(1)),
             "IsolationForest": timed(times, "IsolationForest", lambda: -forest.score_samples(of)),
         }
 
-    def ours(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    def ours(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
         return timed(times, "lapae score", lambda: (-model.score_samples(frame), model.p_value(frame)))
 
     clean, clean_peers = ours(rows), peers(rows)
@@ -252,7 +254,7 @@ def detection(name: str, model: Any, rows: pd.DataFrame, coder: Coder, known: np
 
 
 def imputation(
-    name: str, model: Any, rows: pd.DataFrame, coder: Coder, known: np.ndarray, times: dict, *, trees: bool
+    name: str, model: Any, rows: Frame, coder: Coder, known: np.ndarray, times: dict, *, trees: bool
 ) -> tuple[list[str], str]:
     truth, rng = coder.codes(rows), np.random.default_rng(1)
     hidden = (rng.random(truth.shape) < HIDDEN) & ~np.isnan(truth)
@@ -314,7 +316,7 @@ def _loss(truth: np.ndarray, made: np.ndarray, words: bool) -> float:
 def told_apart(real: np.ndarray, made: np.ndarray) -> float:
     x, y = np.concatenate([real, made]), np.repeat([0, 1], [len(real), len(made)])
     chance = cross_val_predict(HistGradientBoostingClassifier(random_state=0), x, y, cv=3, method="predict_proba")
-    return float(roc_auc_score(y, chance[:, 1]))
+    return float(roc_auc_score(y, np.asarray(chance)[:, 1]))
 
 
 def measure(folder: Path, name: str, *, trees: bool) -> tuple[list[str], list[str], str, str, str]:
@@ -363,7 +365,13 @@ def main() -> None:
     if options.write:
         about = (__doc__ or "").split("\n\n", 2)[2].strip()
         titles = ("Errors", "Imputation", "Intervals", "Samples", "Time")
-        made = ["# Mixed tables", "", "Made by `python benchmarks/mixed.py FOLDER --write`; one seed.", "", about]
+        made = [
+            "# Mixed tables",
+            "",
+            "Made by `python benchmarks/mixed.py FOLDER --write`; one seed, one thread.",
+            "",
+            about,
+        ]
         for title, part in zip(titles, parts, strict=True):
             made += ["", f"## {title}", "", *part]
         (HERE / "mixed.md").write_text("\n".join(made) + "\n", encoding="utf-8")

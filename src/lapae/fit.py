@@ -23,7 +23,7 @@ from lapae.data import Batches, Data, Split, load
 from lapae.data.source import even
 from lapae.data.splits import check_enough
 from lapae.errors import ConfigError, RunError
-from lapae.generate.rows import MOST_COLUMNS, MOST_ROWS, RowSampler
+from lapae.generate.rows import MOST_COLUMNS, MOST_SAMPLED, RowSampler
 from lapae.impute import rows_to_impute
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
@@ -333,8 +333,10 @@ def calibrate(model: Model, data: Data) -> Model:
     learned = bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0
     model = calibrate_on(model, train, valid, calib, many, learned=learned, unseen=unseen, surprises=surprises)
     if model.space.kind == "table" and model.space.shape[0] <= MOST_COLUMNS:
-        every = [np.asarray(split.x[even(len(split.x), MOST_ROWS)]) for split in (data.train, data.valid, data.calib)]
-        rows = torch.from_numpy(np.concatenate(every)[:MOST_ROWS].astype(np.float64))
+        every = [
+            np.asarray(split.x[even(len(split.x), MOST_SAMPLED)]) for split in (data.train, data.valid, data.calib)
+        ]
+        rows = torch.from_numpy(np.concatenate(every)[:MOST_SAMPLED].astype(np.float64))
         model = replace(model, sampler=RowSampler(rows))
     if data.calib.groups is not None:
         model = with_images(model, data.calib)

@@ -19,7 +19,7 @@ from lapae.cli import main
 
 QUICK = ["--hidden", "8", "--epochs", "2", "--device", "cpu", "--no-verbose"]
 FAST = ["--n-samples", "3", "--device", "cpu"]
-SCORED = ["score", "p_value", "log_likelihood", "outlier"]
+SCORED = ["anomaly_score", "p_value", "log_likelihood", "outlier"]
 """Columns that `lapae score` writes."""
 
 
@@ -281,9 +281,9 @@ def test_a_run_of_the_estimator_scores_as_the_estimator_does(tmp_path):
     header, *rows = rows_of(tmp_path / "s.csv")
     assert header == SCORED
     columns = np.array(rows, float).T
-    np.testing.assert_allclose(columns[0], model.score_samples(x), rtol=1e-12)
+    np.testing.assert_allclose(columns[0], -model.score_samples(x), rtol=1e-12)
     np.testing.assert_allclose(columns[1], model.p_value(x), rtol=1e-12)
-    np.testing.assert_allclose(columns[2], -model.score_parts(x)["log_likelihood"], rtol=1e-12)
+    np.testing.assert_allclose(columns[2], -model.score_parts(x)["negative_log_likelihood"], rtol=1e-12)
     np.testing.assert_array_equal(1 - 2 * columns[3], model.predict(x))
 
 

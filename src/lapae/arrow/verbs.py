@@ -74,7 +74,11 @@ class Score(Verb):
         return self.explain
 
     def fields(self, model: Model) -> list[Any]:
-        found = [pa.field("score", pa.float64()), pa.field("p_value", pa.float64()), pa.field("outlier", pa.bool_())]
+        found = [
+            pa.field("anomaly_score", pa.float64()),
+            pa.field("p_value", pa.float64()),
+            pa.field("outlier", pa.bool_()),
+        ]
         if self.explain:
             found += [pa.field(name, pa.float64() if name == "share" else pa.string()) for name in REASONS]
         if model.calibration is not None and model.calibration.unseen is not None:
@@ -85,10 +89,10 @@ class Score(Verb):
         model = loaded.model
         groups = by_pattern(np.isnan(x), alone=loaded.one_by_one)
         found = in_blocks(lambda rows: _quiet(model.anomaly_score, rows), x, *groups)
-        surprise, p = found or np.full((2, len(x)), np.nan)
+        score, p = found or np.full((2, len(x)), np.nan)
         flagged = p <= model.rule(self.false_alarm_rate).rate
         nothing = np.isnan(p)
-        out = [_numbers(-surprise), _numbers(p), pa.array(flagged, mask=nothing)]
+        out = [_numbers(score), _numbers(p), pa.array(flagged, mask=nothing)]
         if self.explain:
             out += self._reasons(loaded, x, groups, words)
         if "unseen" in (field.name for field in self.fields(model)):
@@ -220,7 +224,7 @@ class Reconstruct(Verb):
             groups, sizes = [full, *groups], [1 if loaded.one_by_one else FULL, *sizes]
 
         def expect(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-            return (model.reconstruct(rows)[0], *model.interval(rows, self.level))
+            return model.expected(rows, self.level)
 
         found = in_blocks(expect, x, groups, sizes)
         out = []

@@ -32,7 +32,7 @@ def is_many(command: ManyCommand) -> bool:
     """Return whether the input is many tables, or one whose output is to be a folder of parts."""
     from glob import has_magic
 
-    from lapae.data.decode import SUFFIXES as IMAGES
+    from lapae.data.image_files import SUFFIXES as IMAGES
 
     source = command.input
     if source.is_dir():

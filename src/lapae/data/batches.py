@@ -119,7 +119,7 @@ class Batches:
         return tensor
 
     def _storage(self, part: np.ndarray) -> Tensor:
-        """What travels to the device: bytes as they are, a quarter of their floats; all else scaled, in 64 bits."""
+        """Return what travels to the device: bytes as they are (a quarter of their floats), else 64 bits."""
         if part.dtype == np.uint8:
             return torch.from_numpy(np.array(part, order="C"))
         return torch.from_numpy(np.ascontiguousarray(self._space.convert(part)))

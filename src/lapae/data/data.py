@@ -15,7 +15,7 @@ from lapae.data.frame import table_records
 from lapae.data.groups import as_groups, divide_groups, linked
 from lapae.data.labels import as_classes
 from lapae.data.source import Records, Split, take
-from lapae.data.splits import LEAST, partition
+from lapae.data.splits import LEAST_ROWS, partition
 from lapae.data.tiles import divide_images
 from lapae.errors import DataError
 from lapae.space import Space, chunks
@@ -91,7 +91,7 @@ class Data:
         if seen is not None:
             records = at(records, seen)
             together = None if together is None else together[seen]
-        whole = records.groups is not None and records.groups.max() + 1 >= LEAST
+        whole = records.groups is not None and records.groups.max() + 1 >= LEAST_ROWS
         parts = divide_images(records, **options) if whole else _divide_rows(records, together, **options)
 
         def part(index: np.ndarray) -> Split:
@@ -138,7 +138,7 @@ def _divide_rows(records: Records, together: np.ndarray | None = None, **options
     if copies is None:
         return partition(len(x), records.partition, **options)
     first = np.unique(copies, return_index=True)[1]
-    if len(first) < LEAST:
+    if len(first) < LEAST_ROWS:
         raise DataError(f"{records.name}: {len(x)} rows, of which only {len(first)} differ: too few to learn from")
     train, valid, calib, test = partition(len(first), **options)
     whole = [np.flatnonzero(np.isin(copies, part))[: options.get("limit")] for part in (train, valid, test)]

@@ -29,7 +29,7 @@ class Lazy(ABC):
         """The data at an integer, a slice or an array of integers, in storage units."""
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """What the data at `index` (all by default) are read from, to tell whether they are the same: the data here."""
+        """Yield what the data at `index` (default all) are read from, to compare them: here the data."""
         yield from (self[part] for part in in_parts(self, index))
 
     def __len__(self) -> int:

@@ -35,7 +35,8 @@ from lapae.methods.adam import Adam
 Guess = Callable[[Tensor], Tensor]
 """Rows (n, D), NaN where missing -> what the network expects of all of their values."""
 
-MOST_ROWS = 4000
+MOST_DONORS = 4000
+"""Rows to take values from, at most."""
 STEPS = 200
 RATE = 0.05
 QUERIES, CANDIDATES = 1024, 512
@@ -84,7 +85,7 @@ class Donors:
             guess: what the network expects.
             groups: the column of each feature.
         """
-        rows = rows[:MOST_ROWS]
+        rows = rows[:MOST_DONORS]
         columns = torch.as_tensor(groups)
         copula = Copula.fit(rows)
         known = _known(copula, rows, guess, columns)
@@ -107,7 +108,7 @@ class Donors:
 
     def with_more(self, rows: Tensor, guess: Guess) -> Donors:
         """Return the donors with more rows (n, D)."""
-        rows = torch.cat([self.rows, rows])[:MOST_ROWS]
+        rows = torch.cat([self.rows, rows])[:MOST_DONORS]
         return replace(self, rows=rows, **_known(self.copula, rows, guess, self.groups))
 
     def find(self, x: Tensor) -> Tensor:

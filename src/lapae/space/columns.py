@@ -271,7 +271,7 @@ def _possible(column: Column, values: np.ndarray, whole: bool) -> np.ndarray:
 
 
 def counted(columns: Sequence[Column]) -> str:
-    """How many columns there are of each kind: "2 counts, 1 category"."""
+    """Return how many columns there are of each kind: "2 counts, 1 category"."""
     kinds = Counter(column.kind for column in columns)
     many = {"category": "categories"}
     return ", ".join(f"{n} {kind if n == 1 else many.get(kind, f'{kind}s')}" for kind, n in kinds.items())

@@ -123,7 +123,7 @@ class Space:
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """Where data lie in the model's space."""
+        """The range of data in the model's space."""
         return (0.0, 1.0) if self.kind == "image" else (-3.0, 3.0)
 
     @property
@@ -167,7 +167,7 @@ class Space:
         return spans if spans is not None and any(column.kind != "number" for column in spans.columns) else None
 
     def code(self, X: Any, where: str = "X", *, words: dict[tuple[int, int], str] | None = None) -> np.ndarray:
-        """What a user hands over as numbers (n, *shape): a frame, an array, a tensor or nested lists.
+        """Return what a user hands over as numbers (n, *shape): a frame, an array, a tensor or nested lists.
 
         Columns of a frame are found by name, others are ignored; an array of numbers holds codes already. Images may
         come in another layout than in training, and as bytes for a model of floats. A series (T, C) is cut into

@@ -100,9 +100,15 @@ def choose_reasons(columns: Sequence[Column], coded: np.ndarray, part: np.ndarra
     return Reasons(feature, share, np.where(told, coded[at], np.nan), *ends)
 
 
-def find_reasons(model: Model, coded: np.ndarray) -> Reasons:
-    """Find the value that makes each of the rows of a table, codes (n, F), unusual."""
-    part = model.explain(coded)
+def find_reasons(model: Model, coded: np.ndarray, contribution: np.ndarray | None = None) -> Reasons:
+    """Find the value that makes each row of a table unusual.
+
+    Args:
+        model: the model.
+        coded: rows as codes (n, F).
+        contribution: what `Model.explain` says of them, if that is known already.
+    """
+    part = model.explain(coded) if contribution is None else contribution
 
     def expected_of(rows: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         asked = np.zeros((len(rows), part.shape[1]), bool)
