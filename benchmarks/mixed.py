@@ -7,7 +7,7 @@ gets numbers standardised, dates as days, medians in place of what is missing, a
 frequent levels of a category.
 
 - Errors: AUROC, in percent, of rows with one planted error against the same rows without. Swapped: two columns of
-  numbers, or of words, change places, each in the place that its value has in its own column (its rank). Shifted: a
+  numbers change places, each in the place that its value has in its own column (its rank). Shifted: a
   number or date moves by three standard deviations of its column towards the farther end, or, if that is less, by half
   of its range. New level: a letter of a word is left out. Named: the share of flagged rows in which `reasons` names the
   column. Flagged: rows as they are, at a false alarm rate of 5 %.

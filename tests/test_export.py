@@ -142,7 +142,7 @@ def test_the_graph_says_what_the_model_says(exported):
 
 
 def codes_by_the_metadata(new: pd.DataFrame, about: dict[str, Any]) -> np.ndarray:
-    """Codes as docs/export.md has them made, without lapae."""
+    """Codes as docs/deploy.md has them made, without lapae."""
     columns = []
     for name, kind in zip(about["columns"], about["kinds"], strict=True):
         column: Any = new[name]
@@ -266,9 +266,9 @@ def test_the_runtime_needs_numpy_and_onnxruntime_alone(exported):
 
 
 def test_the_documented_runtime_needs_neither_torch_nor_lapae(exported):
-    """The code of docs/export.md, on a machine that has onnxruntime and numpy alone."""
+    """The code of docs/deploy.md, on a machine that has onnxruntime and numpy alone."""
     model, new, file = exported
-    page = (Path(__file__).parents[1] / "docs/export.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs/deploy.md").read_text(encoding="utf-8")
     code = page.partition("## Run it")[2].partition("```python\n")[2].partition("```")[0]
     coded = model.model_.space.code(new)
     whole = ~np.isnan(coded).reshape(len(coded), -1).any(1)

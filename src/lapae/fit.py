@@ -207,7 +207,7 @@ def resumed(
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedMethod:
     """A trained method, its final numbers, and one record per epoch."""
 
     method: Method
@@ -224,7 +224,7 @@ def train_method(
     network: Modules | torch.nn.Module | None,
     likelihood: Likelihood | None,
     observers: Sequence[Observer],
-) -> Trained:
+) -> TrainedMethod:
     """Build a method, train it, select its weights and finish its posterior.
 
     Args:
@@ -303,7 +303,7 @@ def train_method(
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
-    return Trained(method, metrics, result.history)
+    return TrainedMethod(method, metrics, result.history)
 
 
 def with_temperature(model: Model, data: Data) -> Model:

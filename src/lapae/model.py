@@ -27,7 +27,7 @@ from lapae.errors import ConfigError, RunError
 from lapae.generate.geometry import Geometry
 from lapae.generate.rows import MOST_COLUMNS, RowSampler
 from lapae.generate.sample import from_codes
-from lapae.impute import Imputer, ImputerRows, Trained, choose, fit_imputer
+from lapae.impute import Imputer, ImputerRows, Trained, choose_imputer, fit_imputer
 from lapae.methods import Method
 from lapae.predict import Prediction, Predictive, evaluating
 from lapae.predict.decode import decode
@@ -512,7 +512,7 @@ class Model:
             raise ValueError(f"{'given' if given else 'missing'}: {why}")
         rows = self._calibrated.reference.rows if noise else None
         known = None
-        if self.rows is not None and choose(self.method, self.space, self.rows) == "neighbours":
+        if self.rows is not None and choose_imputer(self.method, self.space, self.rows) == "neighbours":
             known = torch.cat([self.rows.train, self.rows.valid])
         made = from_codes(self.method, self._codes, n, rows=rows, known=known, seed=seed)
         if self.space.kind == "image":

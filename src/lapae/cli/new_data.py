@@ -209,5 +209,5 @@ def finish(source: Reader, out: Path, n: int, options: Device, **numbers: Any) -
         print(json.dumps({"out": str(out), "n": n, "skipped": len(source.skipped), **numbers}))
     else:
         left = f", {len(source.skipped)} skipped" if source.skipped else ""
-        print(f"{out}: {n} data{left}")
+        print(f"{out}: {n} samples{left}")
     return 0

@@ -1,7 +1,7 @@
 """Defaults that depend on the data, all in one place.
 
 A user's own networks and the paper's keep the options they were made for; `mlp` and `conv` start from principal
-components, so that they are no worse. docs/methods.md gives the reason for each choice.
+components, so that they are no worse.
 """
 
 from __future__ import annotations
