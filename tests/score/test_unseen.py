@@ -145,5 +145,5 @@ def test_exported_graphs_agree(fitted, tmp_path):
     rows.loc[:4, "sex"], rows.loc[5:8, "town"] = "femle", "t99"
     found = Detector.load(tmp_path / "model.onnx").score(rows.to_dict("records"), reasons=1)
     np.testing.assert_allclose(found.p_value, fitted.p_value(rows), atol=2e-3)
-    np.testing.assert_allclose(found.score, fitted.score_samples(rows), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found.anomaly_score, -fitted.score_samples(rows), rtol=1e-3, atol=1e-3)
     assert (found.reasons[0][0].column, found.reasons[0][0].value) == ("sex", "never seen")

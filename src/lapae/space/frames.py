@@ -20,11 +20,13 @@ from lapae.space.written import parse_written, write_written
 Frame: TypeAlias = Any
 Series: TypeAlias = Any
 """Frames and series of pandas, whose own annotations do not know what they hold."""
-MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-", "--"))
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "<na>", "?", "-", "--"))
 """Words that stand for a missing value, in any case; not in a column that knows one of them as a level."""
 WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 SHOWN = 5
 MIDNIGHT = time(0)
+_BEYOND = r"\s*[+-]?[\d.]+[eE]\+?\d{3,}\s*"
+"""Numbers that may be beyond the greatest of 64 bits."""
 GROUP_CELLS = 2**18
 """Cells of columns of numbers that are converted together, at most."""
 
@@ -137,6 +139,8 @@ def numbers(series: Series) -> np.ndarray:
         return series.to_numpy(np.float64, **missing)
     found: Any = pd.to_numeric(series.astype(object).where(series.notna(), None), errors="coerce")
     values = found.to_numpy(np.float64, copy=True, na_value=np.nan)
+    huge = np.isnan(values) & series.astype(str).str.fullmatch(_BEYOND).to_numpy(bool)
+    values[huge] = np.inf  # pandas before 3 takes them for text
     # Python reads 1_000 as a number, other programs do not
     values[series.astype(str).str.contains("_", regex=False).to_numpy(bool)] = np.nan
     return values
@@ -288,6 +292,7 @@ def _rebuilt(made: dict[str, Series], like: Any, names: list[str], *, keep: bool
         column = nw.new_series(name, values, nw.Float64 if set(values) == {None} else None, backend=library)
         kind = given[name].dtype
         lossless = kind.is_float() or (kind.is_integer() and not column.dtype.is_float()) or kind == nw.Categorical
+        lossless |= isinstance(kind, nw.Datetime) and kind.time_zone == getattr(column.dtype, "time_zone", "")
         lossless |= kind == nw.Date and not any(value is not None and value.time() != MIDNIGHT for value in values)
         given = given.with_columns(column.cast(kind) if keep and lossless and column.dtype != kind else column)
     return given.to_native()
@@ -301,7 +306,7 @@ def _typed(series: Series, dtype: Any) -> Series:
         cast = series.astype(dtype)
         if series.dtype.kind == "f" and dtype.kind == "f":
             return cast
-        same = (cast == series).fillna(False).astype(bool) | (cast.isna() & series.isna())
+        same = (cast.astype(series.dtype) == series).to_numpy(bool, na_value=False) | (cast.isna() & series.isna())
     except (TypeError, ValueError, OverflowError, NotImplementedError):
         return series
     return cast if same.all() else series
@@ -455,7 +460,7 @@ def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: 
             words = words.str.zfill(8)
         values = parse_dates(words, column.format if column.dtype[:8] != "datetime" else "")
         # a date of ISO 8601 is never another one, with a time of day or without
-        other = np.isnan(values) & words.str.match(r"\d{4}-\d\d-\d\d").fillna(False).to_numpy(bool)
+        other = np.isnan(values) & words.str.match(r"\d{4}-\d\d-\d\d", na=False).to_numpy(bool)
         if other.any():
             values[other] = parse_dates(words[other], "")
         bad = np.isnan(values) & words.notna().to_numpy()
