@@ -1,8 +1,7 @@
-"""Columns of Arrow record batches as the codes that a model takes, and codes as Arrow arrays."""
+"""Codes as Arrow arrays of the types that columns had in training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +9,16 @@ import numpy as np
 import pyarrow as pa  # pyright: ignore[reportMissingImports]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingImports]
 
+from lapae.data.arrow_codes import readable
 from lapae.errors import DataError
 from lapae.space import Column
-from lapae.space.columns import unique_names
-from lapae.space.frames import code_frame, find_columns, uncode
+from lapae.space.frames import uncode
 
 NUMBERS = ("number", "count", "date")
 """Kinds of columns whose values lie in intervals."""
 
 
+<<<<<<< HEAD
 def codes_of(
     batch: Any,
     columns: Sequence[Column],
@@ -71,6 +71,8 @@ def _readable(array: Any, column: Column) -> Any:
     return array.cast(pa.timestamp("us")) if is_day else array
 
 
+=======
+>>>>>>> main
 def type_of(column: Column) -> Any:
     """Return the Arrow type that values of a column are written in."""
     if column.kind in ("number", "count"):
@@ -112,7 +114,7 @@ def with_filled(array: Any, made: np.ndarray, missing: np.ndarray, column: Colum
     """
     kind = type_of(column)
     try:
-        given = _readable(array, column).cast(kind)
+        given = readable(array, column).cast(kind)
     except pa.ArrowInvalid as error:
         raise DataError(
             f"{where}: column {column.name!r} of type {array.type} cannot be written as {kind}, which it was in "

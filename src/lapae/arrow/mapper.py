@@ -21,8 +21,8 @@ try:
 except ImportError:
     raise ImportError("lapae.mapper needs pyarrow: pip install 'lapae[parquet]'") from None
 
-from lapae.arrow.columns import codes_of
 from lapae.arrow.verbs import VERBS, Verb
+from lapae.data.arrow_codes import codes_of
 from lapae.space.columns import unique_names
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from lapae.data.arrays import examine
+from lapae.data.batches import portions_of
 from lapae.data.copies import copied
 from lapae.data.extremes import without_absurd
 from lapae.data.frame import table_records
 from lapae.data.groups import as_groups, divide_groups, linked
 from lapae.data.labels import as_classes
-from lapae.data.source import Records, Split, take
+from lapae.data.source import Records, Split, Streamed, take
 from lapae.data.splits import LEAST_ROWS, partition
 from lapae.data.tiles import divide_images
 from lapae.errors import DataError
@@ -67,6 +68,18 @@ class Data:
             options["y"], options["label_names"] = as_classes(name, np.asarray(y), len(x))
         read = examine if frame is None else table_records
         return cls.divide(read(x, name, name, **options), together=as_groups(groups, len(x), name), **splits)
+
+    @property
+    def portion(self) -> int | None:
+        """Samples of an epoch of training data that are streamed; None if an epoch is all of them."""
+        x = self.train.x
+        return -(-len(x) // portions_of(len(x))) if isinstance(x, Streamed) else None
+
+    @property
+    def in_memory(self) -> Data:
+        """The data with a sample in place of training data that are streamed."""
+        x = self.train.x
+        return replace(self, train=Split(x.sample, None, x.sample_rows)) if isinstance(x, Streamed) else self
 
     @property
     def held_out(self) -> Split:

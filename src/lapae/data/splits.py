@@ -55,19 +55,12 @@ def partition(
         rest, held_out = np.flatnonzero(own == 0), np.flatnonzero(own == 2)
         if not len(rest):
             raise DataError("this data set's own partition has no training data")
-    n_test = 0 if held_out is not None else _count(test or 0, n, "test")
+    n_test = 0 if held_out is not None else count_of(test or 0, n, "test")
     valid = np.flatnonzero(own == 1) if own is not None else np.empty(0, int)
     if len(valid) and validation is not None:
         raise DataError(f"validation={validation} cannot be chosen: this data set has a validation split of its own")
-    n_rest = len(rest)
-    n_valid = 0 if len(valid) else _count(_default(n_rest) if validation is None else validation, n_rest, "validation")
-    n_calib = _count(_default_calibration(n_rest) if calibration is None else calibration, n_rest, "calibration")
-    gaps = (gap or 0) * sum(part > 0 for part in (n_valid, n_calib, n_test))
-    if n_rest == 0 or n_valid + n_calib + n_test + gaps >= n_rest:
-        raise DataError(
-            f"{n_valid} validation, {n_calib} calibration and {n_test} test data of {n_rest} leave none to train on"
-            + (f", as {gap} are left out between them" if gaps else "")
-        )
+    own_valid = 0 if len(valid) else validation
+    n_valid, n_calib = held_out_sizes(len(rest), own_valid, calibration, n_test, gap)
     if gap is not None:
         parts = _in_time(n, (n_valid, n_calib, n_test), gap)
     else:
@@ -84,6 +77,29 @@ def partition(
         parts = tuple(rng.permutation(part)[:limit] for part in parts)
     train, valid, calib, held_out = (np.sort(part) for part in parts)
     return train, valid, calib, held_out
+
+
+def held_out_sizes(
+    n: int, validation: float | int | None, calibration: float | int | None, n_test: int, gap: int | None = None
+) -> tuple[int, int]:
+    """Return the number of validation and of calibration samples of n; DataError if they leave none to train on.
+
+    Args:
+        n: samples that are in no other split by the set's own partition.
+        validation: as of `partition`.
+        calibration: as of `partition`.
+        n_test: test samples that are drawn from them, too.
+        gap: samples left out between parts.
+    """
+    n_valid = count_of(_default(n) if validation is None else validation, n, "validation")
+    n_calib = count_of(_default_calibration(n) if calibration is None else calibration, n, "calibration")
+    gaps = (gap or 0) * sum(part > 0 for part in (n_valid, n_calib, n_test))
+    if n == 0 or n_valid + n_calib + n_test + gaps >= n:
+        raise DataError(
+            f"{n_valid} validation, {n_calib} calibration and {n_test} test data of {n} leave none to train on"
+            + (f", as {gap} are left out between them" if gaps else "")
+        )
+    return n_valid, n_calib
 
 
 def check_enough(n: int, name: str = "X") -> None:
@@ -113,7 +129,7 @@ def _default_calibration(n: int) -> int:
     return 0 if n < LEAST_ROWS else max(few, _default(n))
 
 
-def _count(share: float | int, n: int, what: str) -> int:
+def count_of(share: float | int, n: int, what: str) -> int:
     """Return how many of n a share is: a fraction below 1, or a whole number."""
     if isinstance(share, bool) or not 0 <= share < max(n, 1) or (share >= 1 and share != int(share)):
         raise DataError(f"{what}={share!r}: expected a fraction from 0 to below 1, or a whole number below {n}")
