@@ -38,12 +38,8 @@ from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.score.code_density import MOST_CODES
 from lapae.score.latent_codes import LatentCodes
-<<<<<<< HEAD
 from lapae.score.unseen import Unseen
-from lapae.space import Source, Space, for_trained
-=======
 from lapae.space import Space, for_trained
->>>>>>> main
 from lapae.storage import load_run, save
 from lapae.train.checkpoint import load_shared_checkpoint
 from lapae.train.choose import choose

@@ -18,61 +18,6 @@ NUMBERS = ("number", "count", "date")
 """Kinds of columns whose values lie in intervals."""
 
 
-<<<<<<< HEAD
-def codes_of(
-    batch: Any,
-    columns: Sequence[Column],
-    where: str,
-    unknown: dict[str, set[str]],
-    words: dict[tuple[int, int], str] | None = None,
-) -> np.ndarray:
-    """Return the features of a record batch as codes (n, F), NaN where missing.
-
-    Args:
-        batch: has all `columns`, in any order, and perhaps others.
-        columns: the columns of the model.
-        where: begins messages.
-        unknown: is filled with levels that training has not seen.
-        words: is filled with these by row and column.
-    """
-    places = find_columns(unique_names(batch.schema.names), columns, where)
-    out = np.empty((batch.num_rows, len(columns)))
-    rest = []
-    for i, (place, column) in enumerate(zip(places, columns, strict=True)):
-        array = batch.column(place)
-        if pa.types.is_nested(array.type) or pa.types.is_binary(array.type):
-            raise DataError(f"{where}: column {column.name!r} is of type {array.type}, the model takes a {column.kind}")
-        if pa.types.is_decimal(array.type):
-            array = array.cast(pa.float64())
-        plain = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
-        if not plain or column.kind not in ("number", "count"):
-            rest.append((i, place))
-            continue
-        out[:, i] = array.to_numpy(zero_copy_only=False)
-        if np.isinf(out[:, i]).any():
-            row = int(np.isinf(out[:, i]).argmax())
-            raise DataError(f"{where}, row {row} of the batch (from 0), column {column.name!r}: an infinite value")
-    if rest:
-        chosen = [columns[i] for i, _ in rest]
-        arrays = [_readable(batch.column(place), column) for (_, place), column in zip(rest, chosen, strict=True)]
-        frame = pa.table(arrays, names=[column.name for column in chosen]).to_pandas()
-        found: dict[tuple[int, int], str] = {}
-        out[:, [i for i, _ in rest]] = code_frame(
-            frame, chosen, where, unknown=unknown, words=found, rows=lambda row: f"row {row} of the batch (from 0)"
-        )
-        if words is not None:
-            words |= {(row, rest[k][0]): word for (row, k), word in found.items()}
-    return out
-
-
-def _readable(array: Any, column: Column) -> Any:
-    """Return a date without a time of day as pandas has dates."""
-    is_day = column.kind == "date" and pa.types.is_date(array.type)
-    return array.cast(pa.timestamp("us")) if is_day else array
-
-
-=======
->>>>>>> main
 def type_of(column: Column) -> Any:
     """Return the Arrow type that values of a column are written in."""
     if column.kind in ("number", "count"):
