@@ -334,7 +334,7 @@ def calibrate(model: Model, data: Data) -> Model:
     model = calibrate_on(model, train, valid, calib, many, learned=learned, unseen=unseen, surprises=surprises)
     if model.space.kind == "table" and model.space.shape[0] <= MOST_COLUMNS:
         every = [sampled(split.x, MOST_SAMPLED) for split in (data.train, data.valid, data.calib)]
-        rows = torch.from_numpy(np.concatenate(every)[:MOST_SAMPLED].astype(np.float64))
+        rows = torch.from_numpy(model.space.known(np.concatenate(every)[:MOST_SAMPLED].astype(np.float64)))
         model = replace(model, sampler=RowSampler(rows))
     if data.calib.groups is not None:
         model = with_images(model, data.calib)
@@ -421,7 +421,7 @@ def surprises_of(
     """
     if unseen is None:
         return None
-    rows = np.asarray(split.x[even(len(split.x), most)])
+    rows = sampled(split.x, most)
     return unseen.surprises(unseen.among(rows) if counted else unseen.marked(rows))
 
 

@@ -43,17 +43,28 @@ class Unseen:
 
     @classmethod
     def fit(cls, columns: Sequence[Column] | None, rows: Sequence[Source]) -> Unseen | None:
-        """Count the levels of a table's columns in several blocks of rows, codes (n, F); None if no column has any."""
+        """Count the levels of a table's columns in several blocks of rows; None if no column has any.
+
+        Args:
+            columns: of the table.
+            rows: sources of codes (n, F). Of one that is streamed its sample is counted, and all levels of the columns
+                are taken to be those of several rows.
+        """
         places = [i for i, column in enumerate(columns or ()) if column.kind in ("category", "boolean")]
         if columns is None or not places:
             return None
         widths = [max(len(columns[i].categories), 2) for i in places]
         count = np.zeros((len(places), max(widths)), np.int64)
-        for x in (part for source in rows for _, part in chunks(source)):
+        new = np.zeros(len(places), np.int64)
+        streamed = any(hasattr(source, "sample") for source in rows)
+        for x in (part for source in rows for _, part in chunks(getattr(source, "sample", source))):
             for k, (i, width) in enumerate(zip(places, widths, strict=True)):
                 codes = x[:, i]
-                count[k, :width] += np.bincount(codes[~np.isnan(codes)].astype(int), minlength=width)
-        alone, known = (count == 1).sum(1), count.sum(1)
+                count[k, :width] += np.bincount(codes[codes >= 0].astype(int), minlength=width)
+                new[k] += (codes == UNSEEN).sum()
+        known = count.sum(1) + new
+        count += 2 * streamed
+        alone = (count == 1).sum(1) + new
         starts = Spans(tuple(columns)).starts
         return cls(
             torch.tensor(places),
