@@ -17,7 +17,7 @@ little too large. So missing values neither help nor hurt, provided that what is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,9 @@ Rank = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 """Rows (B, *features), where they are among the neighbours themselves, and surprises (B, C) of levels that no row has
 had -> anomaly scores (B,) as they are ranked."""
 
+Part = tuple[Tensor, Tensor | None, Tensor | None]
+"""What `Rank` takes."""
+
 ALIKE = 99
 """Number of calibration rows that lack nothing but what a new row lacks, from which only they are compared with it;
 else as many that lack the least besides."""
@@ -46,6 +49,8 @@ MASKS = 16
 """Maximum number of patterns of missing values hidden in turn from a row that lacks less than calibration rows do."""
 COMPARED = 200
 """Maximum number of calibration rows compared with a row with missing values: each is predicted again for it."""
+AT_ONCE = 2048
+"""Rows of several patterns of missing values that are scored together, about."""
 DECIMALS = 6
 """Decimals of an anomaly score, beyond which sums in another order change it: rows that are equal have equal scores."""
 SCARCE = 20
@@ -96,16 +101,20 @@ class Reference:
         by = np.zeros((1, len(x))) if shifts is None else shifts
         full = self.scores.double().numpy()
         score, p = np.full(len(x), np.nan), np.full(by.shape, np.nan)
-        for members, mask in distinct(x.isnan().flatten(1)):
-            if mask.all():
-                continue
-            chosen, masks, weights = self.alike(mask)
-            more = None if surprises is None else surprises[members]
-            ours = mean_score(rank, x[members], masks, weights, more).numpy()
-            theirs = full[chosen]
-            if mask.any() and len(chosen):
-                more = None if self.surprises is None else self.surprises[chosen]
-                theirs = rank(hidden_too(self.rows[chosen], mask), self.own[chosen], more).numpy()
+        patterns = [(members, mask) for members, mask in distinct(x.isnan().flatten(1)) if not mask.all()]
+        alike = [self.alike(mask) for _, mask in patterns]
+
+        def parts() -> Iterator[Part]:
+            for (members, mask), (chosen, masks, _) in zip(patterns, alike, strict=True):
+                yield from hidden_in_turn(x[members], masks, _some(surprises, members))
+                if mask.any() and len(chosen):
+                    hidden = hidden_too(self.rows[chosen], mask)
+                    yield hidden, self.own[chosen], _some(self.surprises, chosen)
+
+        scores = in_blocks(rank, parts())
+        for (members, mask), (chosen, _, weights) in zip(patterns, alike, strict=True):
+            ours = mean_score(scores, weights).numpy()
+            theirs = next(scores).numpy() if mask.any() and len(chosen) else full[chosen]
             p[:, members] = p_values(ours + by[:, members], theirs)
             score[members] = comparable(ours, theirs, full)
         return score, p[0] if shifts is None else p
@@ -130,13 +139,46 @@ class Reference:
         return chosen, masks, counts.double() / counts.sum()
 
 
-def mean_score(rank: Rank, x: Tensor, masks: Tensor, weights: Tensor, surprises: Tensor | None = None) -> Tensor:
-    """Score rows x (B, *features) with surprises (B, C), each of `masks` (k, F) hidden in turn: the mean by `weights`
-    (k,), (B,)."""
-    scores = torch.zeros(len(x), dtype=torch.float64)
-    for mask, weight in zip(masks, weights, strict=True):
-        scores += weight * rank(hidden_too(x, mask), None, surprises)
-    return ranked(scores)
+def _some(surprises: Tensor | None, index: Any) -> Tensor | None:
+    return None if surprises is None else surprises[index]
+
+
+def hidden_in_turn(x: Tensor, masks: Tensor, surprises: Tensor | None = None) -> Iterator[Part]:
+    """Yield rows x (B, *features) with surprises (B, C), with each of `masks` (k, F) hidden in turn."""
+    for mask in masks:
+        yield hidden_too(x, mask), None, surprises
+
+
+def in_blocks(rank: Rank, parts: Iterable[Part]) -> Iterator[Tensor]:
+    """Yield the scores of parts, of which several are scored together: most patterns have few rows."""
+    waiting: list[Part] = []
+    for part in parts:
+        if waiting and sum(len(x) for x, _, _ in waiting) + len(part[0]) > AT_ONCE:
+            yield from _scored(rank, waiting)
+            waiting = []
+        waiting.append(part)
+    yield from _scored(rank, waiting)
+
+
+def _scored(rank: Rank, parts: Sequence[Part]) -> Iterator[Tensor]:
+    if len(parts) < 2:
+        yield from (rank(*part) for part in parts)
+        return
+    rows = torch.cat([x for x, _, _ in parts])
+    own = torch.cat([torch.full((len(x),), -1) if own is None else own for x, own, _ in parts])
+    lacking = next((more.new_zeros(1, more.shape[1]) for _, _, more in parts if more is not None), None)
+    more = None
+    if lacking is not None:
+        more = torch.cat([lacking.expand(len(x), -1) if more is None else more for x, _, more in parts])
+    yield from rank(rows, own, more).split([len(x) for x, _, _ in parts])
+
+
+def mean_score(scores: Iterator[Tensor], weights: Tensor) -> Tensor:
+    """Return the mean by `weights` (k,) of the next k of some scores, (B,) each."""
+    mean = torch.zeros((), dtype=torch.float64)
+    for weight, found in zip(weights, scores, strict=False):
+        mean = mean + weight * found
+    return ranked(mean)
 
 
 def comparable(ours: Any, theirs: Any, full: Any) -> Any:

@@ -16,6 +16,7 @@ from lapae.methods.base import Method
 from lapae.methods.laplace import with_posterior
 from lapae.predict.linearized_lowrank import draws, tangents
 from lapae.predict.mc import evaluating
+from lapae.predict.once import Once
 
 DRAWS = 100
 ROWS_AT_ONCE = 256
@@ -67,15 +68,14 @@ def _confidence(
     laplace = with_posterior(method, "a confidence of verdicts")
     weight = next(method.parameters())
     found = predict(x)
-    score, rank = calibration.score(found, x), calibration.rank(predict)
-    shifts: list[Tensor] = []
+    score, rank = calibration.score(found, x), calibration.rank(Once(predict, x, found))
+    shifts = [torch.zeros_like(score)]
     with evaluating(method, len(x)):
         moves = tangents(laplace, x.to(weight.device, weight.dtype), draws(laplace.posterior, range(n_draws)), BUDGET)
         for codes, outputs in moves:
             for z, y in zip(codes.cpu(), outputs.cpu(), strict=True):
                 moved = found.replace(z_mean=found.z_mean + z, x_mean=found.x_mean + y)
                 shifts.append(calibration.score(moved, x) - score)
-    p = calibration.reference.compare(rank, x, surprises=surprises)[1]
-    drawn = calibration.reference.compare(rank, x, torch.stack(shifts).double().numpy(), surprises)[1]
-    agree = ((drawn <= rate) == (p <= rate)).mean(0)
+    p, *drawn = calibration.reference.compare(rank, x, torch.stack(shifts).double().numpy(), surprises)[1]
+    agree = ((np.stack(drawn) <= rate) == (p <= rate)).mean(0)
     return np.where(np.isnan(p), np.nan, agree)
