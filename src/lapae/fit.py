@@ -484,9 +484,8 @@ def learn_on(model: Model, X: Any) -> Model:
     recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_CALIBRATION_ROWS:]
     set_noise(model.method, lambda: [valid], next(model.method.parameters()).device, per_feature=True)
     model = replace(model, recent=recent, metrics={**model.metrics, "portions": turn + 1}, as_saved=False)
-    # the levels of the window's rows are not counted
-    unseen = None if known.unseen is None else known.unseen.closed()
-    return calibrate_on(model, recent, valid, calib, unseen=unseen)
+    # the levels of the window's rows are not counted: new ones that are a surprise are rare among them
+    return calibrate_on(model, recent, valid, calib, unseen=known.unseen)
 
 
 def in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -3,16 +3,15 @@
 A level nobody has seen is a surprise where the levels of a column are few and known (`femle`), and none where every
 tenth row has a level of its own (a street, a ticket). How likely one is follows from the rows at hand: the share of new
 rows with a new level is about that of rows with a level that no other row has (Good and Turing). Its surprise is minus
-the logarithm of this share, and each of its nats adds as much to the anomaly score as makes ordinary scores, which fall
-off about exponentially, rarer by one nat. A calibration row whose level no other row has is scored as a new row with a
-new level is, so that p-values hold.
+the logarithm of this share, 0 from `OFTEN` on, and each of its nats adds as much to the anomaly score as makes ordinary
+scores, which fall off about exponentially, rarer by one nat. Calibration rows whose level no other row has are scored
+like new rows with a new level, so that p-values hold.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,7 +21,8 @@ from lapae.space.columns import UNSEEN, Column, Spans
 from lapae.space.scaling import Source, chunks
 
 OFTEN = 0.01
-"""Share of rows with a level that no other row has, from which on new levels of a column come often."""
+"""Share of rows with a level that no other row has, from which on new levels come often, and would use up the false
+alarms: they are no surprise."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,8 @@ class Unseen:
             torch.tensor(places),
             torch.tensor([int(starts[i]) if columns[i].width else -1 for i in places]),
             torch.from_numpy(count),
-            torch.from_numpy(np.log((known + 2) / (alone + 1))),
+            torch.from_numpy(np.where(alone < OFTEN * known, np.log((known + 2) / (alone + 1)), 0.0)),
         )
-
-    def closed(self) -> Unseen:
-        """Return the part for calibration rows of unknown levels: new ones of columns that often have some are none."""
-        return replace(self, surprise=torch.where(self.surprise >= -math.log(OFTEN), self.surprise, 0.0))
 
     def marked(self, codes: np.ndarray) -> np.ndarray:
         """Return codes (n, F) of new rows with `UNSEEN` for levels that no row has had."""
