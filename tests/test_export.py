@@ -21,7 +21,7 @@ from torch import nn
 
 import lapae
 from lapae import LaplacianAutoencoder
-from lapae.calibrate.calibration import mean_score
+from lapae.calibrate.calibration import hidden_in_turn, in_blocks, mean_score
 from lapae.errors import ConfigError
 from lapae.export import OPSET, OUTPUTS, Codes, Pipeline, can_export
 from lapae.predict.prediction import numpy
@@ -108,8 +108,9 @@ def check_says(found: dict[str, np.ndarray], model: LaplacianAutoencoder, new: A
     assert np.sum(np.abs(found["p_value"] - model.p_value(new))[whole] < 0.02) >= 0.98 * whole.sum()
     if lacking:
         known = sure(model.model_.calibration)
-        hidden = known.reference.alike(torch.zeros(x[0].numel(), dtype=torch.bool))[1:]
-        raw = numpy(mean_score(known.rank(model.model_.predict), x, *hidden))
+        _, masks, weights = known.reference.alike(torch.zeros(x[0].numel(), dtype=torch.bool))
+        scores = in_blocks(known.rank(model.model_.predict), hidden_in_turn(x, masks))
+        raw = numpy(mean_score(scores, weights))
         line = np.polyfit(raw[whole], score[whole], 1)  # complete rows tell what makes scores comparable
         np.testing.assert_allclose(found["anomaly_score"], np.polyval(line, raw), atol=2e-3 * np.abs(score).max())
     np.testing.assert_array_equal(found["flag"], found["p_value"] <= RATE)

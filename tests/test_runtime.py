@@ -12,12 +12,12 @@ import pytest
 from lapae.space import Column
 from lapae.space.frames import code_frame
 from lapae_runtime import Detector, InputError
-from lapae_runtime.rows import Field, read_rows
+from lapae_runtime.rows import UNSEEN, Field, read_rows
 
 FIELDS = (
     Field("n"),
     Field("calls", "count"),
-    Field("shade", "category", ("dark", "light", "none", "7")),
+    Field("shade", "category", ("dark", "light", "none", "7"), unseen=UNSEEN),
     Field("up", "boolean"),
     Field("sold", "boolean", ("N", "Y")),
     Field("seen", "boolean", format="1 or empty"),
@@ -45,7 +45,9 @@ def test_cells_are_read_as_the_library_reads_them():
     np.testing.assert_array_equal(read_rows(pd.DataFrame(ROWS), FIELDS), expected)
     np.testing.assert_array_equal(read_rows(CELLS, FIELDS), expected)
     assert expected[0].tolist() == [1.5, 3, 1, 1, 1, 1, 2, 0.5]
-    assert math.isnan(expected[2, 2])
+    assert expected[2, 2] == UNSEEN
+    assert FIELDS[2].write(UNSEEN) == "never seen"
+    assert math.isnan(Field("shade", "category", ("dark",)).read("pink"))  # a graph to which it is missing
     assert expected[3, 2] == 2  # a level that is called none is not missing
 
 

@@ -45,7 +45,7 @@ METHOD = (
     *("hessian", "update", "forgetting", "prior_precision", "predictive", "n_samples", "uncertain", "temperature"),
     "optimize_prior",
 )
-TRAIN = ("epochs", "batch_size", "learning_rate", "false_alarm_rate", "device")
+TRAIN = ("epochs", "batch_size", "learning_rate", "false_alarm_rate", "unseen", "device")
 """Parameters that are options of the method, and of training, under the same name."""
 OWN = {"own": True}
 """In place of modules or a likelihood of the user's, which are code and are not saved."""
@@ -84,6 +84,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         learning_rate: learning rate of Adam, at the start.
         validation_fraction: share of X that is the validation set; more is held out to calibrate.
         false_alarm_rate: share of new normal samples that `predict` flags: those with a p-value of at most this.
+        unseen: what a level of a category or boolean is that no row of X has: "unusual", rarer than every one that some
+            row has, or "missing".
         uncertain: weights that the posterior is over: "all", "encoder", "decoder", or patterns of parameter names.
         temperature: widens (above 1) or narrows the posterior; default what predicts held-out samples best.
         optimize_prior: prior precision of the post-hoc posterior by marginal likelihood: "scalar", "layer" or "none".
@@ -146,6 +148,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         learning_rate: float | None = None,
         validation_fraction: float | None = None,
         false_alarm_rate: float = 0.05,
+        unseen: str = "unusual",
         uncertain: Any = "all",
         temperature: float | None = None,
         optimize_prior: str = "scalar",
@@ -170,6 +173,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         self.learning_rate = learning_rate
         self.validation_fraction = validation_fraction
         self.false_alarm_rate = false_alarm_rate
+        self.unseen = unseen
         self.uncertain = uncertain
         self.temperature = temperature
         self.optimize_prior = optimize_prior
@@ -555,6 +559,37 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """
         found = self._fitted().counterfactual(self._validated(X), top, level)
         return tuple(self._values(part, X, keep=False) for part in found)
+
+    def reasons(self, X: Any) -> Any:
+        """Return the value that makes each row of a table unusual, and what was expected there.
+
+        Of the values that `explain` names first it is one that differs from what the other values of its row say.
+
+        Args:
+            X: n rows.
+
+        Returns:
+            A pandas frame (n, 7) with the index of X: `value`, `feature`, `share` of the anomaly score, `expected`, the
+            ends of its 90 % interval `low` and `high` (as text), and `unseen`, levels that no row of `fit` had. Empty
+            where no single value is unusual.
+
+        Examples:
+            >>> model.reasons([[1.0, -2.0, -1.0]])["feature"].tolist()
+            ['1']
+        """
+        import pandas as pd
+
+        from lapae.view.reasons import REASONS, find_reasons, never_seen
+
+        model, x = self._fitted(), self._validated(X)
+        if model.space.kind != "table":
+            raise ValueError(f"reasons are for tables: this model was fitted to {model.space.kind} data")
+        words: dict[tuple[int, int], str] = {}
+        coded = model.space.code(x, words=words)
+        found = find_reasons(model, coded)
+        made = found.texts(model.space.numbered, words) | {"share": found.share}
+        frame = pd.DataFrame({name: made[name] for name in REASONS} | {"unseen": never_seen(model, coded, words)})
+        return frame.set_index(X.index) if isinstance(X, pd.DataFrame) else frame
 
     # ------------------------------------------------------------------ missing values and new samples
 

@@ -41,7 +41,7 @@ from lapae.predict.prediction import Prediction
 from lapae.runs.files import whole
 from lapae.runs.parts import from_tensors, to_tensors, under
 from lapae.space import Column
-from lapae.space.columns import DAY, Spans
+from lapae.space.columns import DAY, UNSEEN, Spans
 from lapae.space.scaling import FARTHEST
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Codes(nn.Module):
     count: Tensor
     whole: Tensor
     boolean: Tensor
+    truth: Tensor
     words: Tensor
     values: Tensor
     carried: Tensor
@@ -110,6 +111,7 @@ class Codes(nn.Module):
             "count": [columns[i].kind == "count" for i in single],
             "whole": [columns[i].kind == "count" or columns[i].format == DAY for i in single],
             "boolean": [columns[i].kind == "boolean" for i in single],
+            "truth": [column.kind == "boolean" for column in columns],
             "words": [column.kind in ("boolean", "category") for column in columns],
         }
         for name, value in (indices | marks).items():
@@ -121,12 +123,14 @@ class Codes(nn.Module):
 
     def expand(self, x: Tensor) -> Tensor:
         """Codes to features: categories one-hot or as numbers, NaN over all of them where missing."""
+        x = torch.where(self.truth & (x == UNSEEN), 0.5, x)
         if self.numbered:
             codes = x[:, self.numbered]
             levels = codes.nan_to_num().long().clamp(0, self.values.shape[1] - 1)
             rows = torch.arange(len(self.numbered), device=x.device) * self.values.shape[1]
             values = self.values.to(x.dtype).reshape(-1)[levels + rows]
-            x = self._with_numbered(x, torch.where(codes.isnan(), codes, values))
+            values = torch.where(codes == UNSEEN, 0.0, values)
+            x = with_columns(x, self.numbered, torch.where(codes.isnan(), codes, values))
         wide = x[:, self.column]
         one_hot = (wide == self.code).to(x.dtype)
         return torch.where((self.code >= 0) & ~wide.isnan(), one_hot, wide)
@@ -142,15 +146,8 @@ class Codes(nn.Module):
         found = self._in_order(found, None if parts is None else parts.argmax(2).to(x.dtype), self.carried)
         if self.numbered:
             apart = (found[:, self.numbered, None] - self.values.to(x.dtype)).abs()
-            found = self._with_numbered(found, apart.argmin(2).to(x.dtype))
+            found = with_columns(found, self.numbered, apart.argmin(2).to(x.dtype))
         return found
-
-    def _with_numbered(self, x: Tensor, values: Tensor) -> Tensor:
-        """Return x (B, F) with `values` (B, N) in place of categories that are one number."""
-        place = list(range(x.shape[1]))
-        for k, i in enumerate(self.numbered):
-            place[i] = x.shape[1] + k
-        return torch.cat([x, values], 1)[:, place]
 
     def deviation(self, x: Tensor) -> Tensor:
         """Deviations of features to those of columns: of a category the root of the sum of squares."""
@@ -168,6 +165,49 @@ class Codes(nn.Module):
         if len(carried):
             parts.append(carried.to(single.dtype).expand(len(single), -1))
         return torch.cat(parts, 1)[:, self.order] if len(parts) > 1 else single
+
+
+def with_columns(x: Tensor, columns: Sequence[int], values: Tensor) -> Tensor:
+    """Return x (B, F) with `values` (B, N) in place of some of its columns."""
+    place = list(range(x.shape[1]))
+    for k, i in enumerate(columns):
+        place[i] = x.shape[1] + k
+    return torch.cat([x, values], 1)[:, place]
+
+
+class NewLevels(nn.Module):
+    """What `lapae.score.unseen` does, in torch: levels that no row has had are marked, and add to scores."""
+
+    never: Tensor
+    first: Tensor
+    surprise: Tensor
+    hidden: Tensor
+    place: Tensor
+
+    def __init__(self, calibration: Calibration, masks: Tensor, n_columns: int) -> None:
+        super().__init__()
+        unseen, tail = calibration.unseen, calibration.score.tail
+        assert unseen is not None and tail is not None  # noqa: PT018
+        self.columns = unseen.columns.tolist()
+        carried = unseen.features < 0
+        buffers = {
+            "never": unseen.count.flatten() == 0,
+            "first": torch.arange(len(self.columns)) * unseen.count.shape[1],
+            "surprise": tail * unseen.surprise,
+            # whether a column is hidden in each of the masks (k, C)
+            "hidden": masks[:, unseen.features.clamp_min(0)] & ~carried,
+            "place": torch.nn.functional.one_hot(unseen.columns, n_columns).to(tail.dtype),
+        }
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
+        self.most = unseen.count.shape[1] - 1
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return codes (n, F), marked, and what their levels add to scores (n, C)."""
+        codes = x[:, self.columns]
+        level = codes.nan_to_num().long().clamp(0, self.most)
+        new = ~codes.isnan() & ((codes == UNSEEN) | self.never[level + self.first])
+        return with_columns(x, self.columns, torch.where(new, UNSEEN, codes)), new.to(x.dtype) * self.surprise
 
 
 def compared(calibration: Calibration) -> dict[str, Tensor]:
@@ -244,6 +284,9 @@ class Pipeline(nn.Module):
         self.hides = bool(self.masks.any())
         columns = model.space.columns if model.space.kind == "table" else None
         self.codes = Codes(columns) if columns and any(column.kind != "number" for column in columns) else None
+        self.new_levels = None
+        if self.codes is not None and calibration.unseen is not None and calibration.score.tail is not None:
+            self.new_levels = NewLevels(calibration, self.masks, model.space.shape[0])
         words = [kind in ("bernoulli", "categorical") for kind, a, b in model.space.parts for _ in range(a, b)]
         self.register_buffer("words", torch.tensor(words).reshape(model.space.model_shape))
         possible = model._possible
@@ -254,13 +297,19 @@ class Pipeline(nn.Module):
 
     def forward(self, x: Tensor, rate: Tensor, level: Tensor) -> tuple[Tensor, ...]:
         """(n, *shape), (), () -> `OUTPUTS`."""
-        scaled = (self._arranged(x.to(self.dtype)) - self.offset) / self.scale
+        x, more = x.to(self.dtype), None
+        if self.new_levels is not None:
+            x, more = self.new_levels(x)
+        scaled = (self._arranged(x) - self.offset) / self.scale
         scaled = scaled.clamp(-FARTHEST, FARTHEST).float().to(self.dtype)  # what the model gets: 32 bits
         found = self._found(scaled)
         deviation = self.deviation(found, scaled)
         reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)))
         raw = self.score(found, scaled)
         score = self._score(scaled) if self.hides else raw
+        if self.new_levels is not None and more is not None:
+            shares = self.weights @ (~self.new_levels.hidden).to(self.dtype)  # of the masks that leave a column (C,)
+            raw, score = raw + more.sum(1), score + more @ shares
         least = score - TIE * score.abs().clamp_min(1)
         p = (1 + (self.reference[None] >= least[:, None]).sum(1)) / (len(self.reference) + 1.0)
         empty = scaled.isnan().flatten(1).all(1)
@@ -274,6 +323,8 @@ class Pipeline(nn.Module):
         outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), score, p]
         parts = self.score.explain(found, scaled).nan_to_num()
         parts = self._given(parts) if self.codes is None else self.codes.add_up(parts)
+        if self.new_levels is not None and more is not None:
+            parts = parts + more @ self.new_levels.place
         return (*(value.float() for value in outputs), p <= rate, raw.float(), parts.float())
 
     def _ends(self, mean: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -399,6 +450,7 @@ def export(model: Model, path: str | Path) -> None:
     if pipeline.codes is not None:
         about["kinds"] = [column.kind for column in model.space.numbered]
         about["categories"] = {c.name: list(c.categories) for c in model.space.numbered if c.categories}
+        about["unseen"] = pipeline.new_levels is not None
         about["formats"] = {c.name: c.format for c in model.space.numbered if c.format}
     with whole(place) as temporary:
         graph = program.model_proto

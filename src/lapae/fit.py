@@ -37,6 +37,7 @@ from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.score.code_density import MOST_CODES
 from lapae.score.latent_codes import LatentCodes
+from lapae.score.unseen import Unseen
 from lapae.space import Space, for_trained
 from lapae.storage import load_run, save
 from lapae.train.checkpoint import load_shared_checkpoint
@@ -321,14 +322,18 @@ def calibrate(model: Model, data: Data) -> Model:
 
     An imputer is fitted here if rows have missing values; else when missing values are first to be filled in.
     """
+    unseen = None
+    if model.space.kind == "table" and model.config.train.unseen == "unusual":
+        unseen = Unseen.fit(model.space.columns, [data.train.x, data.valid.x, data.calib.x])
     train, valid, calib = (some(model, split.x) for split in (data.train, data.valid, data.calib))
+    surprises = surprises_of(data.calib if len(calib) else data.valid if len(valid) else data.train, unseen)
     most = min(MOST_CODES, max(MOST_CALIBRATION_ROWS, MOST_READ // train[0].numel()))
     many = some(model, data.train.x, most) if len(data.train.x) > MOST_CALIBRATION_ROWS else None
     learned = bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0
-    model = calibrate_on(model, train, valid, calib, many, learned=learned)
+    model = calibrate_on(model, train, valid, calib, many, learned=learned, unseen=unseen, surprises=surprises)
     if model.space.kind == "table" and model.space.shape[0] <= MOST_COLUMNS:
         every = [sampled(split.x, MOST_SAMPLED) for split in (data.train, data.valid, data.calib)]
-        rows = torch.from_numpy(np.concatenate(every)[:MOST_SAMPLED].astype(np.float64))
+        rows = torch.from_numpy(model.space.known(np.concatenate(every)[:MOST_SAMPLED].astype(np.float64)))
         model = replace(model, sampler=RowSampler(rows))
     if data.calib.groups is not None:
         model = with_images(model, data.calib)
@@ -351,6 +356,8 @@ def calibrate_on(
     many: torch.Tensor | None = None,
     *,
     learned: bool = False,
+    unseen: Unseen | None = None,
+    surprises: torch.Tensor | None = None,
 ) -> Model:
     """Return a trained model with parts fitted to rows (n, *model_shape) in its space.
 
@@ -361,6 +368,8 @@ def calibrate_on(
         calib: rows that training has not seen.
         many: more of `train`, if there are.
         learned: whether the model was fitted to `valid` after all.
+        unseen: what levels that no row has had add to scores.
+        surprises: of the rows that calibrate, as `Calibration.fit` takes them.
     """
     method, table = model.method, model.space.kind == "table"
     with few_threads(method, model.config.train.batch_size or 1):
@@ -368,6 +377,7 @@ def calibrate_on(
         how: dict[str, Any] = {"table": table, "learned": learned, "adds_variance": model.natural}
         how["judged"] = not_commands(model.space, train) if len(model.space.model_shape) == 2 else None
         how["maps"] = model.space.features is not None
+        how |= {"unseen": unseen, "surprises": surprises}
 
         def means(x: torch.Tensor) -> Prediction:
             return model.predict(x, ("means",))
@@ -396,6 +406,23 @@ def some(model: Model, x: Source, most: int = MOST_CALIBRATION_ROWS) -> torch.Te
     return torch.from_numpy(rows).to(next(model.method.parameters()).dtype)
 
 
+def surprises_of(
+    split: Split, unseen: Unseen | None, most: int = MOST_CALIBRATION_ROWS, *, counted: bool = True
+) -> torch.Tensor | None:
+    """Return the surprises (n, C) of levels that no other row has, in the rows that `some` takes of a split.
+
+    Args:
+        split: the split.
+        unseen: what is a surprise; None if nothing is.
+        most: how many rows to take.
+        counted: whether the levels of the split were counted.
+    """
+    if unseen is None:
+        return None
+    rows = sampled(split.x, most)
+    return unseen.surprises(unseen.among(rows) if counted else unseen.marked(rows))
+
+
 def check_rates(model: Model, data: Data) -> None:
     """Warn if held-out rows that are compared with the calibration rows are flagged more often than chance allows.
 
@@ -405,7 +432,8 @@ def check_rates(model: Model, data: Data) -> None:
     split, name = (data.test, "test") if len(data.test.x) else (data.valid, "validation")
     if not len(split.x):
         return
-    p = model.calibration.compare(model.for_score, some(model, split.x, COMPARED))[1]
+    surprises = surprises_of(split, model.calibration.unseen, COMPARED, counted=name != "test")
+    p = model.calibration.compare(model.for_score, some(model, split.x, COMPARED), surprises)[1]
     p, n = p[~np.isnan(p)], len(model.calibration.reference.scores)
     for rate in RATES:
         flagged = int((p <= rate).sum())
@@ -454,7 +482,8 @@ def learn_on(model: Model, X: Any) -> Model:
     recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_CALIBRATION_ROWS:]
     set_noise(model.method, lambda: [valid], next(model.method.parameters()).device, per_feature=True)
     model = replace(model, recent=recent, metrics={**model.metrics, "portions": turn + 1}, as_saved=False)
-    return calibrate_on(model, recent, valid, calib)
+    # the levels of the window's rows are not counted: new ones that are a surprise are rare among them
+    return calibrate_on(model, recent, valid, calib, unseen=known.unseen)
 
 
 def in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

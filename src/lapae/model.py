@@ -146,7 +146,7 @@ class Model:
             low, high: (n, *shape) each, possible values of a table's columns (`lapae.space.possible`); a word is its
             own interval. For a missing value the interval of what is filled in.
         """
-        coded = self.space.code(X)
+        coded = self.space.known(self.space.code(X))
         x = self.tensor(coded)
         return self._interval(self.predict(x), x, coded, level)
 
@@ -157,7 +157,7 @@ class Model:
             X: samples (n, *shape), which are predicted once.
             level: of the intervals, see `interval`.
         """
-        coded = self.space.code(X)
+        coded = self.space.known(self.space.code(X))
         x = self.tensor(coded)
         found = self.predict(x)
         return self._reconstruction(found, x)[0], *self._interval(found, x, coded, level)
@@ -191,20 +191,20 @@ class Model:
             log_likelihood: whether to return log-likelihoods too.
             reasons: whether to return contributions too.
         """
-        x, calibration, predict = self.tensor(X), self._calibrated, self.for_score
+        (x, surprises), calibration, predict = self.tensors(X), self._calibrated, self.for_score
         found = None
         if log_likelihood or reasons:
             found = self.predict(
                 x, (*calibration.score.needs, "density") if log_likelihood else calibration.score.needs
             )
             predict = Once(predict, x, found)
-        scores, p = calibration.compare(predict, x)
+        scores, p = calibration.compare(predict, x, surprises)
         empty = np.flatnonzero(np.isnan(scores))
         if len(empty):
             where = f"{len(empty)} of {len(p)} rows, the first is row {empty[0]}"
             warnings.warn(f"nothing observed in {where}: no score and no p-value", stacklevel=4)
         likely = self._log_likelihood(found, x) if log_likelihood and found is not None else None
-        return Judgement(scores, p, likely, self._contribution(predict, x) if reasons else None)
+        return Judgement(scores, p, likely, self._contribution(predict, x, surprises) if reasons else None)
 
     def confidence(self, X: Any, rate: float | None = None) -> np.ndarray:
         """Return the share of 100 networks drawn from the posterior that agree with the verdict on each sample.
@@ -216,7 +216,8 @@ class Model:
         Returns:
             (n,) from 0 to 1; NaN for samples with nothing observed.
         """
-        return confidence(self.method, self._calibrated, self.for_score, self.tensor(X), self.rule(rate).rate)
+        (x, surprises), rate = self.tensors(X), self.rule(rate).rate
+        return confidence(self.method, self._calibrated, self.for_score, x, rate, surprises=surprises)
 
     def rule(self, rate: float | None = None) -> Rule:
         """Return how rows are flagged at a false alarm rate, by default that of the configuration."""
@@ -251,12 +252,13 @@ class Model:
         """Return what the anomaly scores of samples X (n, *shape) are made of, and the paper's scores.
 
         Returns:
-            Arrays (n,) by name; higher is more unusual.
+            Arrays (n,) by name; higher is more unusual. `unseen` is the surprise, in nats, of levels that no row has.
         """
-        x = self.tensor(X)
+        x, surprises = self.tensors(X)
         found = self.predict(x, (*BOTH, "density"))
         parts = {name: numpy(part) for name, part in self._calibrated.score.named(found, x).items()}
         more = {
+            **({} if surprises is None else {"unseen": numpy(surprises.sum(1))}),
             "negative_log_likelihood": -numpy(found.log_likelihood),
             "latent_deviation": numpy(found.z_var).reshape(len(x), -1).clip(0) ** 0.5,
             "output_deviation": numpy(found.x_var).reshape(len(x), -1).clip(0) ** 0.5,
@@ -282,16 +284,20 @@ class Model:
         Returns:
             (n, *shape), at least 0, and 0 where missing. `counterfactual` says what was expected in its place.
         """
-        return self._contribution(self.for_score, self.tensor(X))
+        return self._contribution(self.for_score, *self.tensors(X))
 
-    def _contribution(self, predict: Predict, x: Tensor) -> np.ndarray:
+    def _contribution(self, predict: Predict, x: Tensor, surprises: Tensor | None) -> np.ndarray:
         widths = self._trained.widths if self.hides else None
         found = numpy(explain(self._calibrated.score, predict, x, widths))
         if self.space.features is not None:
             pixels = to_pixels(torch.from_numpy(found.sum(-1)), self.space.features.image[1:])
             share = pixels.flatten(1).sum(1)[:, None, None].clamp_min(1e-12)
             return numpy(pixels / share) * found.sum((1, 2, 3))[:, None, None]
-        return self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
+        found = self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
+        calibration = self._calibrated
+        if surprises is not None and calibration.unseen is not None and calibration.score.tail is not None:
+            found[:, calibration.unseen.columns.numpy()] += numpy(calibration.score.tail * surprises)
+        return found
 
     def pixel_scores(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Say how unusual each pixel of images X is, of a model with `features`.
@@ -308,7 +314,13 @@ class Model:
         return numpy(to_pixels(found, size)), numpy(to_pixels(patches.p_values(found), size))
 
     def counterfactual(
-        self, X: Any, top: int | None = None, level: float = 0.9, *, contribution: np.ndarray | None = None
+        self,
+        X: Any,
+        top: int | None = None,
+        level: float = 0.9,
+        *,
+        contribution: np.ndarray | None = None,
+        asked: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what would have been expected in place of each value, with an interval.
 
@@ -322,6 +334,7 @@ class Model:
             top: ask only about this many values of each sample, those that contribute most; default all.
             level: share of the values of normal samples that lie within.
             contribution: what `explain` says of X, if that is known already.
+            asked: ask about these values, (n, *shape) bool, and not about the `top`.
 
         Returns:
             expected, low, high: (n, *shape) each, NaN where not asked about. A word is its own interval.
@@ -330,7 +343,9 @@ class Model:
             raise ValueError(f"top={top}: expected at least 1")
         coded = self.space.code(X)
         contribution = self.explain(coded) if contribution is None else contribution
-        asked = np.ones(coded.shape, bool) if top is None else leading(contribution, top)
+        coded = self.space.known(coded)
+        if asked is None:
+            asked = np.ones(coded.shape, bool) if top is None else leading(contribution, top)
         if not self.from_others:
             expected, low, high = (np.where(asked, part, np.nan) for part in self.expected(coded, level))
             return expected, low, high
@@ -367,10 +382,11 @@ class Model:
                 network alone fills in, both are the mean; of a category or a boolean in words the likeliest level.
 
         Returns:
-            (n, *shape), or completions (n_samples, n, *shape). Observed values are as they were.
+            (n, *shape), or completions (n_samples, n, *shape). Observed values are as they were; a level that training
+            has not seen counts as missing.
         """
         check_guess(guess)
-        coded = self.space.code(X)
+        coded = self.space.known(self.space.code(X))
         x = self.tensor(coded)
         if n_samples is not None:
             return self.space.put_back(numpy(self.completions(x, n_samples, self.seed)), coded, self._possible)
@@ -391,7 +407,7 @@ class Model:
             columns can have (`lapae.space.possible`): whole numbers for a count, false to true for a boolean that may
             be either. The level of a category is its own interval: see `impute_levels`.
         """
-        coded = self.space.code(X)
+        coded = self.space.known(self.space.code(X))
         if not np.isnan(coded).any():
             return coded.copy(), coded.copy()
         return self._filled(coded, level)[1:]
@@ -410,7 +426,7 @@ class Model:
         """
         if self.space.kind != "table":
             raise ValueError(f"impute_levels is for tables: this model was fitted to {self.space.kind} data")
-        coded = self.space.code(X).astype(float)
+        coded = self.space.known(self.space.code(X)).astype(float)
         chosen = [j for j, column in enumerate(self.space.numbered) if column.kind in ("category", "boolean")]
         found: dict[int, list[dict[int, float]]] = {j: [{} for _ in coded] for j in chosen}
         rows = np.flatnonzero(np.isnan(coded[:, chosen]).any(1))
@@ -610,9 +626,24 @@ class Model:
         return self.config.train.seed
 
     def tensor(self, X: Any) -> Tensor:
-        """Bring what a user hands over into the model's space: (n, *model_shape) on the CPU."""
-        weight = next(self.method.parameters())
-        return torch.from_numpy(self.space.to_model(self.space.code(X))).to(weight.dtype)
+        """Bring what a user hands over into the model's space: (n, *model_shape) on the CPU. Levels that training has
+        not seen are missing."""
+        return self._as_tensor(self.space.known(self.space.code(X)))
+
+    def tensors(self, X: Any) -> tuple[Tensor, Tensor | None]:
+        """Bring samples into the model's space to be scored: (n, *model_shape), and the surprises (n, C) of levels that
+        no row has had; None, and these levels missing, of a model to which they are."""
+        unseen, coded = self._calibrated.unseen, self.marked(self.space.code(X))
+        return self._as_tensor(coded), None if unseen is None else unseen.surprises(coded)
+
+    def marked(self, coded: np.ndarray) -> np.ndarray:
+        """Return codes (n, *shape) to be scored: `UNSEEN` for levels that no row has had, or NaN, if they are
+        missing to the model."""
+        unseen = self._calibrated.unseen
+        return self.space.known(coded) if unseen is None else unseen.marked(coded)
+
+    def _as_tensor(self, coded: np.ndarray) -> Tensor:
+        return torch.from_numpy(self.space.to_model(coded)).to(next(self.method.parameters()).dtype)
 
     @property
     def predictive(self) -> Predictive:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lapae_runtime.rows import Field, InputError, read_rows
+from lapae_runtime.rows import UNSEEN, Field, InputError, read_rows
 
 AT_ONCE = 256
 """Rows that the graph gets at a time."""
@@ -118,8 +119,9 @@ class Detector:
             names = about["columns"] or [str(i) for i in range(about["shape"][0])]
             kinds = about.get("kinds") or ["number"] * len(names)
             words, formats = about.get("categories", {}), about.get("formats", {})
+            unseen = UNSEEN if about.get("unseen") else math.nan
             fields = tuple(
-                Field(name, kind, tuple(words.get(name, ())), formats.get(name, ""))
+                Field(name, kind, tuple(words.get(name, ())), formats.get(name, ""), unseen)
                 for name, kind in zip(names, kinds, strict=True)
             )
         digest = hashlib.sha256(data).hexdigest()[:12]

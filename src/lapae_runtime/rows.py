@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 
-MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-", "--"))
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "<na>", "?", "-", "--"))
 """Words that stand for a missing value, in any case, as in `lapae.space.frames`."""
 TRUTH = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 EPOCH = datetime(1970, 1, 1)
 DAY = "%Y-%m-%d"
 PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
+UNSEEN = -1.0
+"""Number of a level that training has not seen, for a graph to which it is no missing value."""
+NEVER = "never seen"
+"""What is shown of such a level."""
 SHOWN = 5
 
 
@@ -33,15 +37,17 @@ class Field:
         kind: "number", "count", "boolean", "category" or "date".
         words: levels of a category in the order of their codes; words for false and true of a boolean that is text.
         format: form of a date for `strptime`, "" for ISO 8601.
+        unseen: number of a level that training has not seen, of a category or boolean.
     """
 
     name: str
     kind: str = "number"
     words: tuple[str, ...] = ()
     format: str = ""
+    unseen: float = math.nan
 
     def read(self, value: Any) -> float:
-        """Return the number of a cell, NaN for one that is missing or a word that training has not seen."""
+        """Return the number of a cell, NaN for one that is missing."""
         if is_missing(value, self.words):
             return 0.0 if self.format == PRESENCE else math.nan
         if self.kind == "date":
@@ -62,6 +68,8 @@ class Field:
         """Return a number of the graph as a value for JSON: a word, a truth value, a date in ISO 8601, a number."""
         if math.isnan(number):
             return None
+        if self.kind in ("category", "boolean") and number == UNSEEN:
+            return NEVER
         if self.kind == "category":
             return self.words[round(number)]
         if self.kind == "boolean":
@@ -81,9 +89,9 @@ class Field:
         if word in self.words:
             return float(self.words.index(word))
         if self.kind == "category":
-            return math.nan
+            return self.unseen
         folded = {each.lower(): float(i) for i, each in enumerate(self.words)}
-        return (TRUTH | folded).get(word.lower(), math.nan)
+        return (TRUTH | folded).get(word.lower(), self.unseen)
 
     def _days(self, value: Any) -> float:
         if isinstance(value, np.datetime64):

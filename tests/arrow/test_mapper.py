@@ -18,6 +18,7 @@ from lapae.arrow import mapper as module
 from lapae.errors import ConfigError, DataError, RunError
 from lapae.model import Model
 from lapae.storage import IMPUTER
+from lapae.view.reasons import find_reasons
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +47,18 @@ def test_scores_are_those_of_the_model(runs, model, rows, frame):
 
 def test_reasons_are_those_of_the_model(runs, model, rows, frame):
     found = lapae.mapper(runs / "online", explain=True).table(rows).to_pandas()
-    part = model.explain(frame)
-    told = part.sum(1) > 0
+    reasons = find_reasons(model, model.space.code(frame))
+    told = reasons.feature >= 0
     assert found["feature"].notna().tolist() == told.tolist()
-    assert found["feature"][told].tolist() == [model.space.names[i] for i in part.argmax(1)[told]]
-    np.testing.assert_allclose(found["share"][told], (part.max(1) / part.sum(1).clip(1e-12))[told], rtol=1e-6)
-    expected, low, high = model.counterfactual(frame, top=1)
-    weight = told & (found["feature"] == "weight").to_numpy()
+    assert found["feature"][told].tolist() == [model.space.names[i] for i in reasons.feature[told]]
+    np.testing.assert_allclose(found["share"][told], reasons.share[told], rtol=1e-6)
+    weight = (found["feature"] == "weight").to_numpy()
     assert weight.any()
+    expected, low, high = model.counterfactual(frame)
     j = model.space.names.index("weight")
     for name, values in (("expected", expected), ("low", low), ("high", high)):
         np.testing.assert_allclose(found[name][weight].astype(float), values[weight, j], rtol=1e-6)
+    np.testing.assert_allclose(found["value"][weight].astype(float), frame["weight"][weight], rtol=1e-6)
 
 
 def test_imputed_rows_keep_what_was_there(runs, model, rows, frame):
@@ -194,7 +196,7 @@ def test_rows_that_do_not_fit_are_refused(runs, rows, change, message):
 def test_new_categories_are_warned_of_once(runs, rows):
     other = rows.set_column(4, "city", pa.array(["Rom"] * 50))
     mapper = lapae.mapper(runs / "online")
-    with pytest.warns(UserWarning, match="not seen in training count as missing .*'Rom'") as seen:
+    with pytest.warns(UserWarning, match="not seen in training .*'Rom'") as seen:
         list(mapper(other.to_batches(max_chunksize=10)))
     assert len(seen) == 1
 

@@ -173,6 +173,23 @@ def test_a_row_is_judged_alone(calibration):
         np.testing.assert_allclose((scores[i], p[i]), np.ravel(alone), rtol=1e-9)
 
 
+def test_patterns_that_are_scored_together_are_scored_as_alone(calibration, monkeypatch):
+    new = data(60, 14)
+    new[torch.rand(new.shape, generator=torch.Generator().manual_seed(3)) < 0.4] = torch.nan
+    calls: list[int] = []
+
+    def counted(x: torch.Tensor) -> Prediction:
+        calls.append(len(x))
+        return predict(x)
+
+    together = calibration.compare(counted, new)
+    n_together = len(calls)
+    monkeypatch.setattr("lapae.calibrate.calibration.AT_ONCE", 1)
+    alone = calibration.compare(counted, new)
+    np.testing.assert_allclose(together, alone, rtol=1e-9)
+    assert 5 * n_together < len(calls) - n_together
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_rows_to_compare_with_may_lack_values_of_their_own(share):
     """New rows that lack fewer, or none, are no more unusual for that: they were, when held-out rows lacked more."""

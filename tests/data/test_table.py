@@ -178,7 +178,7 @@ def test_missing_values(write):
         ('a,b\n1,"2\n3"\n"4"\n', {}, "row 4: 1 cells, expected 2"),
         ("a,b\n1,inf\n2,3\n", {}, "row 2, column 'b': 'inf' is not finite"),
         ("a,b\n1,2\n1,-inf\n", {}, "row 3, column 'b': '-inf' is not finite"),
-        ("a,b\n1,1e999\n2,3\n", {}, "row 2, column 'b': 'inf' is not finite"),
+        ("a,b\n1,1e999\n2,3\n", {}, "row 2, column 'b': '(inf|1e999)' is not finite"),
         (
             "age,class\n1,2\n",
             {"label_column": "clas"},

@@ -17,6 +17,7 @@ from narrow import as_a, sure
 from lapae.data import Data, DataError
 from lapae.space import Column, Space
 from lapae.space.column_kinds import decide
+from lapae.space.columns import UNSEEN
 from lapae.space.frames import code_frame, uncode_frame
 
 ALL: dict[str, Any] = {"validation": 0, "calibration": 0}
@@ -150,16 +151,15 @@ def test_dates_with_and_without_a_time_of_day_are_the_same(form):
         space.code(frame.assign(day="5 May"))
 
 
-def test_new_categories_are_missing_with_one_warning():
+def test_new_levels_have_a_code_of_their_own_and_one_warning():
     frame = mixed()
     space = Data.of(frame, **ALL).space
     with pytest.warns(UserWarning, match="not seen") as told:
         x = space.code(frame.assign(city="Lima", member="perhaps"))
     (warning,) = told
-    assert "X: values that were not seen in training count as missing ('city': 'Lima'; 'member': 'perhaps')" in str(
-        warning.message
-    )
-    assert np.isnan(x[:, [1, 3]]).all()
+    assert "X: values that were not seen in training ('city': 'Lima'; 'member': 'perhaps')" in str(warning.message)
+    assert (x[:, [1, 3]] == UNSEEN).all()
+    assert np.isnan(space.known(x)[:, [1, 3]]).all()
 
 
 def test_columns_are_chosen():

@@ -16,6 +16,7 @@ from lapae.data import Data, load, open_input
 from lapae.data.inspect import look
 from lapae.space import Column, Space
 from lapae.space.column_kinds import decide
+from lapae.space.columns import UNSEEN
 from lapae.space.frames import code_frame, uncode_frame
 from lapae.space.written import Picture, find_picture
 
@@ -128,9 +129,9 @@ def test_present_or_empty():
 
 def test_booleans_of_numbers():
     column = as_a(Column, decide(pd.Series(K % 2), "x"))
-    with pytest.warns(UserWarning, match="not seen in training count as missing \\('x': '2'\\)"):
+    with pytest.warns(UserWarning, match="not seen in training \\('x': '2'\\)"):
         found = code_frame(pd.DataFrame({"x": [0, 1, 2]}), [column])
-    np.testing.assert_array_equal(found, [[0], [1], [np.nan]])
+    np.testing.assert_array_equal(found, [[0], [1], [UNSEEN]])
     np.testing.assert_array_equal(code_frame(pd.DataFrame({"x": ["0.0", "1", None]}), [column]), [[0], [1], [np.nan]])
     assert uncode_frame(np.array([[0.0], [1.0]]), [column])["x"].tolist() == [0, 1]
 

@@ -163,7 +163,8 @@ class Mapper:
         if not batch.num_rows:
             return pa.RecordBatch.from_pylist([], self.schema)
         with reproducibly():
-            x = codes_of(batch, columns, "X", unknown)
+            words: dict[tuple[int, int], str] = {}
+            x = codes_of(batch, columns, "X", unknown, words)
             if not model.likelihood.missing and (x != x).any():
                 row, column = next(zip(*(x != x).nonzero(), strict=True))
                 raise DataError(
@@ -171,7 +172,7 @@ class Mapper:
                     f"the {model.config.model.likelihood} likelihood cannot take"
                 )
             places = find_columns(unique_names(batch.schema.names), columns, "X")
-            found = self.verb(self.loaded, x, [batch.column(place) for place in places])
+            found = self.verb(self.loaded, x, [batch.column(place) for place in places], words)
         return pa.RecordBatch.from_arrays([*kept, *found], schema=self.schema)
 
 

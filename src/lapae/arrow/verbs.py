@@ -17,11 +17,11 @@ from lapae.arrow.blocks import FULL, LACKING, RowModel, by_pattern, in_blocks
 from lapae.arrow.columns import NUMBERS, as_arrow, end_of, type_of, with_filled
 from lapae.errors import ConfigError
 from lapae.model import Guess, Model, check_guess
-from lapae.space.frames import cells
+from lapae.view.reasons import REASONS, choose_reasons, never_seen
 
 Groups = tuple[list[np.ndarray], list[int]]
 """Indices of the rows of each group, and the number of rows in its blocks."""
-REASONS = ("feature", "share", "expected", "low", "high")
+Words = dict[tuple[int, int], str]
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,14 @@ class Verb:
         """Return the fields of the output."""
         raise NotImplementedError
 
-    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any]) -> list[Any]:
+    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         """Return the output for rows.
 
         Args:
             loaded: the trained model.
             x: codes (n, F); NaN is missing.
             features: the columns of the model as they came, Arrow arrays (n).
+            words: levels that training has not seen, by row and column.
 
         Returns:
             Arrow arrays (n), as `fields` has them.
@@ -80,9 +81,11 @@ class Score(Verb):
         ]
         if self.explain:
             found += [pa.field(name, pa.float64() if name == "share" else pa.string()) for name in REASONS]
+        if model.calibration is not None and model.calibration.unseen is not None:
+            found.append(pa.field("unseen", pa.string()))
         return found
 
-    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any]) -> list[Any]:
+    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model = loaded.model
         groups = by_pattern(np.isnan(x), alone=loaded.one_by_one)
         found = in_blocks(lambda rows: _quiet(model.anomaly_score, rows), x, *groups)
@@ -90,37 +93,36 @@ class Score(Verb):
         flagged = p <= model.rule(self.false_alarm_rate).rate
         nothing = np.isnan(p)
         out = [_numbers(score), _numbers(p), pa.array(flagged, mask=nothing)]
-        return [*out, *self._reasons(loaded, x, groups)] if self.explain else out
+        if self.explain:
+            out += self._reasons(loaded, x, groups, words)
+        if "unseen" in (field.name for field in self.fields(model)):
+            out.append(_texts(never_seen(model, x, words)))
+        return out
 
-    def _reasons(self, loaded: RowModel, x: np.ndarray, groups: Groups) -> list[Any]:
-        model, n = loaded.model, len(x)
-        columns = model.space.numbered
+    def _reasons(self, loaded: RowModel, x: np.ndarray, groups: Groups, words: Words) -> list[Any]:
+        model = loaded.model
         (part,) = in_blocks(lambda rows: (model.explain(rows),), x, *groups) or (np.zeros(x.shape),)
-        part = np.nan_to_num(part)
-        first, total = part.argmax(1), part.sum(1)
-        told = total > 0
-        # what is hidden of a row decides what is computed for it: rows of a block have the same feature hidden
-        hidden = np.isnan(x)
-        hidden[np.arange(n), first] = True
-        together, sizes = _alike(hidden, first, told, alone=loaded.filled_one_by_one)
-        both = np.concatenate([x, part], 1)
+        first = np.nan_to_num(part).argmax(1)
 
-        def expected(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-            given, contribution = np.split(rows, 2, axis=1)
-            return model.counterfactual(given, top=1, contribution=contribution)
+        def expected_of(rows: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, ...]:
+            # what is hidden of a row decides what is computed for it: rows of a block have the same values hidden
+            at = np.arange(len(rows))
+            hidden = np.isnan(model.space.known(x[rows]))
+            hidden[at, first[rows]] = hidden[at, j] = True
+            together, sizes = _alike(hidden, j, np.ones(len(rows), bool), alone=loaded.filled_one_by_one)
 
-        ends = in_blocks(expected, both, together, sizes) or np.full((3, *x.shape), np.nan)
-        texts: dict[str, list[str | None]] = {name: [None] * n for name in REASONS[2:]}
-        for i, column in enumerate(columns):
-            rows = np.flatnonzero(told & (first == i))
-            for name, values in zip(REASONS[2:], ends, strict=True):
-                if name == "expected" or column.likelihood == "gaussian":
-                    as_in = column if name == "expected" or column.kind != "count" else end_of(column)
-                    for row, text in zip(rows, cells(values[rows, i], as_in), strict=True):
-                        texts[name][row] = text
-        names = [columns[i].name if t else None for i, t in zip(first, told, strict=True)]
-        share = pa.array(part.max(1) / total.clip(1e-12), mask=~told)
-        return [pa.array(names, pa.string()), share, *(pa.array(texts[name], pa.string()) for name in REASONS[2:])]
+            def expected(block: np.ndarray) -> tuple[np.ndarray, ...]:
+                given, contribution, asked = np.split(block, 3, axis=1)
+                return model.counterfactual(given, contribution=contribution, asked=asked > 0)
+
+            asked = np.arange(x.shape[1]) == j[:, None]
+            ends = in_blocks(expected, np.concatenate([x[rows], part[rows], asked], 1), together, sizes)
+            return tuple(end[at, j] for end in ends)
+
+        found = choose_reasons(model.space.numbered, model.marked(x), part, expected_of)
+        texts = found.texts(model.space.numbered, words)
+        share = pa.array(found.share, mask=found.feature < 0)
+        return [share if name == "share" else _texts(texts[name]) for name in REASONS]
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Embed(Verb):
         k = int(np.prod(model.code_shape))
         return [pa.field(f"z{i}{end}", pa.float64()) for end in ("", "_std") for i in range(k)]
 
-    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any]) -> list[Any]:
+    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         size = 1 if loaded.one_by_one else FULL
 
         def encode(rows: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -167,7 +169,7 @@ class Impute(Verb):
     def fields(self, model: Model) -> list[Any]:
         return _value_fields(model, ends=self.level is not None, whole=self.guess == "median")
 
-    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any]) -> list[Any]:
+    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model, level, missing = loaded.model, self.level, np.isnan(x)
         lacking = np.asarray(missing.any(1))
 
@@ -212,7 +214,7 @@ class Reconstruct(Verb):
     def fields(self, model: Model) -> list[Any]:
         return _value_fields(model, ends=True)
 
-    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any]) -> list[Any]:
+    def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model, missing = loaded.model, np.isnan(x)
         lacking = np.asarray(missing.any(1))
         alone = bool(lacking.any()) and loaded.filled_one_by_one
@@ -253,6 +255,10 @@ def _alike(
     for row in np.flatnonzero(chosen).tolist():
         groups.setdefault((hidden[row].tobytes(), int(kind[row])), []).append(row)
     return [np.array(rows) for rows in groups.values()], [1 if alone else LACKING] * len(groups)
+
+
+def _texts(values: list[str]) -> Any:
+    return pa.array([text or None for text in values], pa.string())
 
 
 def _numbers(values: np.ndarray) -> Any:

@@ -17,7 +17,7 @@ little too large. So missing values neither help nor hurt, provided that what is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,11 +31,16 @@ from lapae.predict.prediction import Prediction, join
 from lapae.predict.rows import distinct, evenly, hidden_too
 from lapae.score.neighbours import places
 from lapae.score.score import Score
+from lapae.score.unseen import Unseen
 
 Predict = Callable[[Tensor], Prediction]
 """Samples (B, *features) in the model's space -> their prediction, "codes" and "outputs"."""
-Rank = Callable[[Tensor, Tensor | None], Tensor]
-"""Rows (B, *features), and where they are among the neighbours themselves -> anomaly scores (B,) as they are ranked."""
+Rank = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
+"""Rows (B, *features), where they are among the neighbours themselves, and surprises (B, C) of levels that no row has
+had -> anomaly scores (B,) as they are ranked."""
+
+Part = tuple[Tensor, Tensor | None, Tensor | None]
+"""What `Rank` takes."""
 
 ALIKE = 99
 """Number of calibration rows that lack nothing but what a new row lacks, from which only they are compared with it;
@@ -44,6 +49,8 @@ MASKS = 16
 """Maximum number of patterns of missing values hidden in turn from a row that lacks less than calibration rows do."""
 COMPARED = 200
 """Maximum number of calibration rows compared with a row with missing values: each is predicted again for it."""
+AT_ONCE = 2048
+"""Rows of several patterns of missing values that are scored together, about."""
 DECIMALS = 6
 """Decimals of an anomaly score, beyond which sums in another order change it: rows that are equal have equal scores."""
 SCARCE = 20
@@ -68,19 +75,24 @@ class Reference:
         rows: calibration rows, (n, *features).
         scores: their anomaly scores, as they are ranked, (n,).
         own: where they are among the neighbours of the score, below 0 for those that are not, (n,).
+        surprises: of their levels that no other row has, (n, C), see `Unseen`; None if these count as missing.
     """
 
     rows: Tensor
     scores: Tensor
     own: Tensor
+    surprises: Tensor | None = None
 
-    def compare(self, rank: Rank, x: Tensor, shifts: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def compare(
+        self, rank: Rank, x: Tensor, shifts: np.ndarray | None = None, surprises: Tensor | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Compare rows x (B, *features) with the calibration rows.
 
         Args:
             rank: scores rows.
             x: the rows.
             shifts: (S, B), for the p-values of rows whose scores were higher by these numbers.
+            surprises: (B, C) of levels of the rows that no row has had.
 
         Returns:
             The anomaly score (B,), made comparable where values are missing, and the conformal p-value, (B,) or (S, B),
@@ -89,14 +101,20 @@ class Reference:
         by = np.zeros((1, len(x))) if shifts is None else shifts
         full = self.scores.double().numpy()
         score, p = np.full(len(x), np.nan), np.full(by.shape, np.nan)
-        for members, mask in distinct(x.isnan().flatten(1)):
-            if mask.all():
-                continue
-            chosen, masks, weights = self.alike(mask)
-            ours = mean_score(rank, x[members], masks, weights).numpy()
-            theirs = full[chosen]
-            if mask.any() and len(chosen):
-                theirs = rank(hidden_too(self.rows[chosen], mask), self.own[chosen]).numpy()
+        patterns = [(members, mask) for members, mask in distinct(x.isnan().flatten(1)) if not mask.all()]
+        alike = [self.alike(mask) for _, mask in patterns]
+
+        def parts() -> Iterator[Part]:
+            for (members, mask), (chosen, masks, _) in zip(patterns, alike, strict=True):
+                yield from hidden_in_turn(x[members], masks, _some(surprises, members))
+                if mask.any() and len(chosen):
+                    hidden = hidden_too(self.rows[chosen], mask)
+                    yield hidden, self.own[chosen], _some(self.surprises, chosen)
+
+        scores = in_blocks(rank, parts())
+        for (members, mask), (chosen, _, weights) in zip(patterns, alike, strict=True):
+            ours = mean_score(scores, weights).numpy()
+            theirs = next(scores).numpy() if mask.any() and len(chosen) else full[chosen]
             p[:, members] = p_values(ours + by[:, members], theirs)
             score[members] = comparable(ours, theirs, full)
         return score, p[0] if shifts is None else p
@@ -121,12 +139,46 @@ class Reference:
         return chosen, masks, counts.double() / counts.sum()
 
 
-def mean_score(rank: Rank, x: Tensor, masks: Tensor, weights: Tensor) -> Tensor:
-    """Score rows x (B, *features), with each of `masks` (k, F) hidden in turn: the mean by `weights` (k,), (B,)."""
-    scores = torch.zeros(len(x), dtype=torch.float64)
-    for mask, weight in zip(masks, weights, strict=True):
-        scores += weight * rank(hidden_too(x, mask), None)
-    return ranked(scores)
+def _some(surprises: Tensor | None, index: Any) -> Tensor | None:
+    return None if surprises is None else surprises[index]
+
+
+def hidden_in_turn(x: Tensor, masks: Tensor, surprises: Tensor | None = None) -> Iterator[Part]:
+    """Yield rows x (B, *features) with surprises (B, C), with each of `masks` (k, F) hidden in turn."""
+    for mask in masks:
+        yield hidden_too(x, mask), None, surprises
+
+
+def in_blocks(rank: Rank, parts: Iterable[Part]) -> Iterator[Tensor]:
+    """Yield the scores of parts, of which several are scored together: most patterns have few rows."""
+    waiting: list[Part] = []
+    for part in parts:
+        if waiting and sum(len(x) for x, _, _ in waiting) + len(part[0]) > AT_ONCE:
+            yield from _scored(rank, waiting)
+            waiting = []
+        waiting.append(part)
+    yield from _scored(rank, waiting)
+
+
+def _scored(rank: Rank, parts: Sequence[Part]) -> Iterator[Tensor]:
+    if len(parts) < 2:
+        yield from (rank(*part) for part in parts)
+        return
+    rows = torch.cat([x for x, _, _ in parts])
+    own = torch.cat([torch.full((len(x),), -1) if own is None else own for x, own, _ in parts])
+    lacking = next((more.new_zeros(1, more.shape[1]) for _, _, more in parts if more is not None), None)
+    more = None
+    if lacking is not None:
+        more = torch.cat([lacking.expand(len(x), -1) if more is None else more for x, _, more in parts])
+    yield from rank(rows, own, more).split([len(x) for x, _, _ in parts])
+
+
+def mean_score(scores: Iterator[Tensor], weights: Tensor) -> Tensor:
+    """Return the mean by `weights` (k,) of the next k of some scores, (B,) each."""
+    mean = torch.zeros((), dtype=torch.float64)
+    for weight, found in zip(weights, scores, strict=False):
+        mean = mean + weight * found
+    return ranked(mean)
 
 
 def comparable(ours: Any, theirs: Any, full: Any) -> Any:
@@ -186,6 +238,7 @@ class Calibration:
         reference: what p-values need.
         intervals: what prediction intervals need.
         tiles: what p-values of tiled images need.
+        unseen: what levels that no row has had add to scores; None where they count as missing.
     """
 
     deviation: Deviation
@@ -193,6 +246,7 @@ class Calibration:
     reference: Reference
     intervals: Intervals
     tiles: Tiles
+    unseen: Unseen | None = None
 
     @classmethod
     def fit(
@@ -208,6 +262,8 @@ class Calibration:
         means: Predict | None = None,
         judged: Tensor | None = None,
         maps: bool = False,
+        unseen: Unseen | None = None,
+        surprises: Tensor | None = None,
     ) -> Calibration:
         """Fit deviation and score, and take the calibration rows in to compare with.
 
@@ -222,6 +278,8 @@ class Calibration:
             means: predicts "means" alone, for rows whose variances are not used; default `predict`.
             judged: channels of a series to judge, see `Score`.
             maps: whether the data are feature maps: then all of them calibrate, each scored as if it were left out.
+            unseen: what levels that no row has had add to scores.
+            surprises: of levels of `rows` (of `valid` without any) that no other row has, (n, C).
         """
         apart = len(rows) > 0 and len(valid) > 0 and not learned
         valid = valid if len(valid) else train
@@ -257,8 +315,10 @@ class Calibration:
         more = valid[: len(valid) if few and apart else 0]
         every = torch.cat([rows, more])
         radius = fit_radius(join([of_rows, found]) if len(more) else of_rows, every, every, deviation)
-        reference = Reference(rows, ranked(score(of_rows, rows, own)), own)
-        return cls(deviation, score, reference, Intervals(radius, more), Tiles(reference.scores[:0]))
+        surprises = None if surprises is None else surprises[: len(rows)]
+        scores = ranked(_surprised(score(of_rows, rows, own), score, unseen, surprises, rows))
+        reference = Reference(rows, scores, own, surprises)
+        return cls(deviation, score, reference, Intervals(radius, more), Tiles(reference.scores[:0]), unseen)
 
     @property
     def held_out(self) -> Tensor:
@@ -267,17 +327,19 @@ class Calibration:
 
     def rank(self, predict: Predict) -> Rank:
         """Return a function that scores rows by `predict`, rounded so that equal rows tie."""
-        return lambda x, own: ranked(self.score(predict(x), x, own))
+        return lambda x, own, surprises: ranked(
+            _surprised(self.score(predict(x), x, own), self.score, self.unseen, surprises, x)
+        )
 
-    def compare(self, predict: Predict, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def compare(self, predict: Predict, x: Tensor, surprises: Tensor | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return anomaly scores and p-values (B,) of rows x (B, *features), see `Reference.compare`."""
-        return self.reference.compare(self.rank(predict), x)
+        return self.reference.compare(self.rank(predict), x, surprises=surprises)
 
     def anew(self, predict: Predict) -> Calibration:
         """Return the calibration for another predictive: the held-out rows are predicted again."""
         every = self.held_out
         radius = fit_radius(predict(every), every, every, self.deviation)
-        scores = self.rank(predict)(self.reference.rows, self.reference.own)
+        scores = self.rank(predict)(self.reference.rows, self.reference.own, self.reference.surprises)
         return replace(
             self,
             reference=replace(self.reference, scores=scores),
@@ -292,6 +354,13 @@ class Calibration:
             return images.unmet("images") if tiles else rows.unmet("rows", MOST_CALIBRATION_ROWS)
         few = f"no whole images to compare with, {rows.n} held-out tiles: at a false alarm rate of {rate:g} an image"
         return f"{few} of more than {rows.rank} tiles cannot be flagged. Train on more images, with this predictive"
+
+
+def _surprised(scores: Tensor, score: Score, unseen: Unseen | None, surprises: Tensor | None, x: Tensor) -> Tensor:
+    """Return scores (B,) of rows x (B, *features) with what their surprises (B, C) add to them."""
+    if unseen is None or surprises is None or score.tail is None:
+        return scores
+    return scores + score.tail * unseen.total(surprises, x)
 
 
 def fit_radius(

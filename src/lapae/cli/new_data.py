@@ -85,11 +85,13 @@ class Rows:
         names: names of the cells.
         cells: what the rows of the output begin with (an index, a label; a file).
         found: name of a quantity to its values (B, …).
+        block: the samples.
     """
 
     names: list[str]
     cells: list[list[str]]
     found: dict[str, np.ndarray]
+    block: Block | None = None
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,12 @@ class PredictCommand:
     many: Annotated[Many, UNNAMED] = field(default_factory=Many)
 
     def predictions(
-        self, of: Callable[[Model, Any], dict[str, Any]], what: str
+        self, of: Callable[[Model, Any], dict[str, Any]], what: str, at_once: int | None = None
     ) -> tuple[Model, Reader, Iterator[Rows]]:
-        """Return model and input, and what `of` makes of each block."""
+        """Return model and input, and what `of` makes of each block, of at most `at_once` samples."""
         model = with_options(open_model(self.run, self.options), self.options)
         source = open_source(self.input, model, self.options)
+        source.at_once = source.at_once if at_once is None else at_once
         return model, source, predicted(model, source, of, what)
 
 
@@ -178,7 +181,7 @@ def predicted(model: Model, source: Reader, of: Callable[[Model, Any], dict[str,
                 found = of(model, block.x)
             except ValueError as error:
                 raise ConfigError(str(error)) from error
-            yield Rows(block.names, block.cells, found)
+            yield Rows(block.names, block.cells, found, block)
 
 
 def verdicts(p: Any, rate: float) -> list[str]:

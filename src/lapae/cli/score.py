@@ -18,10 +18,11 @@ from lapae.errors import ConfigError
 if TYPE_CHECKING:
     from lapae.cli.new_data import Rows
     from lapae.model import Model
-    from lapae.space import Column
 
 COLUMNS = ("anomaly_score", "p_value", "log_likelihood")
-REASONS = ("feature", "share", "expected", "low", "high")
+EXPLAINED = 256
+"""Rows that are explained before progress is shown."""
+REASONS = ("value", "feature", "share", "expected", "low", "high")
 NOTHING = "nothing observed"
 
 
@@ -32,10 +33,10 @@ class ScoreCommand(PredictCommand):
     The output has a row for each sample, in the order of the input, with the columns of a table that are no features
     (an index, a label) or the name of the image file. The anomaly score is higher for more unusual data. A row is an
     outlier if and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is
-    empty. A series (time, channels) has a row for each step: the mean score of the windows that hold it with its
-    p-value, the p-value by a threshold that follows slow change (p_adaptive), whether an alarm of drift stands, and how
-    unusual each channel is in it. A model of tiles (lapae train --tile) scores large images: a row for each, with its
-    most unusual tile.
+    empty. `unseen` names levels of a table's columns that no row of training has. A series (time, channels) has a row
+    for each step: the mean score of the windows that hold it with its p-value, the p-value by a threshold that follows
+    slow change (p_adaptive), whether an alarm of drift stands, and how unusual each channel is in it. A model of tiles
+    (lapae train --tile) scores large images: a row for each, with its most unusual tile.
     """
 
     false_alarm_rate: Annotated[float | None, tyro.conf.arg(aliases=["--rate"])] = None
@@ -43,9 +44,11 @@ class ScoreCommand(PredictCommand):
     maps: Path | None = None
     """Folder to write a picture of each image into, red where it is unusual."""
     explain: bool = False
-    """Also write the feature that contributes most to how unusual a sample is, its share, and what was expected there
-    (of a table: what its other values say) with its 90 % interval; nothing where no feature is unusual, and "nothing
-    observed" where all are missing. For a series: the channel that is most unusual in each step, and its share."""
+    """Also write the value that makes a sample unusual, its feature, its share of the score, and what was expected
+    (in a table: by its other values) with a 90 % interval. In a table that is a value that differs from what was
+    expected, if one of those that contribute most does; nothing where no single value is unusual, and "nothing
+    observed" where all are missing. Rows without a column that names them are numbered (`row`: the line of the file).
+    For a series: the channel that is most unusual in each step, and its share."""
 
 
 def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -> dict[str, Any]:
@@ -85,30 +88,33 @@ def reasons(model: Model, x: Any, contribution: Any) -> dict[str, Any]:
     """
     import numpy as np
 
+    if model.space.kind == "table":
+        from lapae.view.reasons import find_reasons
+
+        told = find_reasons(model, x, contribution)
+        return {name: getattr(told, name) for name in REASONS}
     expected = model.counterfactual(x, top=1, contribution=contribution)
     part = contribution.reshape(len(x), -1)
     first, total = part.argmax(1), part.sum(1)
-    told = total > 0
-    there = (end.reshape(part.shape)[np.arange(len(x)), first] for end in expected)
-    found = (np.where(told, first, -1), np.where(told, part.max(1) / total.clip(1e-12), 0.0), *there)
+    told, at = total > 0, (np.arange(len(x)), first)
+    value, *there = (end.reshape(part.shape)[at] for end in (np.asarray(x, float), *expected))
+    found = (value, np.where(told, first, -1), np.where(told, part.max(1) / total.clip(1e-12), 0.0), *there)
     return dict(zip(REASONS, found, strict=True))
 
 
-def expected_cells(found: dict[str, Any], columns: Sequence[Column]) -> dict[str, list[str]]:
-    """Return what was expected of rows of a table, written as their columns are; a word has no interval."""
-    from dataclasses import replace
+def table_cells(model: Model, rows: Rows, marks: list[str], *, explain: bool) -> dict[str, list[str]]:
+    """Return cells of a table's rows: their reasons as the columns are written, and levels that were never seen."""
+    from lapae.view.reasons import Reasons, never_seen
 
-    from lapae.space.frames import cells
-
-    texts: dict[str, list[str]] = {name: [""] * len(found["feature"]) for name in REASONS[2:]}
-    for i, column in enumerate(columns):
-        rows = (found["feature"] == i).nonzero()[0]
-        end = replace(column, kind="number") if column.kind == "count" else column
-        written = {"expected": column} | ({"low": end, "high": end} if column.likelihood == "gaussian" else {})
-        for name, as_in in written.items():
-            for row, text in zip(rows, cells(found[name][rows], as_in), strict=True):
-                texts[name][row] = text
-    return texts
+    assert rows.block is not None
+    cells, words = {}, rows.block.words
+    if explain:
+        reasons = Reasons(**{name: rows.found[name] for name in ("feature", *(n for n in REASONS if n != "feature"))})
+        cells = reasons.texts(model.space.numbered, words)
+        cells["feature"] = [f if m else NOTHING for f, m in zip(cells["feature"], marks, strict=True)]
+    if model.calibration is not None and model.calibration.unseen is not None:
+        cells["unseen"] = never_seen(model, rows.block.x, words)
+    return cells
 
 
 def counted(n: int, flagged: int, rate: float, unit: str = "rows") -> str:
@@ -186,7 +192,7 @@ def main(arguments: Sequence[str]) -> int:
     from lapae.runs.outputs import csv_rows, write_arrays
 
     most = MostUnusual(partial(scores, explain=command.explain, maps=command.maps is not None))
-    model, source, blocks = command.predictions(most, "scoring")
+    model, source, blocks = command.predictions(most, "scoring", EXPLAINED if command.explain else None)
     if command.maps is not None:
         from lapae.cli.maps import writing
 
@@ -219,18 +225,23 @@ def main(arguments: Sequence[str]) -> int:
         write_arrays(command.out, found)
         said = counted(n, n_outliers, rule.rate, most.unit) + most.told(model)
         return finish(source, command.out, n, command.options, said=said, outliers=n_outliers)
-    names = model.space.names
+    table = model.space.kind == "table"
+    if table and model.calibration.unseen is not None:
+        columns.append("unseen")
     first = next(blocks, None)
-    with csv_rows(command.out, [*(first.names if first else []), *columns, "outlier"]) as write:
+    numbered = table and command.explain and first is not None and not first.names
+    with csv_rows(
+        command.out, [*(["row"] if numbered else first.names if first else []), *columns, "outlier"]
+    ) as write:
         while first is not None:
             marks = verdicts(first.found["p_value"], rule.rate)
             cells = {name: list(map(repr, values.tolist())) for name, values in first.found.items() if name in columns}
-            if command.explain and names is not None:
-                cells["feature"] = [names[i] if i >= 0 else "" for i in first.found["feature"]]
-                cells |= expected_cells(first.found, model.space.columns or ())
-            if "feature" in cells:
+            if table:
+                cells |= table_cells(model, first, marks, explain=command.explain)
+            elif "feature" in cells:
                 cells["feature"] = [f if m else NOTHING for f, m in zip(cells["feature"], marks, strict=True)]
-            rows = zip(first.cells, *(cells[name] for name in columns), marks, strict=True)
+            ids = [[source.row_number(n + i)] for i in range(len(marks))] if numbered else first.cells
+            rows = zip(ids, *(cells[name] for name in columns), marks, strict=True)
             write([*cell, *values] for cell, *values in rows)
             n, n_outliers = n + len(marks), n_outliers + marks.count("1")
             first = next(blocks, None)

@@ -108,6 +108,9 @@ class TrainConfig:
     """Number of epochs without a better validation loss after which training stops."""
     false_alarm_rate: Probability = 0.05
     """Share of new normal samples that the trained model flags: those with a p-value of at most this."""
+    unseen: Literal["unusual", "missing"] = "unusual"
+    """What a level of a category or boolean is that no row of training has: rarer than every one that some row has, or
+    a missing value."""
     seed: Whole = 0
     """Seed of the initial weights, the order of the batches and the noise."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

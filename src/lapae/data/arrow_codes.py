@@ -14,14 +14,21 @@ from lapae.space.columns import unique_names
 from lapae.space.frames import code_frame, find_columns
 
 
-def codes_of(batch: Any, columns: Sequence[Column], where: str, unknown: dict[str, set[str]]) -> np.ndarray:
+def codes_of(
+    batch: Any,
+    columns: Sequence[Column],
+    where: str,
+    unknown: dict[str, set[str]],
+    words: dict[tuple[int, int], str] | None = None,
+) -> np.ndarray:
     """Return the features of a record batch as codes (n, F), NaN where missing.
 
     Args:
         batch: has all `columns`, in any order, and perhaps others.
         columns: the columns of the model.
         where: begins messages.
-        unknown: is filled with categories that training has not seen, which count as missing.
+        unknown: is filled with levels that training has not seen.
+        words: is filled with these by row and column.
     """
     places = find_columns(unique_names(batch.schema.names), columns, where)
     out = np.empty((batch.num_rows, len(columns)))
@@ -44,9 +51,12 @@ def codes_of(batch: Any, columns: Sequence[Column], where: str, unknown: dict[st
         chosen = [columns[i] for i, _ in rest]
         arrays = [readable(batch.column(place), column) for (_, place), column in zip(rest, chosen, strict=True)]
         frame = pa.table(arrays, names=[column.name for column in chosen]).to_pandas()
+        found: dict[tuple[int, int], str] = {}
         out[:, [i for i, _ in rest]] = code_frame(
-            frame, chosen, where, unknown=unknown, rows=lambda row: f"row {row} of the batch (from 0)"
+            frame, chosen, where, unknown=unknown, words=found, rows=lambda row: f"row {row} of the batch (from 0)"
         )
+        if words is not None:
+            words |= {(row, rest[k][0]): word for (row, k), word in found.items()}
     return out
 
 

@@ -41,6 +41,8 @@ class Block:
     """Place among the blocks of the input."""
     written: Any = None
     """The rows of a table as they were written, where they were asked for."""
+    words: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Levels of a table's categories and booleans that training has not seen, by row and feature."""
 
 
 def suffix_of(path: Path, known: Collection[str]) -> str:
@@ -67,6 +69,8 @@ class Reader(ABC):
             check_file(path)
         self._stamp = self._look()
         self.any_range = False
+        self.at_once = BLOCK_ROWS
+        """Data in a block, at most."""
         self.is_series = False
         """Whether the file holds a series in time, whose windows are the data."""
         self.steps: Block | None = None
@@ -83,7 +87,11 @@ class Reader(ABC):
     @property
     def block_size(self) -> int:
         """Data in a block."""
-        return max(1, min(BLOCK_ROWS, BLOCK_ELEMENTS // max(1, int(np.prod(self.space.model_shape)))))
+        return max(1, min(self.at_once, BLOCK_ELEMENTS // max(1, int(np.prod(self.space.model_shape)))))
+
+    def row_number(self, row: int) -> str:
+        """Return the number by which people know sample `row`, from 0."""
+        return str(row)
 
     @abstractmethod
     def records(self) -> Records:

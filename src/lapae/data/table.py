@@ -104,7 +104,10 @@ class TableReader(Reader):
 
     def row_name(self, row: int) -> str:
         """Return what messages call data row `row` (from 0): its line in the file."""
-        return f"row {self.file.line_of(row)}"
+        return f"row {self.row_number(row)}"
+
+    def row_number(self, row: int) -> str:
+        return str(self.file.line_of(row))
 
     def _row_of_block(self, index: int, row: int) -> str:
         return self.row_name(index * self.block_size + row)
@@ -202,12 +205,13 @@ class TableReader(Reader):
         for index, frame in enumerate(self._frames("str" if self.written else types, progress)):
             part = frame[self.features]
             part.columns = [column.name for column in columns]
-            row_name = partial(self._row_of_block, index)
+            row_name, words = partial(self._row_of_block, index), {}
             x = code_frame(
                 _with_points(part, columns) if self.file.decimal == "," else part,
                 columns,
                 where,
                 unknown=unknown,
+                words=words,
                 rows=row_name,
             )
             if index == 0 and not self.any_range and not self.is_series:  # the first block tells
@@ -216,7 +220,7 @@ class TableReader(Reader):
                 frame[others].set_axis([self.known_as[i] for i in others], axis=1), row_name, self.file.decimal
             )
             cells = frame[carried].astype(object).where(frame[carried].notna(), "").astype(str).to_numpy().tolist()
-            yield Block(x, names, cells, index, frame if self.written else None)
+            yield Block(x, names, cells, index, frame if self.written else None, words)
         warn_unknown(unknown, where, columns)
         constants.warn()
 

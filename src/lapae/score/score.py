@@ -40,6 +40,8 @@ RESOLVED = 2e-6
 """Residual of a value, in standard deviations of its column, that single precision does not tell from 0."""
 FILLED = 4
 """Decimals of a value in place of a missing one: rows that lack the same have equal ones, whatever is rounded how."""
+TAIL = 0.75
+"""Share of held-out rows whose scores are below the tail, which falls off about exponentially."""
 EXACT = 1e-4
 """Squared residual, in units of normal ones, below which a row counts as reconstructed exactly."""
 
@@ -75,6 +77,7 @@ class Score:
         image_parts: parts of images, series and arrays.
         judged: channels of a series whose values are judged, (J,); None if all are. The model reads the others too.
         patches: distances at the positions of feature maps.
+        tail: by how much a higher score of a table's row makes rows as unusual rarer by a factor e.
         channels: how unusual each judged channel of a series is, which names the sensor; None for one channel.
     """
 
@@ -89,6 +92,7 @@ class Score:
     image_parts: ImageParts | None = field(default=None, metadata=formerly("field"))
     judged: Tensor | None = None
     patches: PatchDistances | None = None
+    tail: Tensor | None = None
     channels: Channels | None = None
 
     @classmethod
@@ -136,7 +140,8 @@ class Score:
             start = cls(deviation, whitening(scaled), zero, eye, bank, ranks, view, marginals)
         values = start.parts(found, valid, own, shares=False).values
         whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal()) if table else standardising(values)
-        return replace(start, mean=values.mean(0), whiten=whiten)
+        fitted = replace(start, mean=values.mean(0), whiten=whiten)
+        return replace(fitted, tail=tail(fitted.total(values))) if table else fitted
 
     @classmethod
     def of_maps(cls, maps: Tensor, deviation: Deviation) -> Score:
@@ -153,6 +158,10 @@ class Score:
             return values[:, 0]
         if self.image_parts is not None:
             return contributions(values - self.mean, self.whiten).sum(1)
+        return self.total(values)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the anomaly scores (B,) of rows of a table from their parts (B, P)."""
         t = self.standardised(values)
         weight = t.new_tensor(WEIGHTS)
         return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term tells apart what is normal in all parts
@@ -242,6 +251,12 @@ class Score:
         values = self.parts(found, x, shares=False).values
         scale = self.whiten[-len(self.mean) :].inverse().square().sum(1).sqrt()
         return dict(zip(self.names, ((values - self.mean) / scale).unbind(1), strict=True))
+
+
+def tail(scores: Tensor) -> Tensor:
+    """Return the mean excess of scores (n,) over their quantile `TAIL`."""
+    excess = scores - scores.quantile(TAIL)
+    return excess[excess >= 0].mean()
 
 
 def residuals(found: Prediction, x: Tensor, deviation: Deviation) -> Tensor:

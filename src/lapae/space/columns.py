@@ -16,6 +16,8 @@ ColumnKind: TypeAlias = Literal["number", "count", "boolean", "category", "date"
 DAY = "%Y-%m-%d"
 PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
+UNSEEN = -1.0
+"""Code of a level, of a category or boolean, that training has not seen."""
 NEWER = {"lenient": False, "values": (), "carried": None, "given_by": "", "implied": ()}
 """Fields that older saved columns lack, and what they are then."""
 
@@ -31,6 +33,8 @@ class Column:
     | boolean          | 0 or 1                   | bernoulli   |
     | category         | 0, 1, … (`categories`)   | categorical, or gaussian (`values`) |
     | date             | days since 1970          | gaussian    |
+
+    A missing value is NaN, a level that training has not seen `UNSEEN`.
     """
 
     name: str
@@ -179,16 +183,22 @@ class Spans:
         return out
 
     def expand(self, x: np.ndarray) -> np.ndarray:
-        """Return codes (n, F) as features (n, D): categories one-hot or as numbers, NaN for all of them if missing."""
+        """Return codes (n, F) as features (n, D): categories one-hot or as numbers, NaN for all of them if missing.
+
+        A level that training has not seen is none of those that it has seen, or halfway between them.
+        """
         out = np.empty((len(x), self.n_features))
         out[:, self.starts[self.seen]] = x[:, self.seen]
-        for i in np.intersect1d(self.of_kind("category"), self.seen):
+        for i in np.intersect1d(self.of_kind("category", "boolean"), self.seen):
             start, stop = self.starts[i], self.starts[i + 1]
-            missing = np.isnan(x[:, i])
-            if self.columns[i].one_hot:
+            column, missing, unseen = self.columns[i], np.isnan(x[:, i]), x[:, i] == UNSEEN
+            if column.kind == "boolean":
+                out[unseen, start] = 0.5
+            elif column.one_hot:
                 out[:, start:stop] = x[:, i, None] == np.arange(int(stop - start))
             else:
-                out[:, start] = np.array(self.columns[i].values)[np.where(missing, 0, x[:, i]).astype(int)]
+                out[:, start] = np.array(column.values)[np.where(missing | unseen, 0, x[:, i]).astype(int)]
+                out[unseen, start] = 0.0
             out[missing, start:stop] = np.nan
         return out
 

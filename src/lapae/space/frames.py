@@ -14,17 +14,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lapae.errors import DataError
-from lapae.space.columns import PRESENCE, Column, unique_names
+from lapae.space.columns import PRESENCE, UNSEEN, Column, unique_names
 from lapae.space.written import parse_written, write_written
 
 Frame: TypeAlias = Any
 Series: TypeAlias = Any
 """Frames and series of pandas, whose own annotations do not know what they hold."""
-MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "?", "-", "--"))
+MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "<na>", "?", "-", "--"))
 """Words that stand for a missing value, in any case; not in a column that knows one of them as a level."""
 WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 SHOWN = 5
 MIDNIGHT = time(0)
+_BEYOND = r"\s*[+-]?[\d.]+[eE]\+?\d{3,}\s*"
+"""Numbers that may be beyond the greatest of 64 bits."""
 GROUP_CELLS = 2**18
 """Cells of columns of numbers that are converted together, at most."""
 
@@ -137,6 +139,8 @@ def numbers(series: Series) -> np.ndarray:
         return series.to_numpy(np.float64, **missing)
     found: Any = pd.to_numeric(series.astype(object).where(series.notna(), None), errors="coerce")
     values = found.to_numpy(np.float64, copy=True, na_value=np.nan)
+    huge = np.isnan(values) & series.astype(str).str.fullmatch(_BEYOND).to_numpy(bool)
+    values[huge] = np.inf  # pandas before 3 takes them for text
     # Python reads 1_000 as a number, other programs do not
     values[series.astype(str).str.contains("_", regex=False).to_numpy(bool)] = np.nan
     return values
@@ -153,6 +157,7 @@ def code_frame(
     where: str = "X",
     *,
     unknown: dict[str, set[str]] | None = None,
+    words: dict[tuple[int, int], str] | None = None,
     rows: Callable[[int], str] = position,
 ) -> np.ndarray:
     """Return the columns of a frame as codes (n, F).
@@ -161,8 +166,9 @@ def code_frame(
         frame: has all `columns`, in any order, and perhaps others.
         columns: those that are wanted.
         where: begins messages.
-        unknown: is filled with cells that count as missing, by column: new categories, and text among numbers; default
-            a warning that names them.
+        unknown: is filled with levels that training has not seen (their code is `UNSEEN`), and with text among numbers,
+            which counts as missing, by column; default a warning that names them.
+        words: is filled with these levels by row and place among `columns`.
         rows: from the position of a row to what messages call it.
     """
     frame = frame.iloc[:, find_columns(unique_names(frame.columns), columns, where)]
@@ -182,6 +188,9 @@ def code_frame(
             rest -= {*group}
     for i in sorted(rest):
         out[:, i] = _code(frame.iloc[:, i], columns[i], found, refuse)
+        if words is not None and columns[i].kind in ("category", "boolean"):
+            new = np.flatnonzero(out[:, i] == UNSEEN)
+            words |= {(int(row), i): str(frame.iloc[row, i]).strip() for row in new}
     if unknown is None:
         warn_unknown(found, where, columns)
     return out
@@ -206,7 +215,7 @@ def warn_unknown(unknown: dict[str, set[str]], where: str, columns: Sequence[Col
     """Warn once of all categories that training has not seen, and once of all text among numbers or dates."""
     lenient = {column.name for column in columns if column.lenient}
     for what, chosen in (
-        ("values that were not seen in training count as missing", unknown.keys() - lenient),
+        ("values that were not seen in training", unknown.keys() - lenient),
         ("cells that are no numbers or dates count as missing", unknown.keys() & lenient),
     ):
         told = "; ".join(f"{name!r}: {few(words)}" for name, words in unknown.items() if words and name in chosen)
@@ -283,6 +292,7 @@ def _rebuilt(made: dict[str, Series], like: Any, names: list[str], *, keep: bool
         column = nw.new_series(name, values, nw.Float64 if set(values) == {None} else None, backend=library)
         kind = given[name].dtype
         lossless = kind.is_float() or (kind.is_integer() and not column.dtype.is_float()) or kind == nw.Categorical
+        lossless |= isinstance(kind, nw.Datetime) and kind.time_zone == getattr(column.dtype, "time_zone", "")
         lossless |= kind == nw.Date and not any(value is not None and value.time() != MIDNIGHT for value in values)
         given = given.with_columns(column.cast(kind) if keep and lossless and column.dtype != kind else column)
     return given.to_native()
@@ -296,7 +306,7 @@ def _typed(series: Series, dtype: Any) -> Series:
         cast = series.astype(dtype)
         if series.dtype.kind == "f" and dtype.kind == "f":
             return cast
-        same = (cast == series).fillna(False).astype(bool) | (cast.isna() & series.isna())
+        same = (cast.astype(series.dtype) == series).to_numpy(bool, na_value=False) | (cast.isna() & series.isna())
     except (TypeError, ValueError, OverflowError, NotImplementedError):
         return series
     return cast if same.all() else series
@@ -325,6 +335,8 @@ def uncode(values: np.ndarray, column: Column) -> Series:
     """Return codes (n,) of a column in the type that went in, if it can hold them."""
     import pandas as pd
 
+    if column.kind in ("category", "boolean"):
+        values = np.where(values == UNSEEN, np.nan, values)
     missing = np.isnan(values)
     if column.written:
         words = [np.nan if lacks else word for lacks, word in zip(missing, cells(values, column), strict=True)]
@@ -357,7 +369,7 @@ def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
     if column.written:
         return write_written(values.tolist(), column.format)
     if column.kind == "boolean" and not column.in_words:
-        return ["" if np.isnan(value) else f"{value:.0f}" for value in values.tolist()]
+        return ["" if np.isnan(value) or value == UNSEEN else f"{value:.0f}" for value in values.tolist()]
     if column.kind in ("number", "count"):
         form = ".8g" if column.kind == "number" else ".0f"
         return ["" if np.isnan(value) else f"{value:{form}}".replace(".", decimal) for value in values.tolist()]
@@ -448,7 +460,7 @@ def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: 
             words = words.str.zfill(8)
         values = parse_dates(words, column.format if column.dtype[:8] != "datetime" else "")
         # a date of ISO 8601 is never another one, with a time of day or without
-        other = np.isnan(values) & words.str.match(r"\d{4}-\d\d-\d\d").fillna(False).to_numpy(bool)
+        other = np.isnan(values) & words.str.match(r"\d{4}-\d\d-\d\d", na=False).to_numpy(bool)
         if other.any():
             values[other] = parse_dates(words[other], "")
         bad = np.isnan(values) & words.notna().to_numpy()
@@ -458,10 +470,11 @@ def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: 
     if column.kind == "boolean":
         words, known = words.str.lower(), WORDS | {word.lower(): i for word, i in known.items()}
         words = words.replace({"1.0": "1", "0.0": "0"})  # whole numbers beside missing ones are floats
-    values = words.map(known).to_numpy(np.float64, na_value=np.nan)
-    new = words[np.isnan(values) & words.notna().to_numpy()]
-    if len(new):
-        remember(unknown.setdefault(column.name, set()), new)
+    values = words.map(known).to_numpy(np.float64, copy=True, na_value=np.nan)
+    new = np.isnan(values) & words.notna().to_numpy()
+    if new.any():
+        remember(unknown.setdefault(column.name, set()), words[new])
+        values[new] = UNSEEN
     return _present(values, words.isna().to_numpy(), column)
 
 
@@ -491,7 +504,7 @@ def _booleans(values: np.ndarray, series: Series, column: Column, unknown: dict[
     other = ~(np.isnan(values) | (values == 0) | (values == 1))
     if other.any():
         remember(unknown.setdefault(column.name, set()), series[other].astype(str))
-    return _present(np.where(other, np.nan, values), np.isnan(values), column)
+    return _present(np.where(other, UNSEEN, values), np.isnan(values), column)
 
 
 def _present(values: np.ndarray, empty: np.ndarray, column: Column) -> np.ndarray:

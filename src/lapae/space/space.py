@@ -22,7 +22,7 @@ import numpy as np
 
 from lapae.errors import DataError
 from lapae.space.checks import check_values
-from lapae.space.columns import Column, Spans, counted
+from lapae.space.columns import UNSEEN, Column, Spans, counted
 from lapae.space.constants import Constants
 from lapae.space.features import Features
 from lapae.space.frames import as_frame, code_frame, is_frame, numbers_frame, uncode_frame
@@ -166,19 +166,20 @@ class Space:
         spans = self._spans
         return spans if spans is not None and any(column.kind != "number" for column in spans.columns) else None
 
-    def code(self, X: Any, where: str = "X") -> np.ndarray:
+    def code(self, X: Any, where: str = "X", *, words: dict[tuple[int, int], str] | None = None) -> np.ndarray:
         """Return what a user hands over as numbers (n, *shape): a frame, an array, a tensor or nested lists.
 
         Columns of a frame are found by name, others are ignored; an array of numbers holds codes already. Images may
         come in another layout than in training, and as bytes for a model of floats. A series (T, C) is cut into
-        windows. `where` begins messages.
+        windows. Levels that training has not seen are `UNSEEN`, and put into `words` by row and column. `where` begins
+        messages.
         """
         frame = as_frame(X)
         x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else X
         if frame is None and x.dtype.kind in "OUS" and x.ndim == 2:
             frame = as_frame(x.astype(object))
         if frame is not None and self.kind in ("table", "series"):
-            x = code_frame(frame, self.numbered, where)
+            x = code_frame(frame, self.numbered, where, words=words)
             constants = Constants(self.left_out, where)
             constants.look(frame)
             constants.warn()
@@ -200,6 +201,15 @@ class Space:
             return (x / np.float32(255)).astype(np.float32)
         return x
 
+    def known(self, coded: np.ndarray) -> np.ndarray:
+        """Return codes (n, *shape) with levels that training has not seen as missing."""
+        words = () if self._mixed is None else self._mixed.of_kind("category", "boolean")
+        if not len(words) or not (coded[:, words] == UNSEEN).any():
+            return coded
+        found = np.array(coded, np.float64)
+        found[:, words] = np.where(found[:, words] == UNSEEN, np.nan, found[:, words])
+        return found
+
     def code_given(self, given: Mapping[Any, Any]) -> dict[int, float]:
         """Return values that a user gives of columns of a table, by the index of the column.
 
@@ -216,7 +226,7 @@ class Space:
             column = self.numbered[places[str(name)]]
             unknown: dict[str, set[str]] = {}
             code = code_frame(pd.DataFrame({column.name: [value]}), [column], "given", unknown=unknown)[0, 0]
-            if np.isnan(code):
+            if np.isnan(code) or (code == UNSEEN and unknown):
                 seen = f"; seen: {', '.join(column.categories[:20])}" if column.categories else ""
                 raise DataError(f"given: {column.name} = {value!r} was not seen in training{seen}")
             found[places[str(name)]] = float(code)

@@ -14,6 +14,7 @@ from lapae.model import Model
 from lapae.predict.decode import Decoded
 from lapae.runs.numbers import number
 from lapae.space import Column, Space
+from lapae.space.columns import UNSEEN
 from lapae.view.pictures import amounts, data_url, is_image, pixels, shrink, tiled
 
 MOST_BARS, MOST_POINTS, MOST_STRIPS = 24, 128, 6
@@ -50,6 +51,8 @@ class Display:
         if np.isnan(value):
             return "missing"
         column = None if self.columns is None else self.columns[j]
+        if column is not None and self.is_word(j) and value == UNSEEN:
+            return "never seen"
         if column is not None and self.is_word(j):
             words = column.categories or ("no", "yes")
             return words[int(np.clip(round(value), 0, len(words) - 1))]

@@ -1,0 +1,151 @@
+"""The one value that makes a row of a table unusual: which it is, what was expected there, and that it was never seen.
+
+What contributes most to an anomaly score need not be unusual by itself: a payment in cash is one among neighbours that
+are odd for other reasons. A reason is a value that differs from what the other values of the row say: the first such of
+those that contribute most; else the first number among them, and of words that are as expected none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lapae.model import Model
+from lapae.space import Column
+from lapae.space.columns import UNSEEN
+from lapae.space.frames import cells
+
+TRIED = 3
+"""Values of a row that are looked at, at most."""
+LEAST = 0.05
+"""Share of the anomaly score that a value has at least that is looked at after the first."""
+SHOWN = 5
+"""Levels named beside one that was never seen, at most."""
+REASONS = ("value", "feature", "share", "expected", "low", "high")
+Expected = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
+"""Rows (r,), and a column of each (r,) -> what was expected there and the ends of its interval, (r,) each."""
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """The value that makes each of n rows unusual.
+
+    Attributes:
+        feature: its column, (n,), -1 if no single value is unusual.
+        share: its share of the anomaly score, (n,).
+        value: its code, (n,).
+        expected: code that was expected, (n,), NaN where there is none; `low` and `high` are the ends of its interval.
+    """
+
+    feature: np.ndarray
+    share: np.ndarray
+    value: np.ndarray
+    expected: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def texts(self, columns: Sequence[Column], unseen: Mapping[tuple[int, int], str]) -> dict[str, list[str]]:
+        """Return `REASONS` but for the share as the columns are written, empty where there is none.
+
+        Args:
+            columns: of the table.
+            unseen: levels that were never seen, by row and column.
+        """
+        found = {name: [""] * len(self.feature) for name in REASONS if name != "share"}
+        for i, column in enumerate(columns):
+            rows = np.flatnonzero(self.feature == i)
+            end = replace(column, kind="number") if column.kind == "count" else column
+            between = {"low": end, "high": end} if column.likelihood == "gaussian" and column.kind != "category" else {}
+            for name, as_in in ({"value": column, "expected": column} | between).items():
+                for row, text in zip(rows, cells(getattr(self, name)[rows], as_in), strict=True):
+                    found[name][row] = "" if text == "nan" else text
+            for row in rows.tolist():
+                found["feature"][row] = column.name
+                found["value"][row] = unseen.get((row, i), found["value"][row])
+        return found
+
+
+def choose_reasons(columns: Sequence[Column], coded: np.ndarray, part: np.ndarray, expected_of: Expected) -> Reasons:
+    """Choose the value that makes each row unusual.
+
+    Args:
+        columns: of the table, (F,).
+        coded: rows as codes (n, F).
+        part: what each value adds to the anomaly score of its row, (n, F), at least 0.
+        expected_of: says what was expected.
+    """
+    n, f = part.shape
+    part = np.nan_to_num(part)
+    total = part.sum(1)
+    order = np.argsort(-part, axis=1, kind="stable")
+    words = np.array([column.kind in ("category", "boolean") for column in columns])
+    feature, ends = np.full(n, -1), np.full((3, n), np.nan)
+    rows = np.flatnonzero(total > 0)
+    for k in range(min(TRIED, f)):
+        rows = rows[part[rows, order[rows, k]] > (LEAST * total[rows] if k else 0)]
+        j = order[rows, k]
+        if not len(rows):
+            break
+        found = np.stack(expected_of(rows, j))
+        value = coded[rows, j]
+        odd = np.where(words[j], value != found[0], ~((found[1] <= value) & (value <= found[2])))
+        taken = odd | (~words[j] & (feature[rows] < 0))
+        feature[rows[taken]], ends[:, rows[taken]] = j[taken], found[:, taken]
+        rows = rows[~odd]
+    at = np.arange(n), feature.clip(0)
+    told = feature >= 0
+    share = np.where(told, part[at] / total.clip(1e-12), 0.0)
+    return Reasons(feature, share, np.where(told, coded[at], np.nan), *ends)
+
+
+def find_reasons(model: Model, coded: np.ndarray, contribution: np.ndarray | None = None) -> Reasons:
+    """Find the value that makes each row of a table unusual.
+
+    Args:
+        model: the model.
+        coded: rows as codes (n, F).
+        contribution: what `Model.explain` says of them, if that is known already.
+    """
+    part = model.explain(coded) if contribution is None else contribution
+
+    def expected_of(rows: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        asked = np.zeros((len(rows), part.shape[1]), bool)
+        asked[np.arange(len(rows)), j] = True
+        found = model.counterfactual(coded[rows], asked=asked, contribution=part[rows])
+        expected, low, high = (end[np.arange(len(rows)), j] for end in found)
+        return expected, low, high
+
+    return choose_reasons(model.space.numbered, model.marked(coded), part, expected_of)
+
+
+def never_seen(model: Model, coded: np.ndarray, words: Mapping[tuple[int, int], str]) -> list[str]:
+    """Return a sentence for each row about levels that no row has had; empty if there are none.
+
+    Args:
+        model: the model.
+        coded: rows as codes (n, F).
+        words: levels that have no code, by row and column.
+    """
+    told: list[list[str]] = [[] for _ in coded]
+    marked = model.marked(coded)
+    for i, column in enumerate(model.space.numbered):
+        if column.kind not in ("category", "boolean"):
+            continue
+        for row in np.flatnonzero(marked[:, i] == UNSEEN).tolist():
+            word = words.get((row, i)) or word_of(column, coded[row, i])
+            told[row].append(f"{column.name}: {word} was never seen; seen: {seen(column)}")
+    return [". ".join(one) for one in told]
+
+
+def word_of(column: Column, code: float) -> str:
+    """Return the level of a category or boolean with a code."""
+    return "a level" if code < 0 else cells(np.array([code]), column)[0]
+
+
+def seen(column: Column) -> str:
+    """Return some levels of a category or boolean, for a message."""
+    levels = column.categories or (("true", "false") if column.dtype.startswith("bool") else ("1", "0"))
+    more = len(levels) - SHOWN
+    return ", ".join(levels[:SHOWN]) + (f" and {more} more" if more > 0 else "")
