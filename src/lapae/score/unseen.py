@@ -20,7 +20,7 @@ from torch import Tensor
 from lapae.space.columns import UNSEEN, Column, Spans
 from lapae.space.scaling import Source, chunks
 
-OFTEN = 0.01
+OFTEN = 0.002
 """Share of rows with a level that no other row has, from which on new levels come often, and would use up the false
 alarms: they are no surprise."""
 
