@@ -30,7 +30,7 @@ from lapae.runs.parts import IN_COMMON
 from lapae.score.images import PARTS, ImageParts, contributions, shared, standardising
 from lapae.score.marginals import Marginals
 from lapae.score.neighbours import NearestRows
-from lapae.score.patches import PatchDistances, of_image
+from lapae.score.patches import PatchDistances
 from lapae.score.whitening import whitening
 
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
@@ -136,7 +136,7 @@ class Score:
     def of_maps(cls, maps: Tensor, deviation: Deviation) -> Score:
         """Fit to feature maps (n, h, w, D); each of them is scored as if it were left out."""
         patches = PatchDistances.fit(maps)
-        values = of_image(patches(maps, torch.arange(len(maps))))[:, None]
+        values = patches.of_images(maps, torch.arange(len(maps)))[:, None]
         whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal())
         return cls(deviation, maps[:0].flatten(1), values.mean(0), whiten, patches=patches)
 
@@ -173,10 +173,13 @@ class Score:
             shares: whether to share the parts of a table out among values.
         """
         if self.patches is not None:
+            values = self.patches.of_images(x, own)[:, None]
+            if not shares:
+                return Parts(values, None)
             found_at = self.patches(x, own)
             excess = (found_at - found_at.flatten(1).median(1).values[:, None, None]).clamp_min(0).square()
             evenly = excess[..., None].expand_as(x).flatten(1)
-            return Parts(of_image(found_at)[:, None], shared(evenly)[:, None] if shares else None)
+            return Parts(values, shared(evenly)[:, None])
         if self.field is not None:
             seen, means, deviation = chosen(self.judged, x, found, self.deviation)
             values, of_parts = self.field.parts(means, seen, deviation, len(self.mean))
