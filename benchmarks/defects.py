@@ -134,9 +134,10 @@ def smoothed(maps: torch.Tensor) -> torch.Tensor:
 def ours(train: torch.Tensor, test: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return scores and p-values of images, and scores of pixels, as a model of `features=` does."""
     fitted = PatchDistances.fit(train)
-    known, found = fitted.of_images(train, torch.arange(len(train))), fitted.of_images(test)
+    known, at = fitted.of_images(train, torch.arange(len(train))), fitted(test)
+    found = fitted.top(at)
     p = (1 + (known >= found[:, None]).sum(1)) / (len(known) + 1)
-    return found.cpu().numpy(), p.cpu().numpy(), to_pixels(fitted(test), (SIDE, SIDE)).cpu().numpy()
+    return found.cpu().numpy(), p.cpu().numpy(), to_pixels(at, (SIDE, SIDE)).cpu().numpy()
 
 
 def whole(train: np.ndarray, test: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -32,6 +32,10 @@ class Lazy(ABC):
         """What the data at `index` (all by default) are read from, to tell whether they are the same: the data here."""
         yield from (self[part] for part in in_parts(self, index))
 
+    def name(self, i: int) -> str | None:
+        """The name of a sample, such as its file; None where there is none."""
+        return None
+
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -55,6 +59,9 @@ class Subset(Lazy):
     def __getitem__(self, index: Any) -> np.ndarray:
         """Read through to the source."""
         return np.asarray(self.source[self.index[index]])
+
+    def name(self, i: int) -> str | None:
+        return self.source.name(int(self.index[i])) if isinstance(self.source, Lazy) else None
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield what the source has stored."""

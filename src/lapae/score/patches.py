@@ -19,7 +19,7 @@ A training image weighs less where it is far out when left out, so that defects 
 learned: d² beyond the 90 % quantile of a position has the weight quantile / d². What is far is decided at each position
 by itself, as images may differ more at some positions than at others.
 
-The score of an image is the mean of log d² over its three most unusual positions of 28x28; that of a pixel is smoothed.
+The score of an image is the mean of log d² over its three most unusual positions of 28x28, smoothed.
 
 Shapes: n images, maps x (n, h, w, D).
 """
@@ -37,7 +37,7 @@ RIDGE = 0.3
 REACH = 1
 """Positions to each side that features may have come from."""
 SMOOTH = 3
-"""Side of the square of positions that log d² is averaged over, for pixels and for what is far out."""
+"""Side of the square of positions that log d² is averaged over."""
 TOP = 256
 """An image is as unusual as the most unusual of so many of its positions, on average."""
 FAR = 0.9
@@ -136,9 +136,12 @@ class PatchDistances:
 
     def of_images(self, maps: Tensor, own: Tensor | None = None) -> Tensor:
         """Return the anomaly scores (B,) of images by their maps (B, h, w, D); `own` (B,) as in `__call__`."""
-        if self._old:
-            return _top(self(maps, own), OLD_TOP)
-        return _top(self.distances(maps, own), TOP)
+        return self.top(self(maps, own))
+
+    def top(self, found: Tensor) -> Tensor:
+        """Return the anomaly scores (B,) of images by what `__call__` has found at their positions (B, h, w)."""
+        flat = found.flatten(1)
+        return flat.topk(max(1, flat.shape[1] // (OLD_TOP if self._old else TOP)), 1).values.mean(1)
 
     def __call__(self, maps: Tensor, own: Tensor | None = None) -> Tensor:
         """Return how unusual each position of maps (B, h, w, D) is, (B, h, w): log d², smoothed.
@@ -175,12 +178,6 @@ def _left_out(g: Tensor, u: Tensor, weight: Tensor, count: Tensor) -> Tensor:
     pull = away * count / (count - 1)
     more = pull * (v * u).sum(2).square() / (1 - pull * size).clamp_min(1e-4)
     return (count - 1 - weight) / (count - 1) * (v.square().sum(2) + more)
-
-
-def _top(found: Tensor, top: int) -> Tensor:
-    """Return the mean (B,) of the greatest values of positions (B, h, w), one in `top` of them."""
-    flat = found.flatten(1)
-    return flat.topk(max(1, flat.shape[1] // top), 1).values.mean(1)
 
 
 def to_pixels(found: Tensor, size: tuple[int, int]) -> Tensor:

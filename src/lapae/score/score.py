@@ -117,10 +117,10 @@ class Score:
             judged: channels of a series to judge, (J,); default all.
         """
         scaled = residuals(found, valid, deviation)
-        n_parts = len(TABLE if table else PARTS)
+        field = None if table else ImageParts.fit(*chosen(judged, rows, known, deviation))
+        n_parts = len(TABLE) if field is None else field.n_parts
         zero, eye = scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype)
-        if not table:
-            field = ImageParts.fit(*chosen(judged, rows, known, deviation))
+        if field is not None:
             start = cls(deviation, scaled[:0], zero, eye, field=field, judged=judged)
         else:
             full = filled(rows, known.x_mean)
@@ -173,10 +173,10 @@ class Score:
             shares: whether to share the parts of a table out among values.
         """
         if self.patches is not None:
-            values = self.patches.of_images(x, own)[:, None]
+            found_at = self.patches(x, own)
+            values = self.patches.top(found_at)[:, None]
             if not shares:
                 return Parts(values, None)
-            found_at = self.patches(x, own)
             excess = (found_at - found_at.flatten(1).median(1).values[:, None, None]).clamp_min(0).square()
             evenly = excess[..., None].expand_as(x).flatten(1)
             return Parts(values, shared(evenly)[:, None])
