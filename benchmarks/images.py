@@ -189,7 +189,7 @@ def measure(read: Callable[[], tuple[np.ndarray, dict[str, np.ndarray]]], seed: 
 
     def scores(x: np.ndarray) -> list[np.ndarray]:
         distance = near.kneighbors(x.reshape(len(x), -1))[0][:, -1]
-        return [-model.score_samples(x), model.score_parts(x)["log_likelihood"], distance]
+        return [-model.score_samples(x), model.score_parts(x)["negative_log_likelihood"], distance]
 
     inside = scores(new)
     auroc = {}

@@ -1,5 +1,6 @@
-"""Large inputs: peak memory of scoring many rows, and of training on a folder of 256x256 images.
+"""Large inputs: peak memory of training on and scoring many rows, and of training on a folder of 256x256 images.
 
+    python benchmarks/large.py train --rows 2000000 10000000
     python benchmarks/large.py score --rows 100000 1000000
     python benchmarks/large.py images --size 256 --count 300
 
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 COLUMNS = 20
+FILE_ROWS = 1_000_000
 
 
 def measured(arguments: list[str]) -> tuple[float, float]:
@@ -60,6 +62,27 @@ def score(rows: list[int], predictive: str, out: list[str]) -> None:
                 print(f"| {n:,} | {suffix} | {predictive} | {seconds:.0f} | {peak:.0f} |", flush=True)
 
 
+def train(rows: list[int], place: Path) -> None:
+    """Train on a folder of Parquet files of a million rows and one row group each."""
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+    import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
+
+    print("| rows | seconds | peak, MB |\n|---|---|---|")
+    for n in rows:
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            chance = np.random.default_rng(0)
+            mixing = chance.normal(size=(5, COLUMNS))
+            for i, start in enumerate(range(0, n, FILE_ROWS)):
+                m = min(FILE_ROWS, n - start)
+                x = chance.normal(size=(m, 5)) @ mixing + 0.3 * chance.normal(size=(m, COLUMNS))
+                table = pa.table({f"c{j}": x[:, j] for j in range(COLUMNS)})
+                (Path(folder) / "rows").mkdir(exist_ok=True)
+                parquet.write_table(table, Path(folder) / "rows" / f"{i:04d}.parquet", row_group_size=FILE_ROWS)
+            given = [str(Path(folder) / "rows"), "--out", str(Path(folder) / "run"), "--device", "cpu"]
+            seconds, peak = measured(["train", *given])
+            print(f"| {n:,} | {seconds:.0f} | {peak:.0f} |", flush=True)
+
+
 def images(size: int, count: int, hessian: str, extra: list[str]) -> None:
     """Smooth pictures of a few shapes and colours, as JPEG; one epoch of training and one prediction."""
     from PIL import Image
@@ -91,6 +114,9 @@ def main() -> None:
     """Parse and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    many = commands.add_parser("train")
+    many.add_argument("--rows", type=int, nargs="+", default=[2_000_000, 10_000_000])
+    many.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()), help="182 MB for a million rows")
     table = commands.add_parser("score")
     table.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
     table.add_argument("--predictive", default="moments")
@@ -100,7 +126,9 @@ def main() -> None:
     folder.add_argument("--count", type=int, default=300)
     folder.add_argument("--hessian", default="mixed")
     options, extra = parser.parse_known_args()
-    if options.command == "score":
+    if options.command == "train":
+        train(options.rows, options.place)
+    elif options.command == "score":
         score(options.rows, options.predictive, options.out)
     else:
         images(options.size, options.count, options.hessian, extra)

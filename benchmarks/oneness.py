@@ -44,7 +44,7 @@ def blurred(x: np.ndarray, size: int = 5) -> np.ndarray:
     """The mean over squares of `size` pixels."""
     from scipy.ndimage import uniform_filter
 
-    return uniform_filter(x, (0, size, size, *(0 for _ in x.shape[3:])), mode="constant")
+    return uniform_filter(x, size, mode="constant", axes=(1, 2))
 
 
 def versions(x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -81,12 +81,12 @@ def run(name: str, folder: Path, seed: int, n_train: int, n_test: int, epochs: i
     found: dict = {"set": name, "seed": seed, "train": len(train), "new": len(new)}
     found["seconds"] = round(time.perf_counter() - began, 1)
     normal = -model.score_samples(new)
-    likely = model.score_parts(new)["log_likelihood"]
+    likely = model.score_parts(new)["negative_log_likelihood"]
     found["false alarms"] = float((model.predict(new) == -1).mean())
     for what, x in unusual.items():
         truth = np.arange(len(new) + len(x)) >= len(new)
         auroc = roc_auc_score(truth, np.concatenate([normal, -model.score_samples(x)]))
-        by_density = roc_auc_score(truth, np.concatenate([likely, model.score_parts(x)["log_likelihood"]]))
+        by_density = roc_auc_score(truth, np.concatenate([likely, model.score_parts(x)["negative_log_likelihood"]]))
         flagged = float((model.predict(x) == -1).mean())
         found[what] = {"auroc": float(auroc), "log-likelihood": float(by_density), "flagged": flagged}
     return found

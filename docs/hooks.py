@@ -1,31 +1,22 @@
-"""What MkDocs needs besides the pages: those that live elsewhere in the repository, the API reference, formulas.
+"""What MkDocs needs besides the pages: the API reference, formulas, links to files of the repository.
 
-Pages link to each other as files of the repository, so that they can be read there; here the links are turned to where
-the site has these files.
+Pages link to files as they lie in the repository, so that they can be read there; here links to files that are no pages
+of the site (measurements, examples) are led to the repository, `$LAPAE_REPOSITORY`, or to the files of this checkout.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from html import unescape
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
-from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-ELSEWHERE = {
-    "src/lapae/curvature/README.md": "curvature.md",
-    "CHANGELOG.md": "changelog.md",
-    **{str(path.relative_to(ROOT)): f"benchmarks/{path.name}" for path in sorted(ROOT.glob("benchmarks/*.md"))},
-}
-"""Pages of the repository outside of docs/, and their places in the site."""
-PROGRAMS = {str(path.relative_to(ROOT)): f"examples/{path.stem}.md" for path in sorted(ROOT.glob("examples/*.py"))}
-PICTURES = {
-    str(path.relative_to(ROOT)): f"benchmarks/results/{path.name}" for path in ROOT.glob("benchmarks/results/*.png")
-}
 API = (
     "",
     "curvature",
@@ -43,56 +34,40 @@ API = (
     "errors",
 )
 """Modules of the public interface."""
+SCHEME = "repository:"
+"""Marks a link to a file of the repository, while MkDocs checks those between pages."""
 ESTIMATOR = "LaplacianAutoencoder"
 
 
-def on_config(config: Any) -> None:
-    """Add the pages that the navigation of mkdocs.yml does not name, each to its section, so that all are found."""
-    sections = {title: pages for entry in config.nav for title, pages in entry.items() if isinstance(pages, list)}
-    named = re.findall(r"[\w/]+\.md", str(config.nav))
-    found = (path.name for path in sorted(Path(config.docs_dir).glob("*.md")))
-    sections["Guide"] += [*(name for name in found if name not in named), {"Changes": "changelog.md"}]
-    sections["Results"] += [place for place in ELSEWHERE.values() if place.startswith("benchmarks/")]
-    sections["API"] += [*(f"api/{page(name)}.md" for name in API), {"The curvature engine": "curvature.md"}]
-
-
-def on_files(files: Files, config: Any) -> Files:
-    """Add the pages and pictures from elsewhere, and a page of the API for each public module."""
-    for source, place in (ELSEWHERE | PICTURES).items():
-        files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
-    for source, place in PROGRAMS.items():
-        code = (ROOT / source).read_text(encoding="utf-8")
-        files.append(File.generated(config, place, content=f"# {source}\n\n```python\n{code}```\n"))
-    for name in API:
-        files.append(File.generated(config, f"api/{page(name)}.md", content=reference(name)))
-    return files
-
-
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links between files of the repository into links between pages of the site."""
+    """Fill in what is generated, and mark links to files of the repository that are no pages of the site."""
     if "<!-- commits since -->" in markdown:
         from lapae_paper.experiments.record import age
 
         markdown = markdown.replace("<!-- commits since -->", age(ROOT / "docs" / page.file.src_uri))
-    places = {place: source for source, place in ELSEWHERE.items()}
-    here = Path(places.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
-    up = "../" * page.file.src_uri.count("/")
+    markdown = markdown.replace("<!-- modules -->", "\n\n".join(map(reference, API)))
+    if page.file.src_uri == "results.md":  # looked up by its name: it names every topic, and helps with none
+        page.meta["search"] = {"boost": 0.3}
+    here = ROOT / "docs" / page.file.src_uri
 
-    def turned(match: re.Match) -> str:
-        target, anchor = match[1], match[2] or ""
-        inside = (ROOT / here.parent / target).resolve()
-        if "://" in target or not inside.is_relative_to(ROOT):
-            return match[0]
-        name = str(inside.relative_to(ROOT))
-        own = name.removeprefix("docs/") if name.startswith("docs/") else None
-        place = (ELSEWHERE | PICTURES | PROGRAMS).get(name, own)
-        return match[0] if place is None else f"]({up}{place}{anchor})"
+    def marked(match: re.Match) -> str:
+        inside = (here.parent / match[1]).resolve()
+        outside = inside.is_relative_to(ROOT) and not inside.is_relative_to(ROOT / "docs")
+        return f"]({SCHEME}{inside.relative_to(ROOT).as_posix()}{match[2] or ''})" if outside else match[0]
 
-    return re.sub(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", turned, markdown)
+    return re.sub(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)", marked, markdown)
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Turn formulas into MathML, which browsers draw by themselves."""
+def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
+    """Turn formulas into MathML, which browsers draw by themselves, and lead links to where the repository is."""
+    repository = address(config)
+    here = Path(config.site_dir, page.file.dest_uri).parent
+
+    def led(match: re.Match) -> str:
+        to = f"{repository}/blob/main/{match[1]}" if repository else relpath(ROOT / match[1], here)
+        return f'href="{to}'
+
+    html = re.sub(rf'href="{SCHEME}([^"#]*)', led, html)
 
     def drawn(match: re.Match) -> str:
         block = match[1] == "div"
@@ -102,28 +77,33 @@ def on_page_content(html: str, **_: Any) -> str:
     return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', drawn, html, flags=re.S)
 
 
-def page(name: str) -> str:
-    """File name of a module's page."""
+def address(config: Any) -> str:
+    """Where the repository is, empty while nobody has said so."""
+    return (os.environ.get("LAPAE_REPOSITORY") or config.repo_url or "").rstrip("/")
+
+
+def dotted(name: str) -> str:
+    """Full name of a module."""
     return f"lapae.{name}" if name else "lapae"
 
 
 def reference(name: str) -> str:
-    """The page of a module: its docstring, then every public name, in the order of `__all__` or of the source."""
-    module = page(name)
+    """The section of a module: its docstring, then every public name, in the order of `__all__` or of the source."""
+    module = dotted(name)
     folder = ROOT / "src" / module.replace(".", "/")
     source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     exported = public_names(source)
     if exported is None and folder.is_dir():  # a package without names of its own: its modules
         parts = [f"{module}.{path.stem}" for path in sorted(folder.glob("*.py")) if not path.stem.startswith("_")]
-        return "\n\n".join([f"# {module}", *(f"::: {part}" for part in parts)])
+        return "\n\n".join([f"### {module}", *(f"::: {part}" for part in parts)])
     if exported is None:
-        return f"# {module}\n\n::: {module}\n    options: {{show_root_heading: false, inherited_members: true}}\n"
+        return f"### {module}\n\n::: {module}\n    options: {{show_root_heading: false, inherited_members: true}}\n"
     intro = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
     exported.sort(key=ESTIMATOR.__ne__)  # what most readers look for comes first
     entries = [f"::: {module}.{entry}" for entry in exported if not entry.startswith("__")]
     if ESTIMATOR in exported:  # its verbs are in several files
         entries[0] += "\n    options: {inherited_members: true}"
-    return "\n\n".join([f"# {module}", intro, *entries])
+    return "\n\n".join([f"### {module}", intro, *entries])
 
 
 def public_names(source: Path) -> list[str] | None:

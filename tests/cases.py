@@ -1,7 +1,7 @@
 """The shared list of networks, one or more for each layer and option that the curvature covers.
 
 Every network has at least four parametric layers: with fewer, `approx` and `exact` may agree by chance. Inputs and
-weights are float64, the sizes as small as the layer allows, as the brute force holds a Jacobian a datum.
+weights are float64, the sizes as small as the layer allows, as the brute force holds one Jacobian per sample.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lapae.networks import Autoencoder
 
 @dataclass(frozen=True)
 class Case:
-    """A network and the shape of a datum."""
+    """A network and the shape of a sample."""
 
     name: str
     layers: Callable[[], nn.Module]

@@ -101,15 +101,17 @@ def check_says(found: dict[str, np.ndarray], model: LaplacianAutoencoder, new: A
     for name, value in (expected | {"code": z, "code_deviation": z_std}).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4 * np.abs(value).max(), err_msg=name)
     x = model.model_.tensor(new)
-    score = model.score_samples(new)
-    np.testing.assert_allclose(found["score"][whole], score[whole], atol=1e-3 * np.abs(score[whole]).max(initial=0))
+    score = -model.score_samples(new)
+    np.testing.assert_allclose(
+        found["anomaly_score"][whole], score[whole], atol=1e-3 * np.abs(score[whole]).max(initial=0)
+    )
     assert np.sum(np.abs(found["p_value"] - model.p_value(new))[whole] < 0.02) >= 0.98 * whole.sum()
     if lacking:
         known = sure(model.model_.calibration)
         hidden = known.reference.alike(torch.zeros(x[0].numel(), dtype=torch.bool))[1:]
-        raw = -numpy(mean_score(known.rank(model.model_.predict), x, *hidden))
-        line = np.polyfit(raw[whole], score[whole], 1)  # complete rows tell what makes surprises comparable
-        np.testing.assert_allclose(found["score"], np.polyval(line, raw), atol=2e-3 * np.abs(score).max())
+        raw = numpy(mean_score(known.rank(model.model_.predict), x, *hidden))
+        line = np.polyfit(raw[whole], score[whole], 1)  # complete rows tell what makes scores comparable
+        np.testing.assert_allclose(found["anomaly_score"], np.polyval(line, raw), atol=2e-3 * np.abs(score).max())
     np.testing.assert_array_equal(found["flag"], found["p_value"] <= RATE)
 
 
@@ -121,12 +123,12 @@ def test_the_graph_says_what_the_model_says(exported):
     found = dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
     check_says(found, model, new)
     empty = np.concatenate([coded[:2], np.full_like(coded[:1], np.nan)])
-    score, p, flag = session.run(["score", "p_value", "flag"], inputs | {"x": empty})
+    score, p, flag = session.run(["anomaly_score", "p_value", "flag"], inputs | {"x": empty})
     np.testing.assert_array_equal(np.isnan(score), [False, False, True])
     np.testing.assert_array_equal(np.isnan(p), [False, False, True])
     assert not flag[2]
-    one = session.run(["score"], inputs | {"x": coded[:1]})[0]
-    np.testing.assert_allclose(one, found["score"][:1], rtol=1e-3)  # any number of data
+    one = session.run(["anomaly_score"], inputs | {"x": coded[:1]})[0]
+    np.testing.assert_allclose(one, found["anomaly_score"][:1], rtol=1e-3)  # any number of data
     graph = onnx.load(file)
     onnx.checker.check_model(graph, full_check=True)
     assert {entry.domain: entry.version for entry in graph.opset_import}[""] == OPSET
@@ -140,7 +142,7 @@ def test_the_graph_says_what_the_model_says(exported):
 
 
 def codes_by_the_metadata(new: pd.DataFrame, about: dict[str, Any]) -> np.ndarray:
-    """Codes as docs/export.md has them made, without lapae."""
+    """Codes as docs/deploy.md has them made, without lapae."""
     columns = []
     for name, kind in zip(about["columns"], about["kinds"], strict=True):
         column: Any = new[name]
@@ -248,7 +250,7 @@ def test_the_runtime_says_what_the_model_says(exported):
     assert by_column.reasons == found.reasons
     assert detector.score([]).to_json() == []
     nothing = detector.score([dict.fromkeys(new.columns)], reasons=1).to_json()
-    assert nothing == [{"score": None, "p_value": None, "outlier": None, "reasons": []}]
+    assert nothing == [{"anomaly_score": None, "p_value": None, "outlier": None, "reasons": []}]
     assert detector.version == lapae.__version__
 
 
@@ -264,9 +266,9 @@ def test_the_runtime_needs_numpy_and_onnxruntime_alone(exported):
 
 
 def test_the_documented_runtime_needs_neither_torch_nor_lapae(exported):
-    """The code of docs/export.md, on a machine that has onnxruntime and numpy alone."""
+    """The code of docs/deploy.md, on a machine that has onnxruntime and numpy alone."""
     model, new, file = exported
-    page = (Path(__file__).parents[1] / "docs/export.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs/deploy.md").read_text(encoding="utf-8")
     code = page.partition("## Run it")[2].partition("```python\n")[2].partition("```")[0]
     coded = model.model_.space.code(new)
     whole = ~np.isnan(coded).reshape(len(coded), -1).any(1)

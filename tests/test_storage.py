@@ -77,7 +77,8 @@ def as_before(run: Run, **more: torch.Tensor) -> None:
     saved, _ = read_tensor_file(run / CALIBRATION)
     weights, metadata = read_tensor_file(run / MODEL)
     old = {f"spread.{name}": t for name, t in under("calibration.deviation", saved).items()}
-    old |= {f"surprise.{name}": t for name, t in under("calibration.score", saved).items()}
+    score = under("calibration.score", saved).items()
+    old |= {f"surprise.{name.replace('rarities', 'surprise').replace('image_parts', 'field')}": t for name, t in score}
     moved = {"reference": "reference.scores", "rows": "reference.rows", "own": "reference.own"}
     moved |= {"more": "intervals.more", "radius": "intervals.radius.table", "images": "tiles.scores"}
     old |= {name: saved[f"calibration.{now}"] for name, now in moved.items()}

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.3.0"
 
 if TYPE_CHECKING:
+    from lapae.arrow.fitting import fit_mapper
     from lapae.arrow.mapper import mapper
     from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian
     from lapae.estimator import LaplacianAutoencoder  # pyright: ignore[reportMissingImports]
 
 _HOME = {
     "LaplacianAutoencoder": "lapae.estimator",
+    "fit_mapper": "lapae.arrow.fitting",
     "mapper": "lapae.arrow.mapper",
     "Gaussian": "lapae.curvature.likelihoods",
     "Bernoulli": "lapae.curvature.likelihoods",
     "Categorical": "lapae.curvature.likelihoods",
 }
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "LaplacianAutoencoder", "__version__", "mapper"]
+__all__ = ["Bernoulli", "Categorical", "Gaussian", "LaplacianAutoencoder", "__version__", "fit_mapper", "mapper"]
 
 
 def __getattr__(name: str) -> Any:

@@ -34,7 +34,7 @@ from lapae.space.frames import as_frame, is_frame, unnamed
 if TYPE_CHECKING:
     from lapae.calibrate.conformal import Rule
     from lapae.calibrate.drift import DriftAlarm
-    from lapae.model import Model
+    from lapae.model import Guess, Model
 
 METHOD = (
     *("hessian", "update", "forgetting", "prior_precision", "predictive", "n_samples", "uncertain", "temperature"),
@@ -513,12 +513,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     # ------------------------------------------------------------------ missing values and new samples
 
-    def impute(self, X: Any, n_samples: int | None = None) -> Any:
+    def impute(self, X: Any, n_samples: int | None = None, guess: Guess = "median") -> Any:
         """Fill in the missing values (NaN) of X; observed values stay as they are.
 
         Args:
             X: n samples.
             n_samples: plausible completions of each; default the best guess.
+            guess: best guess of a table's numbers: "median", which has the least absolute error and is whole where
+                numbers are, or "mean", which has the least squared error. Words are filled with the likeliest one
+                either way, and so are images and series with their mean.
 
         Returns:
             The best guess (n, ...), or completions (n_samples, n, ...), each from a network and noise of its own: their
@@ -527,10 +530,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         Examples:
             >>> model.impute([[1.0, np.nan, -1.0]]).round()
             array([[ 1.,  2., -1.]])
+            >>> model.impute([[1.0, np.nan, -1.0]], guess="mean").round()
+            array([[ 1.,  2., -1.]])
             >>> model.impute([[1.0, np.nan, -1.0]], n_samples=5).shape
             (5, 1, 3)
         """
-        filled = self._fitted().impute(self._validated(X), n_samples)
+        filled = self._fitted().impute(self._validated(X), n_samples, guess)
         return self._values(filled, X, observed=True)
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:

@@ -48,8 +48,8 @@ OPSET = 20
 TORCH = (2, 13)
 """The first release that exports: `torch.export` of earlier ones cannot record an index that is computed."""
 OUTPUTS = (
-    *("reconstruction", "low", "high", "deviation", "code", "code_deviation", "score", "p_value", "flag"),
-    *("surprise", "contribution"),
+    *("reconstruction", "low", "high", "deviation", "code", "code_deviation", "anomaly_score", "p_value", "flag"),
+    *("raw_score", "contribution"),
 )
 
 
@@ -246,8 +246,8 @@ class Pipeline(nn.Module):
         found = self._found(scaled)
         deviation = self.deviation(found, scaled)
         reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)))
-        surprise = self.score(found, scaled)
-        score = self._score(scaled) if self.hides else surprise
+        raw = self.score(found, scaled)
+        score = self._score(scaled) if self.hides else raw
         least = score - TIE * score.abs().clamp_min(1)
         p = (1 + (self.reference[None] >= least[:, None]).sum(1)) / (len(self.reference) + 1.0)
         empty = scaled.isnan().flatten(1).all(1)
@@ -258,10 +258,10 @@ class Pipeline(nn.Module):
         back = [self._given(mean), *self._ends(mean, low, high)]
         deviation = deviation * self.scale
         deviation = self._given(deviation) if self.codes is None else self.codes.deviation(deviation)
-        outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), -score, p]
+        outputs = [*back, deviation, found.z_mean, found.z_var.sqrt(), score, p]
         parts = self.score.explain(found, scaled).nan_to_num()
         parts = self._given(parts) if self.codes is None else self.codes.add_up(parts)
-        return (*(value.float() for value in outputs), p <= rate, surprise.float(), parts.float())
+        return (*(value.float() for value in outputs), p <= rate, raw.float(), parts.float())
 
     def _ends(self, mean: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Return intervals of possible values, as `Model.interval` does."""

@@ -20,10 +20,10 @@ from lapae.calibrate.temperature import ROWS, fit_temperature
 from lapae.config import Config, DataConfig, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, Split, load
-from lapae.data.source import even
+from lapae.data.source import Source, sampled
 from lapae.data.splits import check_enough
 from lapae.errors import ConfigError, RunError
-from lapae.generate.rows import MOST_COLUMNS, MOST_ROWS, RowSampler
+from lapae.generate.rows import MOST_COLUMNS, MOST_SAMPLED, RowSampler
 from lapae.impute import rows_to_impute
 from lapae.methods import Method
 from lapae.methods.building import Modules, build_method, make_likelihood, restart
@@ -38,7 +38,7 @@ from lapae.runs.files import remove, write_whole
 from lapae.runs.toml import config_from_dict, config_to_dict, write_config
 from lapae.score.code_density import MOST_CODES
 from lapae.score.latent_codes import LatentCodes
-from lapae.space import Source, Space, for_trained
+from lapae.space import Space, for_trained
 from lapae.storage import load_run, save
 from lapae.train.checkpoint import load_shared_checkpoint
 from lapae.train.choose import choose
@@ -91,7 +91,7 @@ def load_data(config: DataConfig) -> Data:
 def some_rows(space: Space, *splits: Split) -> torch.Tensor:
     """Return samples of splits to compute principal components from, in the model's space: (n, *model_shape)."""
     most = min(STARTED_FROM, max(STARTED_FROM // 16, MOST_PCA_VALUES // math.prod(space.model_shape)))
-    rows = [np.asarray(split.x[even(len(split.x), most)]) for split in splits]
+    rows = [sampled(split.x, most) for split in splits]
     return torch.from_numpy(space.convert(np.concatenate(rows)))
 
 
@@ -154,7 +154,7 @@ def fit(
             return done
     data = node_first(lambda: load_data(config.data)) if data is None else data
     check_enough(sum(len(split.x) for split in (data.train, data.valid, data.calib)), data.space.name)
-    config = choose(config, data.space, own=network is not None)
+    config = choose(config, data.space, own=network is not None, portion=data.portion)
     starts_from = config.method.options.starts_from
     if config.train.epochs == 0 and network is not None and starts_from is None:
         data = as_it_is(data, likelihood or make_likelihood(config.model, data.space), integers)
@@ -206,7 +206,7 @@ def resumed(
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedMethod:
     """A trained method, its final numbers, and one record per epoch."""
 
     method: Method
@@ -223,7 +223,7 @@ def train_method(
     network: Modules | torch.nn.Module | None,
     likelihood: Likelihood | None,
     observers: Sequence[Observer],
-) -> Trained:
+) -> TrainedMethod:
     """Build a method, train it, select its weights and finish its posterior.
 
     Args:
@@ -302,7 +302,7 @@ def train_method(
     }
     if len(data.test.x):
         metrics["test"] = evaluate(method, Batches(data.test.x, data.space, VALIDATION_BATCH, **share))
-    return Trained(method, metrics, result.history)
+    return TrainedMethod(method, metrics, result.history)
 
 
 def with_temperature(model: Model, data: Data) -> Model:
@@ -328,8 +328,8 @@ def calibrate(model: Model, data: Data) -> Model:
     learned = bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0
     model = calibrate_on(model, train, valid, calib, many, learned=learned)
     if model.space.kind == "table" and model.space.shape[0] <= MOST_COLUMNS:
-        every = [np.asarray(split.x[even(len(split.x), MOST_ROWS)]) for split in (data.train, data.valid, data.calib)]
-        rows = torch.from_numpy(np.concatenate(every)[:MOST_ROWS].astype(np.float64))
+        every = [sampled(split.x, MOST_SAMPLED) for split in (data.train, data.valid, data.calib)]
+        rows = torch.from_numpy(np.concatenate(every)[:MOST_SAMPLED].astype(np.float64))
         model = replace(model, sampler=RowSampler(rows))
     if data.calib.groups is not None:
         model = with_images(model, data.calib)
@@ -394,7 +394,7 @@ def not_commands(space: Space, windows: torch.Tensor) -> torch.Tensor | None:
 
 def some(model: Model, x: Source, most: int = MOST_CALIBRATION_ROWS) -> torch.Tensor:
     """Return at most `most` of rows, evenly from all, as the model takes them: (n, *model_shape)."""
-    rows = model.space.convert(np.asarray(x[even(len(x), most)]))
+    rows = model.space.convert(sampled(x, most))
     return torch.from_numpy(rows).to(next(model.method.parameters()).dtype)
 
 

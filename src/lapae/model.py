@@ -12,25 +12,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.calibrate.calibration import Calibration
+from lapae.calibrate.calibration import Calibration, Predict
 from lapae.calibrate.confidence import confidence
 from lapae.calibrate.conformal import Rule, discoveries
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
-from lapae.errors import RunError
+from lapae.errors import ConfigError, RunError
 from lapae.generate.geometry import Geometry
 from lapae.generate.rows import MOST_COLUMNS, RowSampler
 from lapae.generate.sample import from_codes
-from lapae.impute import Imputer, ImputerRows, Trained, choose, fit_imputer
+from lapae.impute import Imputer, ImputerRows, Trained, choose_imputer, fit_imputer
 from lapae.methods import Method
 from lapae.predict import Prediction, Predictive, evaluating
 from lapae.predict.decode import decode
+from lapae.predict.once import Once
 from lapae.predict.prediction import Inputs, Progress, Quantity, numpy
 from lapae.score.explain import explain
 from lapae.score.latent_codes import LatentCodes
@@ -41,10 +42,29 @@ from lapae.space.possible import Possible
 NORMAL_90 = 1.6448536269514722
 """Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
 BOTH: tuple[Quantity, ...] = ("codes", "outputs")
+Guess = Literal["median", "mean"]
+"""Best guess of the missing numbers of a table: the least absolute, or the least squared error."""
 DRAWN = 50
 """Completions that levels without a probability are counted in."""
 VALUES_AT_ONCE = 2**18
 """Values of rows with one value hidden each that are filled in at a time."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a model says of how unusual n samples are.
+
+    Attributes:
+        anomaly_score: (n,), higher is more unusual.
+        p_value: conformal p-value, (n,).
+        log_likelihood: (n,); None if not asked for.
+        contribution: what each value adds to the score, (n, *shape), see `Model.explain`; None if not asked for.
+    """
+
+    anomaly_score: np.ndarray
+    p_value: np.ndarray
+    log_likelihood: np.ndarray | None = None
+    contribution: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -95,9 +115,11 @@ class Model:
             The reconstructions, and the standard deviation of values from them: (n, *shape) each. ± 1.64 standard
             deviations hold 90 % of the values of new samples.
         """
-        x, calibration = self.tensor(X), self._calibrated
-        found, missing = self.predict(x), x.isnan()
-        mean = numpy(found.x_mean)
+        x = self.tensor(X)
+        return self._reconstruction(self.predict(x), x)
+
+    def _reconstruction(self, found: Prediction, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        calibration, missing, mean = self._calibrated, x.isnan(), numpy(found.x_mean)
         if missing.any():
             mean = np.where(numpy(missing), numpy(self.complete(x).x_mean), mean)
         deviation = numpy(calibration.deviation(found, x)) * (calibration.intervals.radius.at(0.9) / NORMAL_90)
@@ -121,13 +143,28 @@ class Model:
             low, high: (n, *shape) each, possible values of a table's columns (`lapae.space.possible`); a word is its
             own interval. For a missing value the interval of what is filled in.
         """
-        x, calibration = self.tensor(X), self._calibrated
+        coded = self.space.code(X)
+        x = self.tensor(coded)
+        return self._interval(self.predict(x), x, coded, level)
+
+    def expected(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return reconstructions of samples X (n, *shape) and the ends of their prediction intervals, each like X.
+
+        Args:
+            X: samples (n, *shape), which are predicted once.
+            level: of the intervals, see `interval`.
+        """
+        coded = self.space.code(X)
+        x = self.tensor(coded)
         found = self.predict(x)
+        return self._reconstruction(found, x)[0], *self._interval(found, x, coded, level)
+
+    def _interval(self, found: Prediction, x: Tensor, coded: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+        calibration = self._calibrated
         reach = numpy(calibration.deviation(found, x)) * calibration.intervals.radius.at(level)
         low, high = self._around(numpy(found.x_mean), reach, reach)
         if not x.isnan().any():
             return low, high
-        coded = self.space.code(X)
         missing, filled = np.isnan(coded), self.impute_interval(coded, level)
         return np.where(missing, filled[0], low), np.where(missing, filled[1], high)
 
@@ -140,12 +177,31 @@ class Model:
             The anomaly score, higher is more unusual, and the conformal p-value: (n,) each. NaN, with a warning, for
             rows with nothing observed.
         """
-        scores, p = self._calibrated.compare(self.for_score, self.tensor(X))
+        found = self.judge(X)
+        return found.anomaly_score, found.p_value
+
+    def judge(self, X: Any, *, log_likelihood: bool = False, reasons: bool = False) -> Judgement:
+        """Say how unusual each of the samples X (n, *shape) is, and why; each is predicted once.
+
+        Args:
+            X: samples (n, *shape).
+            log_likelihood: whether to return log-likelihoods too.
+            reasons: whether to return contributions too.
+        """
+        x, calibration, predict = self.tensor(X), self._calibrated, self.for_score
+        found = None
+        if log_likelihood or reasons:
+            found = self.predict(
+                x, (*calibration.score.needs, "density") if log_likelihood else calibration.score.needs
+            )
+            predict = Once(predict, x, found)
+        scores, p = calibration.compare(predict, x)
         empty = np.flatnonzero(np.isnan(scores))
         if len(empty):
             where = f"{len(empty)} of {len(p)} rows, the first is row {empty[0]}"
-            warnings.warn(f"nothing observed in {where}: no score and no p-value", stacklevel=3)
-        return scores, p
+            warnings.warn(f"nothing observed in {where}: no score and no p-value", stacklevel=4)
+        likely = self._log_likelihood(found, x) if log_likelihood and found is not None else None
+        return Judgement(scores, p, likely, self._contribution(predict, x) if reasons else None)
 
     def confidence(self, X: Any, rate: float | None = None) -> np.ndarray:
         """Return the share of 100 networks drawn from the posterior that agree with the verdict on each sample.
@@ -182,13 +238,13 @@ class Model:
         """Return what the anomaly scores of samples X (n, *shape) are made of, and the paper's scores.
 
         Returns:
-            Arrays (n,) by name; higher is more unusual. `log_likelihood` has its sign turned for that.
+            Arrays (n,) by name; higher is more unusual.
         """
         x = self.tensor(X)
         found = self.predict(x, (*BOTH, "density"))
         parts = {name: numpy(part) for name, part in self._calibrated.score.named(found, x).items()}
         more = {
-            "log_likelihood": -numpy(found.log_likelihood),
+            "negative_log_likelihood": -numpy(found.log_likelihood),
             "latent_deviation": numpy(found.z_var).reshape(len(x), -1).clip(0) ** 0.5,
             "output_deviation": numpy(found.x_var).reshape(len(x), -1).clip(0) ** 0.5,
         }
@@ -197,8 +253,11 @@ class Model:
     def log_likelihood(self, X: Any) -> np.ndarray:
         """Return the log-likelihood of samples X (n, *shape) under the predictive, (n,); that of a trained network is
         in its own units."""
-        x, space = self.tensor(X), self.space
-        found = numpy(self.predict(x, ("density",)).log_likelihood)
+        x = self.tensor(X)
+        return self._log_likelihood(self.predict(x, ("density",)), x)
+
+    def _log_likelihood(self, prediction: Prediction, x: Tensor) -> np.ndarray:
+        found, space = numpy(prediction.log_likelihood), self.space
         if space.unit is None:
             return found
         log_scale = np.broadcast_to(np.log(np.asarray(space.scale) / space.unit), space.model_shape).ravel()
@@ -210,9 +269,11 @@ class Model:
         Returns:
             (n, *shape), at least 0, and 0 where missing. `counterfactual` says what was expected in its place.
         """
-        x = self.tensor(X)
+        return self._contribution(self.for_score, self.tensor(X))
+
+    def _contribution(self, predict: Predict, x: Tensor) -> np.ndarray:
         widths = self._trained.widths if self.hides else None
-        found = numpy(explain(self._calibrated.score, self.for_score, x, widths))
+        found = numpy(explain(self._calibrated.score, predict, x, widths))
         if self.space.features is not None:
             pixels = to_pixels(torch.from_numpy(found.sum(-1)), self.space.features.image[1:])
             share = pixels.flatten(1).sum(1)[:, None, None].clamp_min(1e-12)
@@ -258,8 +319,7 @@ class Model:
         contribution = self.explain(coded) if contribution is None else contribution
         asked = np.ones(coded.shape, bool) if top is None else leading(contribution, top)
         if not self.from_others:
-            low, high = self.interval(coded, level)
-            expected, low, high = (np.where(asked, part, np.nan) for part in (self.reconstruct(coded)[0], low, high))
+            expected, low, high = (np.where(asked, part, np.nan) for part in self.expected(coded, level))
             return expected, low, high
         out, first = np.full((3, *coded.shape), np.nan), leading(contribution, 1)
         rows, columns = np.nonzero(asked)
@@ -283,21 +343,28 @@ class Model:
 
     # ------------------------------------------------------------------ missing values and new samples
 
-    def impute(self, X: Any, n_samples: int | None = None) -> np.ndarray:
+    def impute(self, X: Any, n_samples: int | None = None, guess: Guess = "median") -> np.ndarray:
         """Fill in the missing values of X.
 
         Args:
             X: samples (n, *shape); NaN is missing.
             n_samples: completions of each sample; default the best guess.
+            guess: best guess of the numbers of a table: "median", which has the least absolute error, or "mean", which
+                has the least squared error and is not whole where numbers are. Of other data, and of tables that the
+                network alone fills in, both are the mean; of a category or a boolean in words the likeliest level.
 
         Returns:
             (n, *shape), or completions (n_samples, n, *shape). Observed values are as they were.
         """
+        check_guess(guess)
         coded = self.space.code(X)
         x = self.tensor(coded)
         if n_samples is not None:
             return self.space.put_back(numpy(self.completions(x, n_samples, self.seed)), coded, self._possible)
-        return self.space.put_back(numpy(torch.where(x.isnan(), self.complete(x).x_mean, x)), coded, self._possible)
+        found = self.complete(x)
+        best = found.x_mean if guess == "median" else found.values.get("x_average", found.x_mean)
+        made = numpy(torch.where(x.isnan(), best, x))
+        return self.space.put_back(made, coded, self._possible, whole=guess == "median")
 
     def impute_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Return prediction intervals of missing values.
@@ -429,7 +496,7 @@ class Model:
             raise ValueError(f"{'given' if given else 'missing'}: {why}")
         rows = self._calibrated.reference.rows if noise else None
         known = None
-        if self.rows is not None and choose(self.method, self.space, self.rows) == "neighbours":
+        if self.rows is not None and choose_imputer(self.method, self.space, self.rows) == "neighbours":
             known = torch.cat([self.rows.train, self.rows.valid])
         made = from_codes(self.method, self._codes, n, rows=rows, known=known, seed=seed)
         if self.space.kind == "image":
@@ -536,7 +603,7 @@ class Model:
 
     @property
     def predictive(self) -> Predictive:
-        """How the model predicts: as the configuration says. A trained network says what it says by itself."""
+        """The way that the model predicts: as the configuration says. A trained network says what it says by itself."""
         options = self.config.method.options
         at_mean = self.space.unit is not None
         return Predictive(options.predictive or "mc", options.n_samples or 20, self.seed, at_mean)
@@ -728,6 +795,12 @@ def settle(method: Method, space: Space) -> Method:
     if space.kind == "table" and next(method.parameters()).device.type == "cpu":
         method.double()
     return method
+
+
+def check_guess(guess: str) -> None:
+    """Raise ConfigError, a ValueError, if there is no such guess of missing values."""
+    if guess not in get_args(Guess):
+        raise ConfigError(f"guess={guess!r}: expected {' or '.join(map(repr, get_args(Guess)))}")
 
 
 def leading(contribution: np.ndarray, n: int) -> np.ndarray:

@@ -40,13 +40,13 @@ class Scored:
     """What a model says of n samples.
 
     Attributes:
-        score: (n,) higher is more normal.
+        anomaly_score: (n,) higher is more unusual.
         p_value: (n,) conformal p-value, approximate for rows with missing values.
         outlier: (n,) whether the p-value is at most the false alarm rate.
         reasons: those of each sample, the strongest first; empty if none were asked for.
     """
 
-    score: np.ndarray
+    anomaly_score: np.ndarray
     p_value: np.ndarray
     outlier: np.ndarray
     reasons: tuple[tuple[Reason, ...], ...] = ()
@@ -54,10 +54,10 @@ class Scored:
     def to_json(self) -> list[dict[str, Any]]:
         """Return one mapping per sample, of what JSON has; a sample with nothing observed has nulls."""
         out = []
-        for i in range(len(self.score)):
+        for i in range(len(self.anomaly_score)):
             nothing = bool(np.isnan(self.p_value[i]))
             one: dict[str, Any] = {
-                "score": None if nothing else float(self.score[i]),
+                "anomaly_score": None if nothing else float(self.anomaly_score[i]),
                 "p_value": None if nothing else float(self.p_value[i]),
                 "outlier": None if nothing else bool(self.outlier[i]),
             }
@@ -110,7 +110,7 @@ class Detector:
         text = session.get_modelmeta().custom_metadata_map.get("lapae")
         about = json.loads(text) if text else {}
         outputs = {output.name for output in session.get_outputs()}
-        if "contribution" not in outputs:
+        if "raw_score" not in outputs:
             had = f"lapae {about['version']}" if about else "another program"
             raise InputError(f"{path}: was written by {had}; export it with lapae 0.3 or later")
         fields = ()
@@ -139,9 +139,9 @@ class Detector:
         if reasons and not self.fields:
             raise InputError("reasons: only tables have columns to name")
         x = self.codes(rows)
-        names = ("score", "p_value", "flag", "surprise", "contribution")
-        score, p, flag, surprise, parts = self._run(x, *names, rate=rate)
-        return Scored(score, p, flag, self._reasons(x, surprise, parts, reasons) if reasons else ())
+        names = ("anomaly_score", "p_value", "flag", "raw_score", "contribution")
+        score, p, flag, raw, parts = self._run(x, *names, rate=rate)
+        return Scored(score, p, flag, self._reasons(x, raw, parts, reasons) if reasons else ())
 
     def codes(self, rows: Any) -> np.ndarray:
         """Return samples as the graph takes them: float32 (n, *shape), NaN where missing."""
@@ -165,12 +165,10 @@ class Detector:
             return [np.empty((0, *self.shape) if name in wide else 0, np.float32) for name in names]
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
-    def _reasons(
-        self, x: np.ndarray, surprise: np.ndarray, parts: np.ndarray, most: int
-    ) -> tuple[tuple[Reason, ...], ...]:
+    def _reasons(self, x: np.ndarray, raw: np.ndarray, parts: np.ndarray, most: int) -> tuple[tuple[Reason, ...], ...]:
         """Return at most `most` reasons for each of the rows x (n, F).
 
-        Half of an anomaly score, `surprise` (n,), goes to the columns by its parts (n, F), half as it falls without
+        Half of an anomaly score, `raw` (n,), goes to the columns by its parts (n, F), half as it falls without
         them, as `LaplacianAutoencoder.explain` has it.
         """
         n, f = x.shape
@@ -178,8 +176,8 @@ class Detector:
         total = parts.sum(1, keepdims=True)
         if self.hides and 1 < f <= MOST_COLUMNS:
             hidden = np.where(eye, np.float32(np.nan), x[:, None]).reshape(-1, f)
-            without, expected = self._run(hidden, "surprise", "reconstruction")
-            falls = np.nan_to_num(surprise[:, None] - without.reshape(n, f)).clip(0)
+            without, expected = self._run(hidden, "raw_score", "reconstruction")
+            falls = np.nan_to_num(raw[:, None] - without.reshape(n, f)).clip(0)
             fallen = falls.sum(1, keepdims=True)
             parts = np.where(fallen > 0, (parts + total * falls / fallen.clip(1e-12)) / 2, parts)
             expected = expected.reshape(n, f, f)[:, eye]

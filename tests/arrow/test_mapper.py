@@ -38,7 +38,7 @@ def model(runs):
 def test_scores_are_those_of_the_model(runs, model, rows, frame):
     found = lapae.mapper(runs / "online", false_alarm_rate=0.2).table(rows).to_pandas()
     scores, p = model.anomaly_score(frame)
-    np.testing.assert_allclose(found["score"], -scores, atol=2e-6)
+    np.testing.assert_allclose(found["anomaly_score"], scores, atol=2e-6)
     np.testing.assert_allclose(found["p_value"], p, atol=1e-12)
     assert found["outlier"].tolist() == (p <= 0.2).tolist()
     assert 0 < found["outlier"].sum() < len(found)
@@ -77,6 +77,16 @@ def test_imputed_rows_keep_what_was_there(runs, model, rows, frame):
     assert "city_low" not in found
 
 
+def test_means_are_those_of_the_model(runs, model, rows, frame):
+    mapper = lapae.mapper(runs / "online", "impute", level=None, guess="mean")
+    found = mapper.table(rows).to_pandas()
+    filled = model.impute(frame, guess="mean")
+    for i, column in enumerate(model.space.columns):
+        if column.kind in ("number", "count"):
+            assert pa.types.is_floating(mapper.schema.field(column.name).type)
+            np.testing.assert_allclose(found[column.name].astype(float), filled[:, i], rtol=1e-6)
+
+
 def test_codes_are_those_of_the_model(runs, model, rows, frame):
     found = lapae.mapper(runs / "online", "embed").table(rows).to_pandas().to_numpy()
     np.testing.assert_allclose(found, np.concatenate(model.encode(frame), 1), rtol=1e-9, atol=1e-12)
@@ -93,7 +103,7 @@ def test_reconstructions_are_those_of_the_model(runs, model, rows, frame):
 def test_a_row_with_nothing_observed_has_no_score(runs, rows):
     empty = pa.Table.from_pylist([{}, {"age": 40}], rows.schema)
     found = lapae.mapper(runs / "online", explain=True).table(empty)
-    assert found["score"].is_null().to_pylist() == [True, False]
+    assert found["anomaly_score"].is_null().to_pylist() == [True, False]
     assert found["outlier"].is_null().to_pylist() == [True, False]
     filled = lapae.mapper(runs / "online", "impute").table(empty)
     assert filled["weight"].null_count == 0
@@ -156,7 +166,8 @@ def test_columns_may_come_in_other_types_and_order(runs, rows):
         ("score", {"level": 0.9}, "score has no option 'level'"),
         ("score", {"false_alarm_rate": 2}, "between 0 and 1"),
         ("impute", {"level": 1.0}, "between 0 and 1"),
-        ("score", {"keep": {"score": pa.int64()}}, "columns 'score' of its own"),
+        ("impute", {"guess": "mode"}, "expected 'median' or 'mean'"),
+        ("score", {"keep": {"anomaly_score": pa.int64()}}, "columns 'anomaly_score' of its own"),
         ("score", {"keep": ["id"]}, "names with pyarrow types"),
     ],
 )

@@ -132,8 +132,8 @@ def test_few_data_are_joined_by_those_that_steered_training():
 def test_what_is_empty_has_no_score(calibration):
     new = data(3, 12)
     new[1] = torch.nan
-    surprise, p = calibration.compare(predict, new)
-    assert np.isnan(surprise).tolist() == np.isnan(p).tolist() == [False, True, False]
+    scores, p = calibration.compare(predict, new)
+    assert np.isnan(scores).tolist() == np.isnan(p).tolist() == [False, True, False]
 
 
 def test_another_way_to_predict_is_compared_with_the_same_way(calibration):
@@ -167,10 +167,10 @@ def test_a_row_is_judged_alone(calibration):
     """Whatever other rows are in the call, with as many patterns of missing values as there are rows."""
     new = data(60, 14)
     new[torch.rand(new.shape, generator=torch.Generator().manual_seed(3)) < 0.4] = torch.nan
-    surprise, p = calibration.compare(predict, new)
+    scores, p = calibration.compare(predict, new)
     for i in (0, 7, 31, 59):
         alone = calibration.compare(predict, new[i : i + 1])
-        np.testing.assert_allclose((surprise[i], p[i]), np.ravel(alone), rtol=1e-9)
+        np.testing.assert_allclose((scores[i], p[i]), np.ravel(alone), rtol=1e-9)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
@@ -198,12 +198,12 @@ def test_rows_that_are_equal_have_equal_p_values():
     rolls = torch.randint(1, 7, (400, FEATURES), generator=torch.Generator().manual_seed(0)).double()
     rolls = (rolls - 3.5) / 1.7
     found = Calibration.fit(predict, rolls[:200], rolls[200:300], rolls[300:], table=True)
-    surprise, p = found.compare(predict, rolls[300:])
+    scores, p = found.compare(predict, rolls[300:])
     for block in (1, 3, 37):
         again = np.concatenate([found.compare(predict, part)[1] for part in rolls[300:].split(block)])
         np.testing.assert_array_equal(again, p)
     assert (p == 1 / 101).sum() == 0  # the most unusual ties with itself: two in a hundred and one
-    assert len(np.unique(surprise)) > 50
+    assert len(np.unique(scores)) > 50
 
 
 @pytest.mark.parametrize("n", [40, 600])

@@ -19,7 +19,7 @@ from lapae.cli import main
 
 QUICK = ["--hidden", "8", "--epochs", "2", "--device", "cpu", "--no-verbose"]
 FAST = ["--n-samples", "3", "--device", "cpu"]
-SCORED = ["score", "p_value", "log_likelihood", "outlier"]
+SCORED = ["anomaly_score", "p_value", "log_likelihood", "outlier"]
 """Columns that `lapae score` writes."""
 
 
@@ -281,9 +281,9 @@ def test_a_run_of_the_estimator_scores_as_the_estimator_does(tmp_path):
     header, *rows = rows_of(tmp_path / "s.csv")
     assert header == SCORED
     columns = np.array(rows, float).T
-    np.testing.assert_allclose(columns[0], model.score_samples(x), rtol=1e-12)
+    np.testing.assert_allclose(columns[0], -model.score_samples(x), rtol=1e-12)
     np.testing.assert_allclose(columns[1], model.p_value(x), rtol=1e-12)
-    np.testing.assert_allclose(columns[2], -model.score_parts(x)["log_likelihood"], rtol=1e-12)
+    np.testing.assert_allclose(columns[2], -model.score_parts(x)["negative_log_likelihood"], rtol=1e-12)
     np.testing.assert_array_equal(1 - 2 * columns[3], model.predict(x))
 
 
@@ -642,6 +642,19 @@ def test_impute_writes_intervals_beside_what_it_fills_in(place, holes, tmp_path)
                 assert float(low) < float(value) < float(high)
             else:
                 assert low == value == high == given[name]
+
+
+def test_impute_writes_means_of_whole_numbers(people, tmp_path):
+    root, _ = people
+    found = {}
+    for guess in ("median", "mean"):
+        out = tmp_path / f"{guess}.csv"
+        assert main(["impute", str(root / "run"), str(root / "people.csv"), "-o", str(out), "--guess", guess]) == 0
+        header, *rows = rows_of_semicolons(out)
+        place = header.index("visits")
+        found[guess] = [float(rows[i][place].replace(",", ".")) for i in (1, 21)]
+    assert all(value % 1 == 0 for value in found["median"])
+    assert all(value % 1 > 0 for value in found["mean"])
 
 
 def test_intervals_of_arrays_and_images(place, tmp_path):

@@ -113,7 +113,7 @@ def test_npz_only_array(tmp_path):
     ("arrays", "match"),
     [
         ({"a": np.ones(3), "b": np.ones(3)}, "named 'x'.*'a', 'b'"),
-        ({"x": np.ones((30, 2)), "y": np.ones(29)}, r"labels y of shape \(29,\) for 30 data"),
+        ({"x": np.ones((30, 2)), "y": np.ones(29)}, r"labels y of shape \(29,\) for 30 samples"),
         ({"x": np.ones((30, 2)), "y": np.full(30, 0.5)}, r"y\[0\] is 0.5"),
         ({"x": np.ones((30, 2)), "y": np.full((30, 2), 2)}, "must be 0 or 1"),
         ({"x": np.ones((30, 2)), "y": np.ones((30, 2, 2))}, r"\(30, 2, 2\)"),

@@ -29,7 +29,7 @@ def values(batches, epoch=0):
     streamed=st.booleans(),
     epoch=st.integers(0, 3),
 )
-def test_ranks_together_see_every_datum_once(n, batch_size, world_size, shuffle, streamed, epoch):
+def test_ranks_together_see_every_sample_once(n, batch_size, world_size, shuffle, streamed, epoch):
     x = np.arange(n, dtype=np.float32)[:, None]
     options = {"shuffle": shuffle, "seed": 5, "world_size": world_size, "budget": 0 if streamed else None}
     ranks = [Batches(x, None, batch_size, rank=rank, **options) for rank in range(world_size)]

@@ -184,7 +184,7 @@ def test_truncated_image_is_named_when_it_is_met(tmp_path):
 
 
 def test_decompression_bomb(tmp_path, monkeypatch):
-    monkeypatch.setattr("lapae.data.decode.MAX_PIXELS", 99)
+    monkeypatch.setattr("lapae.data.image_files.MAX_PIXELS", 99)
     save(tmp_path / "a.png", (10, 10))
     with pytest.raises(DataError, match=r"a\.png: 10x10 pixels, at most 99"):
         load(tmp_path)

@@ -133,10 +133,10 @@ def test_commands(tmp_path):
     frame.to_csv(tmp_path / "new.csv", index=False)
     assert main(["score", run, str(tmp_path / "new.csv"), "-o", str(tmp_path / "s.csv"), "--device", "cpu"]) == 0
     scored = pd.read_csv(tmp_path / "s.csv")
-    assert scored.columns.tolist() == ["time", "score", "p_value", "unusual_flow", "unusual_heat", "outlier"]
+    assert scored.columns.tolist() == ["time", "anomaly_score", "p_value", "unusual_flow", "unusual_heat", "outlier"]
     assert len(scored) == T
     np.testing.assert_array_equal(scored["outlier"] == 1, scored["p_value"] <= 0.05)
-    assert abs(as_a(pd.Series, scored["score"]).argmin() - 203) <= 16
+    assert abs(as_a(pd.Series, scored["anomaly_score"]).argmax() - 203) <= 16
     assert 200 <= as_a(pd.Series, scored["unusual_heat"]).argmax() <= 207
     assert scored.loc[200:207, "unusual_heat"].mean() > 5 * scored.loc[200:207, "unusual_flow"].mean()
     assert main(["impute", run, str(tmp_path / "new.csv"), "-o", str(tmp_path / "full.csv"), "--device", "cpu"]) == 0
@@ -152,7 +152,7 @@ def test_commands(tmp_path):
     assert main(["score", run, str(tmp_path / "new.npy"), "-o", str(tmp_path / "s.npz"), "--device", "cpu"]) == 0
     with np.load(tmp_path / "s.npz") as found:
         assert found["unusual"].shape == (T, 2)
-        np.testing.assert_allclose(found["score"], scored["score"], rtol=1e-4)
+        np.testing.assert_allclose(found["anomaly_score"], scored["anomaly_score"], rtol=1e-4)
 
 
 def test_a_short_new_series_is_an_error(tmp_path):

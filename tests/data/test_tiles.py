@@ -62,7 +62,7 @@ def scored(place, name: str, tmp_path, *options: str) -> dict[str, np.ndarray]:
     out = tmp_path / f"{name}.csv"
     assert main(["score", str(place / "run"), str(place / name), "-o", str(out), "--device", "cpu", *options]) == 0
     header, *rows = (line.split(",") for line in out.read_text("utf-8").splitlines())
-    assert header == ["file", "row", "column", "score", "p_value", "outlier"]
+    assert header == ["file", "row", "column", "anomaly_score", "p_value", "outlier"]
     return {name: np.array([row[i] for row in rows]) for i, name in enumerate(header)}
 
 
@@ -120,7 +120,7 @@ def test_p_values_of_images_hold_and_faults_are_found(place, tmp_path):
     assert set(bad["column"]) == {"16"}
     held = sure(Model.load(place / "run").calibration).tiles.scores.numpy()
     assert len(held) == 60
-    compared: Any = ks_2samp(-good["score"].astype(float), held)
+    compared: Any = ks_2samp(good["anomaly_score"].astype(float), held)
     assert compared.pvalue > 0.05
     assert (good["p_value"].astype(float) <= 0.1).mean() == pytest.approx(0.1, abs=0.08)  # of 60 to compare with
 
@@ -128,7 +128,7 @@ def test_p_values_of_images_hold_and_faults_are_found(place, tmp_path):
 def test_held_out_images_are_what_the_command_makes_of_them(place, tmp_path):
     data = load(place / "train", tile=TILE)
     held = sorted(set(sure(data.calib.groups).tolist()))
-    found = -scored(place, "train", tmp_path)["score"].astype(float)
+    found = scored(place, "train", tmp_path)["anomaly_score"].astype(float)
     images = sure(Model.load(place / "run").calibration).tiles.scores
     np.testing.assert_allclose(found[held], images.numpy(), rtol=1e-4)
 

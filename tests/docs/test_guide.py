@@ -36,7 +36,7 @@ def run(block: Block, names: dict) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, request):
-    if page.name == "export.md" and not can_export():
+    if page.name == "deploy.md" and not can_export():
         pytest.skip("export needs a later release of torch")
     if page.name != "README.md":
         request.getfixturevalue("short")

@@ -69,6 +69,22 @@ def test_values_have_the_types_of_the_input(model):
     assert (deviation["size"] > 0).all()
 
 
+def test_the_mean_of_whole_numbers_is_between_them_and_that_of_words_is_a_word():
+    late = np.arange(N) % 5 == 0
+    frame = FRAME.assign(rooms=FRAME["rooms"].where(~late), once=np.where(late, np.nan, t > rng.normal(size=N)))
+    frame = frame.assign(sold=FRAME["sold"].where(~late, None), city=FRAME["city"].where(~late, None))
+    with pytest.warns(UserWarning, match="left out"):
+        model = LaplacianAutoencoder(epochs=2, random_state=0, device="cpu").fit(frame)
+    middle, mean = model.impute(frame), model.impute(frame, guess="mean")
+    for name in ("rooms", "once"):  # 0 or 1 is a share of ones
+        assert (middle[name] % 1 == 0).all()
+        assert (mean[name][late] % 1 > 0).mean() > 0.8
+        assert (mean[name][~late] == frame[name][~late]).all()
+    assert mean["once"].between(0, 1).all()
+    assert set(mean["city"]) == {"Rome", "Oslo"}
+    assert set(mean["sold"]) == set(middle["sold"])
+
+
 def test_impute_keeps_cells_that_the_model_cannot_read(model):
     odd = GAPPY.assign(city=GAPPY["city"].mask(GAPPY["city"] == "Rome", " Rmoe"))
     with pytest.warns(UserWarning, match="Rmoe"):

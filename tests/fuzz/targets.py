@@ -327,7 +327,7 @@ IMAGE_WORDS = (
 def images(folder: Path) -> dict[str, Target]:
     """A file alone, and one in a folder among sound ones."""
     from lapae.data import load
-    from lapae.data.decode import decode, read_header
+    from lapae.data.image_files import decode, read_header
 
     kinds = pictures()
     every = [content for contents in kinds.values() for content in contents]

@@ -106,17 +106,18 @@ def test_weights_are_those_of_a_loop_over_donors(fitted):
     x = np.array([[0.9, np.nan, np.nan, 0.3], [np.nan, 0.2, 7.0, np.nan]])
     guess = np.array([[0.1, 0.4, -0.2, 0.3], [0.2, 0.0, 0.1, 0.5]])
     words = torch.zeros(4, dtype=torch.bool)
-    middle, variance, above = donors.complete(torch.from_numpy(x), torch.from_numpy(guess), words)
+    found = donors.complete(torch.from_numpy(x), torch.from_numpy(guess), words)
     for i, j in [(0, 1), (0, 2), (1, 0), (1, 3)]:
         values, weight = plain(donors, x[i], guess[i], j)
         order = values.argsort()
         median = values[order][np.searchsorted(weight[order].cumsum(), 0.5)]
-        assert float(middle[i, j]) == pytest.approx(median, abs=1e-9)
-        mean = weight @ values
-        assert float(variance[i, j]) == pytest.approx(weight @ (values - mean) ** 2, rel=1e-6, abs=1e-9)
+        assert float(found["middle"][i, j]) == pytest.approx(median, abs=1e-9)
+        mean, variance = weight @ values, float(found["variance"][i, j])
+        assert float(found["mean"][i, j]) == pytest.approx(mean, rel=1e-6, abs=1e-9)
+        assert variance == pytest.approx(weight @ (values - mean) ** 2, rel=1e-6, abs=1e-9)
         square = weight * (values - median) ** 2
         share = square[values > median].sum() / square.sum()
-        assert float(above[i, j]) == pytest.approx(share * float(variance[i, j]), rel=1e-6, abs=1e-9)
+        assert float(found["above"][i, j]) == pytest.approx(share * variance, rel=1e-6, abs=1e-9)
 
 
 def test_each_column_gets_the_donors_that_suit_it(fitted):
@@ -126,9 +127,8 @@ def test_each_column_gets_the_donors_that_suit_it(fitted):
     new = curved(600)[400:]
     seen = new.copy()
     seen[:, 2:] = np.nan
-    middle, _, _ = donors.complete(
-        torch.from_numpy(seen), torch.zeros(200, 4).double(), torch.zeros(4, dtype=torch.bool)
-    )
+    words = torch.zeros(4, dtype=torch.bool)
+    middle = donors.complete(torch.from_numpy(seen), torch.zeros(200, 4).double(), words)["middle"]
     assert (middle[:, 2].numpy() == new[:, 2]).mean() > 0.9
     assert np.abs(middle[:, 3].numpy() - new[:, 3]).mean() < 0.3 * np.abs(new[:, 3] - np.median(x[:, 3])).mean()
 
@@ -220,7 +220,7 @@ def test_completions_scatter_if_most_of_a_row_is_missing():
         new = torch.full((100, 5), torch.nan).double()
         new[:, seen] = torch.from_numpy(rng.normal(size=100) * np.sqrt(s[seen, seen]))
         exact = np.diag(s) - s[:, seen] ** 2 / s[seen, seen]
-        found = donors.complete(new, guess(new), torch.zeros(5, dtype=torch.bool))[1].mean(0).numpy()
+        found = donors.complete(new, guess(new), torch.zeros(5, dtype=torch.bool))["variance"].mean(0).numpy()
         ratio += np.delete(found / np.where(exact > 0, exact, 1), seen).tolist()
     assert 0.95 <= np.mean(ratio) <= 1.1
     assert min(ratio) > 0.8
@@ -266,9 +266,25 @@ def test_a_category_is_drawn_as_a_category():
     donors = Donors.fit(torch.cat([number, rows], 1), lambda part: torch.zeros_like(part), [0, 1, 1, 1])
     x = torch.tensor([[0.0, *[torch.nan] * 3], [2.0, *[torch.nan] * 3]], dtype=torch.float64)
     words = torch.tensor([False, True, True, True])
-    chance, _, _ = donors.complete(x, torch.zeros(2, 4).double(), words)
+    chance = donors.complete(x, torch.zeros(2, 4).double(), words)["middle"]
     assert chance[:, 1:].argmax(1).tolist() == [0, 2]
     np.testing.assert_allclose(chance[:, 1:].sum(1), 1)
     drawn = donors.draw(x, torch.zeros(2, 4).double(), torch.rand(50, 2, 4, dtype=torch.float64))
     assert ((drawn[..., 1:] == 0) | (drawn[..., 1:] == 1)).all()
     assert (drawn[..., 1:].sum(2) == 1).all()
+
+
+def test_the_mean_has_the_least_squared_error_and_the_median_the_least_absolute_one():
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=600)
+    x = np.stack([a, a + 3 * rng.exponential(size=600), a + rng.normal(size=600)], 1)
+    hidden = np.zeros(x.shape, bool)
+    hidden[::3, 1] = True
+    given = np.where(hidden, np.nan, x)
+    model = LaplacianAutoencoder(epochs=2, random_state=0, device="cpu").fit(given)
+    gap = {guess: model.impute(given, guess=guess)[hidden] - x[hidden] for guess in ("median", "mean")}
+    assert np.abs(gap["median"]).mean() < 0.95 * np.abs(gap["mean"]).mean()
+    assert np.square(gap["mean"]).mean() < 0.97 * np.square(gap["median"]).mean()
+    np.testing.assert_array_equal(model.impute(given, guess="mean")[~hidden], x[~hidden])
+    with pytest.raises(ValueError, match="guess='mode': expected 'median' or 'mean'"):
+        model.impute(given, guess="mode")  # pyright: ignore[reportArgumentType]

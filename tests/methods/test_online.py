@@ -97,7 +97,7 @@ def test_a_step_by_hand(temperature):
 
 
 def test_a_sketch_goes_back_through_the_graph_of_the_loss():
-    """The same loss and gradient as without; one vector per datum, from the generator after the weights."""
+    """The same loss and gradient as without; one vector per sample, from the generator after the weights."""
     method, x = make(hessian="sketch"), batch()
     before, generator = h_of(method).clone(), seeded()
     params = sampled(method, generator)

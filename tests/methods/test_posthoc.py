@@ -87,7 +87,7 @@ def test_blocks():
 
 
 def test_kronecker_factors():
-    """Input factors are exact; output factors come from one vector per datum: right on average."""
+    """Input factors are exact; output factors come from one vector per sample: right on average."""
     method, _ = finished(hessian="kfac")
     assert isinstance(method.posterior, KronPrecision)
     exact = ggn_kfac(network(), data(), n_samples=None)

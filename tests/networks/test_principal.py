@@ -11,7 +11,7 @@ from lapae.networks.principal import Components, principal_components
 
 
 def error(found: Components, x: torch.Tensor) -> float:
-    """Mean squared error per datum, summed over features, of x projected and back."""
+    """Mean squared error per sample, summed over features, of x projected and back."""
     gap = x - found.mean
     return float((gap - gap @ found.vectors @ found.vectors.T).square().sum(1).mean())
 

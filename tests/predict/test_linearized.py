@@ -122,7 +122,7 @@ def test_some_rows_at_a_time(network, form):
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_a_small_budget_means_a_datum_and_a_row_at_a_time(network, monkeypatch):
+def test_a_small_budget_means_a_sample_and_a_row_at_a_time(network, monkeypatch):
     """All rows of a code go together: they have a covariance."""
     seen = set()
     module = sys.modules["lapae.predict.linearized"]  # the package holds the function under this name

@@ -22,7 +22,7 @@ from lapae_paper.choices import as_in_the_paper
 
 BATCH = 6
 N_TRAIN = 43
-"""Odd, and seven batches of six and one of a single datum: the second process has nothing of the last one."""
+"""Odd, and seven batches of six and one of a single sample: the second process has nothing of the last one."""
 NOISE_OF_DATA = ("vae", "dropout")
 """Methods whose noise belongs to data: drawn elsewhere, it is other noise."""
 
@@ -258,7 +258,7 @@ def bytes_of_a_step(hessian_every: int, hessian: str) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize(("hessian_every", "hessian"), [(1, "approx"), (2, "approx"), (1, "sketch")])
 def test_bytes_of_a_step_are_those_of_the_page(hessian_every, hessian):
-    """docs/scaling.md: 4 P for the gradient, 4 P for the curvature every hessian_every-th step, nothing else."""
+    """docs/large_data.md: 4 P for the gradient, 4 P for the curvature every hessian_every-th step, nothing else."""
     for gradient, curvature, n_weights in on_processes(bytes_of_a_step, hessian_every, hessian):
         assert gradient == 2 * 4 * n_weights
         assert curvature == 2 * 4 * n_weights // hessian_every

@@ -1,4 +1,4 @@
-"""Reasons: contributions add up to the surprise, and name what was disturbed; what is expected is what was there."""
+"""Reasons: contributions add up to the score, and name what was disturbed; what is expected is what was there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_contributions_add_up_to_what_they_explain(model):
     parts = model.model_.calibration.score
     tensor = model.model_.tensor(x)
     t = parts.standardised(parts.parts(model.model_.predict(tensor), tensor).values)
-    last = 1e-3 * (t @ t.new_tensor(WEIGHTS)).numpy()  # a term of the surprise that tells apart what is normal
+    last = 1e-3 * (t @ t.new_tensor(WEIGHTS)).numpy()  # a term of the score that tells apart what is normal
     np.testing.assert_allclose(found.sum(1), -model.score_samples(x) - last, rtol=1e-6, atol=1e-6)
     assert (found >= 0).all()
     x[0, 1] = np.nan

@@ -106,15 +106,15 @@ def test_what_counts_as_unusual():
     parts[:, 0] += 2 * parts[:, 2]  # more detail, more error
     whiten = standardising(parts)
 
-    def surprise(*gap: float) -> float:
+    def anomaly(*gap: float) -> float:
         return float(contributions(torch.tensor([gap], dtype=torch.float64), whiten).sum())
 
-    usual = surprise(0, 0, 0, 0)
-    assert surprise(-3, 0, 0, 0) < usual < surprise(6, 0, 0, 0)
-    assert surprise(0, 0, 0, -3) < usual < surprise(0, 0, 0, 3)
-    assert min(surprise(0, side, 0, 0) for side in (-3, 3)) > usual + 3
-    assert min(surprise(2 * side, 0, side, 0) for side in (-3, 3)) > usual + 3
-    assert surprise(2, 0, -2, 0) > surprise(2, 0, 0, 0) + 3
+    usual = anomaly(0, 0, 0, 0)
+    assert anomaly(-3, 0, 0, 0) < usual < anomaly(6, 0, 0, 0)
+    assert anomaly(0, 0, 0, -3) < usual < anomaly(0, 0, 0, 3)
+    assert min(anomaly(0, side, 0, 0) for side in (-3, 3)) > usual + 3
+    assert min(anomaly(2 * side, 0, side, 0) for side in (-3, 3)) > usual + 3
+    assert anomaly(2, 0, -2, 0) > anomaly(2, 0, 0, 0) + 3
 
 
 def test_tail_of_the_normal_distribution():

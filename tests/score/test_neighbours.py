@@ -9,7 +9,7 @@ from lapae.score.neighbours import BANK, GRAIN, GROUP, NEAREST, NearestRows, pla
 
 
 def plain(rows: np.ndarray, x: np.ndarray) -> tuple[list[int], float, float]:
-    """The nearest rows, `near` and `groups` of one datum."""
+    """The nearest rows, `near` and `groups` of one sample."""
     distance = np.sqrt(np.square(rows - x).sum(1))
     if (same := np.flatnonzero(distance == 0)).size and len(rows) > 1:
         distance[same[0]] = np.inf

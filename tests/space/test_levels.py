@@ -12,7 +12,7 @@ from narrow import sure
 
 from lapae.data import Data
 from lapae.space import Column, Space
-from lapae.space.levels import BUDGET, MOST, as_numbers, determined, embed, with_levels
+from lapae.space.levels import BUDGET, MOST_LEVELS, as_numbers, determined, embed, with_levels
 
 ALL: dict[str, Any] = {"validation": 0, "calibration": 0}
 
@@ -107,7 +107,7 @@ def test_levels_that_training_has_not_are_ordinary_and_never_filled_in():
 
 def test_wide_categories_do_not_decide_for_others():
     narrow = [Column(f"n{i}", "category", tuple("abc")) for i in range(30)]
-    wide = Column("w", "category", tuple(map(str, range(MOST + 1))))
+    wide = Column("w", "category", tuple(map(str, range(MOST_LEVELS + 1))))
     middle = [Column(f"m{i}", "category", tuple("abcdefgh")) for i in range(5)]
     assert as_numbers([*narrow, wide]) == [30]
     chosen = as_numbers([*narrow, *middle, wide])

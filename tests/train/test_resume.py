@@ -204,7 +204,7 @@ def test_the_digest_of_images_is_that_of_their_files(tmp_path, options, monkeypa
     last.write_bytes(first.read_bytes())
     assert digest() != before
     last.write_bytes(kept)
-    monkeypatch.setattr("lapae.data.decode.Image.Image.convert", None)  # nothing is decoded
+    monkeypatch.setattr("lapae.data.image_files.Image.Image.convert", None)  # nothing is decoded
     assert digest() == before
 
 

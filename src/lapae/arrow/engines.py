@@ -15,7 +15,6 @@ from lapae.arrow.parts import Part, Written
 from lapae.errors import ConfigError
 
 RETRIES = 3
-ENGINES = ("dask", "ray", "spark")
 
 
 def engine_of(name: str, address: str | None, jobs: int) -> Engine:

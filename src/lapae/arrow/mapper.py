@@ -21,8 +21,8 @@ try:
 except ImportError:
     raise ImportError("lapae.mapper needs pyarrow: pip install 'lapae[parquet]'") from None
 
-from lapae.arrow.columns import codes_of
 from lapae.arrow.verbs import VERBS, Verb
+from lapae.data.arrow_codes import codes_of
 from lapae.space.columns import unique_names
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def mapper(run: str | Path, verb: str = "score", *, keep: Any = None, **options:
 
     Args:
         run: folder of a run that was trained on a table.
-        verb: "score" (score, p_value, outlier), "impute", "embed" or "reconstruct".
+        verb: "score" (anomaly_score, p_value, outlier), "impute", "embed" or "reconstruct".
         keep: columns of the input to copy into the output, in front: a pyarrow schema, or a mapping from names to
             pyarrow types. Default none.
         options: of the verb: `false_alarm_rate` and `explain` of "score", `level` of "impute" and "reconstruct"; and

@@ -5,7 +5,6 @@ How rows are divided depends on the files alone, so that any number of processes
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import pyarrow as pa  # pyright: ignore[reportMissingImports]
 import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
 
 from lapae.arrow.mapper import CHUNK, Mapper
-from lapae.data.table import CSV, PARQUET, TableReader
+from lapae.data.table import PARQUET, TableReader
 from lapae.errors import ConfigError, DataError
 from lapae.runs.files import make_folder, whole
 from lapae.space import Space
@@ -47,19 +46,6 @@ class Written:
     part: Part
     n: int
     outliers: int | None
-
-
-def find_files(source: Path) -> list[Path]:
-    """Return the tables that a folder, a glob or a file stands for, in order; names in "." and "_" are passed over."""
-    if source.is_dir():
-        named = {path: path.relative_to(source).parts for path in sorted(source.rglob("*"))}
-    else:
-        named = {Path(name): (Path(name).name,) for name in sorted(glob.glob(str(source), recursive=True))}
-    shown = [path for path, names in named.items() if not any(name.startswith((".", "_")) for name in names)]
-    found = [path for path in shown if path.suffix.lower() in (*CSV, *PARQUET) and path.is_file()]
-    if not found:
-        raise DataError(f"{source}: no {', '.join((*CSV, *PARQUET))} file there")
-    return found
 
 
 def parts_of(files: Sequence[Path], out: Path) -> list[Part]:

@@ -16,7 +16,7 @@ import pyarrow as pa  # pyright: ignore[reportMissingImports]
 from lapae.arrow.blocks import FULL, LACKING, RowModel, by_pattern, in_blocks
 from lapae.arrow.columns import NUMBERS, as_arrow, end_of, type_of, with_filled
 from lapae.errors import ConfigError
-from lapae.model import Model
+from lapae.model import Guess, Model, check_guess
 from lapae.space.frames import cells
 
 Groups = tuple[list[np.ndarray], list[int]]
@@ -73,7 +73,11 @@ class Score(Verb):
         return self.explain
 
     def fields(self, model: Model) -> list[Any]:
-        found = [pa.field("score", pa.float64()), pa.field("p_value", pa.float64()), pa.field("outlier", pa.bool_())]
+        found = [
+            pa.field("anomaly_score", pa.float64()),
+            pa.field("p_value", pa.float64()),
+            pa.field("outlier", pa.bool_()),
+        ]
         if self.explain:
             found += [pa.field(name, pa.float64() if name == "share" else pa.string()) for name in REASONS]
         return found
@@ -82,10 +86,10 @@ class Score(Verb):
         model = loaded.model
         groups = by_pattern(np.isnan(x), alone=loaded.one_by_one)
         found = in_blocks(lambda rows: _quiet(model.anomaly_score, rows), x, *groups)
-        surprise, p = found or np.full((2, len(x)), np.nan)
+        score, p = found or np.full((2, len(x)), np.nan)
         flagged = p <= model.rule(self.false_alarm_rate).rate
         nothing = np.isnan(p)
-        out = [_numbers(-surprise), _numbers(p), pa.array(flagged, mask=nothing)]
+        out = [_numbers(score), _numbers(p), pa.array(flagged, mask=nothing)]
         return [*out, *self._reasons(loaded, x, groups)] if self.explain else out
 
     def _reasons(self, loaded: RowModel, x: np.ndarray, groups: Groups) -> list[Any]:
@@ -145,12 +149,15 @@ class Impute(Verb):
 
     Attributes:
         level: also give intervals that hold missing values with this probability; None for none.
+        guess: "median", or "mean": numbers are then real, whole ones too.
     """
 
     title: ClassVar[str] = "missing values filled in, with intervals"
     level: float | None = 0.9
+    guess: Guess = "median"
 
     def __post_init__(self) -> None:
+        check_guess(self.guess)
         if self.level is not None and not 0 < self.level < 1:
             raise ConfigError(f"level = {self.level}: expected a number between 0 and 1, such as 0.9")
 
@@ -158,14 +165,14 @@ class Impute(Verb):
         return True
 
     def fields(self, model: Model) -> list[Any]:
-        return _value_fields(model, ends=self.level is not None)
+        return _value_fields(model, ends=self.level is not None, whole=self.guess == "median")
 
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any]) -> list[Any]:
         model, level, missing = loaded.model, self.level, np.isnan(x)
         lacking = np.asarray(missing.any(1))
 
         def fill(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-            made = model.impute(rows)
+            made = model.impute(rows, guess=self.guess)
             return (made,) if level is None else (made, *model.impute_interval(rows, level))
 
         # rows with nothing observed are filled in too
@@ -176,7 +183,9 @@ class Impute(Verb):
         columns = model.space.numbered
         out = []
         for i, (column, given) in enumerate(zip(columns, features, strict=True)):
-            out.append(with_filled(given, made[:, i], missing[:, i], column, "X"))
+            values = np.rint(made[:, i]) if column.kind == "boolean" else made[:, i]
+            written = column if self.guess == "median" else end_of(column)
+            out.append(with_filled(given, values, missing[:, i], written, "X"))
             if column.kind in NUMBERS:
                 out += [as_arrow(end[:, i], end_of(column)) for end in ends]
         return out
@@ -213,7 +222,7 @@ class Reconstruct(Verb):
             groups, sizes = [full, *groups], [1 if loaded.one_by_one else FULL, *sizes]
 
         def expect(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-            return (model.reconstruct(rows)[0], *model.interval(rows, self.level))
+            return model.expected(rows, self.level)
 
         found = in_blocks(expect, x, groups, sizes)
         out = []
@@ -227,10 +236,10 @@ class Reconstruct(Verb):
 VERBS: dict[str, type[Verb]] = {"score": Score, "impute": Impute, "embed": Embed, "reconstruct": Reconstruct}
 
 
-def _value_fields(model: Model, *, ends: bool) -> list[Any]:
+def _value_fields(model: Model, *, ends: bool, whole: bool = True) -> list[Any]:
     found = []
     for column in model.space.numbered:
-        found.append(pa.field(column.name, type_of(column)))
+        found.append(pa.field(column.name, type_of(column if whole else end_of(column))))
         if ends and column.kind in NUMBERS:
             found += [pa.field(f"{column.name}_{end}", type_of(end_of(column))) for end in ("low", "high")]
     return found

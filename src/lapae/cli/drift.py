@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lapae.cli.new_data import UNNAMED, Predictive, Run, Source, open_model, open_source, predicted, with_options
+from lapae.cli.new_data import UNNAMED, PredictOptions, Run, Source, open_model, open_source, predicted, with_options
 from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
@@ -36,7 +36,7 @@ class DriftCommand:
     """.csv, .parquet, .npy or .npz file, in the order of time."""
     every: int = 10_000
     """Minimum number of rows between two false alarms, on average."""
-    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
+    options: Annotated[PredictOptions, UNNAMED] = field(default_factory=PredictOptions)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"lapae drift is for tables and series, this is a run of {model.space.kind}s")
     source = open_source(command.input, model, options)
     kept = [
-        (rows.cells, rows.found["x"], rows.found["score"])
-        for rows in predicted(model, source, lambda m, x: {"x": x, "score": m.anomaly_score(x)[0]}, "scoring")
+        (rows.cells, rows.found["x"], rows.found["anomaly_score"])
+        for rows in predicted(model, source, lambda m, x: {"x": x, "anomaly_score": m.anomaly_score(x)[0]}, "scoring")
     ]
     cells = [cell for block, _, _ in kept for cell in block]
     score = np.concatenate([part for _, _, part in kept]) if kept else np.empty(0)

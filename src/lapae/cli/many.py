@@ -32,7 +32,7 @@ def is_many(command: ManyCommand) -> bool:
     """Return whether the input is many tables, or one whose output is to be a folder of parts."""
     from glob import has_magic
 
-    from lapae.data.decode import SUFFIXES as IMAGES
+    from lapae.data.image_files import SUFFIXES as IMAGES
 
     source = command.input
     if source.is_dir():
@@ -61,7 +61,8 @@ def map_many(command: ManyCommand, verb: str, **options: Any) -> int:
     from lapae import mapper
     from lapae.arrow import job
     from lapae.arrow.engines import engine_of
-    from lapae.arrow.parts import check_range, find_files, kept_columns, parts_of
+    from lapae.arrow.parts import check_range, kept_columns, parts_of
+    from lapae.data.files import find_files
     from lapae.data.progress import progress
 
     many, how = command.many, command.options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,27 +19,26 @@ if TYPE_CHECKING:
     from lapae.model import Model
 from lapae.score.explain import explain
 
-Found = Callable[["Model", Any], dict[str, Any]]
 HELD, RARE, FULL = 200, 0.999, 4.0
 """Held-out images that say how unusual a pixel is, the share of their pixels that stay below a level, and how many
 times that level is full red. In an image that is more unusual, half of its most unusual pixel is."""
 RED = np.array([220.0, 20.0, 30.0])
 
 
-def mapped(of: Found) -> Found:
-    """What `of` finds, with the images x (n, *shape) in gray and how unusual each of their pixels is: (n, H, W)."""
+def pixels(model: Model, x: Any, contribution: Any) -> dict[str, Any]:
+    """Return images x (n, *shape) in gray and how unusual each of their pixels is, (n, H, W) each.
 
-    def found(model: Model, x: Any) -> dict[str, Any]:
-        if model.space.kind != "image":
-            raise ConfigError("--maps is for images")
-        gray, unusual = (model.space.arrange(part).mean(1) for part in (np.asarray(x), model.explain(x)))
-        return {**of(model, x), "gray": np.nan_to_num(gray / model.space.most), "unusual": unusual}
-
-    return found
+    Args:
+        model: the model.
+        x: the images.
+        contribution: what each of their values adds to the anomaly score, (n, *shape).
+    """
+    gray, unusual = (model.space.arrange(part).mean(1) for part in (np.asarray(x), contribution))
+    return {"gray": np.nan_to_num(gray / model.space.most), "unusual": unusual}
 
 
 def usual(model: Model) -> float:
-    """How unusual a pixel is that few pixels of held-out images exceed."""
+    """Return how unusual a pixel is that few pixels of held-out images exceed."""
     assert model.calibration is not None
     rows = model.calibration.reference.rows[:HELD]
     found = explain(model.calibration.score, model.predict, rows).mean(1)
@@ -47,7 +46,7 @@ def usual(model: Model) -> float:
 
 
 def writing(blocks: Iterator[Rows], folder: Path, model: Model) -> Iterator[Rows]:
-    """The blocks without what `mapped` adds: a picture of each image is written into `folder`, under its name."""
+    """Yield the blocks without what `pixels` adds: a picture of each image is written into `folder`, under its name."""
     unit = None
     with whole_folder(folder) as root:
         for rows in blocks:

@@ -68,7 +68,7 @@ class Intake(Device):
 
 
 @dataclass(frozen=True)
-class Predictive(Intake):
+class PredictOptions(Intake):
     """How predictions are made."""
 
     predictive: Literal["mc", "linearized", "moments"] | None = None
@@ -116,7 +116,7 @@ class PredictCommand:
     """.csv, .parquet, .npy or .npz file, image, or folder of images; or many tables: a folder or a glob in quotes."""
     out: Out
     """.csv, .npz or .npy file to write; for many tables a folder, which gets a .parquet file for each."""
-    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
+    options: Annotated[PredictOptions, UNNAMED] = field(default_factory=PredictOptions)
     many: Annotated[Many, UNNAMED] = field(default_factory=Many)
 
     def predictions(
@@ -128,7 +128,7 @@ class PredictCommand:
         return model, source, predicted(model, source, of, what)
 
 
-def with_options(model: Model, options: Predictive) -> Model:
+def with_options(model: Model, options: PredictOptions) -> Model:
     """Return the model, predicting as the options say."""
     if options.n_samples is not None and options.n_samples < 1:
         raise ConfigError(f"n_samples = {options.n_samples}: expected at least 1")
@@ -206,5 +206,5 @@ def finish(source: Reader, out: Path, n: int, options: Device, **numbers: Any) -
         print(json.dumps({"out": str(out), "n": n, "skipped": len(source.skipped), **numbers}))
     else:
         left = f", {len(source.skipped)} skipped" if source.skipped else ""
-        print(f"{out}: {n} data{left}")
+        print(f"{out}: {n} samples{left}")
     return 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lapae.cli.many import is_many, map_many
-from lapae.cli.new_data import UNNAMED, Predictive, open_model, with_options
+from lapae.cli.new_data import UNNAMED, PredictOptions, open_model, with_options
 from lapae.cli.parsing import parse
 from lapae.cli.values import ValuesCommand, write_values
 
@@ -26,7 +26,7 @@ class ReconstructCommand(ValuesCommand):
     no features are kept.
     """
 
-    options: Annotated[Predictive, UNNAMED] = field(default_factory=Predictive)
+    options: Annotated[PredictOptions, UNNAMED] = field(default_factory=PredictOptions)
     level: float = 0.9
     """Probability with which the intervals hold the values of new data."""
 
@@ -39,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     def make(model: Model, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
         import numpy as np
 
-        return model.reconstruct(x)[0], np.ones(x.shape, bool), model.interval(x, command.level)
+        mean, *ends = model.expected(x, command.level)
+        return mean, np.ones(x.shape, bool), tuple(ends)
 
     def opened() -> Model:
         return with_options(open_model(command.run, command.options), command.options)

@@ -39,7 +39,7 @@ COMMANDS: Registry[Command] = Registry(
             _own("demo", "the whole story in about twenty seconds: a table, or images, or sensors"),
             _own("train", "train any method on any data; flags, a TOML file, or both", several=True),
             _own("embed", "latent codes of new data under a trained run, with their standard deviations"),
-            _own("score", "how normal new data are under a trained run"),
+            _own("score", "how unusual new data are under a trained run"),
             _own("drift", "since when, and by which columns, new data differ"),
             _own("reconstruct", "what a trained run expects in place of every value, with intervals"),
             _own("impute", "fill in the missing values of new data"),

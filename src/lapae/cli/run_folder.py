@@ -77,7 +77,7 @@ def run_data(model: Model, data_dir: str | None = None, label_column: str | None
     check_data(model.config.data.source)
     changed = {"data_dir": data_dir, "label_column": label_column}
     config = replace(model.config.data, **{name: value for name, value in changed.items() if value is not None})
-    data = load_data(config)
+    data = load_data(config).in_memory
     if data.shape != model.shape:
         raise ConfigError(f"the data of the run have changed: shape {data.shape}, the model takes {model.shape}")
     return data

@@ -71,5 +71,5 @@ def main(arguments: Sequence[str]) -> int:
     if command.options.json:
         print(json.dumps({"out": str(command.out), "n": command.n, "shape": list(model.shape)}))
     else:
-        print(f"{command.out}: {command.n} data of shape {tuple(model.shape)}")
+        print(f"{command.out}: {command.n} samples of shape {tuple(model.shape)}")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,21 +19,21 @@ if TYPE_CHECKING:
     from lapae.model import Model
     from lapae.space import Column
 
-COLUMNS = ("score", "p_value", "log_likelihood")
+COLUMNS = ("anomaly_score", "p_value", "log_likelihood")
 REASONS = ("feature", "share", "expected", "low", "high")
 NOTHING = "nothing observed"
 
 
 @dataclass(frozen=True)
 class ScoreCommand(PredictCommand):
-    """Score new samples: how normal each is, its p-value among held-out normal samples, and whether it is an outlier.
+    """Score new samples: how unusual each is, its p-value among held-out normal samples, and whether it is an outlier.
 
     The output has a row for each sample, in the order of the input, with the columns of a table that are no features
-    (an index, a label) or the name of the image file. The score is higher for more normal data. A row is an outlier if
-    and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is empty. A series
-    (time, channels) has a row for each step: the mean score of the windows that hold it with its p-value, and how
-    unusual each channel is in it. A model of tiles (lapae train --tile) scores large images: a row for each, with its
-    most unusual tile.
+    (an index, a label) or the name of the image file. The anomaly score is higher for more unusual data. A row is an
+    outlier if and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is
+    empty. A series (time, channels) has a row for each step: the mean score of the windows that hold it with its
+    p-value, and how unusual each channel is in it. A model of tiles (lapae train --tile) scores large images: a row
+    for each, with its most unusual tile.
     """
 
     false_alarm_rate: Annotated[float | None, tyro.conf.arg(aliases=["--rate"])] = None
@@ -45,38 +46,54 @@ class ScoreCommand(PredictCommand):
     observed" where all are missing. For a series: the channel that is most unusual in each step, and its share."""
 
 
-def scores(model: Model, x: Any) -> dict[str, Any]:
-    """The columns of the output for data x."""
-    if model.space.kind == "series":
-        from lapae.cli.steps import window_scores
+def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -> dict[str, Any]:
+    """Return what the output says of samples x (n, *shape), by column.
 
-        return window_scores(model, x)
-    if model.space.tile:
-        from lapae.cli.tiles import image_scores
+    Args:
+        model: the model.
+        x: the samples, or the windows of a series.
+        explain: whether to name reasons.
+        maps: whether to return pictures of images too, see `lapae.cli.maps`.
+    """
+    from lapae.cli.maps import pixels
+    from lapae.cli.tiles import image_scores
 
-        return image_scores(model, x)
-    surprise, p = model.anomaly_score(x)
-    return {"score": -surprise, "p_value": p, "log_likelihood": model.log_likelihood(x)}
+    series, tiles = model.space.kind == "series", bool(model.space.tile)
+    single = not series and not tiles
+    found = model.judge(x, log_likelihood=single, reasons=series or maps or (explain and single))
+    out: dict[str, Any] = {"anomaly_score": found.anomaly_score}
+    if series:
+        return out | {"parts": found.contribution}
+    if tiles:
+        out = image_scores(model, found)
+    else:
+        out |= {"p_value": found.p_value, "log_likelihood": found.log_likelihood}
+    if explain and single:
+        out |= reasons(model, x, found.contribution)
+    return out | (pixels(model, x, found.contribution) if maps else {})
 
 
-def explained(model: Model, x: Any) -> dict[str, Any]:
-    """`scores`, the feature that did it, and what was expected there; feature -1 where none did."""
-    if model.space.kind == "series" or model.space.tile:
-        return scores(model, x)
+def reasons(model: Model, x: Any, contribution: Any) -> dict[str, Any]:
+    """Return the feature that did it, -1 for none, its share and what was expected there, (n,) each by name.
+
+    Args:
+        model: the model.
+        x: samples (n, *shape).
+        contribution: what each value adds to the anomaly score, (n, *shape).
+    """
     import numpy as np
 
-    contribution = model.explain(x)
     expected = model.counterfactual(x, top=1, contribution=contribution)
     part = contribution.reshape(len(x), -1)
     first, total = part.argmax(1), part.sum(1)
     told = total > 0
     there = (end.reshape(part.shape)[np.arange(len(x)), first] for end in expected)
     found = (np.where(told, first, -1), np.where(told, part.max(1) / total.clip(1e-12), 0.0), *there)
-    return {**scores(model, x), **dict(zip(REASONS, found, strict=True))}
+    return dict(zip(REASONS, found, strict=True))
 
 
 def expected_cells(found: dict[str, Any], columns: Sequence[Column]) -> dict[str, list[str]]:
-    """What was expected of rows of a table as their columns are written: words, dates; a word has no interval."""
+    """Return what was expected of rows of a table, written as their columns are; a word has no interval."""
     from dataclasses import replace
 
     from lapae.space.frames import cells
@@ -108,14 +125,14 @@ def main(arguments: Sequence[str]) -> int:
 
     from lapae.runs.outputs import csv_rows, write_arrays
 
-    of = explained if command.explain else scores
+    of = partial(scores, explain=command.explain, maps=command.maps is not None)
+    model, source, blocks = command.predictions(of, "scoring")
     if command.maps is not None:
-        from lapae.cli.maps import mapped, writing
+        from lapae.cli.maps import writing
 
-        model, source, blocks = command.predictions(mapped(of), "scoring")
+        if model.space.kind != "image":
+            raise ConfigError("--maps is for images")
         blocks = writing(blocks, command.maps, model)
-    else:
-        model, source, blocks = command.predictions(of, "scoring")
     rule = model.rule(rate)
     assert model.calibration is not None
     if unmet := model.calibration.unmet(rule.rate, tiles=model.space.tile):
@@ -129,14 +146,14 @@ def main(arguments: Sequence[str]) -> int:
     if model.space.tile:
         from lapae.cli.tiles import image_rows
 
-        blocks, columns = image_rows(blocks), ["score", "p_value"]
+        blocks, columns = image_rows(blocks), ["anomaly_score", "p_value"]
 
     n = n_outliers = 0
     if suffix != ".csv":
         parts = [rows.found for rows in blocks]
         found = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in columns}
         found["outlier"] = found["p_value"] <= rule.rate
-        n, n_outliers = len(found["score"]), int(found["outlier"].sum())
+        n, n_outliers = len(found["p_value"]), int(found["outlier"].sum())
         write_arrays(command.out, found)
         return finish(source, command.out, n, command.options, outliers=n_outliers)
     names = model.space.names

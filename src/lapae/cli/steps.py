@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,20 +25,15 @@ MOST_FLAGGED = 0.5
 """Share of the steps of a file from which on they are said to have drifted."""
 
 
-def window_scores(model: Model, x: Any) -> dict[str, Any]:
-    """Scores (n,) of windows, and the contributions (n, W, C) of their values."""
-    return {"score": -model.anomaly_score(x)[0], "parts": model.explain(x)}
-
-
 def write_steps(
     source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule, *, explain: bool = False
 ) -> tuple[int, int]:
-    """Write a row per step: the mean score of the windows that hold it, its p-value among held-out windows, and how
-    unusual each channel is in it. Windows with nothing observed do not count.
+    """Write a row per step: the mean anomaly score of the windows that hold it, its p-value among held-out windows, and
+    how unusual each channel is in it. Windows with nothing observed do not count.
 
     Args:
         source: the series.
-        blocks: what `window_scores` found of its windows.
+        blocks: "anomaly_score" (n,) of its windows, and "parts" (n, W, C), what their values add to it.
         out: file to write.
         model: the model.
         rule: which steps are flagged.
@@ -53,14 +48,14 @@ def write_steps(
         first = np.array([int(cell) for (cell,) in rows.cells])
         if scores is None or parts is None:
             scores, parts = Fold(len(source.steps.x)), Fold(len(source.steps.x))
-        known = ~np.isnan(rows.found["score"])
-        first, score, values = first[known], rows.found["score"][known], rows.found["parts"][known]
+        known = ~np.isnan(rows.found["anomaly_score"])
+        first, score, values = first[known], rows.found["anomaly_score"][known], rows.found["parts"][known]
         scores.add(first, np.broadcast_to(score[:, None], values.shape[:2]))
         parts.add(first, values)
     if scores is None or parts is None or source.steps is None:
         raise DataError(f"{source.path}: there are no steps to score")
     score, part = scores.mean(), parts.mean()
-    p = p_values(-score, rule.held_out)
+    p = p_values(score, rule.held_out)
     flagged = p <= rule.rate
     n_outliers = int(flagged.sum())
     names = model.space.names or tuple(map(str, range(part.shape[1])))
@@ -75,9 +70,16 @@ def write_steps(
         )
     reasons = {"channel": leading, "share": share} if explain else {}
     if out.suffix.lower() != ".csv":
-        write_arrays(out, {"score": score, "p_value": p, "unusual": part, "outlier": flagged, **reasons})
+        write_arrays(out, {"anomaly_score": score, "p_value": p, "unusual": part, "outlier": flagged, **reasons})
         return len(score), n_outliers
-    header = [*source.steps.names, "score", "p_value", *(f"unusual_{name}" for name in names), *reasons, "outlier"]
+    header = [
+        *source.steps.names,
+        "anomaly_score",
+        "p_value",
+        *(f"unusual_{name}" for name in names),
+        *reasons,
+        "outlier",
+    ]
     columns = [[*map(repr, row)] for row in np.concatenate([score[:, None], p[:, None], part], 1).tolist()]
     if explain:
         told = zip(leading.tolist(), share.tolist(), strict=True)

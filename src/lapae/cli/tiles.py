@@ -13,15 +13,14 @@ from lapae.space.tiles import fold_tiles
 
 if TYPE_CHECKING:
     from lapae.cli.new_data import Rows
-    from lapae.model import Model
+    from lapae.model import Judgement, Model
 
 
-def image_scores(model: Model, x: Any) -> dict[str, Any]:
-    """The score of an image from those of its tiles x (m, *shape), its p-value, and which tile is the most unusual."""
+def image_scores(model: Model, tiles: Judgement) -> dict[str, Any]:
+    """Return the anomaly score of an image from those of its tiles, its p-value, and its most unusual tile."""
     assert model.calibration is not None
-    surprise, p = model.anomaly_score(x)
-    most, p_value = model.calibration.tiles.compare(surprise, p)
-    found = {"score": -most, "p_value": p_value, "worst": int(surprise.argmax())}
+    most, p_value = model.calibration.tiles.compare(tiles.anomaly_score, tiles.p_value)
+    found = {"anomaly_score": most, "p_value": p_value, "worst": int(tiles.anomaly_score.argmax())}
     return {name: np.array([value]) for name, value in found.items()}
 
 

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     if command.resume is None:
         config = replace(config, data=replace(config.data, source=absolute(config.data.source)))
         data = node_first(lambda: load_data(config.data))
-        config = choose(config, data.space)  # a resumed run has chosen already
+        config = choose(config, data.space, portion=data.portion)  # a resumed run has chosen already
     if command.print_config:
         if rank() == 0:
             print(write_config(config), end="")
@@ -106,6 +106,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
     """Return the run folder, and whether to continue the run in it."""
+    from lapae.data.files import name_of
     from lapae.runs import CHECKPOINT, CONFIG, Run
     from lapae.train.distributed import has_begun
     from lapae.train.resume import check_resumable, saved_config
@@ -117,7 +118,7 @@ def choose_run(command: TrainCommand, config: Config) -> tuple[str, bool]:
         run = Run.open(there)
         check_resumable(saved_config(run), config)
         return str(run.path), True
-    run = Run.create(command.out, name=f"{Path(config.data.source).stem}-{config.method.method}")
+    run = Run.create(command.out, name=f"{name_of(config.data.source)}-{config.method.method}")
     return str(run.path), False
 
 
@@ -189,12 +190,15 @@ def absolute(source: str) -> str:
 
     Links are followed, unless only the name of the link tells the format.
     """
+    from glob import has_magic
+
     from lapae.data import data_sets
+    from lapae.data.files import tables_of
     from lapae.data.opening import format_of
 
     known = {data_set.name for data_set in data_sets()}
     path = Path(source).expanduser()
     if source in known or not path.exists():
-        return source
+        return str(path.absolute()) if has_magic(source) and tables_of(source) else source
     end = path.resolve()
     return str(end if format_of(end) == format_of(path) else path.absolute())

@@ -63,7 +63,13 @@ Make = Callable[["Model", "np.ndarray"], tuple[Any, Any, Any]]
 
 
 def write_values(
-    command: ValuesCommand, open_model: Callable[[], Model], make: Make, done: str, level: float | None
+    command: ValuesCommand,
+    open_model: Callable[[], Model],
+    make: Make,
+    done: str,
+    level: float | None,
+    *,
+    whole: bool = True,
 ) -> int:
     """Write what `make` makes of the input, in its format.
 
@@ -73,6 +79,7 @@ def write_values(
         make: what to write of a block of data.
         done: what the values are: "imputed".
         level: of the intervals, where there are some.
+        whole: whether what is made of whole numbers is whole.
     """
     out, options = command.out, command.options
     if level is not None and not 0 < level < 1:
@@ -111,7 +118,7 @@ def write_values(
             yield block
 
     if isinstance(source, TableReader):
-        write_table(source, out, counted(), ends=level is not None)
+        write_table(source, out, counted(), ends=level is not None, whole=whole)
     elif isinstance(source, ArrayReader):
         write_array(source, out, counted())
     else:
@@ -128,9 +135,10 @@ def _made(model: Model, source: Reader, make: Make) -> Iterator[Made]:
             yield Made(block, *make(model, block.x))
 
 
-def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends: bool) -> None:
-    """Cells that are not the model's as they were, the others in the type of their column; with `ends` beside numbers
-    the ends of their intervals, which of a value that was given are the value."""
+def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends: bool, whole: bool = True) -> None:
+    """Cells that are not the model's as they were, the others in the type of their column, or as real numbers where
+    they are whole in their column and not `whole`; with `ends` beside numbers the ends of their intervals, which of a
+    value that was given are the value."""
     import pandas as pd
 
     from lapae.runs.outputs import csv_rows, parquet_rows
@@ -140,6 +148,10 @@ def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends:
     features = {place: (i, source.columns[i]) for i, place in enumerate(source.features)}
     between = {place for place, (_, column) in features.items() if ends and column.kind in NUMBERS}
     names = [n for i, name in enumerate(source.names) for n in (name, *(f"{name}_{e}" for e in ENDS if i in between))]
+
+    def as_real(column: Column) -> Column:
+        numbers = column.kind == "count" or (column.kind == "boolean" and not column.in_words)
+        return replace(column, kind="number", dtype="float64") if numbers else column
 
     def written(values: np.ndarray, column: Column) -> list[Any]:
         return cells(values, column, source.file.decimal) if csv else uncode(values, column).tolist()
@@ -155,9 +167,9 @@ def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends:
             ours = made.ours[:, i]
             if ours.any():
                 frame[place] = frame[place].astype(object) if csv else frame[place]
-                frame.iloc[ours.nonzero()[0], place] = written(made.x[ours, i], column)
+                frame.iloc[ours.nonzero()[0], place] = written(made.x[ours, i], column if whole else as_real(column))
             yield frame[place]
-            real = replace(column, kind="number", dtype="float64") if column.kind == "count" else column
+            real = as_real(column)
             for values in (made.ends or ()) if place in between else ():
                 end = pd.Series(written(values[:, i], real), index=frame.index)
                 yield end.where(pd.Series(ours, index=frame.index), frame[place]) if csv else end

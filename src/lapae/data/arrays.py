@@ -121,7 +121,7 @@ def examine(
 
 
 def range_in(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> Range:
-    """What the values of x are like; infinity, NaN unless allowed, and a column without a value, are errors."""
+    """Return what the values of x are like; infinity, NaN unless allowed, and a column without a value, are errors."""
     found = Range(math.inf, -math.inf, True)
     known = np.zeros(x.shape[1:], bool)
     for start, part in chunks(x):
@@ -142,7 +142,7 @@ def range_in(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> Range:
 
 
 def in_windows(records: Records, where: str | Path, window: int | None, stride: int | None) -> Records:
-    """A series (T, C) as windows (n, window, C), `stride` steps apart; half a window where that is not given."""
+    """Return a series (T, C) as windows (n, window, C), `stride` steps apart; default half a window."""
     x = np.asarray(records.x)
     if window is None:
         raise DataError(f"{where}: a stride of {stride} needs a window")

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count, islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.data.source import Source
+from lapae.data.source import Source, Streamed
 from lapae.space import Space, chunks
 
 CPU_BUDGET = 2 * 2**30
 """Data that need no more bytes than this as float32 are held in memory as one tensor."""
+PORTION = 2**20
+"""Samples of an epoch of data that are streamed, about: the validation set is looked at after each."""
+AHEAD = 64
+"""Batches that a thread makes at a time."""
 CUDA_SHARE = 0.25
 """On a GPU: the share of its free memory instead."""
 
@@ -30,6 +35,10 @@ class Batches:
 
     Data that fit into `budget` bytes become one tensor on the device, once, and a batch is an index_select on it.
     Larger data are read batch by batch, one ahead, in a thread.
+
+    Data that are streamed come in the order of their pools. An epoch is a portion of a pass over all of them: the next
+    one goes on where it ended. An epoch that is not the next one (a resumed training) is reached by reading over those
+    before it.
     """
 
     def __init__(
@@ -54,7 +63,11 @@ class Batches:
         self._space = space or Space("array", tuple(x.shape[1:]))
         self._resident: Tensor | None = None
         self._source: Source | None = None
-        if isinstance(x, Tensor):
+        self._streamed = x if isinstance(x, Streamed) else None
+        self._flow: tuple[int, Iterator[Tensor]] = (-1, iter(()))
+        if self._streamed is not None:
+            pass
+        elif isinstance(x, Tensor):
             self._resident = self._space.convert(x.to(self.device)).to(torch.float32)
         elif 4 * int(np.prod(x.shape)) <= (_budget(self.device) if budget is None else budget):
             self._resident = self._load(x)
@@ -63,11 +76,18 @@ class Batches:
 
     def __len__(self) -> int:
         """Batches per epoch, the same on every rank."""
+        whole = self._per_pass
+        return whole if self._streamed is None else math.ceil(whole / portions_of(self.n_data))
+
+    @property
+    def _per_pass(self) -> int:
         return math.ceil(self.n_data / self.batch_size)
 
-    def sizes(self) -> list[int]:
-        """Data in each batch of an epoch, over all ranks."""
-        return [min(self.batch_size, self.n_data - k * self.batch_size) for k in range(len(self))]
+    def sizes(self, epoch: int = 0) -> list[int]:
+        """Samples in each batch of an epoch, over all ranks."""
+        first = max(0, epoch - 1) * len(self) if self._streamed is not None else 0
+        batches = [(first + k) % self._per_pass for k in range(len(self))]
+        return [min(self.batch_size, self.n_data - k * self.batch_size) for k in batches]
 
     def order(self, epoch: int = 0) -> np.ndarray:
         """The order (N,) of all data in an epoch: a pure function of the seed and the epoch, the same on every rank."""
@@ -77,6 +97,9 @@ class Batches:
 
     def epoch(self, epoch: int = 0) -> Iterator[Tensor]:
         """This rank's batches (B, *shape), float32 on the device, in the order of the epoch."""
+        if self._streamed is not None:
+            yield from self._portion(max(0, epoch - 1))  # training counts its epochs from 1
+            return
         order = self.order(epoch)
         spans = [self._span(k) for k in range(len(self))]
         if self._resident is None:
@@ -88,6 +111,41 @@ class Batches:
         else:
             for start, stop in spans:  # a copy: whoever writes into a batch does not write into the data
                 yield self._resident[start:stop].clone()
+
+    def every(self) -> Iterator[Tensor]:
+        """This rank's batches of all samples, each once."""
+        yield from self.epoch(0) if self._streamed is None else map(self._mine, ahead(self._pass(0)))
+
+    def _portion(self, portion: int) -> Iterator[Tensor]:
+        """A portion of an endless sequence of passes."""
+        size = len(self)
+        if self._flow[0] == portion:
+            flow = self._flow[1]
+        else:
+            begin, skip = divmod(portion * size, self._per_pass)
+            passes = (batch for number in count(begin) for batch in self._pass(number))
+            flow = islice(ahead(passes), skip, None)
+        self._flow = (-1, iter(()))  # until this portion has been read to its end
+        for batch in islice(flow, size):
+            yield self._mine(batch)
+        self._flow = (portion + 1, flow)
+
+    def _pass(self, number: int) -> Iterator[Tensor]:
+        """Batches of all data that are streamed, on the CPU; only the last is short."""
+        assert self._streamed is not None
+        rest = torch.empty(0, *self._space.model_shape)
+        for pool in self._streamed.pools([self.seed, number]):
+            rest = torch.cat([rest, torch.from_numpy(self._space.convert(pool))])
+            n = len(rest) - len(rest) % self.batch_size
+            yield from rest[:n].split(self.batch_size)
+            rest = rest[n:]
+        if len(rest):
+            yield rest
+
+    def _mine(self, batch: Tensor) -> Tensor:
+        """This rank's part of a batch, on the device."""
+        first, last = part_of(len(batch), self.rank, self.world_size)
+        return batch[first:last].to(self.device)
 
     def _span(self, k: int) -> tuple[int, int]:
         """The part of the order that is this rank's share of batch k."""
@@ -119,7 +177,7 @@ class Batches:
         return tensor
 
     def _storage(self, part: np.ndarray) -> Tensor:
-        """What travels to the device: bytes as they are, a quarter of their floats; all else scaled, in 64 bits."""
+        """Return what travels to the device: bytes as they are (a quarter of their floats), else 64 bits."""
         if part.dtype == np.uint8:
             return torch.from_numpy(np.array(part, order="C"))
         return torch.from_numpy(np.ascontiguousarray(self._space.convert(part)))
@@ -127,6 +185,20 @@ class Batches:
     def _place(self, batch: Tensor) -> Tensor:
         batch = batch.to(self.device, non_blocking=True)
         return self._space.convert(batch) if batch.dtype == torch.uint8 else batch
+
+
+def ahead(items: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Yield the items of an iterator that a thread advances, a few at a time, while those before are in use."""
+    with ThreadPoolExecutor(1, thread_name_prefix="lapae-batches") as pool:
+        after = pool.submit(lambda: list(islice(items, AHEAD)))
+        while some := after.result():
+            after = pool.submit(lambda: list(islice(items, AHEAD)))
+            yield from some
+
+
+def portions_of(n: int) -> int:
+    """Return the number of epochs in a pass over n samples that are streamed."""
+    return max(1, round(n / PORTION))
 
 
 def part_of(n: int, rank: int, world_size: int) -> tuple[int, int]:

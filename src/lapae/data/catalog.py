@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from lapae.data.data import Data
+from lapae.data.files import name_of, read_tables, tables_of
 from lapae.data.images import ImageReader
 from lapae.data.named import DATASETS, NamedSet
 from lapae.data.opening import SUFFIXES, options_of, reader_of
 from lapae.data.source import Records
+from lapae.data.stream import IN_MEMORY, ParquetTable, is_large, stream
+from lapae.data.table import TableReader
 from lapae.errors import DataError, did_you_mean
 from lapae.space import Fit
 
@@ -56,8 +59,9 @@ def load(
     """Load a data set and split it.
 
     Args:
-        source: a name that `lapae data` lists, a .npy, .npz, .csv or .parquet file, or a folder of images. A `Path` is
-            never a name.
+        source: a name that `lapae data` lists, a .npy, .npz, .csv or .parquet file, a folder of images, or a folder or
+            glob of .parquet files, which are one table. A `Path` is never a name. Parquet files that are too large for
+            memory are streamed (`lapae.data.stream`).
         data_dir: where the named sets lie, or are downloaded to; else `$LAPAE_DATA`, else `~/.cache/lapae/data`.
         validation: fractions, or counts; default by the rules of `lapae.data.splits`. Sets with splits of their own
             keep them.
@@ -79,10 +83,19 @@ def load(
     """
     given = {"label_column": label_column, "columns": columns, "drop": drop, "window": window, "stride": stride}
     given |= {"image_size": image_size, "fit": fit, "tile": tile, "skip_bad": skip_bad or None, "allow_nan": allow_nan}
-    records = _read(source, data_folder(data_dir), {k: value for k, value in given.items() if value is not None})
-    options = {"validation": validation, "calibration": calibration, "test": test, "seed": seed, "limit": limit}
+    given = {name: value for name, value in given.items() if value is not None}
+    files = None if isinstance(source, str) and source in DATASETS else tables_of(source)
+    options: dict[str, Any] = {"validation": validation, "calibration": calibration, "test": test, "seed": seed}
+    if files is not None:
+        _check_options(source, given, options_of(TableReader))
+        if is_large(files) and limit is None and not IN_MEMORY & {*given}:
+            return stream(ParquetTable(files, str(source)), name_of(source), **given, **options)
+    if files is not None and not Path(source).expanduser().is_file():
+        records = read_tables(files, source, **given)
+    else:
+        records = _read(source, data_folder(data_dir), given)
     try:
-        return Data.divide(records, **options)
+        return Data.divide(records, **options, limit=limit)
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
 
@@ -102,7 +115,7 @@ def _read(source: str | Path, folder: Path, options: dict[str, Any]) -> Records:
         hint = did_you_mean(str(source), DATASETS)
         raise DataError(
             f"{source}: no such file, folder or data set{hint}; expected one of {', '.join(DATASETS.visible())}, "
-            f"a {', '.join(SUFFIXES)} file, or a folder of images"
+            f"a {', '.join(SUFFIXES)} file, a folder of images, or a folder or a glob of .parquet files"
         )
     reader = reader_of(path)
     if reader is None or (reader is ImageReader and not path.is_dir()):

@@ -26,7 +26,7 @@ def copied(x: np.ndarray) -> np.ndarray | None:
         (n,) the number of each row's group, by their first rows; None if no row is a copy.
     """
     n = len(x)
-    keys = np.concatenate([_hashed(np.asarray(part)) for _, part in chunks(x)])
+    keys = np.concatenate([hashed(np.asarray(part)) for _, part in chunks(x)])
     _, first, group, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     several = (count > 1) & (count <= MOST_COPIES)
     if not several.any():
@@ -66,7 +66,7 @@ def _by_chance(x: np.ndarray, first: np.ndarray, count: np.ndarray) -> tuple[np.
     return expected, own
 
 
-def _hashed(rows: np.ndarray) -> np.ndarray:
+def hashed(rows: np.ndarray) -> np.ndarray:
     """Return a number (n,) for each of rows (n, D): equal rows have equal ones, and others almost never."""
     bits = (rows.astype(np.float64) + 0.0).view(np.uint64)
     out = np.zeros(len(rows), np.uint64)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from lapae.data.arrays import examine
+from lapae.data.batches import portions_of
 from lapae.data.copies import copied
 from lapae.data.extremes import without_absurd
 from lapae.data.frame import table_records
 from lapae.data.groups import as_groups, divide_groups, linked
 from lapae.data.labels import as_classes
-from lapae.data.source import Records, Split, take
-from lapae.data.splits import LEAST, partition
+from lapae.data.source import Records, Split, Streamed, take
+from lapae.data.splits import LEAST_ROWS, partition
 from lapae.data.tiles import divide_images
 from lapae.errors import DataError
 from lapae.space import Space, chunks
@@ -69,6 +70,18 @@ class Data:
         return cls.divide(read(x, name, name, **options), together=as_groups(groups, len(x), name), **splits)
 
     @property
+    def portion(self) -> int | None:
+        """Samples of an epoch of training data that are streamed; None if an epoch is all of them."""
+        x = self.train.x
+        return -(-len(x) // portions_of(len(x))) if isinstance(x, Streamed) else None
+
+    @property
+    def in_memory(self) -> Data:
+        """The data with a sample in place of training data that are streamed."""
+        x = self.train.x
+        return replace(self, train=Split(x.sample, None, x.sample_rows)) if isinstance(x, Streamed) else self
+
+    @property
     def held_out(self) -> Split:
         """Return samples to judge a model by: the test set, or without one those that calibrate."""
         return next((split for split in (self.test, self.calib, self.valid) if len(split)), self.train)
@@ -91,7 +104,7 @@ class Data:
         if seen is not None:
             records = at(records, seen)
             together = None if together is None else together[seen]
-        whole = records.groups is not None and records.groups.max() + 1 >= LEAST
+        whole = records.groups is not None and records.groups.max() + 1 >= LEAST_ROWS
         parts = divide_images(records, **options) if whole else _divide_rows(records, together, **options)
 
         def part(index: np.ndarray) -> Split:
@@ -138,7 +151,7 @@ def _divide_rows(records: Records, together: np.ndarray | None = None, **options
     if copies is None:
         return partition(len(x), records.partition, **options)
     first = np.unique(copies, return_index=True)[1]
-    if len(first) < LEAST:
+    if len(first) < LEAST_ROWS:
         raise DataError(f"{records.name}: {len(x)} rows, of which only {len(first)} differ: too few to learn from")
     train, valid, calib, test = partition(len(first), **options)
     whole = [np.flatnonzero(np.isin(copies, part))[: options.get("limit")] for part in (train, valid, test)]

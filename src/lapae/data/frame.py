@@ -31,13 +31,18 @@ def table_records(
     rows: Callable[[int], str] = position,
     **about: Any,
 ) -> Records:
-    """The columns of a frame that can be learned, as codes; a warning names the others.
+    """Return the columns of a frame that can be learned, as codes; a warning names the others.
 
     Args:
         frame: all rows.
         name: of the data set.
         where: begins messages.
-        columns, drop, label_column, window, stride, allow_nan: as of `lapae.data.load`; a series holds numbers alone.
+        columns: columns to learn; default all that can be.
+        drop: columns not to learn.
+        label_column: column of classes.
+        window: steps of a window, of a series; it holds numbers alone.
+        stride: steps from one window to the next.
+        allow_nan: whether values may be missing.
         rows: from the position of a row to what messages call it.
         about: other fields of the records.
     """

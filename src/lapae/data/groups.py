@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lapae.data.splits import LEAST, Parts, partition
+from lapae.data.splits import LEAST_ROWS, Parts, partition
 from lapae.errors import DataError
 
 
@@ -58,9 +58,9 @@ def divide_groups(groups: np.ndarray, name: str, **options: Any) -> Parts:
     """
     numbers = np.unique(groups, return_inverse=True)[1].reshape(-1)
     n = int(numbers.max(initial=-1)) + 1
-    if n < LEAST:
+    if n < LEAST_ROWS:
         raise DataError(
-            f"{name}: {len(groups)} rows in {n} groups, expected at least {LEAST}: whole groups are held out to "
+            f"{name}: {len(groups)} rows in {n} groups, expected at least {LEAST_ROWS}: whole groups are held out to "
             "calibrate, and with so few that would mean nothing; without groups rows are held out"
         )
     limit = options.pop("limit", None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lapae.data.decode import SKIP, SUFFIXES, Header, decode, file_bytes, in_threads, read_header, transparent
+from lapae.data.image_files import SKIP, SUFFIXES, Header, decode, file_bytes, in_threads, read_header, transparent
 from lapae.data.progress import progress
 from lapae.data.reader import Block, Progress, Reader
 from lapae.data.source import Lazy, Records

@@ -11,9 +11,11 @@ import numpy as np
 
 from lapae.data.catalog import load
 from lapae.data.data import Data
+from lapae.data.files import tables_of
 from lapae.data.opening import reader_of
 from lapae.data.progress import progress
 from lapae.data.source import Lazy
+from lapae.data.stream import SAMPLE_ROWS, ParquetTable
 from lapae.data.table import TableReader
 from lapae.space import Column, chunks
 from lapae.space.column_kinds import decide_columns, near_miss, place_of
@@ -50,11 +52,15 @@ def look(source: str | Path, **options: Any) -> Look:
     splits = {name: len(getattr(data, name)) for name in ("train", "valid", "calib", "test")}
     summary = data.space.describe(sum(splits.values()))
     path = Path(source).expanduser()
-    if isinstance(data.train.x, Lazy) and path.is_dir():
+    files = tables_of(source) if data.kind in ("table", "series") and data.space.columns else None
+    if files is None and isinstance(data.train.x, Lazy) and path.is_dir():
         read_all(data, path.name)
-    if data.kind not in ("table", "series") or reader_of(path) is not TableReader:
+    if files is None and (data.kind not in ("table", "series") or reader_of(path) is not TableReader):
         return Look(summary, splits, notes=tuple(str(warning.message) for warning in told))
-    frame = TableReader(path, label_column=options.get("label_column")).frame()
+    if files is not None and not path.is_file():
+        frame = ParquetTable(files, str(source)).some(SAMPLE_ROWS, options.get("seed", 0))[0]
+    else:
+        frame = TableReader(path, label_column=options.get("label_column")).frame()
     columns = tuple(columns_of(frame, label=options.get("label_column"), chosen=data.space.names or ()))
     notes = tuple(str(warning.message) for warning in told if "left out" not in str(warning.message))
     return Look(summary, splits, columns, notes)

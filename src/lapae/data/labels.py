@@ -14,7 +14,7 @@ from lapae.space.frames import Series
 def as_classes(path: str | Path, y: np.ndarray, n_data: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels of an array file: (N,) whole numbers or text to classes from 0 with names; (N, A) 0/1 stay attributes."""
     if y.ndim == 0 or len(y) != n_data:
-        raise DataError(f"{path}: labels y of shape {y.shape} for {n_data:,} data")
+        raise DataError(f"{path}: labels y of shape {y.shape} for {n_data:,} samples")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim == 2 and y.dtype.kind in "biuf":

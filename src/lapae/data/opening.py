@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lapae.data.arrays import ARRAYS, ArrayReader
-from lapae.data.decode import SUFFIXES as IMAGES
+from lapae.data.image_files import SUFFIXES as IMAGES
 from lapae.data.images import ImageReader
 from lapae.data.reader import Block, Reader, suffix_of
 from lapae.data.table import CSV, PARQUET, TableReader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,16 @@ class ParquetFile:
             raise DataError(f"{path}: not a sound .parquet file ({str(error)[:200]})") from error
         self.first = [str(name) for name in table.columns]
         self.width = len(self.first)
-        about = self.file.metadata
-        self.size = about.num_rows
-        largest = max((about.row_group(i).total_byte_size for i in range(about.num_row_groups)), default=0)
-        check_memory(path, largest, "write it with smaller row groups")
+        self.size = self.file.metadata.num_rows
 
     def frames(self, chunk: int, progress: Callable[[int], None], types: Any = None) -> Iterator[Frame]:
         """Rows in order, `chunk` at a time, under column numbers from 0; `types` are those of the file.
 
         `progress` is called with the number of rows that were read.
         """
+        about = self.file.metadata
+        largest = max((about.row_group(i).total_byte_size for i in range(about.num_row_groups)), default=0)
+        check_memory(self.path, largest, "write it with smaller row groups")
         try:
             for batch in self.file.iter_batches(chunk):
                 frame = batch.to_pandas()
@@ -53,3 +53,13 @@ class ParquetFile:
 
     def line_of(self, row: int) -> int:
         return row + 1
+
+
+def check_same_columns(names: Sequence[str], expected: Sequence[str], path: Path, first: Path) -> None:
+    """Raise a DataError if a file has other columns than the first one; their order does not matter."""
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: two columns have the same name")
+    if set(names) != set(expected):
+        lacking, more = sorted(set(expected) - set(names)), sorted(set(names) - set(expected))
+        told = [f"lacks {', '.join(lacking[:5])}"] * bool(lacking) + [f"has also {', '.join(more[:5])}"] * bool(more)
+        raise DataError(f"{path}: {' and '.join(told)}, compared with {first}: the files must have the same columns")

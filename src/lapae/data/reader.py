@@ -101,7 +101,7 @@ class Reader(ABC):
 
     @abstractmethod
     def _read(self, progress: Progress) -> Iterator[Block]:
-        """As `blocks`, of a file that stays as it is."""
+        """Yield `blocks` of a file that stays as it is."""
 
     def _windows(self, steps: Block, progress: Progress) -> Iterator[Block]:
         """The steps of a series, which are kept, as blocks of windows."""
@@ -117,5 +117,5 @@ class Reader(ABC):
         progress(self.size)
 
     def _look(self) -> tuple[int, ...] | None:
-        """What changes with the file; a folder's images are read one by one."""
+        """Return what changes with the file; a folder's images are read one by one."""
         return None if self.path.is_dir() else stamp(self.path)

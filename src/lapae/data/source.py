@@ -7,7 +7,7 @@ A source holds N data in storage units: uint8 from 0 to 255, or floats. Arrays a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -29,7 +29,7 @@ class Lazy(ABC):
         """The data at an integer, a slice or an array of integers, in storage units."""
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """What the data at `index` (all by default) are read from, to tell whether they are the same: the data here."""
+        """Yield what the data at `index` (default all) are read from, to compare them: here the data."""
         yield from (self[part] for part in in_parts(self, index))
 
     def name(self, i: int) -> str | None:
@@ -44,6 +44,22 @@ class Lazy(ABC):
         if copy is False:
             raise ValueError("a lazy source cannot become an array without a copy")
         return np.asarray(self[:], dtype=dtype)
+
+
+class Streamed(Lazy):
+    """A source that is too large for memory, and slow to read by index: all of it is read in an order of its own.
+
+    Attributes:
+        sample: (m, ...) some of the data, evenly from all of them.
+        sample_rows: (m,) where they stand in the set that was split.
+    """
+
+    sample: np.ndarray
+    sample_rows: np.ndarray
+
+    @abstractmethod
+    def pools(self, seed: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield all data once, shuffled by a seed, in arrays (n, ...) of bounded sizes."""
 
 
 Source: TypeAlias = np.ndarray | Lazy
@@ -82,6 +98,12 @@ def in_parts(source: Source, index: np.ndarray | None) -> Iterator[np.ndarray]:
 def even(n: int, most: int) -> np.ndarray:
     """Return increasing indices of at most `most` of n samples, evenly from all."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
+
+
+def sampled(source: Source, most: int) -> np.ndarray:
+    """Return at most `most` samples, evenly from all; of a source that is streamed, from its sample in memory."""
+    x = source.sample if isinstance(source, Streamed) else source
+    return np.asarray(x[even(len(x), most)])
 
 
 def take(source: Source, index: np.ndarray) -> Source:

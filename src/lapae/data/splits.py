@@ -9,7 +9,7 @@ from lapae.errors import DataError
 DEFAULT_SHARE = 0.1
 MOST_HELD_OUT = 5000
 """Validation data are a tenth by default, and never more than this: 5,000 of MNIST's 60,000."""
-LEAST = 10
+LEAST_ROWS = 10
 """Fewer rows cannot be learned from: there is nothing left to calibrate with."""
 CALIBRATION_SHARE, CALIBRATION_DATA = 0.2, 200
 """A fifth calibrates up to this many calibration rows, from there on at least this many and a tenth."""
@@ -36,8 +36,9 @@ def partition(
         n: number of data.
         own: (n,) the set's own partition: 0 train, 1 validation, 2 test. What it lacks of validation data is drawn from
             its training data, as calibration data always are.
-        validation, calibration, test: fractions below 1, or whole numbers. None is the default: no test data but the
-            set's own.
+        validation: size of the validation set, a fraction below 1 or a number of samples; default by n.
+        calibration: size of the calibration set, likewise.
+        test: size of the test set, likewise; default the set's own.
         seed: of the draw.
         limit: samples in each part, at most.
         gap: samples left out between parts of data in the order of time, which are split in it: training samples first,
@@ -54,19 +55,12 @@ def partition(
         rest, held_out = np.flatnonzero(own == 0), np.flatnonzero(own == 2)
         if not len(rest):
             raise DataError("this data set's own partition has no training data")
-    n_test = 0 if held_out is not None else _count(test or 0, n, "test")
+    n_test = 0 if held_out is not None else count_of(test or 0, n, "test")
     valid = np.flatnonzero(own == 1) if own is not None else np.empty(0, int)
     if len(valid) and validation is not None:
         raise DataError(f"validation={validation} cannot be chosen: this data set has a validation split of its own")
-    n_rest = len(rest)
-    n_valid = 0 if len(valid) else _count(_default(n_rest) if validation is None else validation, n_rest, "validation")
-    n_calib = _count(_default_calibration(n_rest) if calibration is None else calibration, n_rest, "calibration")
-    gaps = (gap or 0) * sum(part > 0 for part in (n_valid, n_calib, n_test))
-    if n_rest == 0 or n_valid + n_calib + n_test + gaps >= n_rest:
-        raise DataError(
-            f"{n_valid} validation, {n_calib} calibration and {n_test} test data of {n_rest} leave none to train on"
-            + (f", as {gap} are left out between them" if gaps else "")
-        )
+    own_valid = 0 if len(valid) else validation
+    n_valid, n_calib = held_out_sizes(len(rest), own_valid, calibration, n_test, gap)
     if gap is not None:
         parts = _in_time(n, (n_valid, n_calib, n_test), gap)
     else:
@@ -85,12 +79,35 @@ def partition(
     return train, valid, calib, held_out
 
 
+def held_out_sizes(
+    n: int, validation: float | int | None, calibration: float | int | None, n_test: int, gap: int | None = None
+) -> tuple[int, int]:
+    """Return the number of validation and of calibration samples of n; DataError if they leave none to train on.
+
+    Args:
+        n: samples that are in no other split by the set's own partition.
+        validation: as of `partition`.
+        calibration: as of `partition`.
+        n_test: test samples that are drawn from them, too.
+        gap: samples left out between parts.
+    """
+    n_valid = count_of(_default(n) if validation is None else validation, n, "validation")
+    n_calib = count_of(_default_calibration(n) if calibration is None else calibration, n, "calibration")
+    gaps = (gap or 0) * sum(part > 0 for part in (n_valid, n_calib, n_test))
+    if n == 0 or n_valid + n_calib + n_test + gaps >= n:
+        raise DataError(
+            f"{n_valid} validation, {n_calib} calibration and {n_test} test data of {n} leave none to train on"
+            + (f", as {gap} are left out between them" if gaps else "")
+        )
+    return n_valid, n_calib
+
+
 def check_enough(n: int, name: str = "X") -> None:
     """Raise a DataError if n samples are too few to learn from."""
-    if n < LEAST:
+    if n < LEAST_ROWS:
         raise DataError(
-            f"{name}: n_samples={n}, expected at least {LEAST} with a value, to learn from: p-values and intervals are "
-            "found by comparison with other rows, and with so few they would mean nothing"
+            f"{name}: n_samples={n}, expected at least {LEAST_ROWS} with a value, to learn from: p-values and "
+            "intervals are found by comparison with other rows, and with so few they would mean nothing"
         )
 
 
@@ -104,16 +121,16 @@ def _in_time(n: int, sizes: tuple[int, int, int], gap: int) -> Parts:
 
 
 def _default(n: int) -> int:
-    return 0 if n < LEAST else min(round(DEFAULT_SHARE * n), MOST_HELD_OUT)
+    return 0 if n < LEAST_ROWS else min(round(DEFAULT_SHARE * n), MOST_HELD_OUT)
 
 
 def _default_calibration(n: int) -> int:
     few = max(min(round(CALIBRATION_SHARE * n), CALIBRATION_DATA), min(FLAGGING, n // 3))
-    return 0 if n < LEAST else max(few, _default(n))
+    return 0 if n < LEAST_ROWS else max(few, _default(n))
 
 
-def _count(share: float | int, n: int, what: str) -> int:
-    """How many of n a share is: a fraction below 1, or a whole number."""
+def count_of(share: float | int, n: int, what: str) -> int:
+    """Return how many of n a share is: a fraction below 1, or a whole number."""
     if isinstance(share, bool) or not 0 <= share < max(n, 1) or (share >= 1 and share != int(share)):
         raise DataError(f"{what}={share!r}: expected a fraction from 0 to below 1, or a whole number below {n}")
     return int(share) if share >= 1 or share == 0 else max(1, round(share * n))

@@ -160,7 +160,7 @@ class TableReader(Reader):
         return table_records(frame, self.path.stem, str(self.path), **options)
 
     def _features(self) -> list[int]:
-        """Where the features of a model are."""
+        """Return the places of the features of a model."""
         names = [column.name for column in self.columns]
         every = {*names, *self.space.left_out}
         numbered = every == {str(i) for i in range(len(every))}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lapae.data.decode import SKIP, Header, decode, file_bytes, in_threads
+from lapae.data.image_files import SKIP, Header, decode, file_bytes, in_threads
 from lapae.data.source import Lazy, Records, even
 from lapae.data.splits import Parts, partition
 from lapae.errors import DataError

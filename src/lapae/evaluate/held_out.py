@@ -59,7 +59,7 @@ def held_out(data: Data, limit: int | None, seed: int) -> HeldOut:
 
 
 def columns_of(space: Space) -> dict[str, tuple[np.ndarray, str]]:
-    """Where each column of a table, or channel of a series, lies: {name: (indices on the last axis, kind)}.
+    """Return where each column of a table, or channel of a series, lies: {name: (indices on the last axis, kind)}.
 
     Images are one column, "pixels"; columns of an array without names are called by their numbers.
     """

@@ -40,7 +40,8 @@ DISTINCT, SPIKE = 0.3, 0.05
 RIDGE = 1e-2
 TRIES = 4
 """Draws of a row that is not the one whose value was taken last, at most."""
-MOST_ROWS = 4000
+MOST_SAMPLED = 4000
+"""Rows that new ones are made from, at most."""
 MOST_COLUMNS = 128
 """Columns of a table that is sampled row by row, at most; wider ones are decoded from codes."""
 

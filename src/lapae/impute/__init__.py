@@ -6,6 +6,8 @@
 | NetworkImputer   | wider tables                          | the network, which was trained with hidden values     |
 | ChainImputer     | tables of a network trained otherwise | the network's own reconstruction, iterated            |
 | RecallImputer    | images, series, arrays                | training codes whose samples go with what is observed |
+
+What their constants are worth: benchmarks/imputation.md.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ IMPUTERS: dict[str, type[Imputer]] = {
 }
 """Imputers by the name under which a run saves them."""
 
-__all__ = ["IMPUTERS", "Imputer", "ImputerRows", "Trained", "choose", "fit_imputer", "rows_to_impute"]
+__all__ = ["IMPUTERS", "Imputer", "ImputerRows", "Trained", "choose_imputer", "fit_imputer", "rows_to_impute"]
 
 
-def choose(method: Method, space: Space, rows: ImputerRows) -> str:
+def choose_imputer(method: Method, space: Space, rows: ImputerRows) -> str:
     """Return the name of the imputer that suits a network and its data."""
     if space.kind != "table":
         return "recall"
@@ -54,7 +56,7 @@ def rows_to_impute(method: Method, space: Space, train: Tensor, valid: Tensor, n
     """
     scarce = len(valid if len(valid) else train) < SCARCE
     rows = ImputerRows(train, valid, scarce)
-    if choose(method, space, rows) == "neighbours":
+    if choose_imputer(method, space, rows) == "neighbours":
         return rows
     valid = valid if len(valid) else train
     n = COPIES if space.kind == "table" else ITERATED
@@ -64,5 +66,5 @@ def rows_to_impute(method: Method, space: Space, train: Tensor, valid: Tensor, n
 
 def fit_imputer(trained: Trained, rows: ImputerRows, calibration: Calibration) -> Imputer:
     """Fit the imputer that suits the data, with the radii of its intervals."""
-    kind = IMPUTERS[choose(trained.method, trained.space, rows)]
+    kind = IMPUTERS[choose_imputer(trained.method, trained.space, rows)]
     return kind.fit(trained, rows, calibration).with_radii(trained, calibration.held_out)

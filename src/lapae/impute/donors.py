@@ -35,7 +35,8 @@ from lapae.methods.adam import Adam
 Guess = Callable[[Tensor], Tensor]
 """Rows (n, D), NaN where missing -> what the network expects of all of their values."""
 
-MOST_ROWS = 4000
+MOST_DONORS = 4000
+"""Rows to take values from, at most."""
 STEPS = 200
 RATE = 0.05
 QUERIES, CANDIDATES = 1024, 512
@@ -84,7 +85,7 @@ class Donors:
             guess: what the network expects.
             groups: the column of each feature.
         """
-        rows = rows[:MOST_ROWS]
+        rows = rows[:MOST_DONORS]
         columns = torch.as_tensor(groups)
         copula = Copula.fit(rows)
         known = _known(copula, rows, guess, columns)
@@ -107,7 +108,7 @@ class Donors:
 
     def with_more(self, rows: Tensor, guess: Guess) -> Donors:
         """Return the donors with more rows (n, D)."""
-        rows = torch.cat([self.rows, rows])[:MOST_ROWS]
+        rows = torch.cat([self.rows, rows])[:MOST_DONORS]
         return replace(self, rows=rows, **_known(self.copula, rows, guess, self.groups))
 
     def find(self, x: Tensor) -> Tensor:
@@ -165,11 +166,11 @@ class Donors:
         share = (n_seen / self.copula.n_rows).clamp_max(0.5)
         return ((1 + share) / (1 - share)).sqrt() - 1
 
-    def complete(
-        self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return median and variance of the missing values of x (n, D), as `guess` where there is no donor, and the
-        part of the variance that values above the median have.
+    def complete(self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None) -> dict[str, Tensor]:
+        """Return what the missing values of x (n, D) may be: tensors (n, D).
+
+        `middle` is the median and `mean` the mean, as `guess` where there is no donor; `variance` that of the donors'
+        values, and `above` the part of it that values above the median have.
 
         Args:
             x: NaN where missing.
@@ -177,17 +178,19 @@ class Donors:
             words: (D,) features of categories and booleans, whose expectation takes the place of the median.
             own: (n,) donors that give nothing to these rows, as they are the rows themselves; -1 is none.
         """
-        middle, variance, above = guess.clone(), torch.zeros_like(guess), torch.zeros_like(guess)
+        middle, average = guess.clone(), guess.clone()
+        variance, above = torch.zeros_like(guess), torch.zeros_like(guess)
         for part, features, _, weight, given in self._weights(x, guess, own):
             for j, values in zip(features.tolist(), self._each(features, given), strict=True):
                 mean = (weight * values).sum(1)
                 variance[part, j] = (weight * (values - mean[:, None]).square()).sum(1)
+                average[part, j] = mean
                 middle[part, j] = mean if words[j] else weighted_median(values, weight)
                 gap = values - middle[part, j, None]
                 square = (weight * gap.square()).sum(1)
                 share = (weight * gap.clamp_min(0).square()).sum(1) / square.clamp_min(1e-12)
                 above[part, j] = share * variance[part, j]
-        return middle, variance, above
+        return {"middle": middle, "mean": average, "variance": variance, "above": above}
 
     def places(self, x: Tensor, guess: Tensor, truth: Tensor) -> Tensor:
         """Return where the true values of x's missing ones lie in their distributions: shares (n, D) of weight below,

@@ -126,7 +126,8 @@ class Imputer(ABC):
             whole: x before values were hidden, from which these are not to be filled in either.
 
         Returns:
-            A `Prediction`, whose `x_mean` (n, *model_shape) has the guesses.
+            A `Prediction`, whose `x_mean` (n, *model_shape) has the guesses; where these are medians, `x_average` has
+            the means.
         """
 
     @abstractmethod

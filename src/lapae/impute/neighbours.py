@@ -102,7 +102,7 @@ def has_donors(parts: Kinds, rows: ImputerRows) -> bool:
 
 
 def _complete(donors: Donors, found: Prediction, x: Tensor, words: Tensor, own: Tensor | None = None) -> Prediction:
-    """Return predictions of x (n, D) with the donors' medians and variances in place of what is missing.
+    """Return predictions of x (n, D) with the donors' medians, means and variances in place of what is missing.
 
     Args:
         donors: rows to fill in from.
@@ -111,12 +111,13 @@ def _complete(donors: Donors, found: Prediction, x: Tensor, words: Tensor, own: 
         words: features of categories and booleans, (D,).
         own: donors that are these rows themselves, and give nothing to them, (n,).
     """
-    middle, variance, above = donors.complete(x, found.x_mean, words, own)
+    given = donors.complete(x, found.x_mean, words, own)
     missing = x.isnan()
     return found.replace(
-        x_mean=torch.where(missing, middle, found.x_mean),
-        x_var=torch.where(missing, variance, found.x_var),
-        x_above=above,
+        x_mean=torch.where(missing, given["middle"], found.x_mean),
+        x_average=torch.where(missing, given["mean"], found.x_mean),
+        x_var=torch.where(missing, given["variance"], found.x_var),
+        x_above=given["above"],
     )
 
 

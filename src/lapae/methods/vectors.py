@@ -19,13 +19,14 @@ from lapae.methods.laplace import Laplace
 from lapae.methods.step import StepContext
 from lapae.posterior import LowRankPrecision, fit_shrinkage
 
-MOST = 500
+MOST_VECTORS = 500
 """Vectors by default: on tables of up to some thousand rows they reach the rank of what the data determine."""
 MOST_BYTES = 1 << 30
 """Size of all vectors at most, in memory and in a saved run; beyond half of it they are kept in bfloat16."""
 MOST_PRODUCTS = 1 << 36
 """Multiplications of a T x T matrix of products between vectors, on a CPU: some seconds."""
-LEAST = 16
+LEAST_VECTORS = 16
+"""Vectors at least, however large the network."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ def how_many(n_weights: int, device: torch.device, wanted: int | None = None) ->
     Args:
         n_weights: P.
         device: where they are; a CPU takes fewer by default.
-        wanted: as many as a user asks for, within the memory; by default at most MOST.
+        wanted: as many as a user asks for, within the memory; by default at most MOST_VECTORS.
     """
-    n = wanted or MOST
+    n = wanted or MOST_VECTORS
     if wanted is None and device.type == "cpu":
-        n = min(n, max(LEAST, math.isqrt(MOST_PRODUCTS // n_weights)))
+        n = min(n, max(LEAST_VECTORS, math.isqrt(MOST_PRODUCTS // n_weights)))
     if 4 * n * n_weights <= MOST_BYTES:
         return n, None
     return max(1, min(n, MOST_BYTES // (2 * n_weights))), torch.bfloat16

@@ -59,6 +59,10 @@ class Prediction:
         """Return the prediction with other values in place of its own."""
         return Prediction(self.n_draws, {**self.values, **values}, self.x_learned)
 
+    def take(self, index: Tensor) -> Prediction:
+        """Return the prediction of the samples at `index` (n,)."""
+        return Prediction(self.n_draws, {name: value[index] for name, value in self.values.items()}, self.x_learned)
+
     def _value(self, name: str) -> Tensor:
         if name not in self.values:
             of = {field: quantity for quantity, names in FIELDS.items() for field in names}

@@ -124,7 +124,7 @@ def npy_rows(path: Path, n: int) -> Iterator[Callable[[np.ndarray], None]]:
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is written anew; None where there is none."""
+    """Return what changes when a file is written anew; None if there is none."""
     try:
         found = path.stat()
     except OSError:

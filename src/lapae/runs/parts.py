@@ -1,7 +1,8 @@
 """Fitted parts as tensors by name, and back: what a run keeps of a model.
 
 A part is a frozen dataclass whose fields are tensors, arrays, numbers, other parts, or None. A field that several parts
-hold in common is marked with `IN_COMMON` and saved once, by its owner.
+hold in common is marked with `IN_COMMON` and saved once, by its owner. A field that once had another name
+is marked with `formerly`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 IN_COMMON = {"in common": True}
 """Metadata of a field that another part owns and saves."""
 Part = TypeVar("Part")
+
+
+def formerly(name: str) -> dict[str, str]:
+    """Return metadata of a field that runs were saved with under another name."""
+    return {"formerly": name}
 
 
 def to_tensors(part: Any) -> dict[str, Tensor]:
@@ -57,13 +63,14 @@ def from_tensors(kind: type[Part], saved: Mapping[str, Tensor], **given: Any) ->
         hint = _without_none(hints[own.name])
         if own.name in given:
             continue
+        names = (own.name, own.metadata.get("formerly", own.name))
         if is_dataclass(hint):
-            inner = under(own.name, saved)
+            inner = under(names[0], saved) or under(names[1], saved)
             if inner or not _is_optional(hints[own.name]):
                 shared = {f.name: given[f.name] for f in fields(hint) if f.name in given and f.metadata == IN_COMMON}
                 found[own.name] = from_tensors(hint, inner, **shared)  # pyright: ignore[reportArgumentType]
-        elif own.name in saved:
-            value = saved[own.name]
+        elif name := next((name for name in names if name in saved), None):
+            value = saved[name]
             found[own.name] = value.numpy() if hint is np.ndarray else hint(value) if hint in (bool, int) else value
         elif not _is_optional(hints[own.name]) and own.default is MISSING:
             raise KeyError(own.name)

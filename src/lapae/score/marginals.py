@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from lapae.runs.parts import formerly
 
 QUANTILES = 500
 
@@ -19,14 +21,14 @@ class Marginals:
     Attributes:
         low: where the histogram begins, (D,).
         width: width of a bin, (D,).
-        surprise: -log of the share of training rows in each bin; the last is that of values outside, (D, bins + 1).
+        rarities: -log of the share of training rows in each bin; the last is that of values outside, (D, bins + 1).
         ranks: quantiles, increasing, (D, Q).
         scores: normal score of a value, by the number of quantiles below it plus the number up to it, (2 Q + 1,).
     """
 
     low: Tensor
     width: Tensor
-    surprise: Tensor
+    rarities: Tensor = field(metadata=formerly("surprise"))
     ranks: Tensor
     scores: Tensor
 
@@ -62,11 +64,11 @@ class Marginals:
 
     def rarity(self, x: Tensor) -> Tensor:
         """Return -log of the share of training rows near each value of x (B, D)."""
-        bins = self.surprise.shape[1] - 1
+        bins = self.rarities.shape[1] - 1
         place = torch.floor((x - self.low) / self.width)
         inside = (place >= 0) & (place <= bins)
         index = torch.where(inside, place.clamp(0, bins - 1), float(bins)).long()
-        return self.surprise.T.gather(0, index)
+        return self.rarities.T.gather(0, index)
 
     def normal(self, x: Tensor) -> Tensor:
         """Return the normal score of the rank of each value of x (B, D) in the training data; NaN where missing."""

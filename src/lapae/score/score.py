@@ -18,15 +18,14 @@ ordinary does not speak for it. `lapae.score.images` describes the score of imag
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from dataclasses import field as field_of
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from lapae.predict.deviation import Deviation
 from lapae.predict.prediction import Prediction, Quantity
-from lapae.runs.parts import IN_COMMON
+from lapae.runs.parts import IN_COMMON, formerly
 from lapae.score.images import PARTS, ImageParts, contributions, shared, standardising
 from lapae.score.marginals import Marginals
 from lapae.score.neighbours import NearestRows
@@ -72,12 +71,12 @@ class Score:
         ranks: by the normal scores of their ranks;
         view: by what the model makes of them, code and residual.
         marginals: distribution of each column of a table.
-        field: parts of images, series and arrays.
+        image_parts: parts of images, series and arrays.
         judged: channels of a series whose values are judged, (J,); None if all are. The model reads the others too.
         patches: distances at the positions of feature maps.
     """
 
-    deviation: Deviation = field_of(metadata=IN_COMMON)
+    deviation: Deviation = field(metadata=IN_COMMON)
     directions: Tensor
     mean: Tensor
     whiten: Tensor
@@ -85,7 +84,7 @@ class Score:
     ranks: NearestRows | None = None
     view: NearestRows | None = None
     marginals: Marginals | None = None
-    field: ImageParts | None = None
+    image_parts: ImageParts | None = field(default=None, metadata=formerly("field"))
     judged: Tensor | None = None
     patches: PatchDistances | None = None
 
@@ -117,11 +116,11 @@ class Score:
             judged: channels of a series to judge, (J,); default all.
         """
         scaled = residuals(found, valid, deviation)
-        field = None if table else ImageParts.fit(*chosen(judged, rows, known, deviation))
-        n_parts = len(TABLE) if field is None else field.n_parts
+        image_parts = None if table else ImageParts.fit(*chosen(judged, rows, known, deviation))
+        n_parts = len(TABLE) if image_parts is None else image_parts.n_parts
         zero, eye = scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype)
-        if field is not None:
-            start = cls(deviation, scaled[:0], zero, eye, field=field, judged=judged)
+        if image_parts is not None:
+            start = cls(deviation, scaled[:0], zero, eye, image_parts=image_parts, judged=judged)
         else:
             full = filled(rows, known.x_mean)
             marginals = Marginals.fit(full[:n_seen])
@@ -145,7 +144,7 @@ class Score:
         values = self.parts(found, x, own, shares=False).values
         if self.patches is not None:
             return values[:, 0]
-        if self.field is not None:
+        if self.image_parts is not None:
             return contributions(values - self.mean, self.whiten).sum(1)
         t = self.standardised(values)
         weight = t.new_tensor(WEIGHTS)
@@ -153,15 +152,15 @@ class Score:
 
     @property
     def needs(self) -> tuple[Quantity, ...]:
-        """What of a prediction the score is made of."""
-        return ("means",) if self.field is None else ("codes", "outputs")
+        """Quantities of a prediction that the score is made of."""
+        return ("means",) if self.image_parts is None else ("codes", "outputs")
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the parts."""
         if self.patches is not None:
             return ("patches",)
-        return TABLE if self.field is None else PARTS[: len(self.mean)]
+        return TABLE if self.image_parts is None else PARTS[: len(self.mean)]
 
     def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None, *, shares: bool = True) -> Parts:
         """Measure samples x (B, *features); missing values count as the model expects them.
@@ -180,9 +179,9 @@ class Score:
             excess = (found_at - found_at.flatten(1).median(1).values[:, None, None]).clamp_min(0).square()
             evenly = excess[..., None].expand_as(x).flatten(1)
             return Parts(values, shared(evenly)[:, None])
-        if self.field is not None:
+        if self.image_parts is not None:
             seen, means, deviation = chosen(self.judged, x, found, self.deviation)
-            values, of_parts = self.field.parts(means, seen, deviation, len(self.mean))
+            values, of_parts = self.image_parts.parts(means, seen, deviation, len(self.mean))
             return Parts(values, of_parts if self.judged is None or not shares else spread(of_parts, self.judged, x))
         flat, mean = x.flatten(1), found.x_mean.flatten(1)
         missing = flat.isnan()
@@ -217,7 +216,7 @@ class Score:
         t = self.standardised(parts.values)
         if self.patches is not None:
             weight = parts.values.clamp_min(0)
-        elif self.field is not None:
+        elif self.image_parts is not None:
             weight = contributions(parts.values - self.mean, self.whiten)
         else:
             weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)

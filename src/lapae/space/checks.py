@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ABSURD = 100.0
 """Deviations of the training data from their mean, beyond which the median of new data is taken for a mistake."""
-LEAST = 10
+LEAST_VALUES = 10
 """Values at least to judge a column by: a single broken sensor in a few rows is an outlier, not a mistake."""
 
 
@@ -50,7 +50,7 @@ def check_units(space: Space, x: np.ndarray, where: str = "X") -> None:
     gaps = np.abs(values - offset) / scale
     known = ~np.isnan(gaps)
     far = known & (gaps > ABSURD)
-    columns = np.flatnonzero((known.sum(0) >= LEAST) & (2 * far.sum(0) > known.sum(0)))
+    columns = np.flatnonzero((known.sum(0) >= LEAST_VALUES) & (2 * far.sum(0) > known.sum(0)))
     if not len(columns) and 2 * far.sum() <= known.sum():
         return
     worst = int(columns[0]) if len(columns) else int(far.sum(0).argmax())

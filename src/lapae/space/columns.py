@@ -59,6 +59,13 @@ class Column:
         return self.kind in ("number", "count") and bool(self.format)
 
     @property
+    def in_words(self) -> bool:
+        """Whether its values are words, or of a type of truth values: there is nothing between two of them."""
+        return self.kind == "category" or (
+            self.kind == "boolean" and (bool(self.categories) or self.dtype.startswith("bool"))
+        )
+
+    @property
     def width(self) -> int:
         """Number of features that the column has in the model."""
         return 0 if self.carried is not None else len(self.categories) if self.one_hot else 1
@@ -214,9 +221,9 @@ class Spans:
     def gather(self, x: np.ndarray, *, deviation: bool = False, whole: bool = True) -> np.ndarray:
         """Features (…, D) in the user's units as codes (…, F).
 
-        A count is whole, if `whole`, and never below 0, a boolean 0 or 1, a category the code of the greatest. A
-        date without a time is a whole day, if `whole`. The deviation of a category is the root of the sum of the
-        squares over its features.
+        A count is whole, if `whole`, and never below 0, a boolean 0 or 1, or between if it is written as a number and
+        not `whole`, a category the code of the greatest. A date without a time is a whole day, if `whole`. The
+        deviation of a category is the root of the sum of the squares over its features.
         """
         out = np.zeros((*x.shape[:-1], len(self.columns)), x.dtype)
         out[..., self.seen] = x[..., self.starts[self.seen]]
@@ -249,12 +256,12 @@ def _possible(column: Column, values: np.ndarray, whole: bool) -> np.ndarray:
     if column.kind == "count":
         return np.maximum(np.rint(values) if whole else values, 0.0)
     if column.kind == "boolean":
-        return np.where(np.isnan(values), np.nan, values >= 0.5)
+        return np.where(np.isnan(values), np.nan, values >= 0.5) if whole or column.in_words else np.clip(values, 0, 1)
     return np.rint(values) if column.format == DAY and whole else values
 
 
 def counted(columns: Sequence[Column]) -> str:
-    """How many columns there are of each kind: "2 counts, 1 category"."""
+    """Return how many columns there are of each kind: "2 counts, 1 category"."""
     kinds = Counter(column.kind for column in columns)
     many = {"category": "categories"}
     return ", ".join(f"{n} {kind if n == 1 else many.get(kind, f'{kind}s')}" for kind, n in kinds.items())

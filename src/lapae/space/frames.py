@@ -338,7 +338,7 @@ def uncode(values: np.ndarray, column: Column) -> Series:
             inner = column.dtype.removeprefix("category").strip("[]") or "object"
             return pd.Series(pd.Categorical.from_codes(codes, words.astype(inner)))
         return _words([np.nan if code < 0 else column.categories[code] for code in codes], column)
-    if column.kind == "boolean" and not missing.any():
+    if column.kind == "boolean" and np.isin(values, (0, 1)).all():
         return pd.Series(values.astype(bool)).astype(column.dtype)
     series = pd.Series(values)
     if column.dtype.startswith("timedelta"):
@@ -356,7 +356,7 @@ def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
     """Return codes (n,) of a column as they are written into a text file."""
     if column.written:
         return write_written(values.tolist(), column.format)
-    if column.kind == "boolean" and not column.categories and not column.dtype.startswith("bool"):
+    if column.kind == "boolean" and not column.in_words:
         return ["" if np.isnan(value) else f"{value:.0f}" for value in values.tolist()]
     if column.kind in ("number", "count"):
         form = ".8g" if column.kind == "number" else ".0f"

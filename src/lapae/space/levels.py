@@ -3,10 +3,10 @@
 With one feature for each of hundreds of levels a category would have more features than all other columns together,
 most of them with too few rows to learn from. So
 
-- a category of more than `MOST` levels is one number: levels are put in the order of their first principal component,
-  of what the other columns are on average in rows of each level, and get the normal scores of their ranks, so that
-  levels which are alike in other columns have numbers that are near. If a table has more than `BUDGET` features all the
-  same, its widest categories are numbers too;
+- a category of more than `MOST_LEVELS` levels is one number: levels are put in the order of their first principal
+  component, of what the other columns are on average in rows of each level, and get the normal scores of their ranks,
+  so that levels which are alike in other columns have numbers that are near. If a table has more than `BUDGET` features
+  all the same, its widest categories are numbers too;
 - of more than `MANY` levels, with fewer than `ROWS_EACH` rows each, it is carried: the network does not see it, and the
   model is the one of the other columns. A missing level is the usual one, by the column that tells it best.
 
@@ -27,7 +27,7 @@ from lapae.space.columns import Column, Spans
 
 NORMAL = NormalDist()
 
-MOST = 24
+MOST_LEVELS = 24
 """Levels of a category that have a feature each, at most."""
 BUDGET = 120
 """Features of a table, if that can be had."""
@@ -41,7 +41,8 @@ SURE = 0.99
 """Share of rows that have the usual value of the level that determines it, at least."""
 GAIN = 0.25
 """Errors that are left, at most, of those that the most frequent value makes."""
-MOST_ROWS = 100_000
+ROWS_COMPARED = 100_000
+"""Rows that say whether a column determines another, at most."""
 MOST_COLUMNS = 200
 """Columns of which one may determine another; in wider tables nothing is looked for."""
 
@@ -53,7 +54,7 @@ def with_levels(columns: Sequence[Column], x: np.ndarray) -> tuple[Column, ...]:
         columns: columns, without `values` and `implied`.
         x: codes (n, F) of the training rows; NaN is missing.
     """
-    x = x[np.linspace(0, len(x) - 1, min(len(x), MOST_ROWS)).astype(int)] if len(x) else x
+    x = x[np.linspace(0, len(x) - 1, min(len(x), ROWS_COMPARED)).astype(int)] if len(x) else x
     found, n = list(columns), len(x)
     numbers = as_numbers(columns)
     rare = [i for i in numbers if len(columns[i].categories) > max(MANY, n / ROWS_EACH)]
@@ -95,7 +96,7 @@ def as_numbers(columns: Sequence[Column]) -> list[int]:
     chosen: list[int] = []
     most = BUDGET if len(columns) <= BUDGET else np.inf  # else it cannot be had
     for i in np.argsort(-widths, kind="stable").tolist():
-        if widths[i] <= MOST and (widths.sum() <= most or widths[i] <= 2):
+        if widths[i] <= MOST_LEVELS and (widths.sum() <= most or widths[i] <= 2):
             break
         widths[i] = 1
         chosen.append(i)

@@ -123,7 +123,7 @@ class Space:
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """Where data lie in the model's space."""
+        """The range of data in the model's space."""
         return (0.0, 1.0) if self.kind == "image" else (-3.0, 3.0)
 
     @property
@@ -167,7 +167,7 @@ class Space:
         return spans if spans is not None and any(column.kind != "number" for column in spans.columns) else None
 
     def code(self, X: Any, where: str = "X") -> np.ndarray:
-        """What a user hands over as numbers (n, *shape): a frame, an array, a tensor or nested lists.
+        """Return what a user hands over as numbers (n, *shape): a frame, an array, a tensor or nested lists.
 
         Columns of a frame are found by name, others are ignored; an array of numbers holds codes already. Images may
         come in another layout than in training, and as bytes for a model of floats. A series (T, C) is cut into
@@ -246,7 +246,7 @@ class Space:
         Args:
             x: data, or with `deviation` their standard deviations, which are scaled and not moved.
             deviation: see above.
-            whole: whether counts are; not so the ends of an interval.
+            whole: whether counts are, and booleans written as numbers; not so means and the ends of an interval.
         """
         units = x * np.asarray(self.scale, x.dtype) if deviation else invert(x, self.offset, self.scale)
         return self._mixed.gather(units, deviation=deviation, whole=whole) if self._mixed else self.as_given(units)
@@ -341,15 +341,18 @@ class Space:
 
         return torch.from_numpy(self._mixed.expand(x.cpu().numpy())).to(x.device)
 
-    def put_back(self, made: np.ndarray, coded: np.ndarray, possible: Possible | None = None) -> np.ndarray:
+    def put_back(
+        self, made: np.ndarray, coded: np.ndarray, possible: Possible | None = None, *, whole: bool = True
+    ) -> np.ndarray:
         """Return completions in the user's units, with what is observed as it was.
 
         Args:
             made: completed samples in the model's space, (…, n, *model_shape).
             coded: samples as the user has them, NaN where missing, (n, *shape).
             possible: values that the columns of a table can have; default any.
+            whole: as in `to_user`.
         """
-        filled = self.to_user(np.clip(made, *self.value_range) if self.kind == "image" else made)
+        filled = self.to_user(np.clip(made, *self.value_range) if self.kind == "image" else made, whole=whole)
         if coded.dtype.kind != "f":
             return np.broadcast_to(coded, filled.shape).copy()
         if self.kind == "table":

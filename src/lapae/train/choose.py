@@ -1,7 +1,7 @@
 """Defaults that depend on the data, all in one place.
 
 A user's own networks and the paper's keep the options they were made for; `mlp` and `conv` start from principal
-components, so that they are no worse. docs/methods.md gives the reason for each choice.
+components, so that they are no worse.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ MASKED_SHARE = 0.6
 """Largest share of the values of a row of a table that training masks."""
 
 
-def choose(config: Config, space: Space, *, own: bool = False) -> Config:
+def choose(config: Config, space: Space, *, own: bool = False, portion: int | None = None) -> Config:
     """Fill in the options that a user has left open.
 
     Args:
         config: the user's options.
         space: what the training data are, and how many.
         own: whether the network is made of the user's modules.
+        portion: samples of an epoch, if that is not a pass over the data: then they are all seen at least once.
 
     Returns:
         The configuration, resolved.
@@ -62,11 +63,12 @@ def choose(config: Config, space: Space, *, own: bool = False) -> Config:
         hide=model.hide if model.hide is not None or not masked else MASKED_SHARE,
     )
     batch_size = train.batch_size or _batch_size(space, n, d)
-    per_epoch = max(1, math.ceil(n / batch_size))
+    per_epoch = max(1, math.ceil((portion or n) / batch_size))
     steps = _steps(space.kind, n)
     if space.kind == "image" and choose_device(train.device) == "cpu":
         steps = min(steps, MOST_CPU_VALUES // (batch_size * d))
-    epochs = max(3, math.ceil(steps / per_epoch)) if train.epochs is None else train.epochs
+    least = max(3, math.ceil(n / portion)) if portion else 3
+    epochs = max(least, math.ceil(steps / per_epoch)) if train.epochs is None else train.epochs
     train = replace(
         train,
         epochs=epochs,

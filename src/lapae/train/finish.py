@@ -57,7 +57,7 @@ def finish(
     method.eval()
     common = torch.Generator(held_out.device) if world_size() > 1 else None
     seed_all(numbers.seed, "finish", common=common, rank=rank())
-    report = method.finish(lambda: batches.epoch(0), batches.n_data, replace(together(), generator=common))
+    report = method.finish(batches.every, batches.n_data, replace(together(), generator=common))
     if explained is not None and explained <= 0 and rank() == 0:
         advice = "nothing was learned. Try a smaller learning_rate or more epochs"
         if numbers.epochs == 0:

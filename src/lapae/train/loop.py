@@ -176,7 +176,7 @@ def _take_steps(
     """Take one step on each batch of an epoch; the mean loss, and the number of steps up to which it was finite."""
     method.train()
     losses.reset()
-    sizes = batches.sizes() if world_size() > 1 else [None] * len(batches)
+    sizes = batches.sizes(epoch) if world_size() > 1 else [None] * len(batches)
     for x, n_batch in zip(batches.epoch(epoch), sizes, strict=True):
         step(x.to(losses.sums.device), n_batch)
         for observer in observers:

@@ -49,8 +49,10 @@ def in_words(p: float, anomaly_score: float, n: int, rate: float = 0.05) -> dict
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was expected of n samples (`Model.counterfactual`), and which values make them unusual."""
+    """How unusual n samples are, what was expected of them (`Model.counterfactual`), and which values are to blame."""
 
+    anomaly_score: np.ndarray
+    p: np.ndarray
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -84,30 +86,41 @@ class Verdicts:
             warnings.simplefilter("ignore", UserWarning)  # samples without any value: the pages say so themselves
             found = [self.model.anomaly_score(some) for some in self._batches(x)]
         anomaly_score, p = (np.concatenate(v) for v in zip(*found, strict=True))
-        n = self.n_references
-        return anomaly_score, (p * (n + 1) - 1).clip(1) / n if itself else p
+        return anomaly_score, self._among_others(p) if itself else p
 
-    def __call__(self, x: np.ndarray) -> Verdict:
-        """Return what was expected of samples (n, *shape), and which values make them unusual.
+    def _among_others(self, p: np.ndarray) -> np.ndarray:
+        """Return p-values (n,) of calibration samples as each is compared with the others alone."""
+        n = self.n_references
+        return (p * (n + 1) - 1).clip(1) / n
+
+    def __call__(self, x: np.ndarray, *, itself: bool = False) -> Verdict:
+        """Return how unusual samples (n, *shape) are, what was expected of them, and which values are to blame.
 
         In a wide table only the values that add most to the anomaly score are hidden; the others are expected to equal
         their reconstruction.
+
+        Args:
+            x: samples (n, *shape).
+            itself: as in `scores`.
         """
         parts = []
         for some in self._batches(x):
-            contribution = self.model.explain(some)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # as above
+                judged = self.model.judge(some, reasons=True)
             wide = self.model.from_others and some.shape[1] > MOST_HIDDEN
             top = MOST_HIDDEN if wide else None
-            expected = self.model.counterfactual(some, top, LEVEL, contribution=contribution)
+            expected = self.model.counterfactual(some, top, LEVEL, contribution=judged.contribution)
             if wide:
                 pairs = zip(expected, self.reconstruction(some), strict=True)
                 expected = tuple(np.where(np.isnan(a), b, a) for a, b in pairs)
-            parts.append((*expected, contribution))
+            p = self._among_others(judged.p_value) if itself else judged.p_value
+            parts.append((judged.anomaly_score, p, *expected, judged.contribution))
         return Verdict(*(np.concatenate(v) for v in zip(*parts, strict=True)))
 
     def reconstruction(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the reconstruction of samples (n, *shape) and the ends of its prediction intervals."""
-        return self.model.reconstruct(x)[0], *self.model.interval(x, LEVEL)
+        return self.model.expected(x, LEVEL)
 
     def errors(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return residuals of x and their expected standard deviations, (n, *model_shape) in the model's space."""

@@ -15,7 +15,7 @@ from PIL import Image
 
 from lapae.data.arrays import open_npy
 from lapae.data.bounds import check_file
-from lapae.data.decode import in_threads, opened
+from lapae.data.image_files import in_threads, opened
 from lapae.data.named import NamedSet
 from lapae.data.progress import progress
 from lapae.data.source import Records

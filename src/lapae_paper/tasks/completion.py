@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapae.data.progress import progress as progress_bar
-from lapae.impute import choose
+from lapae.impute import choose_imputer
 from lapae.impute.chains import Imputation, impute
 from lapae.runs.results import Table
 from lapae_paper.tasks.base import tensor
@@ -178,7 +178,7 @@ def completed(model: Model, x: Tensor, observed: Tensor, options: CompletionOpti
     """Complete what is not observed of held-out samples x (N, *shape): as the model imputes tables, or else by the
     paper's procedure."""
     x = torch.where(observed, x, torch.nan)
-    if model.rows is None or choose(model.method, model.space, model.rows) != "neighbours":
+    if model.rows is None or choose_imputer(model.method, model.space, model.rows) != "neighbours":
         how = {name: getattr(options, name) for name in ("modes", "average", "steps", "seed", "shared_noise")}
         with progress_bar("completion", len(x) * options.average) as advance:
             return impute(model.method, x, value_range=model.space.value_range, progress=advance, **how)

@@ -61,7 +61,7 @@ def test_accuracy_of_classes_and_attributes():
 
 
 def test_k_is_chosen_between_data_and_not_between_copies():
-    """Labels are pure chance a datum: among copies of itself k = 1 would look perfect; among other data it does not."""
+    """Labels are pure chance per sample: among its copies k = 1 would look perfect; among others it does not."""
     rng = np.random.default_rng(0)
     centre = rng.normal(size=(40, 1, 2))
     points = centre + 1e-3 * rng.normal(size=(40, 10, 2))
@@ -102,7 +102,7 @@ def test_deterministic_encoders_embed_once_and_others_differ():
 
 
 def test_labels_are_those_of_the_labelled_data_and_these_are_not_classified(monkeypatch):
-    """Neighbours are sought among all embeddings of each labelled datum, with its own label, for all other data."""
+    """Neighbours are sought among all embeddings of each labelled sample, with its own label, for all other data."""
     x, y = images(30, 4)
     asked = []
 

@@ -116,11 +116,10 @@ class Explorer:
         """Return everything about one sample: its code, what was expected instead, how unusual it is and why."""
         given = self.given(stored)
         x = self._tensor(given)
-        (anomaly_score,), (p,) = self.verdicts.scores(given, itself=itself)
-        verdict = self.verdicts(given)
+        verdict = self.verdicts(given, itself=itself)
         return {
             "values": values(stored),
-            "unusual": in_words(p, anomaly_score, self.verdicts.n_references, self.verdicts.rate),
+            "unusual": in_words(verdict.p[0], verdict.anomaly_score[0], self.verdicts.n_references, self.verdicts.rate),
             **self._code(x),
             **self._shown_of("mean", verdict.mean),
             **self._interval(verdict.low, verdict.high),

@@ -12,7 +12,7 @@ import numpy as np
 
 from lapae.data import DataError, Reader, open_input
 from lapae.data.arrays import open_npy
-from lapae.data.decode import read_header
+from lapae.data.image_files import read_header
 from lapae.data.images import SKIP
 from lapae.model import Model
 from lapae.view.explore.requests import BadRequest

@@ -1,6 +1,6 @@
-"""Write docs/licences.md: what lapae needs to run, and under which licence each is, as the installed packages say.
+"""Write requirements/licences.md: what lapae needs to run, and the licences of that, as the installed packages say.
 
-python docs/licences.py
+python requirements/licences.py
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from importlib.metadata import metadata, requires
 from pathlib import Path
+from typing import Any
 
 
 def licence(name: str) -> str:
     """What a package says of itself, in a few words."""
-    about = metadata(name)
+    about: Any = metadata(name)  # its type has not all that it has
     found = about.get("License-Expression") or ""
     classifiers = [
         line.rpartition(":: ")[2] for line in about.get_all("Classifier") or [] if line.startswith("License")
@@ -29,7 +30,7 @@ def main() -> None:
         "# Licences",
         "",
         "lapae is under the MIT licence. It copies no code of others; it needs these packages, each under a licence of",
-        "its own, and what they need in turn. `docs/licences.py` writes this page from what installed packages say.",
+        "its own, and what they need in turn. `requirements/licences.py` writes this from what installed packages say.",
         "",
         "| package | licence |",
         "|---|---|",

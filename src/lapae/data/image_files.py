@@ -77,7 +77,7 @@ def decode(path: Path, size: tuple[int, int], *, gray: bool, fit: Fit = "crop") 
 
 
 def transparent(path: Path, size: tuple[int, int], fit: Fit = "crop") -> np.ndarray:
-    """Where the image at `path`, fitted as `decode` does it, is fully transparent: (height, width)."""
+    """Return where the image at `path`, fitted as by `decode`, is fully transparent: (height, width) bool."""
     with opened(path) as image:
         if "A" not in image.getbands() and "transparency" not in image.info:
             return np.zeros(size, bool)

@@ -1,0 +1,56 @@
+"""Columns of Arrow record batches as the codes that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+from lapae.errors import DataError
+from lapae.space import Column
+from lapae.space.columns import unique_names
+from lapae.space.frames import code_frame, find_columns
+
+
+def codes_of(batch: Any, columns: Sequence[Column], where: str, unknown: dict[str, set[str]]) -> np.ndarray:
+    """Return the features of a record batch as codes (n, F), NaN where missing.
+
+    Args:
+        batch: has all `columns`, in any order, and perhaps others.
+        columns: the columns of the model.
+        where: begins messages.
+        unknown: is filled with categories that training has not seen, which count as missing.
+    """
+    places = find_columns(unique_names(batch.schema.names), columns, where)
+    out = np.empty((batch.num_rows, len(columns)))
+    rest = []
+    for i, (place, column) in enumerate(zip(places, columns, strict=True)):
+        array = batch.column(place)
+        if pa.types.is_nested(array.type) or pa.types.is_binary(array.type):
+            raise DataError(f"{where}: column {column.name!r} is of type {array.type}, the model takes a {column.kind}")
+        if pa.types.is_decimal(array.type):
+            array = array.cast(pa.float64())
+        plain = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
+        if not plain or column.kind not in ("number", "count"):
+            rest.append((i, place))
+            continue
+        out[:, i] = array.to_numpy(zero_copy_only=False)
+        if np.isinf(out[:, i]).any():
+            row = int(np.isinf(out[:, i]).argmax())
+            raise DataError(f"{where}, row {row} of the batch (from 0), column {column.name!r}: an infinite value")
+    if rest:
+        chosen = [columns[i] for i, _ in rest]
+        arrays = [readable(batch.column(place), column) for (_, place), column in zip(rest, chosen, strict=True)]
+        frame = pa.table(arrays, names=[column.name for column in chosen]).to_pandas()
+        out[:, [i for i, _ in rest]] = code_frame(
+            frame, chosen, where, unknown=unknown, rows=lambda row: f"row {row} of the batch (from 0)"
+        )
+    return out
+
+
+def readable(array: Any, column: Column) -> Any:
+    """Return a date without a time of day as pandas has dates."""
+    is_day = column.kind == "date" and pa.types.is_date(array.type)
+    return array.cast(pa.timestamp("us")) if is_day else array
