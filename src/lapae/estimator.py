@@ -34,6 +34,7 @@ from lapae.space.frames import as_frame, is_frame, unnamed
 if TYPE_CHECKING:
     from lapae.calibrate.conformal import Rule
     from lapae.calibrate.drift import DriftAlarm
+    from lapae.calibrate.stream import Stream
     from lapae.model import Guess, Model
 
 METHOD = (
@@ -473,6 +474,25 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         from lapae.calibrate.drift import DriftAlarm
 
         return DriftAlarm(self.reference_, every=every)
+
+    def stream(self, *, overlap: int = 1, every: int = 10_000, state: str | Path | None = None) -> Stream:
+        """Return a stream: `update(x)` judges the next sample, or samples, by a threshold that follows slow change.
+
+        It returns `(anomaly_score, p_value, p_adaptive, flagged, drift)`; a higher score is more unusual. `p_value`
+        stays what it is without a stream, `p_adaptive` is at most `false_alarm_rate` for that share of the samples in
+        the long run. While an alarm of drift stands, the threshold stands still, so that a fault is not learned.
+
+        Args:
+            overlap: how many samples in a row share data, such as length / distance of windows of a series.
+            every: samples that share no data between two false alarms of drift, on average, at least.
+            state: file that `save` of a stream wrote, to go on from.
+
+        Examples:
+            >>> stream = model.stream()
+            >>> stream.update(X[0]).drift
+            False
+        """
+        return self._fitted().stream(rate=self.false_alarm_rate, overlap=overlap, every=every, state=state)
 
     def explain(self, X: Any) -> Any:
         """Return the contribution of each value to the anomaly score of its sample: like X, at least 0, and NaN in

@@ -18,9 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.calibrate.adaptive import AdaptiveThreshold
 from lapae.calibrate.calibration import Calibration, Predict
 from lapae.calibrate.confidence import confidence
 from lapae.calibrate.conformal import Rule, discoveries
+from lapae.calibrate.stream import Stream
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import ConfigError, RunError
@@ -219,6 +221,30 @@ class Model:
         """Return how rows are flagged at a false alarm rate, by default that of the configuration."""
         rate = self.config.train.false_alarm_rate if rate is None else rate
         return Rule(rate, self._calibrated.reference.scores.double().numpy())
+
+    def stream(
+        self,
+        *,
+        rate: float | None = None,
+        overlap: int | None = None,
+        every: int = 10_000,
+        state: str | Path | None = None,
+    ) -> Stream:
+        """Return a stream, which judges samples in their order by a threshold that follows slow change.
+
+        Args:
+            rate: false alarm rate, by default that of the configuration.
+            overlap: how many samples in a row share data; by default those of windows as far apart as in training, and
+                1 for all else.
+            every: minimum number of samples that share no data between two false alarms of drift, on average.
+            state: file that `Stream.save` wrote, to go on from; rate, overlap and every are then those of it.
+        """
+        rule = self.rule(rate)
+        if overlap is None:
+            overlap = -(-self.space.shape[0] // self.space.stride) if self.space.stride else 1
+        threshold = AdaptiveThreshold(rule, overlap=overlap, every=every, seed=self.seed)
+        new = Stream(self.anomaly_score, self.space.shape, rule.held_out, threshold)
+        return new if state is None else new.load(state)
 
     def discoveries(self, X: Any, rate: float = 0.1) -> np.ndarray:
         """Choose the rows to call unusual, by Benjamini-Hochberg over the rows of this call.

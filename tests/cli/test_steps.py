@@ -64,6 +64,54 @@ def test_a_file_that_has_drifted_says_since_when_and_by_what(run, capsys):
     assert found["outlier"].to_numpy()[320:].mean() > 0.9
 
 
+def test_an_alarm_stands_while_a_sensor_is_at_fault(run):
+    frame = pd.concat([series(seed) for seed in range(1, 5)], ignore_index=True)
+    frame.loc[2000:2999, "heat"] = frame.loc[2000, "heat"]
+    found = scored(run, frame)
+    assert list(found)[1:5] == ["anomaly_score", "p_value", "p_adaptive", "drift"]
+    fault, before, after = found.iloc[2100:2990], found.iloc[:1980], found.iloc[3300:]
+    assert fault["drift"].all()
+    assert (fault["p_adaptive"] <= 0.05).mean() > 0.95
+    for normal in (before, after):
+        assert (normal["p_adaptive"] <= 0.05).mean() < 0.1
+        assert normal["drift"].mean() < 0.1
+
+
+def test_steps_of_awkward_files(run):
+    gaps = series(1).drop(index=range(300, 420)).reset_index(drop=True)  # irregular in time
+    found = scored(run, gaps, "--explain")
+    assert found["time"].tolist() == gaps["time"].astype(str).tolist()
+    assert np.isfinite(found[["anomaly_score", "p_value", "p_adaptive"]].to_numpy()).all()
+    missing = series(1)
+    missing.loc[200:259, ["flow", "heat", "load"]] = np.nan  # longer than a window: nothing is said there
+    missing.loc[600:640, "load"] = np.nan
+    found = scored(run, missing, "--explain")
+    assert len(found) == N
+    nothing = found["p_value"].isna().to_numpy()
+    assert nothing[216:244].all()
+    assert not nothing[:200].any()
+    assert not nothing[260:].any()
+    assert found.loc[nothing, ["anomaly_score", "p_adaptive", "outlier", "channel"]].isna().to_numpy().all()
+    assert not np.any(found["unusual_load"].to_numpy()[616:625])
+    short = scored(run, series(1).iloc[:16])  # one window
+    assert len(short) == 16
+    assert len(set(short["p_value"].tolist())) == 1
+
+
+def test_a_constant_sensor_and_a_single_one(tmp_path):
+    constant = series(0).assign(level=4.0)
+    for name, frame in (("constant", constant), ("single", constant.loc[:, ["time", "flow"]])):
+        frame.to_csv(tmp_path / "train.csv", index=False)
+        options = ["--window", "16", "--stride", "8", "--epochs", "3", "--out", str(tmp_path / "run")]
+        assert main(["train", str(tmp_path / "train.csv"), *options]) == 0
+        new = series(1).assign(level=4.0).loc[:, list(frame)]
+        new.loc[500:599, "flow"] += 8
+        found = scored(tmp_path, new, "--explain")
+        assert len(found) == N
+        assert (found.loc[510:590, "channel"] == "flow").mean() > 0.9, name
+        (tmp_path / "run").rename(tmp_path / name)
+
+
 def test_first_channel_and_first_step():
     channel, share = first_channel(np.array([[0.0, 0, 0], [1, 3, 0], [np.nan, np.nan, np.nan]]))
     assert channel.tolist() == [-1, 1, -1]

@@ -20,6 +20,12 @@ POWERS = (0.3, 0.6, 0.85)
 """Bets ε p^(ε-1): a small ε wins much on very unusual samples, one near 1 a little on many slightly unusual ones."""
 
 
+def gains(p: float) -> np.ndarray:
+    """Return what each bet on a small p-value gains, (3,): 1 on average if p is uniform."""
+    powers = np.array(POWERS)
+    return powers * min(max(p, 1e-12), 1 - 1e-12) ** (powers - 1)
+
+
 class DriftAlarm:
     """Watches anomaly scores of a stream for a change of their distribution."""
 
@@ -59,7 +65,6 @@ class DriftAlarm:
             The index of the first one at which the evidence reaches `every`, or None. Scores after it are ignored: call
             `reset` to start again.
         """
-        powers = np.array(POWERS)
         for i, score in enumerate(np.asarray(scores, dtype=np.float64).reshape(-1)):
             if np.isnan(score):
                 continue
@@ -67,9 +72,7 @@ class DriftAlarm:
             place = int(np.searchsorted(self._known, score, side="left"))
             same = len(self._known) - above - place
             p = (above + self._rng.random() * (same + 1)) / (len(self._known) + 1)
-            p = min(max(p, 1e-12), 1 - 1e-12)
-            gain = np.concatenate([powers * p ** (powers - 1), powers * (1 - p) ** (powers - 1)])
-            self._bets = (1 + self._bets) * gain
+            self._bets = (1 + self._bets) * np.concatenate([gains(p), gains(1 - p)])
             self._known = np.insert(self._known, place, score)
             self.n_seen += 1
             if self.evidence >= self.every:

@@ -32,8 +32,9 @@ class ScoreCommand(PredictCommand):
     (an index, a label) or the name of the image file. The anomaly score is higher for more unusual data. A row is an
     outlier if and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is
     empty. A series (time, channels) has a row for each step: the mean score of the windows that hold it with its
-    p-value, and how unusual each channel is in it. A model of tiles (lapae train --tile) scores large images: a row
-    for each, with its most unusual tile.
+    p-value, the p-value by a threshold that follows slow change (p_adaptive), whether an alarm of drift stands, and how
+    unusual each channel is in it. A model of tiles (lapae train --tile) scores large images: a row for each, with its
+    most unusual tile.
     """
 
     false_alarm_rate: Annotated[float | None, tyro.conf.arg(aliases=["--rate"])] = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lapae.calibrate.adaptive import AdaptiveThreshold
 from lapae.calibrate.conformal import p_values
 from lapae.cli.new_data import verdicts
 from lapae.cli.values import Made
@@ -28,8 +29,9 @@ MOST_FLAGGED = 0.5
 def write_steps(
     source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule, *, explain: bool = False
 ) -> tuple[int, int]:
-    """Write a row per step: the mean anomaly score of the windows that hold it, its p-value among held-out windows, and
-    how unusual each channel is in it. Windows with nothing observed do not count.
+    """Write a row per step: the mean anomaly score of the windows that hold it, its p-value among held-out windows,
+    its adaptive p-value, whether an alarm of drift stands, and how unusual each channel is in it. Windows with nothing
+    observed do not count.
 
     Args:
         source: the series.
@@ -56,6 +58,9 @@ def write_steps(
         raise DataError(f"{source.path}: there are no steps to score")
     score, part = scores.mean(), parts.mean()
     p = p_values(score, rule.held_out)
+    stream = AdaptiveThreshold(rule, overlap=model.space.shape[0], seed=model.seed)
+    adapted = [stream.update(surprise) for surprise in score.tolist()]
+    p_adaptive, drift = np.array([step.p_adaptive for step in adapted]), np.array([step.drift for step in adapted])
     flagged = p <= rule.rate
     n_outliers = int(flagged.sum())
     names = model.space.names or tuple(map(str, range(part.shape[1])))
@@ -70,17 +75,17 @@ def write_steps(
         )
     reasons = {"channel": leading, "share": share} if explain else {}
     if out.suffix.lower() != ".csv":
-        write_arrays(out, {"anomaly_score": score, "p_value": p, "unusual": part, "outlier": flagged, **reasons})
+        found = {"anomaly_score": score, "p_value": p, "p_adaptive": p_adaptive, "drift": drift, "unusual": part}
+        write_arrays(out, {**found, "outlier": flagged, **reasons})
         return len(score), n_outliers
-    header = [
-        *source.steps.names,
-        "anomaly_score",
-        "p_value",
-        *(f"unusual_{name}" for name in names),
-        *reasons,
-        "outlier",
+    header = [*source.steps.names, "anomaly_score", "p_value", "p_adaptive", "drift"]
+    header += [*(f"unusual_{name}" for name in names), *reasons, "outlier"]
+    columns = [
+        [*map(repr, numbers), str(int(alarm)), *map(repr, unusual)]
+        for numbers, alarm, unusual in zip(
+            np.stack([score, p, p_adaptive], 1).tolist(), drift.tolist(), part.tolist(), strict=True
+        )
     ]
-    columns = [[*map(repr, row)] for row in np.concatenate([score[:, None], p[:, None], part], 1).tolist()]
     if explain:
         told = zip(leading.tolist(), share.tolist(), strict=True)
         of_steps = [[names[i] if i >= 0 else "", repr(part_of)] for i, part_of in told]

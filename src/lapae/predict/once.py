@@ -27,16 +27,27 @@ class Once:
     found: Prediction
 
     def __call__(self, x: Tensor) -> Prediction:
-        """Predict samples x (n, *features)."""
-        places: list[int] = []
-        for row in x.flatten(1).numpy():
-            place = self._places.get(row.tobytes())
-            if place is None:
-                return self.predict(x)
-            places.append(place)
-        return self.found if places == list(range(len(self.x))) else self.found.take(torch.tensor(places))
+        """Predict samples x (n, *features): those that are not known."""
+        places = [self._places.get(row.tobytes(), -1) for row in x.flatten(1).numpy()]
+        index = torch.tensor(places, dtype=torch.long)
+        new = index < 0
+        if not new.any():
+            return self.found if places == list(range(len(self.x))) else self.found.take(index)
+        if new.all():
+            return self.predict(x)
+        other = self.predict(x[new])
+        return other.replace(
+            **{name: _filled(value, self.found.values[name], new, index) for name, value in other.values.items()}
+        )
 
     @cached_property
     def _places(self) -> dict[bytes, int]:
         """Places of the samples by their bytes."""
         return {row.tobytes(): i for i, row in enumerate(self.x.flatten(1).numpy())}
+
+
+def _filled(other: Tensor, known: Tensor, new: Tensor, index: Tensor) -> Tensor:
+    """Return values `other` of samples that are new, (n,) bool, among those that are known, at `index` (n,)."""
+    out = known[index.clamp_min(0)]
+    out[new] = other
+    return out

@@ -26,11 +26,12 @@ from torch import Tensor
 from lapae.predict.deviation import Deviation
 from lapae.predict.prediction import Prediction, Quantity
 from lapae.runs.parts import IN_COMMON, formerly
+from lapae.score.channels import Channels
 from lapae.score.images import PARTS, ImageParts, contributions, shared, standardising
 from lapae.score.marginals import Marginals
 from lapae.score.neighbours import NearestRows
 from lapae.score.patches import PatchDistances
-from lapae.score.whitening import whitening
+from lapae.score.whitening import TINY, whitening
 
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
 WEIGHTS = (1.0, 1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 1.0)
@@ -74,6 +75,7 @@ class Score:
         image_parts: parts of images, series and arrays.
         judged: channels of a series whose values are judged, (J,); None if all are. The model reads the others too.
         patches: distances at the positions of feature maps.
+        channels: how unusual each judged channel of a series is, which names the sensor; None for one channel.
     """
 
     deviation: Deviation = field(metadata=IN_COMMON)
@@ -87,6 +89,7 @@ class Score:
     image_parts: ImageParts | None = field(default=None, metadata=formerly("field"))
     judged: Tensor | None = None
     patches: PatchDistances | None = None
+    channels: Channels | None = None
 
     @classmethod
     def fit(
@@ -120,7 +123,11 @@ class Score:
         n_parts = len(TABLE) if image_parts is None else image_parts.n_parts
         zero, eye = scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype)
         if image_parts is not None:
-            start = cls(deviation, scaled[:0], zero, eye, image_parts=image_parts, judged=judged)
+            channels = None
+            if rows.ndim == 3 and rows.shape[2] > 1 and (judged is None or len(judged) > 1):
+                seen, new = (full_channels(judged, *of) for of in ((rows, known), (valid, found)))
+                channels = Channels.fit(seen, new)
+            start = cls(deviation, scaled[:0], zero, eye, image_parts=image_parts, judged=judged, channels=channels)
         else:
             full = filled(rows, known.x_mean)
             marginals = Marginals.fit(full[:n_seen])
@@ -221,7 +228,17 @@ class Score:
         else:
             weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)
         assert parts.shares is not None
-        return torch.einsum("bp,bpd->bd", weight, parts.shares).reshape(x.shape)
+        found_at = torch.einsum("bp,bpd->bd", weight, parts.shares).reshape(x.shape)
+        return found_at if self.channels is None else self._by_channel(found_at, self.channels, found, x)
+
+    def _by_channel(self, found_at: Tensor, channels: Channels, found: Prediction, x: Tensor) -> Tensor:
+        """Share contributions (B, T, C) to the scores of windows x out anew among channels, as each is unusual."""
+        total, of_channel = found_at.sum((1, 2))[:, None], found_at.sum(1)
+        pull = channels.surprise(full_channels(self.judged, x, found))
+        if self.judged is not None:
+            pull = torch.zeros_like(of_channel).index_copy(1, self.judged, pull)
+        share = pull / pull.sum(1, keepdim=True).clamp_min(TINY)
+        return found_at / of_channel.clamp_min(TINY)[:, None] * (share * total)[:, None]
 
     def named(self, found: Prediction, x: Tensor) -> dict[str, Tensor]:
         """Return the parts by name, (B,) each, in standard deviations from normal samples."""
@@ -272,6 +289,12 @@ def chosen(
         values.index_select(-1, judged) for values in (x, found.x_mean, deviation.noise.expand(x[0].shape))
     )
     return x, found.replace(x_mean=mean), replace(deviation, noise=noise)
+
+
+def full_channels(judged: Tensor | None, x: Tensor, found: Prediction) -> Tensor:
+    """Return the judged channels (B, T, J) of windows x (B, T, C), with what is expected where values are missing."""
+    full = torch.where(x.isnan(), found.x_mean, x)
+    return full if judged is None else full.index_select(-1, judged)
 
 
 def spread(shares: Tensor, judged: Tensor, x: Tensor) -> Tensor:

@@ -1,0 +1,227 @@
+"""Adaptive p-values of a stream: a threshold that follows slow change, and stands still while an alarm does.
+
+A p-value compares with scores of the past; where data change slowly (a machine warms up, seasons), it ends up flagging
+everything. The adaptive one compares u - level - offset with the held-out scores, u = asinh((score - median) / spread)
+so that large scores count by their logarithm:
+
+- `level` is the median of u over the last samples, `MEMORY` times those that overlap; where it rises, continued to now.
+  It follows slow change, and outliers do not move it.
+- `offset` makes up for what the level leaves: after each sample it moves by `GAIN` (flagged - rate). So the share of
+  flagged samples tends to the rate, whatever the data do (adaptive conformal inference, Gibbs & Candès 2021, as
+  tracking of the quantile: Angelopoulos et al. 2023).
+
+A fault must not be learned away: samples count only after `DELAY`, and none counts while a drift alarm stands. Its bets
+are those of `lapae.calibrate.drift`, on samples that do not overlap, by their distance to the level and an offset that
+moves slowly (`SLOW`). It is raised when the evidence reaches `every`, or `SUSPECT` where twice the rate of the last
+`SPAN` samples has been flagged and one more is due; with less evidence the offset jumps, and this one is not flagged.
+So never are more flagged without an alarm. It falls when as many samples in a row are normal as overlap twice, or when
+a user says that this is the new normal (`accept`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from lapae.calibrate.conformal import Rule
+from lapae.calibrate.drift import POWERS, gains
+
+GAIN = 0.05
+"""How far a flagged sample moves the offset, in spreads of the held-out scores."""
+MEMORY, LEAST_MEMORY = 10, 200
+"""Samples of the level, in samples that overlap, and their minimum number; older and newer ones are halves of it."""
+AHEAD = 0.7
+"""How far the level is continued, in distances of the medians of both halves: from the middle of the newer one, over
+`DELAY`, to now."""
+SLOW = 0.005
+"""How far a sample beyond the threshold moves the offset that an alarm is judged with: a few do not count."""
+DELAY = 2
+"""Samples after which one counts, in samples that overlap: an alarm comes sooner."""
+CALM, LEAST_CALM = 2, 20
+"""Normal samples in a row after which an alarm falls, in samples that overlap, and their minimum number."""
+SPAN = 1000
+"""Samples of which at most twice the rate are flagged without an alarm."""
+BEYOND = 1e-9
+"""How far the offset jumps beyond a sample, which is then not flagged."""
+SUSPECT = 100.0
+"""Evidence that is enough for an alarm if too many samples are flagged."""
+
+
+class Adapted(NamedTuple):
+    """What is said of one sample."""
+
+    p_adaptive: float
+    flagged: bool
+    drift: bool
+
+
+class AdaptiveThreshold:
+    """Adaptive p-values of anomaly scores that come one after the other.
+
+    Attributes:
+        drift: whether an alarm stands.
+        n_seen: scores so far, NaN left aside.
+    """
+
+    def __init__(self, rule: Rule, *, overlap: int = 1, every: int = 10_000, seed: int = 0) -> None:
+        """Start at the held-out scores.
+
+        Args:
+            rule: the false alarm rate, and anomaly scores of held-out samples in the order of time.
+            overlap: how many samples in a row share data, such as steps / stride of windows.
+            every: minimum number of samples that do not overlap between two false alarms, on average, if these are
+                independent.
+            seed: seed of the random order of equal scores.
+        """
+        if overlap < 1 or every < 1:
+            raise ValueError(f"overlap={overlap}, every={every}: expected at least 1")
+        held_out = rule.held_out[~np.isnan(rule.held_out)]
+        if not len(held_out):
+            raise ValueError("expected held-out scores to compare with, got none")
+        self.rate, self.overlap, self.every, self.seed = rule.rate, overlap, every, seed
+        self._middle = float(np.median(held_out))
+        high = float(np.quantile(held_out, 0.95)) - self._middle
+        self._spread = high if high > 0 else max(abs(self._middle), 1.0)
+        u = np.arcsinh((held_out - self._middle) / self._spread)
+        self._known, self._threshold = sorted(u.tolist()), Rule(rule.rate, u).threshold
+        self._memory = max(MEMORY * overlap, LEAST_MEMORY)
+        self._remember(u[np.linspace(0, len(u) - 1, self._memory).astype(int)].tolist())
+        self._queue: deque[tuple[bool, bool, float]] = deque()
+        self._flags = np.zeros(SPAN, bool)
+        self._newest: deque[float] = deque(maxlen=self._memory)
+        self._bets = np.zeros(len(POWERS))
+        self._offset = self._steady = 0.0
+        self._quiet = 0
+        self.drift, self.n_seen = False, 0
+
+    @property
+    def evidence(self) -> float:
+        """Evidence of a change: the alarm is raised when it reaches `every`."""
+        return float(self._bets.mean())
+
+    def update(self, score: float) -> Adapted:
+        """Take in the next anomaly score; of NaN nothing is said, and nothing is learned."""
+        if math.isnan(score):
+            return Adapted(float("nan"), False, self.drift)
+        u = math.asinh((score - self._middle) / self._spread)
+        older, newer = (half[len(half) // 2] for half in self._ordered)
+        level = newer + AHEAD * max(newer - older, 0.0)
+        usual = level + self._steady  # without what a few samples have moved
+        place = self.n_seen % SPAN
+        if not self.drift:
+            if self.n_seen % self.overlap == 0:
+                self._bets = (1 + self._bets) * gains(self._rank(u - usual))
+            many = self._p(u - level - self._offset) <= self.rate and self._crowded(place)
+            if self.evidence >= self.every or (many and self.evidence >= SUSPECT):
+                self._raise()
+            elif many:
+                self._offset = u - level - self._threshold + BEYOND
+        p = self._p(u - (usual if self.drift else level + self._offset))
+        flagged = p <= self.rate
+        if self.drift:
+            self._newest.append(u)
+            self._quiet = 0 if flagged else self._quiet + 1
+            if self._quiet >= max(CALM * self.overlap, LEAST_CALM):
+                self._settle()
+        else:
+            self._learn(u, flagged, beyond=self._p(u - usual) <= self.rate)
+        self._flags[place] = flagged and not self.drift
+        self.n_seen += 1
+        return Adapted(p, flagged, self.drift)
+
+    def accept(self) -> None:
+        """Take what has come since the alarm for normal from now on: the alarm falls, and the level is that of it."""
+        if self._newest:
+            self._remember(list(self._newest))
+        self._steady = 0.0
+        self._settle()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what has been learned from the stream, as arrays by name."""
+        numbers = [
+            self._offset,
+            self._steady,
+            self._quiet,
+            self.drift,
+            self.n_seen,
+            self.overlap,
+            self.every,
+            self.seed,
+        ]
+        return {
+            "numbers": np.array([*numbers, self.rate], dtype=np.float64),
+            "bets": self._bets.copy(),
+            "window": np.concatenate(self._halves).astype(np.float64),
+            "queue": np.array(self._queue, dtype=np.float64).reshape(-1, 3),
+            "flags": self._flags.astype(np.uint8),
+            "newest": np.array(self._newest, dtype=np.float64),
+        }
+
+    @classmethod
+    def of_state(cls, state: dict[str, np.ndarray], held_out: np.ndarray) -> AdaptiveThreshold:
+        """Return a stream that goes on where `state` was taken, with the same held-out scores (n,)."""
+        offset, smooth, quiet, drift, n_seen, overlap, every, seed, rate = state["numbers"].tolist()
+        rule = Rule(rate, held_out)
+        found = cls(rule, overlap=int(overlap), every=int(every), seed=int(seed))
+        found._offset, found._steady, found._quiet = offset, smooth, int(quiet)
+        found.drift, found.n_seen = bool(drift), int(n_seen)
+        found._bets, found._flags = state["bets"].copy(), state["flags"].astype(bool)
+        found._remember(state["window"].tolist())
+        found._queue = deque((bool(flagged), bool(beyond), u) for flagged, beyond, u in state["queue"].tolist())
+        found._newest.extend(state["newest"].tolist())
+        return found
+
+    def _remember(self, values: list[float]) -> None:
+        """Have the level be that of values in the order of time, evenly repeated if they are few."""
+        values = [values[i * len(values) // self._memory] for i in range(self._memory)]
+        self._halves = deque(values[: self._memory // 2]), deque(values[self._memory // 2 :])
+        self._ordered = [sorted(half) for half in self._halves]
+
+    def _p(self, u: float) -> float:
+        n = len(self._known)
+        return (1.0 + n - bisect_left(self._known, u)) / (n + 1.0)
+
+    def _rank(self, u: float) -> float:
+        """Return the p-value of u with ties broken at random."""
+        above = len(self._known) - bisect_right(self._known, u)
+        same = len(self._known) - above - bisect_left(self._known, u)
+        between = np.random.default_rng([self.seed, self.n_seen]).random()
+        return (above + between * (same + 1)) / (len(self._known) + 1)
+
+    def _crowded(self, place: int) -> bool:
+        """Return whether one more flagged sample is too many for the last `SPAN`."""
+        return int(np.count_nonzero(self._flags)) - int(self._flags[place]) + 1 > 2 * self.rate * SPAN
+
+    def _raise(self) -> None:
+        self.drift, self._quiet = True, 0
+        self._queue.clear()
+        self._newest.clear()
+
+    def _settle(self) -> None:
+        """End an alarm: begin again from the level that it was judged by."""
+        self.drift, self._quiet, self._offset = False, 0, self._steady
+        self._bets = np.zeros(len(POWERS))
+        self._queue.clear()
+        self._newest.clear()
+
+    def _learn(self, u: float, flagged: bool, *, beyond: bool) -> None:
+        """Queue a sample, and have the one that has waited long enough move level and offset."""
+        self._queue.append((flagged, beyond, u))
+        if len(self._queue) <= DELAY * self.overlap:
+            return
+        flagged, beyond, u = self._queue.popleft()
+        # not below the level: of scores that are all alike none is unusual
+        self._offset = max(self._offset + GAIN * (flagged - self.rate), -self._threshold)
+        self._steady = max(self._steady + SLOW * (beyond - self.rate), 0.0)
+        older, newer = self._halves
+        ordered, newest = self._ordered
+        leaving, oldest = newer.popleft(), older.popleft()
+        newer.append(u)
+        older.append(leaving)
+        del newest[bisect_left(newest, leaving)], ordered[bisect_left(ordered, oldest)]
+        insort(newest, u)
+        insort(ordered, leaving)
