@@ -70,8 +70,8 @@ def said(installed, run) -> dict[str, Said]:
     commands = {
         "help": ["--help"],
         "wave": ["wave", "there"],
-        "help of jitter": ["train", "--method", "jitter", "--help"],
-        "help of train": ["train", "--help"],
+        "help of jitter": ["train", "--method", "jitter", "--help-all"],
+        "help of train": ["train", "--help-all"],
         "negative width": [*jitter, "--width", "-1"],
         "width of online": ["train", "digits", "--width", "1"],
         "train": [*jitter, "--width", "0.05", *QUICK, "--out", str(run), "--json"],

@@ -56,6 +56,11 @@ def research_shown() -> Iterator[None]:
         _RESEARCH_SHOWN.reset(before)
 
 
+def showing_research() -> bool:
+    """Return whether help shows everything: `--help-all`."""
+    return _RESEARCH_SHOWN.get()
+
+
 @dataclass(frozen=True)
 class Entry:
     """A name's title, and the place of what it names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -153,11 +154,25 @@ def test_run_that_is_there_is_not_overwritten_but_resumed(tmp_path, capsys):
     assert "3 epochs" in capsys.readouterr().out
 
 
-def test_unknown_flag_is_refused(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--epoch", "3"])
-    assert stop.value.code == 2
-    assert "--epochs" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("train --epoch 3", "there is no option --epoch; perhaps you meant --epochs; see lapae train --help"),
+        ("train --epochs x", "--epochs: expected a whole number, got 'x'; see lapae train --help"),
+        ("train --hidden 3 x", "--hidden: expected whole numbers, got '3', 'x'; see lapae train --help"),
+        ("train --fit blue", "--fit: expected one of border, crop, stretch, got 'blue'; see lapae train --help"),
+        ("train --epochs", "--epochs: a value is missing; see lapae train --help"),
+        ("train digits more", "not understood: more; see lapae train --help"),
+        (
+            "score run in.csv -o a.csv --rate x",
+            "--false-alarm-rate: expected a number, got 'x'; see lapae score --help",
+        ),
+        ("score", "missing: RUN, INPUT, --out; see lapae score --help"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, said, capsys):
+    assert main(arguments.split()) == 2
+    assert capsys.readouterr().err == f"lapae: {said}\n"
 
 
 def test_data_lists(tmp_path, capsys):
@@ -206,12 +221,18 @@ def test_a_printed_configuration_trains_what_it_says(tmp_path, capsys, monkeypat
 def test_the_options_that_matter_come_first(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
-    text = capsys.readouterr().out
-    first, _, rest = text.partition("positional arguments")
+    short = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["train", "--help-all"])
+    every = capsys.readouterr().out
+    assert len(MOST_USED) == 10
     for flag in MOST_USED:
-        assert flag.split()[0] in first
-        assert flag.split()[0] in rest
-    assert "{None}" not in text
+        assert flag.split()[0] in short
+        assert flag.split()[0] in every
+    assert len(short.splitlines()) < 30
+    assert short.count("\n  lapae train ") == 2
+    assert "--forgetting" in every
+    assert "{None}" not in every
 
 
 def test_help_shows_every_command_once_under_a_heading(capsys):
@@ -224,3 +245,27 @@ def test_help_shows_every_command_once_under_a_heading(capsys):
     assert sorted(shown) == sorted(COMMANDS.visible())
     assert shown[:4] == ["demo", "data", "train", "list"]
     assert [line for line in lines if line.removesuffix(":") in GROUPS] == [f"{head}:" for head in GROUPS]
+
+
+def test_training_and_scoring_say_what_came_of_it(tmp_path, monkeypatch, capsys):
+    """How long, how much is explained, what is next; how many are flagged beside chance, and which row is worst."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    size = rng.lognormal(0, 0.5, 200)
+    rows = [f"{i},{9 * s:.3f},{5 + 2 * s:.3f},{s + 1:.3f}" for i, s in zip(range(700, 900), size, strict=True)]
+    Path("known.csv").write_text("\n".join(["id,weight,length,price", *rows[:150]]))
+    rows[170] = "870,9.1,7.0,96.0"
+    Path("new.csv").write_text("\n".join(["id,weight,length,price", *rows[150:]]))
+    assert main(["train", "known.csv", "--out", "run"]) == 0
+    said = capsys.readouterr()
+    line = r"trained in \d+ s \(\d+ epochs\) · explains \d+ % \(PCA \d+ %\) · next: lapae report run"
+    assert re.fullmatch(line, said.out.splitlines()[-1])
+    epochs = [int(n) for n in re.findall(r"^epoch (\d+)/", said.err, re.M)]
+    assert epochs[0] == 1
+    assert all(n % 10 == 0 for n in epochs[1:-1])
+    assert main(["score", "run", "new.csv", "--out", "scores.csv"]) == 0
+    said = capsys.readouterr().out
+    assert re.match(r"scores.csv: 50 rows scored, \d+ flagged at 5 % \(2 expected by chance\); ", said)
+    found = re.search(r"most unusual: id 870, price 96, expected ([\d.]+)$", said.strip())
+    assert found is not None
+    assert 1.5 < float(found[1]) < 3

@@ -173,7 +173,7 @@ def test_help_shows_the_options_of_the_method_that_is_chosen(capsys):
     shown = {}
     for method in ("online", "dropout"):
         with pytest.raises(SystemExit):
-            main(["train", "--method", method, "--help"])
+            main(["train", "--method", method, "--help-all"])
         shown[method] = capsys.readouterr().out
         assert all(f"{name} " in shown[method] for name in METHODS.visible())
         assert "variational autoencoder" in shown[method]

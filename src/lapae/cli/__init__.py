@@ -37,7 +37,7 @@ lapae COMMAND --help explains each command.
 
 options:
   --help      this text
-  --help-all  the help of any command, with methods, networks and tasks of research
+  --help-all  the help of any command with every option, and with methods, networks and tasks of research
   --version   the version"""
 
 

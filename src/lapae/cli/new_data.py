@@ -198,13 +198,13 @@ def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
     return out.suffix.lower()
 
 
-def finish(source: Reader, out: Path, n: int, options: Device, **numbers: Any) -> int:
-    """Print what was left out and what was written."""
+def finish(source: Reader, out: Path, n: int, options: Device, *, said: str | None = None, **numbers: Any) -> int:
+    """Print what was left out and what was written: `said`, or how many samples."""
     for message in source.skipped:
         print(f"lapae: skipped: {message}", file=sys.stderr)
     if options.json:
         print(json.dumps({"out": str(out), "n": n, "skipped": len(source.skipped), **numbers}))
     else:
         left = f", {len(source.skipped)} skipped" if source.skipped else ""
-        print(f"{out}: {n} samples{left}")
+        print(f"{out}: {said or f'{n} samples'}{left}")
     return 0

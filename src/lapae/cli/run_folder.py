@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lapae.errors import ConfigError
-from lapae.registry import listing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,20 +117,18 @@ def train_in(run: Run, config: Config, data: Data | None = None, *, resume: bool
 
 
 def print_numbers(model: Model, *, as_json: bool) -> int:
-    """Print where the run is and its final numbers."""
+    """Print how long training took, what the model explains, and what to do next."""
     from lapae.runs import plain
-    from lapae.train.messages import outcome
 
     metrics = model.metrics
     if as_json:
         print(json.dumps(plain({"run": str(model.path), "method": model.config.method.method, **metrics})))
         return 0
-    lines = {"run": str(model.path), "trained": f"{metrics['epochs']} epochs ({metrics['stopped']})"}
-    if metrics["best_loss"] is not None and metrics["best_epoch"]:
-        lines["best"] = f"epoch {metrics['best_epoch']}, validation loss {metrics['best_loss']:.6g}"
+    epochs = f"{metrics['epochs']} epoch{'' if metrics['epochs'] == 1 else 's'}"
+    parts = [f"trained in {metrics['seconds']:.0f} s ({epochs})"]
     if metrics.get("explained") is not None:
-        lines["explained"] = outcome(metrics, model.config.model.latent_dim)
-    for name, value in metrics.get("test", {}).items():
-        lines[f"test {name.replace('_', ' ')}"] = f"{value:.6g}"
-    print(listing(lines, indent=""))
+        pca = metrics.get("explained_by_pca")
+        beside = "" if pca is None else f" (PCA {100 * pca:.0f} %)"
+        parts.append(f"explains {100 * metrics['explained']:.0f} %{beside}")
+    print(" · ".join([*parts, f"next: {shlex.join(['lapae', 'report', str(model.path)])}"]))
     return 0

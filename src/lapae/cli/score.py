@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from lapae.cli.parsing import parse
 from lapae.errors import ConfigError
 
 if TYPE_CHECKING:
+    from lapae.cli.new_data import Rows
     from lapae.model import Model
     from lapae.space import Column
 
@@ -110,6 +111,64 @@ def expected_cells(found: dict[str, Any], columns: Sequence[Column]) -> dict[str
     return texts
 
 
+def counted(n: int, flagged: int, rate: float, unit: str = "rows") -> str:
+    """Say how many of n samples are flagged, beside what chance flags if all are normal."""
+    chance = f"{n * rate:.0f}" if n * rate >= 0.5 else "less than 1"
+    return f"{n:,} {unit} scored, {flagged:,} flagged at {100 * rate:g} % ({chance} expected by chance)"
+
+
+class MostUnusual:
+    """Scores blocks, and remembers the most unusual of the samples that pass."""
+
+    def __init__(self, scores: Callable[[Model, Any], dict[str, Any]]) -> None:
+        self.scores, self.unit, self.label, self.most, self.passed = scores, "samples", "", float("-inf"), 0
+        self.block: Any = None
+        self.x: Any = None
+
+    def __call__(self, model: Model, x: Any) -> dict[str, Any]:
+        """Score a block of samples x (B, *shape)."""
+        self.unit = {"table": "rows", "image": "images"}.get(model.space.kind, "samples")
+        self.block = x
+        return self.scores(model, x)
+
+    def watching(self, blocks: Iterator[Rows]) -> Iterator[Rows]:
+        """Yield blocks as they are, each just after it was scored."""
+        import numpy as np
+
+        for rows in blocks:
+            score = np.nan_to_num(rows.found["anomaly_score"], nan=-np.inf)
+            if len(score) and score.max() > self.most:
+                i = int(score.argmax())
+                self.most, self.x = float(score[i]), self.block[i]
+                cell = rows.cells[i][0] if rows.cells[i] else ""
+                named = cell if rows.names[:1] == ["file"] else f"{rows.names[0]} {cell}" if cell else ""
+                self.label = named or f"row {self.passed + i}"
+            self.passed += len(score)
+            yield rows
+
+    def told(self, model: Model) -> str:
+        """Say which it is and, in a table, which value did most and what was expected there."""
+        if self.x is None:
+            return ""
+        said, row = f"; most unusual: {self.label}", self.x[None]
+        if model.space.kind != "table" or not (contribution := model.explain(row)).max() > 0:
+            return said
+        j = int(contribution[0].argmax())
+        expected = model.counterfactual(row, top=1, contribution=contribution)[0]
+        name = model.space.names[j] if model.space.names else f"column {j}"
+        return f"{said}, {name} {as_written(model, j, row)}, expected {as_written(model, j, expected)}"
+
+
+def as_written(model: Model, j: int, row: Any) -> str:
+    """Write value j of a row (1, F) as people do."""
+    from lapae.space.frames import cells
+
+    column = (model.space.columns or ())[j : j + 1]
+    if not column or (column[0].kind == "number" and not column[0].written):
+        return f"{row[0, j]:.4g}"
+    return cells(row[:, j], column[0])[0]
+
+
 def main(arguments: Sequence[str]) -> int:
     command: ScoreCommand = parse(ScoreCommand, arguments, "lapae score")
     rate = command.false_alarm_rate
@@ -126,8 +185,8 @@ def main(arguments: Sequence[str]) -> int:
 
     from lapae.runs.outputs import csv_rows, write_arrays
 
-    of = partial(scores, explain=command.explain, maps=command.maps is not None)
-    model, source, blocks = command.predictions(of, "scoring")
+    most = MostUnusual(partial(scores, explain=command.explain, maps=command.maps is not None))
+    model, source, blocks = command.predictions(most, "scoring")
     if command.maps is not None:
         from lapae.cli.maps import writing
 
@@ -142,13 +201,15 @@ def main(arguments: Sequence[str]) -> int:
         from lapae.cli.steps import write_steps
 
         n, n_outliers = write_steps(source, blocks, command.out, model, rule, explain=command.explain)
-        return finish(source, command.out, n, command.options, outliers=n_outliers)
+        said = counted(n, n_outliers, rule.rate, "steps")
+        return finish(source, command.out, n, command.options, said=said, outliers=n_outliers)
     columns = [*COLUMNS, *(REASONS if command.explain else ())]
     if model.space.tile:
         from lapae.cli.tiles import image_rows
 
         blocks, columns = image_rows(blocks), ["anomaly_score", "p_value"]
 
+    blocks = most.watching(blocks)
     n = n_outliers = 0
     if suffix != ".csv":
         parts = [rows.found for rows in blocks]
@@ -156,7 +217,8 @@ def main(arguments: Sequence[str]) -> int:
         found["outlier"] = found["p_value"] <= rule.rate
         n, n_outliers = len(found["p_value"]), int(found["outlier"].sum())
         write_arrays(command.out, found)
-        return finish(source, command.out, n, command.options, outliers=n_outliers)
+        said = counted(n, n_outliers, rule.rate, most.unit) + most.told(model)
+        return finish(source, command.out, n, command.options, said=said, outliers=n_outliers)
     names = model.space.names
     first = next(blocks, None)
     with csv_rows(command.out, [*(first.names if first else []), *columns, "outlier"]) as write:
@@ -172,4 +234,5 @@ def main(arguments: Sequence[str]) -> int:
             write([*cell, *values] for cell, *values in rows)
             n, n_outliers = n + len(marks), n_outliers + marks.count("1")
             first = next(blocks, None)
-    return finish(source, command.out, n, command.options, outliers=n_outliers)
+    said = counted(n, n_outliers, rule.rate, most.unit) + most.told(model)
+    return finish(source, command.out, n, command.options, said=said, outliers=n_outliers)

@@ -19,19 +19,40 @@ from lapae.config import METHODS, Config, DataConfig, MethodConfig, MethodOption
 from lapae.config.fields import OneOf
 from lapae.config.methods import belongs_to, option_names, options_of, unknown_option
 from lapae.errors import ConfigError
-from lapae.registry import listing
+from lapae.registry import listing, showing_research
 from lapae.train.torchrun import may_restart
 
 M = TypeVar("M", bound=MethodOptions)
 
 MOST_USED = {
-    "--out FOLDER": "where the run goes",
+    "--out FOLDER": "where the run goes; default: runs/SOURCE-METHOD-N",
+    "--drop COLUMN ...": "columns of a table not to learn",
     "--label-column NAME": "column of a table that holds labels: shown in colours, not learned",
     "--window STEPS": "rows are time steps of a series: learn windows of this length",
-    "--epochs N": "largest number of passes over the data",
-    "--latent-dim K": "size of the latent code; 2 for a map",
+    "--tile PIXELS": "learn large images by squares of this side, at full size",
+    "--epochs N": "largest number of passes over the data; default: by the data",
+    "--latent-dim K": "size of the embedding; 2 for a map",
+    "--test-fraction SHARE": "rows to keep for `lapae eval`",
+    "--seed N": "seed of everything random",
+    "--resume RUN": "continue a run that was stopped, or train it further with --epochs",
 }
-"""Options that the help shows first: most users need no others."""
+"""Options that `--help` shows: most users need no others."""
+
+SHORT = """usage: lapae train SOURCE [OPTIONS]
+
+Learn data, into a run folder. SOURCE: a .csv, .parquet, .npy or .npz file, a folder of images, or a name that
+`lapae data` lists. What is not given is chosen by the data.
+
+options:
+{options}
+
+  --help-all shows every option; --method NAME --help-all those of another method.
+
+examples:
+  lapae train customers.csv --drop note --out runs/customers
+  lapae train machine.csv --window 32 --out runs/machine
+
+Then: lapae score runs/customers new.csv --explain --out scores.csv"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +77,7 @@ class TrainCommand(Generic[M]):
 
     options: tyro.conf.OmitArgPrefixes[Annotated[Options[M], UNNAMED]]
     name: Annotated[str, tyro.conf.arg(name="method"), OneOf(METHODS)] = "online"
-    """Method to train; --method NAME --help shows the options of another."""
+    """Method to train; --method NAME --help-all shows the options of another."""
     config: Path | None = None
     """TOML file of options, such as the config.toml of a run."""
     out: Path | None = None
@@ -145,16 +166,18 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
         config = read_config(given.config)
     if given.method is not None:
         config = replace(config, method=MethodConfig(given.method, config.method.options))
+    if {"-h", "--help"} & set(arguments) and not showing_research():
+        print(SHORT.format(options=listing(MOST_USED)))
+        raise SystemExit(0)
     name, options = config.method.method, config.method.options
     check_no_launcher(arguments)
     check_flags(arguments, name)
-    about = [inspect.getdoc(TrainCommand), "most used options:", listing(MOST_USED)]
     command: TrainCommand = parsed(
         TrainCommand[type(options)],
         arguments,
         "lapae train",
         default=TrainCommand(Options(config.data, config.model, options, config.train), name),
-        description="\n".join([str(about[0]), "", *about[1:], "", "methods:", listing(METHODS.titles())]),
+        description="\n".join([str(inspect.getdoc(TrainCommand)), "", "methods:", listing(METHODS.titles())]),
     )
     if command.out is None and command.resume is None and (command.resume_if_exists or may_restart()):
         raise ConfigError("a job that may be restarted must find its run: give its folder with --out")

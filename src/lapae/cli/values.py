@@ -123,7 +123,7 @@ def write_values(
         write_array(source, out, counted())
     else:
         write_images(out, counted(), single=not command.input.is_dir(), space=model.space)
-    return finish(source, out, n, options, **{done: made})
+    return finish(source, out, n, options, said=None, **{done: made})
 
 
 def _made(model: Model, source: Reader, make: Make) -> Iterator[Made]:

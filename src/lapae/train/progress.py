@@ -47,10 +47,13 @@ def _explained(share: float) -> str:
 
 
 class Lines(Observer):
-    """Observer that prints one line per epoch."""
+    """Observer that prints a line for the first and the last epoch and every tenth, or after half a minute."""
+
+    EVERY, SECONDS = 10, 30
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
+        self.held = ""
 
     def say(self, text: str) -> None:
         print(text, file=self.file, flush=True)
@@ -58,13 +61,26 @@ class Lines(Observer):
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
         """Remember when training began, to estimate the remaining time."""
         self.first, self.epochs, self.began = epoch, epochs, time.monotonic()
+        self.shown = self.began
 
     def epoch(self, record: Record) -> None:
-        """Print the epoch with the remaining time."""
-        done = record["epoch"] - self.first
-        left = (time.monotonic() - self.began) / max(done, 1) * (self.epochs - record["epoch"])
+        """Print the epoch with the remaining time, or hold it back."""
+        now, epoch = time.monotonic(), record["epoch"]
+        left = (now - self.began) / max(epoch - self.first, 1) * (self.epochs - epoch)
         times = f"{record['seconds']:.1f} s, at most {left:.0f} s left"
-        self.say(f"epoch {record['epoch']}/{self.epochs}  {describe(record)}  {times}")
+        self.held = f"epoch {epoch}/{self.epochs}  {describe(record)}  {times}"
+        if epoch in (self.first + 1, self.epochs) or epoch % self.EVERY == 0 or now - self.shown > self.SECONDS:
+            self.shown = now
+            self._show()
+
+    def close(self) -> None:
+        """Print the last epoch, where training ended before it was due."""
+        self._show()
+
+    def _show(self) -> None:
+        if self.held:
+            self.say(self.held)
+            self.held = ""
 
 
 class Bar(Observer):
