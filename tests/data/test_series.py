@@ -133,7 +133,8 @@ def test_commands(tmp_path):
     frame.to_csv(tmp_path / "new.csv", index=False)
     assert main(["score", run, str(tmp_path / "new.csv"), "-o", str(tmp_path / "s.csv"), "--device", "cpu"]) == 0
     scored = pd.read_csv(tmp_path / "s.csv")
-    assert scored.columns.tolist() == ["time", "anomaly_score", "p_value", "unusual_flow", "unusual_heat", "outlier"]
+    columns = ["time", "anomaly_score", "p_value", "p_adaptive", "drift", "unusual_flow", "unusual_heat", "outlier"]
+    assert scored.columns.tolist() == columns
     assert len(scored) == T
     np.testing.assert_array_equal(scored["outlier"] == 1, scored["p_value"] <= 0.05)
     assert abs(as_a(pd.Series, scored["anomaly_score"]).argmax() - 203) <= 16
