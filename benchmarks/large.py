@@ -22,14 +22,14 @@ COLUMNS = 20
 FILE_ROWS = 1_000_000
 
 
-def measured(arguments: list[str]) -> tuple[float, float]:
-    """Run a `lapae` command; its seconds and its peak of resident memory in MB."""
+def measured(arguments: list[str]) -> tuple[float, float, float]:
+    """Run a `lapae` command; its seconds, its peak of resident memory in MB, and its seconds of processor time."""
     began = time.monotonic()
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "lapae", *arguments])
     _, status, usage = os.wait4(pid, 0)
     if status:
         raise SystemExit(f"lapae {' '.join(arguments)} ended with {status}")
-    return time.monotonic() - began, usage.ru_maxrss / 1e3
+    return time.monotonic() - began, usage.ru_maxrss / 1e3, usage.ru_utime + usage.ru_stime
 
 
 def write_table(path: Path, n_rows: int) -> None:
@@ -58,16 +58,16 @@ def score(rows: list[int], predictive: str, out: list[str]) -> None:
             for suffix in out:
                 result = place / f"scores{suffix}"
                 given = [str(place / "run"), str(place / "new.csv"), "--out", str(result), "--predictive", predictive]
-                seconds, peak = measured(["score", *given, "--device", "cpu"])
+                seconds, peak, _ = measured(["score", *given, "--device", "cpu"])
                 print(f"| {n:,} | {suffix} | {predictive} | {seconds:.0f} | {peak:.0f} |", flush=True)
 
 
-def train(rows: list[int], place: Path) -> None:
-    """Train on a folder of Parquet files of a million rows and one row group each."""
+def train(rows: list[int], group: int, place: Path) -> None:
+    """Train on a folder of Parquet files of a million rows each, in row groups of `group` rows."""
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
     import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
 
-    print("| rows | seconds | peak, MB |\n|---|---|---|")
+    print("| rows | processor seconds | peak, MB |\n|---|---|---|")
     for n in rows:
         with tempfile.TemporaryDirectory(dir=place) as folder:
             chance = np.random.default_rng(0)
@@ -77,10 +77,10 @@ def train(rows: list[int], place: Path) -> None:
                 x = chance.normal(size=(m, 5)) @ mixing + 0.3 * chance.normal(size=(m, COLUMNS))
                 table = pa.table({f"c{j}": x[:, j] for j in range(COLUMNS)})
                 (Path(folder) / "rows").mkdir(exist_ok=True)
-                parquet.write_table(table, Path(folder) / "rows" / f"{i:04d}.parquet", row_group_size=FILE_ROWS)
+                parquet.write_table(table, Path(folder) / "rows" / f"{i:04d}.parquet", row_group_size=group)
             given = [str(Path(folder) / "rows"), "--out", str(Path(folder) / "run"), "--device", "cpu"]
-            seconds, peak = measured(["train", *given])
-            print(f"| {n:,} | {seconds:.0f} | {peak:.0f} |", flush=True)
+            _, peak, processor = measured(["train", *given])
+            print(f"| {n:,} | {processor:.0f} | {peak:.0f} |", flush=True)
 
 
 def images(size: int, count: int, hessian: str, extra: list[str]) -> None:
@@ -98,7 +98,7 @@ def images(size: int, count: int, hessian: str, extra: list[str]) -> None:
             pixels = np.where(disc, chance.uniform(0, 255, 3), chance.uniform(0, 255, 3)).astype(np.uint8)
             Image.fromarray(pixels).save(place / "images" / f"{i}.jpg")
         options = ["--network", "conv", "--hessian", hessian, "--image-size", str(size), "--epochs", "1", *extra]
-        seconds, peak = measured(
+        seconds, peak, _ = measured(
             ["train", str(place / "images"), *options, "--device", "cpu", "--out", str(place / "run")]
         )
         print(
@@ -106,7 +106,7 @@ def images(size: int, count: int, hessian: str, extra: list[str]) -> None:
             flush=True,
         )
         given = [str(place / "run"), str(place / "images"), "--out", str(place / "scores.csv"), "--n-samples", "10"]
-        seconds, peak = measured(["score", *given, "--device", "cpu"])
+        seconds, peak, _ = measured(["score", *given, "--device", "cpu"])
         print(f"score: {seconds:.0f} s, peak {peak:.0f} MB")
 
 
@@ -116,6 +116,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     many = commands.add_parser("train")
     many.add_argument("--rows", type=int, nargs="+", default=[2_000_000, 10_000_000])
+    many.add_argument("--group", type=int, default=FILE_ROWS)
     many.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()), help="182 MB for a million rows")
     table = commands.add_parser("score")
     table.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
@@ -127,7 +128,7 @@ def main() -> None:
     folder.add_argument("--hessian", default="mixed")
     options, extra = parser.parse_known_args()
     if options.command == "train":
-        train(options.rows, options.place)
+        train(options.rows, options.group, options.place)
     elif options.command == "score":
         score(options.rows, options.predictive, options.out)
     else:

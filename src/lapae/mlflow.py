@@ -1,4 +1,4 @@
-"""Models of MLflow: a run as a pyfunc model, logged, loaded, and used as a UDF of Spark. Nothing is pickled.
+"""Models of MLflow: a run as a pyfunc model, logged and loaded. Nothing is pickled.
 
 A model is the run folder itself, and `lapae.mlflow` is the module that loads it; it maps frames as `lapae.mapper` does.
 """
@@ -33,7 +33,7 @@ def log_model(run: str | Path, name: str = "model", *, verb: str = "score", opti
         about: of `mlflow.pyfunc.log_model`, such as `registered_model_name`.
 
     Returns:
-        MLflow's `ModelInfo`; its `model_uri` is for `mlflow.pyfunc.load_model` and `mlflow.pyfunc.spark_udf`.
+        MLflow's `ModelInfo`; its `model_uri` is for `mlflow.pyfunc.load_model`.
     """
     import mlflow.pyfunc  # pyright: ignore[reportMissingImports]
 

@@ -227,3 +227,19 @@ def test_the_digest_is_that_of_all_values(small, tmp_path):
     assert data_digest(load(tmp_path / "t")) == before
     x[1234, 1] += 1e-9
     assert data_digest(load(write(tmp_path / "t", table_of(x)))) != before
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_files_of_other_types_and_orders_and_without_rows(large, tmp_path, monkeypatch):
+    """Also columns of lists, which are left out, and names with a dot."""
+    monkeypatch.setattr(streaming, "LARGE", 100 if large else 10**9)
+    x = numbers(200)
+    whole = pa.table({"a.b": np.arange(200) % 9, "y": x[:, 1], "lists": pa.array([[1, 2]] * 200)})
+    other = pa.table({"lists": pa.array([[3]] * 200), "y": x[:, 2], "a.b": x[:, 3]})
+    for i, table in enumerate([whole, other, other.slice(0, 0)]):
+        parquet.write_table(table, tmp_path / f"{i}.parquet")
+    with pytest.warns(UserWarning, match="'lists' .lists or records"):
+        data = load(tmp_path)
+    assert data.space.names == ("a.b", "y")
+    expected = np.concatenate([np.column_stack([np.arange(200) % 9, x[:, 1]]), x[:, [3, 2]]])
+    np.testing.assert_array_equal(ordered(rows_of(data)), ordered(expected))

@@ -72,10 +72,12 @@ def read_tables(files: Sequence[Path], source: str | Path, *, label_column: Any 
     """
     import pandas as pd
 
-    readers = [TableReader(path) for path in files]
+    every = [TableReader(path) for path in files]
     frames, n_bytes, starts = [], 0, [0]
+    for reader in every:
+        check_same_columns(reader.names, every[0].names, reader.path, files[0])
+    readers = [reader for reader in every if reader.size] or every[:1]
     for reader in readers:
-        check_same_columns(reader.names, readers[0].names, reader.path, files[0])
         frames.append(reader.frame()[readers[0].names])
         n_bytes += int(frames[-1].memory_usage(deep=True).sum())
         starts.append(starts[-1] + len(frames[-1]))
@@ -85,7 +87,7 @@ def read_tables(files: Sequence[Path], source: str | Path, *, label_column: Any 
 
     def row_name(row: int) -> str:
         file = next(i for i, stop in enumerate(starts[1:]) if row < stop)
-        return f"{files[file].name}, {readers[file].row_name(row - starts[file])}"
+        return f"{readers[file].path.name}, {readers[file].row_name(row - starts[file])}"
 
     frame = pd.concat(frames, ignore_index=True)
     return table_records(frame, name_of(source), str(source), label_column=label_column, rows=row_name, **options)

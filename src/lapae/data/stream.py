@@ -202,12 +202,11 @@ class ParquetTable:
         self.stamps = [stamp(path) for path in files]
         self.names: list[str] = []
         self.groups: list[Group] = []
-        self.schema: Any = None
         first = 0
         for path in files:
             opened = ParquetFile(path)
             if not self.names:
-                self.names, self.schema = opened.first, opened.file.schema_arrow
+                self.names = opened.first
             check_same_columns(opened.first, self.names, path, files[0])
             for i in range(opened.file.metadata.num_row_groups):
                 n = opened.file.metadata.row_group(i).num_rows
@@ -260,11 +259,15 @@ class ParquetTable:
                 for batch in self.batches(group, self.names):
                     place = _mixed(np.arange(first, first + batch.num_rows, dtype=np.uint64) + np.uint64(seed))
                     chosen = np.flatnonzero(place / 2.0**64 < share)
-                    found.append(batch.take(pa.array(chosen)))
+                    found.append(pa.Table.from_batches([batch.take(pa.array(chosen))]).select(self.names))
                     first += batch.num_rows
                 advance(1)
-        table = pa.Table.from_batches(found) if found else self.schema.empty_table()
-        frame = table.to_pandas()
+        if not found:
+            raise DataError(f"{self.where}: holds no rows")
+        try:
+            frame = pa.concat_tables(found, promote_options="permissive").to_pandas()
+        except pa.ArrowException as error:
+            raise DataError(f"{self.where}: a column is of different types in its files ({error})") from error
         return frame, len(frame) / max(1, self.n_rows)
 
 
@@ -319,7 +322,7 @@ def stream(
     if seed < 0:
         raise DataError(f"the seed must not be negative, got {seed}")
     frame, share = table.some(SAMPLE_ROWS, seed)
-    records = table_records(frame, name, table.where, **options)
+    records = table_records(frame, name, table.where, rows=lambda row: f"row {row} of a sample", **options)
     columns, n = records.columns, table.n_rows
     assert columns is not None
     assert isinstance(records.x, np.ndarray)

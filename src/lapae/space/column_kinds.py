@@ -132,6 +132,8 @@ def decide(series: Series, name: str, *, first: bool = False, alone: bool = Fals
         return _date(days(series), name, dtype, "", first and not alone)
     if dtype != "category" and kind not in "OUST":
         return f"values of type {dtype}"
+    if kind == "O" and any(isinstance(value, (list, tuple, dict, set, np.ndarray)) for value in series):
+        return "lists or records: a cell is one value"
     words = text(series)
     known = words[words.notna()]
     values = known.unique()
