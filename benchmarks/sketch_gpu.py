@@ -30,6 +30,7 @@ from lapae.config import NETWORKS, MethodConfig
 from lapae.curvature import ggn_diagonal
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods import build
+from lapae.methods.laplace import Laplace
 from lapae.methods.step import StepContext
 from lapae_paper.bench.train import SHAPES, TrainBench, make
 from lapae_paper.bench.train import run as run_train
@@ -64,7 +65,7 @@ def steps(network: str, batch_size: int, device: str) -> list[dict[str, Any]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         options = TrainBench(network=network, batch_size=batch_size, methods=STEPS, device=device, rounds=5)
-        rows = [row for row in run_train(options) if row["method"] != "ivon"]
+        rows = run_train(options)
     refused = [str(w.message) for w in caught if "cannot be captured" in str(w.message)]
     for row in rows:
         row |= {
@@ -97,6 +98,7 @@ def trained(network: str, n_steps: int, batch_size: int, device: torch.device) -
     torch.manual_seed(0)
     options = MethodConfig.taking("online", hessian="sketch", forgetting=1e-3)
     method = build(options, lambda: NETWORKS[network].load()(shape), Gaussian(), 10_000).to(device).train()
+    assert isinstance(method, Laplace)
     optimizer = torch.optim.Adam(method.network.parameters(), 1e-3 if network == "paper-fashion" else 1e-4)
     x = blobs(4096, shape, device)
     step = StepContext(torch.Generator(device).manual_seed(0))
@@ -148,7 +150,7 @@ def table(rows: list[dict], title: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--networks", nargs="+", default=["paper-mnist", "paper-fashion", "paper-celeba"])

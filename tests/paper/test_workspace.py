@@ -54,7 +54,7 @@ def test_a_model_that_cannot_be_trained_fails_its_experiment_alone(mine, tmp_pat
     failed = fit_all([workspace], 1, lines.append)
     assert list(failed) == ["mine"]
     assert "keeps nothing of the precision" in failed["mine"]
-    assert lines[0] == "3 models to train"  # two of the plan and what the third starts from
+    assert lines[0] == "4 models to train"  # those of the plan and what the third starts from
     assert sorted(
         path.name for path in (tmp_path / "runs").iterdir() if (path / "model.safetensors").exists()
     ) == sorted(
@@ -174,24 +174,24 @@ def test_an_interrupted_experiment_keeps_what_it_has_measured(tmp_path, monkeypa
 
     def counted(model, part, **options):
         asked.append(model.config.method.hessian)
-        if len(asked) == 4 and stop:
+        if len(asked) == 6 and stop:
             raise KeyboardInterrupt
         return errors(model, part, **options)
 
     monkeypatch.setattr(hessian, "squared_errors", counted)
-    monkeypatch.setitem(hessian.ROWS, "post-hoc KFAC", ("online", "approx"))  # trains in moments, as the next
+    monkeypatch.setitem(hessian.ROWS, "post-hoc KFAC", ("online", {"hessian": "approx"}))  # as quick as the next
     monkeypatch.setattr(hessian, "ROWS", {name: hessian.ROWS[name] for name in ("post-hoc KFAC", "online exact")})
     command = ["reproduce", "hessian", "--quick", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path)]
     stop = True
     assert main(command) == 130
-    assert asked == ["approx", "approx", "exact", "exact"]  # two splits each; the last was not measured
+    assert asked == [*["approx"] * 3, *["exact"] * 3]  # three splits each; the last was not measured
     asked.clear()
     assert main([*command, "--again"]) == 130
-    assert asked == ["approx", "approx", "exact", "exact"]
+    assert asked == [*["approx"] * 3, *["exact"] * 3]
     stop = False
     asked.clear()
     assert main(command) == 0
-    assert asked == ["exact", "exact"]
+    assert asked == ["exact"] * 3
     record = (tmp_path / "hessian" / "result.json").read_text("utf-8")
     shutil.rmtree(tmp_path / "runs")
     asked.clear()
@@ -209,7 +209,7 @@ def test_processes_measure_for_every_experiment_that_asks(tmp_path):
     ]
     lines: list[str] = []
     assert fit_all(workspaces, 2, lines.append) == {}
-    assert lines[0] == "3 models to train"
+    assert lines[0] == "4 models to train"
     for workspace in workspaces:
         for name in workspace.plan:
             assert workspace.done(name)
@@ -219,4 +219,4 @@ def test_processes_measure_for_every_experiment_that_asks(tmp_path):
     assert fit_all(workspaces, 2, lines.append) == {}
     shutil.rmtree(workspaces[0].folder_of_measures)
     fit_all(workspaces, 1, lines.append)
-    assert "1 model to measure" in lines
+    assert "2 models to measure" in lines

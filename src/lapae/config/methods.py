@@ -76,7 +76,7 @@ class OnlineOptions(LaplaceOptions):
     """The α of the update; default: the learning rate, at most 1."""
     initial_precision: Literal["data", "prior"] = "data"
     """H_0: "data" for the size of the training set, which keeps the first sampled networks close to their mean (the
-    authors' code), or "prior" for the prior precision (the paper's text)."""
+    authors' code), or "prior" for 0, so that the first precision is that of the prior (the paper's text)."""
     hessian_every: Count | None = None
     """Number of steps between updates of the curvature; default: 4 for tables, else 1."""
     samples_per_step: Count = 1

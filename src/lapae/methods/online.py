@@ -48,7 +48,7 @@ class Online(Laplace):
                 "take method='posthoc', which leaves them as they are and certain"
             )
         self.samples_per_step = options.samples_per_step
-        initial = {"prior": options.prior_precision, "data": float(n_data)}
+        initial = {"prior": 0.0, "data": float(n_data)}  # the posterior adds the prior precision to H
         self.posterior.reset([initial[options.initial_precision] * scale for scale in self.scales])
         self.pin()
         self.n_data = n_data

@@ -1,8 +1,7 @@
 """`lapae bench train`: time of a training step of every method, as a multiple of a plain autoencoder's.
 
 Steps are those of training (`lapae.train.step`: eager, or replayed as a CUDA graph), on one batch in memory. Methods
-take turns in rounds, so that a slow moment of the machine hits all of them; the median over rounds is reported. IVON
-(Shen et al. 2024; package ivon-opt), the closest online variational method, is measured too if it is installed.
+take turns in rounds, so that a slow moment of the machine hits all of them; the median over rounds is reported.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lapae.config import NETWORKS, MethodConfig, TrainConfig
 from lapae.curvature.likelihoods import Gaussian
@@ -68,9 +65,6 @@ def run(options: TrainBench) -> list[dict[str, Any]]:
 
 def _run(options: TrainBench) -> list[dict[str, Any]]:
     steps = {name: make(name, options) for name in ("ae", *options.methods)}
-    ivon = make_ivon(options)
-    if ivon is not None:
-        steps["ivon"] = ivon
     times: dict[str, list[float]] = {name: [] for name in steps}
     counts = {name: _steps_for(step, options.seconds) for name, step in steps.items()}
     for _ in range(options.rounds):
@@ -106,29 +100,6 @@ def make(name: str, options: TrainBench) -> Callable[[], object]:
     )
     x = torch.rand(options.batch_size, *shape, device=device)
     return lambda: step(x)
-
-
-def make_ivon(options: TrainBench) -> Callable[[], Tensor] | None:
-    """Return one step of IVON on the same network: sampled weights, gradient, its update of mean and precision."""
-    if find_spec("ivon") is None:
-        return None
-    import ivon  # pyright: ignore[reportMissingImports]
-
-    shape = SHAPES[options.network]
-    device = take_place(replace_device(options))
-    network = NETWORKS[options.network].load()(shape).to(device)
-    optimizer = ivon.IVON(network.parameters(), lr=1e-3, ess=N_DATA)
-    x = torch.rand(options.batch_size, *shape, device=device)
-
-    def step() -> Tensor:
-        with optimizer.sampled_params(train=True):
-            optimizer.zero_grad()
-            loss = -Gaussian().log_prob(network(x), x).mean()
-            loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
 
 
 def replace_device(options: TrainBench) -> TrainConfig:

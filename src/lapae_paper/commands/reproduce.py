@@ -31,6 +31,9 @@ class ReproduceCommand:
     """Folder of the results and of the trained models; default: reproduced, or reproduced-quick."""
     jobs: int = 1
     """Number of models to train and measure at the same time, each in its own process."""
+    kept: bool = False
+    """Train and measure nothing: make tables of the measurements that are there, whatever machine they were made on,
+    with as many seeds as they have."""
     again: bool = False
     """Measure everything again, with all also finished experiments. Trained models are kept in any case."""
     page: Path | None = None
@@ -126,6 +129,8 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     from lapae_paper.experiments.results import save, settings, tables, write_pages
     from lapae_paper.experiments.training import fit_all
 
+    if command.kept and command.again:
+        raise ConfigError("--kept measures nothing and --again everything: leave out one of them")
     if command.page is not None and command.quick:
         raise ConfigError("the quick size is no record of the paper: leave out --quick or --page")
     root = command.out or Path("reproduced-quick" if command.quick else "reproduced")
@@ -137,13 +142,17 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     )
     size = Size(command.quick, command.seeds)
     places: dict[str, Any] = {"device": command.device, "data_dir": command.data_dir}
-    workspaces = [Workspace(entry, size, root, **places) for entry in chosen]
+    workspaces = [Workspace(entry, size, root, **places, kept_only=command.kept) for entry in chosen]
+    if command.kept:
+        workspaces = [workspace for workspace in workspaces if workspace.plan]
+        if not workspaces:
+            raise DataError(f"{root} holds no measurements of {command.name}: leave out --kept to make them")
     if command.again:
         for workspace in workspaces:
             workspace.forget()
     kept = (
         {}
-        if command.again or len(workspaces) == 1
+        if command.again or command.kept or len(workspaces) == 1
         else {workspace.experiment.name: _kept(workspace) for workspace in workspaces}
     )
     failed = fit_all(

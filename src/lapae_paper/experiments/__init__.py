@@ -9,6 +9,8 @@ from lapae_paper.experiments import imputation  # isort: skip
 from lapae_paper.experiments import semi_mnist  # isort: skip
 from lapae_paper.experiments import semi_celeba  # isort: skip
 from lapae_paper.experiments import updates  # isort: skip
+from lapae_paper.experiments import calibration  # isort: skip
+from lapae_paper.experiments import width  # isort: skip
 from lapae_paper.experiments import vae_variance  # isort: skip
 from lapae_paper.experiments import linearization  # isort: skip
 from lapae_paper.experiments.base import EXPERIMENTS, Experiment, Outcome, Size, Table, Trial, experiment, find
@@ -22,6 +24,7 @@ __all__ = [
     "Table",
     "Trial",
     "Workspace",
+    "calibration",
     "compute",
     "experiment",
     "find",
@@ -34,4 +37,5 @@ __all__ = [
     "teaser",
     "updates",
     "vae_variance",
+    "width",
 ]

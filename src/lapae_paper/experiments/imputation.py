@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, decide, experiment, spread
 from lapae_paper.experiments.pictures import draw_mosaic
-from lapae_paper.experiments.trials import NAMES, WIDE, dense, digits
+from lapae_paper.experiments.trials import EXACT, NAMES, WEIGHTED, WIDE, dense, digits
 from lapae_paper.experiments.workspace import Workspace
 from lapae_paper.tasks.base import device, tensor
 from lapae_paper.tasks.classification import noisy
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 CLASSIFIER = "Classifier"
-METHODS = ("vae", "dropout", "ensemble", "posthoc", "online", WIDE)
-CLAIMED = ("posthoc", "online", WIDE)
+METHODS = ("vae", WEIGHTED, "dropout", "ensemble", "posthoc", "online", WIDE, EXACT)
+CLAIMED = ("posthoc", "online", WIDE, EXACT)
 """Methods that the claim is about."""
 WAYS = {"": "the paper's procedure", "said ": "the authors' code", "single ": "single networks (ours)"}
 """Ways to classify, by what their numbers begin with."""
@@ -142,14 +142,14 @@ def run(workspace: Workspace) -> Outcome:
         numbers = workspace.measured(name)
         n_images = numbers["test images"]
         bare[seed] = numbers["hidden"]
-        for key, value in numbers["imputed"].items():
+        for key, value in (numbers["imputed"] | {"bare ece": numbers["hidden"]["ece"]}).items():
             found.setdefault(method, {}).setdefault(key, []).append(value)
-        if "drawn" in numbers:
+        if "drawn" in numbers:  # of the first seed of the methods that are drawn
             drawn[method] = numbers["drawn"]
             variety.append((NAMES[method], *(cell(number) for number in drawn[method]["variety"])))
     found[CLASSIFIER] = {key: [bare[seed][key] for seed in sorted(bare)] for key in CALIBRATION}
-    first = next(iter(drawn.values()))
-    variety.append(("test images", *(cell(number) for number in first["variety of test images"])))
+    for first in list(drawn.values())[:1]:
+        variety.append(("test images", *(cell(number) for number in first["variety of test images"])))
     tables = [
         Table("Upper half missing; observed pixels put back before classifying (as the text says)", *table3(found)),
         Table(
@@ -164,7 +164,11 @@ def run(workspace: Workspace) -> Outcome:
         Table(
             "How different the completed images of one half image are",
             ("method", "root mean square distance of two modes", "classes among five modes"),
-            [(NAMES[row], *(spread(found[row][key], 3) for key in ("mode_distance", "classes"))) for row in METHODS],
+            [
+                (NAMES[row], *(spread(found[row][key], 3) for key in ("mode_distance", "classes")))
+                for row in METHODS
+                if row in found
+            ],
         ),
         Table(
             "Nothing observed, images from noise: mean distance of two, and to the nearest training image",
@@ -175,7 +179,7 @@ def run(workspace: Workspace) -> Outcome:
             variety,
         ),
     ]
-    figures = {"imputation_half": half_figure(drawn), "imputation_nothing": nothing_figure(drawn)}
+    figures = {"imputation_half": half_figure(drawn), "imputation_nothing": nothing_figure(drawn)} if drawn else {}
     notes = [
         "MSE is the squared error, summed over all pixels, of the mean over modes of what the networks say, and log p "
         "minus that of single modes, both against the true image (the authors': against the masked one).",
@@ -219,7 +223,7 @@ def table3(found: Mapping[str, Mapping[str, list[float]]]) -> Columns:
     """Return columns and rows of table 3, each number beside the paper's."""
     columns = ("method", *(text for head in HEADS.values() for text in (head, f"paper {head}")))
     rows = []
-    for method in (CLASSIFIER, *METHODS):
+    for method in (CLASSIFIER, *(method for method in METHODS if method in found)):
         paper = PAPER.get(method, (None,) * 6)
         cells = [NAMES.get(method, method)]
         for key, theirs in zip(HEADS, paper, strict=True):
@@ -232,7 +236,7 @@ def others(found: Mapping[str, Mapping[str, list[float]]], way: str) -> Columns:
     """Return the calibration columns of table 3 for another way to classify."""
     columns = ("method", *(text for key in CALIBRATION for text in (HEADS[key], f"paper {HEADS[key]}")))
     rows = []
-    for method in METHODS:
+    for method in (method for method in METHODS if method in found):
         cells = [NAMES[method]]
         for key, theirs in zip(CALIBRATION, PAPER.get(method, (None,) * 6)[2:], strict=True):
             cells += [spread(found[method][way + key], 2), cell(theirs)]
@@ -244,8 +248,8 @@ def claim(found: Mapping[str, Mapping[str, list[float]]]) -> Table:
     """Compare imputation with none, with equal classifiers and noise: the fall of the expected calibration error."""
     rows = []
     for way, about in WAYS.items():
-        for method in CLAIMED:
-            pairs = zip(found[CLASSIFIER]["ece"], found[method][f"{way}ece"], strict=True)
+        for method in (method for method in CLAIMED if method in found):
+            pairs = zip(found[method]["bare ece"], found[method][f"{way}ece"], strict=True)
             theirs = [PAPER.get(row, (None,) * 6)[3] for row in (CLASSIFIER, method)]
             gain = None if theirs[0] is None or theirs[1] is None else f"{theirs[0] - theirs[1]:+.2f}"
             rows.append((about, NAMES[method], *decide([bare - own for bare, own in pairs], 3), cell(gain)))

@@ -28,7 +28,7 @@ from lapae.methods.laplace import Laplace
 from lapae.methods.weights import WeightDraws
 from lapae.posterior.noise import fill_normal
 from lapae.predict.mc import evaluating
-from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment
+from lapae_paper.experiments.base import Outcome, Size, Table, Trial, cell, experiment, spread
 from lapae_paper.experiments.trials import LABELS, dense, digits
 from lapae_paper.experiments.workspace import Workspace
 from lapae_paper.tasks.base import tensor
@@ -84,8 +84,8 @@ def along(method: Laplace, x: Tensor, seed: int) -> Along:
 
 
 def plan(size: Size) -> Mapping[str, Trial]:
-    """Plan the two posteriors of one network."""
-    return {method: dense(size, method) for method in METHODS}
+    """Plan the two posteriors with three seeds; the first is drawn."""
+    return {f"{method}, seed {seed}": dense(size, method, seed=seed) for method in METHODS for seed in size.seeds(3)}
 
 
 def measure(workspace: Workspace, name: str, model: Model) -> dict[str, Any]:
@@ -116,26 +116,32 @@ def run(workspace: Workspace) -> Outcome:
     """Draw panels for one sample, and measure errors over many."""
     figure = Figure(figsize=(8.0, 6.2), layout="constrained")
     grid = figure.add_gridspec(len(METHODS), 1)
-    rows, raw = [], {}
-    for i, name in enumerate(METHODS):
+    rows: list[tuple[str, ...]] = []
+    raw: dict[str, Any] = {}
+    for i, method in enumerate(METHODS):
+        seeds = [workspace.measured(name) for name in workspace.named(method)]
+        if not seeds:
+            continue
         part = figure.add_subfigure(grid[i])
-        measured = workspace.measured(name)
-        raw[name] = {key: measured[key] for key in ("relative_error", "tangent")}
-        errors, lengths = (torch.tensor(numbers) for numbers in raw[name].values())
+        found = {key: [measured[key] for measured in seeds] for key in ("relative_error", "tangent")}
+        errors, lengths = (torch.tensor(numbers) for numbers in found.values())  # (seeds, directions, samples)
+        for key, numbers in found.items():
+            raw.setdefault(key, {})[method] = numbers
         rows.append(
             (
-                LABELS[name],
-                cell(float(errors.mean()), 3),
-                cell(float(errors.mean(1).std()), 3),
-                cell(float(errors.mean(0).std()), 3),
+                LABELS[method],
+                spread(errors.mean((1, 2)).tolist(), 3),
+                cell(float(errors[0].mean(1).std()), 3),
+                cell(float(errors[0].mean(0).std()), 3),
                 cell(float(lengths.mean()), 2),
             )
         )
-        draw_joint(part, [np.array(curve) for curve in measured["curves"]], raw[name]["tangent"][0][0], LABELS[name])
-    columns = ("posterior", "relative error", "± over directions", "± over data", "length of J d")
+        curves = [np.array(curve) for curve in seeds[0]["curves"]]
+        draw_joint(part, curves, float(lengths[0, 0, 0]), LABELS[method])
+    columns = ("posterior", "relative error", "± over directions, seed 0", "± over data, seed 0", "length of J d")
     table = Table("Error of the linearised network over its posterior, relative to how far it moves", columns, rows)
     note = (
-        f"{errors.shape[1]} test data, {len(errors)} posterior draws as directions, s ~ N(0, 1). 0 is a linear "
+        f"{errors.shape[2]} test data, {errors.shape[1]} posterior draws as directions, s ~ N(0, 1). 0 is a linear "
         "network; at 1 the linearisation is as wrong as no prediction of the change at all."
     )
     return Outcome([table], {"linearization": figure}, raw, [note])

@@ -44,9 +44,16 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         {"hessian": "bottleneck", "forgetting": 1e-1, "uncertain": "encoder"},
     ),
     "LAE (online), faulty rule": ("online", {}),
+    "LAE (online), mixed": ("online", {"hessian": "mixed"}),
+    "LAE (online), mixed, α = 1e-4, batch 64": ("online", {"hessian": "mixed", "forgetting": 1e-4}),
+    "LAE (online), sketch": ("online", {"hessian": "sketch"}),
+    "LAE (online), lowrank": ("online", {"hessian": "lowrank"}),
+    "LAE (post-hoc), lowrank": ("posthoc", {"hessian": "lowrank"}),
 }
 FAULTY = "LAE (online), faulty rule"
-PREDICTIVES = {"mc": "", "moments": ", moments"}
+PAPERS_TEXT = "LAE (online), mixed, α = 1e-4, batch 64"
+"""The setting of the paper's appendix, on its network."""
+PREDICTIVES = {"mc": "", "moments": ", moments", "linearized": ", linearized"}
 
 
 @dataclass(frozen=True)
@@ -88,9 +95,20 @@ QUICK = {
         "digits",
         "patches",
         ModelConfig(network="conv", channels=(4, 8), hidden=(16,)),
-        4,
+        12,
     )
 }
+QUICK_ROWS = (
+    "AE",
+    "VAE",
+    "MC-AE",
+    "LAE (post-hoc)",
+    "LAE (online), approx",
+    "LAE (online), bottleneck, uncertain encoder",
+    FAULTY,
+    "LAE (online), lowrank",
+)
+"""Rows of the quick size, which is trained until something is learned."""
 DRAWN = ("latent_deviation", "output_deviation")
 Scores = Mapping[str, Sequence[Sequence[float]]]
 """By name: scores (N,) inside and (M,) outside."""
@@ -101,9 +119,13 @@ def plan(size: Size) -> Mapping[str, Trial]:
     found: dict[str, Trial] = {}
     for setup, its in size(SETUPS, QUICK).items():
         for name, (method, options) in ROWS.items():
+            if (name == PAPERS_TEXT and setup != "paper") or (size.quick and name not in QUICK_ROWS):
+                continue
             for seed in size.seeds(1 if method == "ensemble" else 3):
-                rate = size(1e-3, 3e-3)
-                train = TrainConfig(epochs=its.epochs, batch_size=100, learning_rate=rate, seed=seed, precision="tf32")
+                rate, batch = size(1e-3, 3e-3), 64 if name == PAPERS_TEXT else 100
+                train = TrainConfig(
+                    epochs=its.epochs, batch_size=batch, learning_rate=rate, seed=seed, precision="tf32"
+                )
                 model = replace(its.model, network=f"faulty-{its.model.network}") if name == FAULTY else its.model
                 drawn = size({}, {"n_samples": 5})  # networks, for what is reported of a model
                 found[f"{setup}: {name}, seed {seed}"] = trial(
@@ -115,7 +137,11 @@ def plan(size: Size) -> Mapping[str, Trial]:
 def measure(workspace: Workspace, name: str, model: Model) -> dict[str, Any]:
     """Measure AUROC by predictive and score; of the first seed return the scores to draw, too."""
     setup = workspace.size(SETUPS, QUICK)[name.partition(": ")[0]]
-    ways = PREDICTIVES if isinstance(workspace.plan[name].config.method.options, LaplaceOptions) else ("mc",)
+    options = workspace.plan[name].config.method.options
+    if isinstance(options, LaplaceOptions):
+        ways = ("mc", "linearized" if options.hessian == "lowrank" else "moments")
+    else:
+        ways = ("mc",)
     drawn = DRAWN if name.endswith("seed 0") and setup.drawn else ()
     found = {way: _detect(workspace, model, setup.outside, way) for way in ways}
     sampled = found["mc"]
@@ -150,7 +176,7 @@ def run(workspace: Workspace) -> Outcome:
         if measured["scores"]:
             first[row] = measured["scores"]
     tables = [table(setups[setup].title, rows) for setup, rows in found.items()]
-    figures = {"ood_roc": roc(first), "ood_histograms": histograms(first)}
+    figures = {"ood_roc": roc(first), "ood_histograms": histograms(first)} if first else {}
     return Outcome(tables, figures, {"auroc": found})
 
 

@@ -31,9 +31,12 @@ def sampled(model: Model, n_samples: int, seed: int) -> Predictive:
     return replace(model.predictive, kind="mc", n_samples=n_samples, seed=seed)
 
 
-def squared_errors(model: Model, split: Split, *, n_samples: int = 100) -> dict[str, float]:
-    """Measure the squared error per sample: of sampled networks ("-log p"), of their mean reconstruction ("MSE")."""
-    x = batches(model, split, None)
+def squared_errors(model: Model, split: Split, *, n_samples: int = 100, limit: int | None = None) -> dict[str, float]:
+    """Measure the squared error per sample: of sampled networks ("-log p"), of their mean reconstruction ("MSE").
+
+    At most `limit` samples of the split are taken.
+    """
+    x = batches(model, split, limit)
     found = model.predict(x, ("outputs", "error"), sampled(model, n_samples, 0))
     numbers = {"-log p": found.squared_error, "MSE": found.squared_error_of_mean}
     return {name: float(error.mean()) for name, error in numbers.items()}

@@ -21,11 +21,12 @@ from lapae import __version__
 from lapae.errors import ConfigError, DataError
 from lapae.runs.files import make_folder, write_whole
 from lapae_paper.experiments.base import EXPERIMENTS
+from lapae_paper.experiments.claims import claims
 from lapae_paper.experiments.results import head, tables
 
 WATCHED = ("curvature", "posterior", "methods", "train")
 """Packages of lapae that decide the numbers."""
-BLOCK = re.compile(r"<!-- (head|[a-z-]+ \d+) -->\n.*?<!-- end -->", re.S)
+BLOCK = re.compile(r"<!-- (head|claims|[a-z-]+ \d+) -->\n.*?<!-- end -->", re.S)
 DIGITS = 6
 """Significant digits of numbers that are kept."""
 
@@ -56,6 +57,8 @@ def filled(text: str, records: Records) -> str:
         name, _, number = match[1].rpartition(" ")
         if match[1] == "head":
             content = head(list(records.values()))
+        elif match[1] == "claims":
+            content = claims(records).markdown()
         elif name not in records or not 0 < int(number) <= len(records[name]["tables"]):
             raise ConfigError(f"the page asks for {match[1]!r}, which the results do not have")
         else:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
 import warnings
 from collections.abc import Sequence
 from importlib.resources import files
@@ -44,9 +43,7 @@ def save(workspace: Workspace, outcome: Outcome, seconds: float) -> dict[str, An
             "plan": identity(workspace),
             "quick": workspace.size.quick,
             "lapae": __version__,
-            "machine": workspace.machine,
-            "commits": workspace.commits,
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            **workspace.made,
             "seconds": round(seconds, 1),
             "tables": [
                 {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]}

@@ -40,36 +40,39 @@ class Task:
     """Name in the plan of `workspace`."""
     is_start: bool
     """Whether the model is the one that this trial starts from."""
-    stage: int
     trained: bool
     measured_by: list[tuple[Workspace, str]] = field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        """Place among the tasks, by seed; those of a seed that start from another model come last."""
+        trial = self.workspace.plan[self.name]
+        return trial.config.train.seed, trial.start is not None and not self.is_start
 
 
 def fit_all(workspaces: Sequence[Workspace], jobs: int, say: Say = print) -> dict[str, str]:
     """Train and measure all models of the plans that are not done yet; return failures by experiment.
 
-    Models that others start from come first, and a model of several plans is trained once.
+    The first seed of every model comes before the second of any, so that an interrupted run has complete tables of few
+    seeds; autoencoders that others start from come first. A model of several plans is trained once.
 
     Args:
         workspaces: the experiments.
         jobs: number of models at a time.
         say: prints progress.
     """
-    tasks = list(_tasks(workspaces).values())
+    todo = sorted(_tasks(workspaces).values(), key=lambda task: task.order)
     failed: dict[str, str] = {}
-    for stage in (0, 1):
-        todo = [task for task in tasks if task.stage == stage]
-        if not todo:
-            continue
-        n_trained = sum(task.trained for task in todo)
-        counts = {"train": len(todo) - n_trained, "measure": n_trained}
-        parts = [f"{n} model{'s'[: n - 1]} to {what}" for what, n in counts.items() if n]
-        say(", ".join(parts) + (" from those" if stage else ""))
-        for task, reasons, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
-            reason = next(iter(reasons.values()), None)
-            whose = f"  {task.workspace.experiment.name}: {task.name}: "
-            say(whose + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
-            failed |= {name: f"{task.name}: {reason}" for name, reason in reasons.items()}
+    if not todo:
+        return failed
+    n_trained = sum(task.trained for task in todo)
+    counts = {"train": len(todo) - n_trained, "measure": n_trained}
+    say(", ".join(f"{n} model{'s'[: n - 1]} to {what}" for what, n in counts.items() if n))
+    for task, reasons, seconds in (_here if jobs == 1 or len(todo) == 1 else _in_processes)(todo, jobs):
+        reason = next(iter(reasons.values()), None)
+        whose = f"  {task.workspace.experiment.name}: {task.name}: "
+        say(whose + (f"failed: {reason}" if reason else f"{seconds:.0f} s"))
+        failed |= {name: f"{task.name}: {reason}" for name, reason in reasons.items()}
     return failed
 
 
@@ -82,9 +85,8 @@ def _tasks(workspaces: Sequence[Workspace]) -> dict[str, Task]:
                 continue
             trained = Run(workspace.folder(trial)).finished
             if not trained and trial.start is not None and not Run(workspace.folder(trial.start)).finished:
-                tasks.setdefault(key(trial.start), Task(workspace, name, True, 0, False))
-            stage = 0 if trial.start is None else 1
-            task = tasks.setdefault(key(trial), Task(workspace, name, False, stage, trained))
+                tasks.setdefault(key(trial.start), Task(workspace, name, True, False))
+            task = tasks.setdefault(key(trial), Task(workspace, name, False, trained))
             task.measured_by.append((workspace, name))
     return tasks
 
@@ -178,7 +180,7 @@ def _work_there(
 
     warnings.simplefilter("ignore")
     measured_by = [(_workspace(other), other_name) for other, other_name in others]
-    return _work(Task(_workspace(place), name, is_start, 0, False, measured_by))
+    return _work(Task(_workspace(place), name, is_start, False, measured_by))
 
 
 def _workspace(task: dict[str, Any]) -> Workspace:

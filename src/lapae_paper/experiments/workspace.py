@@ -50,13 +50,31 @@ class Workspace:
     """Folder with `runs/`, `data/` and a folder for each experiment."""
     device: str = "auto"
     data_dir: str | None = None
+    kept_only: bool = False
+    """Whether to train and measure nothing: the plan is what has been measured, on any machine."""
     _models: dict[str, Model] = field(default_factory=dict)
-    _commits: set[str | None] = field(default_factory=set)
+    _used: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Measurements that were asked for."""
 
     @cached_property
     def plan(self) -> Mapping[str, Trial]:
         """Return the trials to train, by name."""
-        return self.experiment.plan(self.size)
+        plan = self.experiment.plan(self.size)
+        return {name: trial for name, trial in plan.items() if name in self._found_kept} if self.kept_only else plan
+
+    @cached_property
+    def _found_kept(self) -> dict[str, dict[str, Any]]:
+        """Measurements by name in the plan, wherever they were made; of two, that of the newest file."""
+        found = {}
+        for path in sorted(self.folder_of_measures.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+            kept = _read(path)
+            if kept is not None and "name" in kept:
+                found[kept["name"]] = kept
+        return found
+
+    def named(self, start: str) -> list[str]:
+        """Return the names of the plan "start, seed N", by seed."""
+        return [name for name in self.plan if name.rpartition(", seed ")[0] == start]
 
     def model(self, name: str) -> Model:
         """Return the model with a name in the plan, on the device; it is trained now if it is not yet."""
@@ -88,22 +106,22 @@ class Workspace:
             assert self.experiment.measure is not None
             path = self._measurement(name)
             found = json.loads(json.dumps(plain(self.experiment.measure(self, name, self.model(name)))))
-            kept = {"machine": self.machine, "commit": commit(), "digest": _digest(found), "found": found}
+            kept = {"name": name, "machine": self.machine, "commit": commit(), "date": _today()}
+            kept |= {"digest": _digest(found), "found": found}
             try:
                 make_folder(path.parent)
                 write_whole(path, json.dumps(kept).encode())
             except RunError as error:
                 warnings.warn(f"{error}; measured again if this is interrupted", stacklevel=2)
-        self._commits.add(kept.get("commit"))
+        self._used[name] = kept
         return kept["found"]
 
     def kept(self, name: str) -> dict[str, Any] | None:
         """Return the measurement of a model that an earlier call has kept: "found" and by which "commit"."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # none yet, or damaged
-            kept = json.loads(self._measurement(name).read_bytes())
-            if kept["machine"] == self.machine and kept["digest"] == _digest(kept["found"]):
-                return kept
-        return None
+        if self.kept_only:
+            return self._found_kept.get(name)
+        kept = _read(self._measurement(name))
+        return kept if kept is not None and kept["machine"] == self.machine else None
 
     def done(self, name: str) -> bool:
         """Whether nothing is left to do for the model with a name: it is measured, or trained and not to measure."""
@@ -115,9 +133,14 @@ class Workspace:
         return self.folder_of_measures / f"{key(self.plan[name])}.json"
 
     @property
-    def commits(self) -> list[str]:
-        """Commits of the code that made the measurements of this experiment; this one if it has none."""
-        return sorted({found or "unknown" for found in self._commits or {commit()}})
+    def made(self) -> dict[str, Any]:
+        """Where the measurements come from: "machine", "commits" and last "date"; here and now if there are none."""
+        used = list(self._used.values()) or [{"machine": self.machine, "commit": commit()}]
+        return {
+            "machine": "; ".join(sorted({kept["machine"] for kept in used})),
+            "commits": sorted({kept.get("commit") or "unknown" for kept in used}),
+            "date": max(kept.get("date", _today()) for kept in used),
+        }
 
     @property
     def machine(self) -> str:
@@ -198,6 +221,19 @@ class Workspace:
             method=replace(config.method, **start),
             train=replace(config.train, device=self.device, verbose=False),
         )
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Read a measurement; None if there is none yet, or it is damaged."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        kept = json.loads(path.read_bytes())
+        if kept["digest"] == _digest(kept["found"]) and isinstance(kept["machine"], str):
+            return kept
+    return None
 
 
 @cache

@@ -61,18 +61,32 @@ def votes(points: np.ndarray, indicators: np.ndarray, queries: np.ndarray, ks: S
     return out[np.searchsorted(ascending, ks)]
 
 
-def choose_k(points: np.ndarray, indicators: np.ndarray, voting: Voting, candidates: Sequence[int], seed: int) -> int:
+def choose_k(
+    points: np.ndarray,
+    indicators: np.ndarray,
+    voting: Voting,
+    candidates: Sequence[int],
+    seed: int,
+    *,
+    of_copies: bool = False,
+) -> int:
     """Choose k by two-fold cross-validation; points (n, copies, K): n labelled samples, each embedded `copies` times.
 
     Candidates count samples and, if there are copies, these as well: ten neighbours are the copies of ten samples, or
     ten copies. Folds consist of samples, so that none is classified by copies of itself; every class is in both. A
     sample is classified at the mean of its copies. If a class has one sample only, folds consist of copies. A single
     copy of single samples leaves k = 1.
+
+    With `of_copies`, as in the paper, points are all copies alike: folds are of them, and so are candidates.
     """
     n, copies, _ = points.shape
     rng = np.random.default_rng(seed)
+    if of_copies:
+        points, indicators = together(points, indicators)
+        points, n, copies = points[:, None], len(points), 1
     counts = indicators.sum(0)
-    if voting.multi_label or counts.min() >= 2:
+    counts = counts[counts > 0]  # classes may be missing
+    if of_copies or voting.multi_label or counts.min() >= 2:
         if n < 2:
             return 1
         order = rng.permutation(n)

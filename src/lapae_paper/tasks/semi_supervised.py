@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -92,6 +92,12 @@ class SemiSupervisedOptions:
     """The split that labels are taken from and that is classified: valid (the paper) or test."""
     limit: int | None = 5000
     """Number of samples of that split, at most."""
+    standardise: bool = False
+    """Divide each dimension of the codes by its standard deviation over that split."""
+    balanced: bool = True
+    """Draw labels of every class; False: as many in all from the whole split, so that classes may be missing."""
+    folds: Literal["samples", "copies"] = "samples"
+    """What cross-validation of k divides: labelled samples, or their embeddings (a sample is judged by its own)."""
     seed: int = 0
     """Seed of the choice of labels and of draws."""
 
@@ -108,6 +114,9 @@ def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSu
     groups = [np.arange(len(y))] if many else [np.flatnonzero(column) for column in voting.indicators.T]
     n_labels = tuple(sorted(set(options.labels or ((10,) if many else _up_to(groups)))))
     _check(n_labels, repetitions, groups, voting)
+    per_label = 1  # samples drawn for each number of labels
+    if not options.balanced and not many:
+        groups, per_label = [np.arange(len(y))], len(groups)
     x = tensor(model, split, chosen)
     if model.method.shared_codes:
         queries = numpy(
@@ -118,13 +127,17 @@ def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSu
     else:
         queries = numpy(encode_draws(model.method, x, options.n_embeddings, seed=seed))
     queries = queries.reshape(len(x), -1)
+    scale = np.ones(queries.shape[1], queries.dtype)
+    if options.standardise:
+        scale = np.maximum(queries.std(0), np.finfo(queries.dtype).tiny)
+    queries = queries / scale
     repeated = []
     for r in range(repetitions):
         rng = np.random.default_rng([seed, r])
-        order = [rng.permutation(group)[: n_labels[-1]] for group in groups]
+        order = [rng.permutation(group)[: per_label * n_labels[-1]] for group in groups]
         picked = np.concatenate(order)
         if model.method.shared_codes:
-            embedded = numpy(encode_draws(model.method, x[picked], options.n_embeddings, seed=seed + r + 1))
+            embedded = numpy(encode_draws(model.method, x[picked], options.n_embeddings, seed=seed + r + 1)) / scale
         else:
             embedded = queries[picked][:, None]
         repeated.append((order, dict(zip(picked.tolist(), embedded, strict=True)), seed + r))
@@ -133,10 +146,10 @@ def evaluate(model: Model, data: Data, options: SemiSupervisedOptions) -> SemiSu
         """Return accuracy (one number, or one per attribute) and k for each number of labels."""
         rows = []
         for n in n_labels:
-            index = np.concatenate([group[:n] for group in order])
+            index = np.concatenate([group[: per_label * n] for group in order])
             points = np.stack([codes[j] for j in index.tolist()])
             indicators = voting.indicators[index]
-            k = choose_k(points, indicators, voting, CANDIDATES, seed)
+            k = choose_k(points, indicators, voting, CANDIDATES, seed, of_copies=options.folds == "copies")
             rest = np.setdiff1d(np.arange(len(y)), index)
             votes_of_k = votes(*together(points, indicators), queries[rest], [k])[0]
             rows.append((voting.accuracy(votes_of_k, voting.indicators[rest]), k))
