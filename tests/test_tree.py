@@ -21,14 +21,15 @@ REPOSITORY = Path(__file__).parents[1]
 LAYERS = (
     *("errors", "registry", "config", "runs", "curvature", "features", "space", "data", "networks"),
     *("posterior", "methods", "train", "predict", "score", "calibrate", "impute", "generate", "model storage"),
-    *("export", "fit", "evaluate", "view", "estimator", "arrow", "hub mlflow pyod", "cli", "__init__ __main__"),
+    *("export", "fit", "cross", "evaluate", "view", "estimator", "arrow", "hub mlflow pyod", "cli"),
+    "__init__ __main__",
 )
 """From the lowest to the highest: a part imports parts before it, in the order of the data. A model saves and loads
 itself, so that these two files are one part."""
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer.split()}
 UPWARD: set[tuple[str, str]] = set()
 """Imports that still go upward, (file, part). The test wants it exact: one that is mended is taken out here."""
-MOST_MODULES = 12
+MOST_MODULES = 13
 
 
 def files(root: Path = ROOT) -> Iterator[Path]:

@@ -10,10 +10,11 @@ import json
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin
@@ -21,6 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lapae.calibrate.calibration import MOST_CALIBRATION_ROWS
+from lapae.calibrate.conformal import check_rate, discoveries
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature.likelihoods import Gaussian, likelihood
 from lapae.errors import ConfigError, RunError
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from lapae.calibrate.conformal import Rule
     from lapae.calibrate.drift import DriftAlarm
     from lapae.calibrate.stream import Stream
+    from lapae.cross import CrossCalibration
     from lapae.model import Guess, Model
 
+CalibrationName = Literal["split", "cross"]
 METHOD = (
     *("hessian", "update", "forgetting", "prior_precision", "predictive", "n_samples", "uncertain", "temperature"),
     "optimize_prior",
@@ -115,6 +119,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     seed_: int
     model_: Model
+    _cross: CrossCalibration | None = None
+    """Models of cross-conformal p-values, once they were asked for."""
     _names: list[str] | None = None
     """Names of all columns of the frame that was fitted."""
     n_features_in_: int
@@ -246,6 +252,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             observers=[make_progress(sys.stderr)] if self.verbose else [],
             integers=holds_integers(X),
         )
+        self._cross = None
         return self._settle()
 
     def partial_fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
@@ -262,7 +269,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         if not hasattr(self, "model_"):
             return self.fit(X)
-        self.model_ = learn_on(self.model_, self._validated(X))
+        self.model_, self._cross = learn_on(self.model_, self._validated(X)), None
         return self._settle()
 
     def set_params(self, **params: Any) -> LaplacianAutoencoder:
@@ -383,14 +390,28 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """
         return float(np.mean(self._fitted().log_likelihood(self._validated(X))))
 
-    def p_value(self, X: Any) -> np.ndarray:
+    def p_value(self, X: Any, calibration: CalibrationName = "split") -> np.ndarray:
         """Return the share (n,) of held-out samples that are at least as unusual: uniform on new normal samples.
+
+        Args:
+            X: n samples.
+            calibration: "split": the samples held out by `fit` calibrate, and a share α of new normal samples has
+                p <= α, or fewer, on average. "cross", for tables: all rows calibrate, each scored by a model trained
+                without it. The smallest p-value is smaller, and the bound is 2 α and a little (`lapae.cross`), about α
+                in practice. The first call trains 5 models, which `save` keeps.
 
         Examples:
             >>> model.p_value([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]]) <= 0.05
             array([False,  True])
+            >>> model.p_value([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]], calibration="cross") <= 0.01
+            array([False,  True])
         """
-        return self._fitted().anomaly_score(self._validated(X))[1]
+        x = self._validated(X)
+        if calibration == "cross":
+            return self._cross_calibration().p_values(self.model_, x)
+        if calibration != "split":
+            raise ValueError(f"calibration={calibration!r}: expected 'split' or 'cross'")
+        return self.model_.anomaly_score(x)[1]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return -1 for unusual samples, with `p_value(X) <= false_alarm_rate` or nothing observed, else 1: (n,).
@@ -448,12 +469,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """
         return self._fitted().pixel_scores(self._validated(X))[1]
 
-    def discoveries(self, X: Any, rate: float = 0.1) -> np.ndarray:
+    def discoveries(self, X: Any, rate: float = 0.1, calibration: CalibrationName = "split") -> np.ndarray:
         """Choose samples to call unusual so that at most `rate` of them are normal, on average (Benjamini-Hochberg).
 
         Args:
             X: n samples, which are judged together: the more of them are unusual, the more are found.
             rate: share of false discoveries.
+            calibration: which p-values, as in `p_value`. "cross" finds more, as all rows calibrate; that the rate holds
+                is then measured (`benchmarks/power.md`) and not proven.
 
         Returns:
             (n,) bool; False for samples with nothing observed.
@@ -463,7 +486,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             >>> model.discoveries(rows, rate=0.1)[20:]
             array([ True,  True,  True,  True,  True])
         """
-        return self._fitted().discoveries(self._validated(X), rate)
+        check_rate(rate)
+        return discoveries(self.p_value(X, calibration), rate)
 
     def drift_alarm(self, every: int = 10_000) -> DriftAlarm:
         """Return an alarm that is told of `-score_samples(X)` of new samples, and says when they have changed.
@@ -544,8 +568,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
                 either way, and so are images and series with their mean.
 
         Returns:
-            The best guess (n, ...), or completions (n_samples, n, ...), each from a network and noise of its own: their
-            spread is the uncertainty of the missing values. A frame for a frame, and a list of completed ones.
+            The best guess (n, ...), or completions (n_samples, n, ...), each from a network or a population of rows,
+            and noise, of its own: their spread is the uncertainty of the missing values. A frame for a frame, and a
+            list of completed ones.
 
         Examples:
             >>> model.impute([[1.0, np.nan, -1.0]]).round()
@@ -716,6 +741,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             write_whole(run / CONFIG, write_config(self.model_.config).encode())
             write_whole(run / HISTORY, "".join(json.dumps(record) + "\n" for record in history).encode())
             save(self.model_, run)
+            if self._cross is not None:
+                self._cross.keep(run)
             about = {"params": _plain(self.get_params(deep=False))}
             run.write_json(ABOUT, about | ({} if self._names is None else {"columns": self._names}))
         self.model_ = replace(self.model_, path=place, as_saved=True)
@@ -749,7 +776,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         own = None if isinstance(estimator.likelihood, str) else estimator.likelihood
         model = load_run(run.path, network=network, likelihood=own, features=features, device=device)
         estimator.model_ = model = replace(model, history=run.read_history())
-        estimator.seed_ = model.seed
+        estimator.seed_, estimator._cross = model.seed, None
         if model.calibration is not None:
             estimator._share_rate()
         if model.space.kind == "table":
@@ -800,6 +827,25 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def _fitted(self) -> Model:
         check_is_fitted(self)
         return self.model_
+
+    def _cross_calibration(self) -> CrossCalibration:
+        """Return what cross-conformal p-values need: of the run folder, else fitted now and kept there."""
+        from lapae.cross import CrossCalibration, as_fitted
+
+        model = self._fitted()
+        run = Run(model.path) if model.path is not None and model.as_saved else None
+        if self._cross is None and run is not None:
+            self._cross = CrossCalibration.load(run, next(model.method.parameters()).device)
+        if self._cross is None:
+            if not (self.network is None or isinstance(self.network, str)):
+                raise ValueError("calibration='cross' trains models anew: expected 'split' for a network of your own")
+            config = configuration(self, as_fitted(model))
+            own = None if isinstance(self.likelihood, str) else likelihood(self.likelihood)
+            self._cross = CrossCalibration.fit(model, config, likelihood=own)
+            if run is not None:
+                with suppress(OSError):  # a folder that cannot be written to stays as it is
+                    self._cross.keep(run)
+        return self._cross
 
     def _validated(self, X: Any) -> Any:
         check_is_fitted(self)

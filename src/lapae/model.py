@@ -21,7 +21,7 @@ from torch import Tensor
 from lapae.calibrate.adaptive import AdaptiveThreshold
 from lapae.calibrate.calibration import Calibration, Predict
 from lapae.calibrate.confidence import confidence
-from lapae.calibrate.conformal import Rule, discoveries
+from lapae.calibrate.conformal import Rule
 from lapae.calibrate.stream import Stream
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
@@ -245,20 +245,6 @@ class Model:
         threshold = AdaptiveThreshold(rule, overlap=overlap, every=every, seed=self.seed)
         new = Stream(self.anomaly_score, self.space.shape, rule.held_out, threshold)
         return new if state is None else new.load(state)
-
-    def discoveries(self, X: Any, rate: float = 0.1) -> np.ndarray:
-        """Choose the rows to call unusual, by Benjamini-Hochberg over the rows of this call.
-
-        Args:
-            X: rows (n, *shape).
-            rate: share of normal rows among those that are chosen, at most, on average.
-
-        Returns:
-            (n,) bool; False for a row with nothing observed.
-        """
-        if not 0 < rate < 1:
-            raise ValueError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.1")
-        return discoveries(self.anomaly_score(X)[1], rate)
 
     def parts(self, X: Any) -> dict[str, np.ndarray]:
         """Return what the anomaly scores of samples X (n, *shape) are made of, and the paper's scores.

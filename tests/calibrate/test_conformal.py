@@ -157,7 +157,7 @@ def test_beyond_the_largest_value_radii_grow_as_a_normal_tail():
 def test_too_few_values_of_a_feature_are_those_of_all_rows():
     ratio = np.full((60, 2), np.nan)
     ratio[:, 0], ratio[:19, 1] = np.linspace(0, 1, 60), 5.0
-    own = Radius.fit(ratio, rows=np.arange(60))
+    own = Radius.fit(ratio)
     assert own.at(0.5)[0] == pytest.approx(0.5, abs=0.02)
     assert own.at(0.5)[1] < 1.0
 
@@ -169,3 +169,16 @@ def test_the_number_of_flagged_rows_is_beta_binomial(n_new, rate, n):
         expected = betabinom.sf(flagged - 1, n_new, k, n + 1 - k)
         assert by_chance(flagged, n_new, rate, n) == pytest.approx(expected)
     assert by_chance(1, n_new, 0.001, n) == 0  # no p-value is so small
+
+
+def test_radii_of_few_hidden_values_are_at_least_those_of_all():
+    """A few values that happened to be guessed well do not make narrow intervals for all that are filled in later."""
+    rng = np.random.default_rng(0)
+    ratio = np.abs(rng.normal(size=(300, 3)))
+    ratio[:, 1] *= 0.1
+    ratio[60:, 1] = np.nan
+    ratio[10:, 2] = np.nan
+    found = Radius.fit(ratio, rows=np.arange(300)).at(0.9)
+    assert found[1] >= found[0] * 0.8 > 1
+    assert found[2] >= found[1]
+    assert Radius.fit(ratio).at(0.9)[1] < 0.3

@@ -288,3 +288,26 @@ def test_the_mean_has_the_least_squared_error_and_the_median_the_least_absolute_
     np.testing.assert_array_equal(model.impute(given, guess="mean")[~hidden], x[~hidden])
     with pytest.raises(ValueError, match="guess='mode': expected 'median' or 'mean'"):
         model.impute(given, guess="mode")  # pyright: ignore[reportArgumentType]
+
+
+def test_completions_differ_by_what_the_rows_leave_open():
+    """The mean of many values filled in for one and the same row is an estimate: it varies as in new tables."""
+    z = np.random.default_rng(0).normal(size=(60, 1))
+    x = z + 0.5 * np.random.default_rng(1).normal(size=(60, 2))
+    donors = Donors.fit(torch.from_numpy(x), lambda part: torch.zeros_like(part), range(2))
+    same = torch.tensor([[1.0, torch.nan]], dtype=torch.float64).repeat(300, 1)
+    chance = torch.rand(20, 300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    between = donors.draw(same, torch.zeros_like(same), chance)[..., 1].mean(1).std()
+    noise = float(np.sqrt(0.45))  # of y given x
+    by_rows = noise * np.sqrt(1 / 60 + 1 / (60 * 1.25))
+    assert 0.7 * by_rows < between < 2 * by_rows
+    assert between > 2 * noise / np.sqrt(300)
+
+
+def test_a_copula_of_other_weights_is_that_of_repeated_rows():
+    rows = torch.from_numpy(gaussian(200)[1])
+    copula = Copula.fit(rows)
+    z, weight = copula.marginals.normal(rows), torch.arange(200).remainder(3).double()
+    found, plain = copula.redrawn(z, weight), copula.redrawn(z.repeat_interleave(weight.long(), 0), torch.ones(199))
+    np.testing.assert_allclose(found.covariance, plain.covariance, atol=0.02)
+    np.testing.assert_allclose(found.center, plain.center, atol=0.02)

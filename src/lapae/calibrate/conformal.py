@@ -23,6 +23,9 @@ LEVELS = np.concatenate([np.arange(0.01, 0.99, 0.01), [0.99, 0.995, 0.999, 0.999
 """Levels at which the radius of intervals is stored; between them it is interpolated."""
 ENOUGH = 20
 """Minimum number of held-out values of a feature for its own quantiles; with fewer, all features are pooled."""
+SURE = 100
+"""Number of hidden values of a feature below which its quantiles are at least those of all features: what few values
+happen to be would decide about all that are filled in later."""
 TINY = float(np.finfo(float).tiny)
 
 
@@ -129,6 +132,12 @@ def by_chance(flagged: int, n_new: int, rate: float, n: int) -> float:
     return sum(math.exp(term - log_beta(k, n + 1 - k)) for term in terms)
 
 
+def check_rate(rate: float) -> None:
+    """Raise ValueError if a rate of false discoveries is none."""
+    if not 0 < rate < 1:
+        raise ValueError(f"rate={rate!r}: expected a number between 0 and 1, such as 0.1")
+
+
 def discoveries(p: np.ndarray, rate: float) -> np.ndarray:
     """Flag p-values (m,) so that at most `rate` of the flagged are false, on average (Benjamini & Hochberg 1995)."""
     known = np.flatnonzero(~np.isnan(p))
@@ -179,6 +188,9 @@ class Radius:
         if shared or n < ENOUGH:
             return cls(LEVELS, together.reshape(-1, *(1 for _ in features)))
         table = _widened(_quantiles(flat, LEVELS, counts))
+        if rows is not None:  # of values that were hidden
+            table = np.where(counts == 0, together, np.where(counts < SURE, np.fmax(table, together), table))
+            return cls(LEVELS, table.reshape(-1, *features))
         return cls(LEVELS, np.where(counts < ENOUGH, together, table).reshape(-1, *features))
 
     def at(self, level: float) -> np.ndarray:

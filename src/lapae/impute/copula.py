@@ -16,7 +16,10 @@ from torch import Tensor
 
 from lapae.score.marginals import Marginals
 
-ROUNDS = 30
+ROUNDS, ANEW = 30, 8
+"""Rounds of expectation maximisation from nothing, and from the copula of the same rows with other weights, at most."""
+SETTLED = 2e-3
+"""Change of the covariance in a round below which there is no further one."""
 SHRINK, ENOUGH = 0.02, 20
 """Share of its variance that is added to each score, as few rows say little about many correlations; with more rows per
 feature than `ENOUGH` the share falls in proportion."""
@@ -59,16 +62,26 @@ class Copula:
             found = found._round(z)
         return found
 
-    def _round(self, z: Tensor) -> Copula:
-        """One round of expectation maximisation on scores (n, D)."""
-        filled, extra = torch.empty_like(z), torch.zeros_like(self.covariance)
-        for part, hidden, gain in self._gains(z):
+    def redrawn(self, z: Tensor, weight: Tensor) -> Copula:
+        """Return the copula fitted to scores z (n, D) of rows with these weights (n,), starting from this one."""
+        found = self
+        for _ in range(ANEW if z.isnan().any() else 1):
+            before, found = found, found._round(z, weight)
+            if (found.covariance - before.covariance).abs().max() < SETTLED:
+                break
+        return found
+
+    def _round(self, z: Tensor, weight: Tensor | None = None) -> Copula:
+        """One round of expectation maximisation on scores (n, D) of rows with weights (n,), default 1."""
+        weight = torch.ones_like(z[:, 0]) if weight is None else weight * (len(z) / weight.sum())
+        filled, extra = z.clone(), torch.zeros_like(self.covariance)
+        for part, hidden, gain in self._gains(z) if z.isnan().any() else ():
             filled[part] = self._expected(z[part], hidden, gain)
             gone = hidden.to(z.dtype)
-            extra += torch.einsum("bi,bij,bj->ij", gone, self._left(hidden, gain), gone)
-        center = filled.mean(0)
+            extra += torch.einsum("b,bi,bij,bj->ij", weight[part], gone, self._left(hidden, gain), gone)
+        center = (weight[:, None] * filled).mean(0)
         gap = filled - center
-        covariance = (gap.T @ gap + extra) / len(z)
+        covariance = ((weight[:, None] * gap).T @ gap + extra) / len(z)
         share = SHRINK * min(1.0, ENOUGH * z.shape[1] / len(z))
         covariance = covariance + torch.diag(share * covariance.diagonal() + 1e-3)
         return Copula(self.marginals, center, covariance, len(z))

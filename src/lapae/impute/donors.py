@@ -24,12 +24,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from lapae.impute.copula import Copula
-from lapae.impute.weighted import between, in_order, weighted_median
+from lapae.impute.weighted import between, weighted_median
 from lapae.methods.adam import Adam
 
 Guess = Callable[[Tensor], Tensor]
@@ -50,6 +51,44 @@ CHUNK = 256
 DISTINCT, SPIKE = 0.5, 0.05
 """Share of a column's values that differ, from which it is continuous, and that of one value above which it is not: its
 draws may lie between the donors' values."""
+POPULATIONS = 20
+"""Populations that completions are drawn from in turn."""
+WORK = 6e7
+"""Multiply-adds above which their copulas are fitted to scores that are filled in already."""
+GAINS = 2e6
+"""Gains of a population at a time, about."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Donors of a column that q rows lack.
+
+    Attributes:
+        rows: the rows' indices, (q,).
+        features: the column's features, (f,).
+        donors: the donors' indices, (r,).
+        weight: their weights, (q, r).
+        given: what they give: scores (q, r) for a feature whose donors' values are moved, values (r, f) else.
+    """
+
+    rows: Tensor
+    features: Tensor
+    donors: Tensor
+    weight: Tensor
+    given: Tensor
+
+
+@dataclass(frozen=True)
+class Population:
+    """A population that the donors may be a sample of.
+
+    Attributes:
+        weight: weights of the donors, (R,), 1 on average.
+        copula: how columns depend on each other in it.
+    """
+
+    weight: Tensor
+    copula: Copula
 
 
 @dataclass(frozen=True)
@@ -117,13 +156,12 @@ class Donors:
         return torch.tensor([known.get(row, -1) for row in _as_bytes(x)])
 
     def _weights(
-        self, x: Tensor, guess: Tensor, own: Tensor | None = None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+        self, x: Tensor, guess: Tensor, own: Tensor | None = None, *, drawn: bool = False
+    ) -> Iterator[Weighed]:
         """Weigh the donors for each part of the rows and each column that some of them lack.
 
-        Yields the rows' indices (q,), the features (f,), the donors' indices (r,), their weights (q, r), and what they
-        give: (q, r) for a feature whose donors' values are moved, (r, f) else. `own` (n,) are donors that give nothing
-        to these rows.
+        `own` (n,) are donors that give nothing to these rows. `drawn` is for completions of a population each: what is
+        not known of the copula then is in these, and widens no residual.
         """
         present = ~self.rows.isnan()
         for rows in torch.arange(len(x)).split(CHUNK):
@@ -156,15 +194,24 @@ class Donors:
                 values = self.rows[donors][:, features]
                 if self.shift[features[0]] > 0:
                     j = int(features[0])
-                    wider = self._wider(seen[q].sum(1))[:, None] * (theirs[:, j] - self.copula.center[j] - expected)
-                    values = self.copula.values(j, theirs[:, j] + self.shift[j] * apart + wider)
-                yield rows[q], features, donors, torch.softmax(-far, 1), values
+                    wider = self._wider(seen[q].sum(1), drawn)[:, None]
+                    values = theirs[:, j] + self.shift[j] * apart
+                    values = values + wider * (theirs[:, j] - self.copula.center[j] - expected)
+                yield Weighed(rows[q], features, donors, torch.softmax(-far, 1), values)
 
-    def _wider(self, n_seen: Tensor) -> Tensor:
+    def _wider(self, n_seen: Tensor, drawn: bool) -> Tensor:
         """Return the share by which residuals from the copula fall short of those of new rows with `n_seen` (q,)
-        values: as in a regression on as many numbers, fitted to the rows of the copula."""
+        values: as in a regression on as many numbers, fitted to the rows of the copula, or `drawn` with it."""
         share = (n_seen / self.copula.n_rows).clamp_max(0.5)
-        return ((1 + share) / (1 - share)).sqrt() - 1
+        return ((1.0 if drawn else 1 + share) / (1 - share)).sqrt() - 1
+
+    @cached_property
+    def populations(self) -> list[Population]:
+        """What the donors may be a sample of: draws of the Bayesian bootstrap (Rubin 1981)."""
+        generator, (n, d) = torch.Generator().manual_seed(0), self.rows.shape
+        z = self.copula.marginals.normal(self.rows) if n * d**3 <= WORK else self.scores
+        weights = torch.empty(POPULATIONS, len(z), dtype=z.dtype).exponential_(generator=generator)
+        return [Population(weight, self.copula.redrawn(z, weight)) for weight in weights]
 
     def complete(self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None) -> dict[str, Tensor]:
         """Return what the missing values of x (n, D) may be: tensors (n, D).
@@ -180,8 +227,9 @@ class Donors:
         """
         middle, average = guess.clone(), guess.clone()
         variance, above = torch.zeros_like(guess), torch.zeros_like(guess)
-        for part, features, _, weight, given in self._weights(x, guess, own):
-            for j, values in zip(features.tolist(), self._each(features, given), strict=True):
+        for of in self._weights(x, guess, own):
+            part, weight = of.rows, of.weight
+            for j, values in zip(of.features.tolist(), self._each(of), strict=True):
                 mean = (weight * values).sum(1)
                 variance[part, j] = (weight * (values - mean[:, None]).square()).sum(1)
                 average[part, j] = mean
@@ -196,33 +244,67 @@ class Donors:
         """Return where the true values of x's missing ones lie in their distributions: shares (n, D) of weight below,
         half of that at the value itself counted in; NaN where nothing is asked."""
         out = torch.full_like(x, torch.nan)
-        for part, features, _, weight, given in self._weights(x, guess):
-            for j, values in zip(features.tolist(), self._each(features, given), strict=True):
+        for of in self._weights(x, guess):
+            part, weight = of.rows, of.weight
+            for j, values in zip(of.features.tolist(), self._each(of), strict=True):
                 ours = truth[part, j, None]
                 share = (weight * (values < ours)).sum(1) + 0.5 * (weight * (values == ours)).sum(1)
                 out[part, j] = torch.where(ours[:, 0].isnan(), torch.nan, share)
         return out
 
-    def _each(self, features: Tensor, given: Tensor) -> list[Tensor]:
+    def _each(self, of: Weighed) -> list[Tensor]:
         """Return the donors' values of each feature: (q, r) if they are moved, (1, r) else."""
-        return [given] if self.shift[features[0]] > 0 else [values[None] for values in given.T]
+        j = int(of.features[0])
+        return [self.copula.values(j, of.given)] if self.shift[j] > 0 else [values[None] for values in of.given.T]
+
+    def noise(self, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n standard normal numbers (n, N, D) for each value of x (N, D), those of a row correlated as its missing
+        values are in the population that the completion is drawn from."""
+        z = self.copula.marginals.normal(x)
+        out = z.new_empty(n, *z.shape)
+        for p, population in zip(range(min(n, POPULATIONS)), self.populations, strict=False):
+            out[p::POPULATIONS] = population.copula.noise(z, len(range(p, n, POPULATIONS)), generator)
+        return out
 
     def draw(self, x: Tensor, guess: Tensor, chance: Tensor) -> Tensor:
         """Return completions (n, N, D) of x (N, D): the values up to which the distributions have the weight `chance`
-        (n, N, D); a category is one column, and takes the first of its chances."""
+        (n, N, D); a category is one column, and takes the first of its chances.
+
+        Completion i is one of a table that was drawn from population i: its donors have the weights, and their values
+        are moved by the copula, of this population. So completions differ by what n rows leave open, as proper multiple
+        imputation has it (Rubin 1987), and not only by what a row leaves open.
+        """
         out = torch.where(x.isnan(), guess, x).expand(len(chance), *x.shape).clone()
-        for part, features, donors, weight, given in self._weights(x, guess):
-            moved = bool(self.shift[features[0]] > 0)
-            if moved:
-                ordered, total = in_order(given, weight)
-            else:
-                order = given.argmax(1).argsort() if len(features) > 1 else given[:, 0].argsort()
-                ordered, total = given[order], weight[:, order].cumsum(1)
-            wanted = chance[:, part, features[0]].T.contiguous() * total[:, -1:]
-            chosen = torch.searchsorted(total, wanted).clamp_max(len(donors) - 1)
-            picked = between(ordered, total, chosen, wanted)[..., None] if moved else ordered[chosen]
-            out[:, part[:, None], features] = picked.transpose(0, 1)
+        lacking = x.isnan().any(1).nonzero()[:, 0]
+        for rows in lacking.split(max(8, min(CHUNK, int(GAINS / x.shape[1] ** 2)))):
+            self._draw(out, rows, x[rows], guess[rows], chance)
         return out
+
+    def _draw(self, out: Tensor, rows: Tensor, x: Tensor, guess: Tensor, chance: Tensor) -> None:
+        """Write completions of some rows x (m, D) into `out` (n, N, D), at their indices `rows` (m,)."""
+        z = self.copula.marginals.normal(x)
+        turns = [torch.arange(p, len(chance), POPULATIONS) for p in range(min(POPULATIONS, len(chance)))]
+        usual = self.copula.gains(z)
+        gains = [population.copula.gains(z) - usual for population in self.populations[: len(turns)]]
+        z = z.nan_to_num()
+        for of in self._weights(x, guess, drawn=True):
+            part, j = of.rows, int(of.features[0])
+            moved = bool(self.shift[j] > 0)
+            key = of.given if moved else of.given.argmax(1)[None] if len(of.features) > 1 else of.given[:, 0][None]
+            order = key.argsort(dim=1, stable=True)
+            weight, ordered = of.weight.gather(1, order.expand_as(of.weight)), key.gather(1, order)
+            for population, turn, change in zip(self.populations, turns, gains, strict=False):
+                total = (weight * population.weight[of.donors][order]).cumsum(1)
+                wanted = chance[turn][:, rows[part], j].T.contiguous() * total[:, -1:]
+                chosen = torch.searchsorted(total, wanted).clamp_max(len(of.donors) - 1)
+                which = order.expand_as(total).gather(1, chosen)
+                if not moved:
+                    out[turn[:, None, None], rows[part][:, None], of.features] = of.given[which].transpose(0, 1)
+                    continue
+                slope = change[part, :, j]
+                apart = (z[part] * slope).sum(1)[:, None] - (slope @ self.scores[of.donors].T).gather(1, which)
+                score = between(ordered, total, chosen, wanted) + self.shift[j] * apart
+                out[turn[:, None], rows[part], j] = self.copula.values(j, score).T
 
 
 def _as_bytes(rows: Tensor) -> list[bytes]:

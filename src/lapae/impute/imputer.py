@@ -169,13 +169,18 @@ class Imputer(ABC):
     def sides(self, trained: Trained, found: Prediction, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what radii count in, downward and upward, (n, *model_shape) each: standard deviations of values, and 1
         for probabilities of levels."""
-        deviation = self.deviation(found, x)
+        deviation = torch.maximum(self.deviation(found, x), self.least)
         if self.upper is None:
             return deviation, deviation.clone()
         upper = found.values.get("x_upper", self.upper).clamp(LEAST_SIDE, 1 - LEAST_SIDE)
         words = trained.groups[1]
         down, up = ((deviation * (2 * share).sqrt()) for share in (1 - upper, upper))
         return torch.where(words, 1.0, down), torch.where(words, 1.0, up)
+
+    @property
+    def least(self) -> Tensor:
+        """Least standard deviations of values, for their intervals: (*features), or one for all."""
+        return torch.zeros(())
 
     def _radii(self, trained: Trained, x: Tensor, held_out: Tensor) -> Iterator[tuple[np.ndarray, Radius]]:
         """Yield the radii for missing values of x, each with the rows (m,) it is for; none depends on other rows."""

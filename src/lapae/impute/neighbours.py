@@ -25,6 +25,8 @@ from lapae.predict.rows import evenly, hide, several
 CHANCE = 2.0
 """Places are uneven as far as they differ from even ones by more than this many times what chance would have it."""
 PLACES = 201
+FEW, SPARSE = 300, 0.2
+"""Number, and share of the rows, of the known values of a column below which its intervals have one width."""
 MOST_FEATURES = 128
 """Features of a table that is filled in from donors, at most: in wider ones there are as many numbers to learn as
 values, and the network's guess serves."""
@@ -67,6 +69,13 @@ class NeighbourImputer(Imputer):
         upper = share_above(truth - found.x_mean)
         return cls(deviation, None, upper, held, every, places, words)
 
+    @property
+    def least(self) -> Tensor:
+        """The noise of columns of which few values are known: so few say nothing about where it is smaller."""
+        known = (~self.all.rows.isnan()).sum(0)
+        few = (known < FEW) & (known < SPARSE * len(self.all.rows))
+        return torch.where(few, self.deviation.noise, 0.0)
+
     def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
         found = trained.predict(x)
         if not x.isnan().any():
@@ -80,8 +89,8 @@ class NeighbourImputer(Imputer):
         return found.replace(x_upper=torch.where(x.isnan(), share, self.upper))
 
     def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
-        donors, copula = self.held if held else self.all, self.all.copula
-        noise = copula.noise(copula.marginals.normal(x), n, torch.Generator().manual_seed(seed))
+        donors = self.held if held else self.all
+        noise = donors.noise(x, n, torch.Generator().manual_seed(seed))
         chance = torch.special.ndtr(noise)
         index = chance * (PLACES - 1)
         low = index.floor().clamp(0, PLACES - 2)

@@ -109,7 +109,7 @@ class Deviation:
         width = codes.std(0, correction=0).clamp_min(TINY)
         chosen = torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))[:REFERENCES]
         kept = chosen[: max(1, KEPT // noise.numel())]
-        usual = torch.zeros_like(noise) if adds_variance else (found.x_var + TINY).log().mean(0)
+        usual = torch.zeros_like(noise) if adds_variance else mean_log(found.x_var, error)
         middle = torch.stack([usual, found.x_mean.mean(0)])
         n = OF_ROW + OF_VALUE
         start = cls(
@@ -172,6 +172,17 @@ class Deviation:
         log = (f * self.weights[:-1].reshape(shape)).sum(1) + self.weights[-1]
         noise = log.clamp(-WIDEST, WIDEST).exp() * self.noise
         return (noise.square() + found.x_var).sqrt() if self.adds_variance else noise
+
+
+def mean_log(variance: Tensor, error: Tensor) -> Tensor:
+    """Return the mean log (*features) of variances (n, *features) of the values whose error is known, not NaN: where a
+    value is seen its variance is another one. Few values are pulled to the mean of all."""
+    known = ~error.isnan()
+    log = torch.where(known, (variance + TINY).log(), 0.0)
+    if known.all():
+        return log.mean(0)
+    pooled = log.sum() / known.sum().clamp_min(1)
+    return (log.sum(0) + SHRINK * pooled) / (known.sum(0) + SHRINK)
 
 
 def squared_distances(z: Tensor, codes: Tensor) -> Tensor:

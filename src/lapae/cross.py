@@ -1,0 +1,133 @@
+"""Cross-conformal p-values: all rows of a table calibrate, each as a model scores it that was trained without it.
+
+The n rows are divided into K folds. Model k is trained, with all that belongs to it, on the rows outside of fold k.
+With s_i the score of row i by the model that has not seen it, and s^k(x) that of a new row by model k,
+
+    p = (1 + Σ_k #{i in fold k: s_i >= s^k(x)}) / (n + 1).
+
+If the rows and the new one are exchangeable, for every α (Barber, Candès, Ramdas and Tibshirani 2021, theorem 4; its
+first term is that of Vovk and Wang 2020)
+
+    P(p <= α) <= 2 α + min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)).
+
+Split conformal prediction has P(p <= α) <= α, from as many rows as are held out: its smallest p-value is larger. The
+bound is for models that fit their own rows much better than others do; with folds of a fifth P(p <= α) is near α, or
+below, as each model has fewer rows than one of all would have.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lapae.config import Config
+from lapae.data import Data
+from lapae.data.copies import copied
+from lapae.errors import ConfigError, RunError
+from lapae.fit import fit
+from lapae.model import Model
+from lapae.runs import MODEL, Run, read_tensor_file, tensor_file
+from lapae.runs.files import make_folder, whole_folder, write_whole
+from lapae.space.frames import is_frame
+from lapae.storage import load_run, save
+
+FOLDS = 5
+LEAST_ROWS = 20
+"""Minimum number of rows: each fold has some, and each model enough."""
+CROSS, SCORES = "cross", "cross.safetensors"
+"""In a run folder: the folder of the models, a run folder each, and in it the file of the scores."""
+
+
+@dataclass(frozen=True)
+class CrossCalibration:
+    """Models that have each not seen one fold of the rows.
+
+    Attributes:
+        models: the K models.
+        scores: anomaly scores by each of them of the rows that it has not seen, (m,) each.
+    """
+
+    models: tuple[Model, ...]
+    scores: tuple[np.ndarray, ...]
+
+    @classmethod
+    def fit(cls, model: Model, config: Config, **options: Any) -> CrossCalibration:
+        """Train the models.
+
+        Args:
+            model: a trained model, which has the rows of its table (at most 4,000).
+            config: what to train, with what is left open chosen by the rows of each model.
+            options: those of `lapae.fit.fit`.
+        """
+        rows = as_fitted(model)
+        if len(rows) < LEAST_ROWS:
+            raise ConfigError(f"calibration='cross' with {len(rows)} rows: expected at least {LEAST_ROWS}")
+        assert model.sampler is not None
+        fold = folds(model.sampler.rows.double().numpy(), model.seed)
+        models, scores = [], []
+        for k in range(FOLDS):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # as the model of all rows has warned
+                found = fit(config, Data.of(rows[fold != k]), **options)
+                scores.append(found.anomaly_score(rows[fold == k])[0])
+            models.append(found)
+        return cls(tuple(models), tuple(of[~np.isnan(of)] for of in scores))
+
+    def p_values(self, model: Model, X: Any) -> np.ndarray:
+        """Return the p-values (n,) of rows, NaN for a row with nothing observed.
+
+        Args:
+            model: the model of all rows.
+            X: rows as this takes them, (n, F): levels have codes of their own in each of the K models.
+        """
+        X = X if is_frame(X) else model.space.uncode(model.space.code(X))
+        at_least, n = np.zeros(len(X)), sum(map(len, self.scores))
+        for model, theirs in zip(self.models, self.scores, strict=True):
+            ours = model.anomaly_score(X)[0]
+            ordered = np.sort(theirs)
+            at_least += np.where(np.isnan(ours), np.nan, len(ordered) - np.searchsorted(ordered, ours, side="left"))
+        return (1 + at_least) / (n + 1)
+
+    def keep(self, run: Run) -> None:
+        """Write the models into the folder of the run that they belong to."""
+        of = read_tensor_file(run / MODEL)[1].get("calibration")
+        with whole_folder(run / CROSS, replace=True) as folder:
+            for k, model in enumerate(self.models):
+                make_folder(folder / str(k))
+                save(model, Run(folder / str(k)))
+            scores = {str(k): torch.from_numpy(of_fold) for k, of_fold in enumerate(self.scores)}
+            write_whole(folder / SCORES, tensor_file(scores, {"of": of}))
+
+    @classmethod
+    def load(cls, run: Run, device: Any = "cpu") -> CrossCalibration | None:
+        """Return what `keep` has written; None if there is nothing, or that of another training."""
+        folder = run / CROSS
+        if not (folder / SCORES).exists():
+            return None
+        scores, about = read_tensor_file(folder / SCORES)
+        if about.get("of") != read_tensor_file(run / MODEL)[1].get("calibration"):
+            return None
+        try:
+            found = tuple(scores[str(k)].double().numpy() for k in range(len(scores)))
+        except KeyError as error:
+            raise RunError(f"{folder / SCORES} is damaged: it has no scores of fold {error}") from error
+        return cls(tuple(load_run(folder / str(k), device=device) for k in range(len(found))), found)
+
+
+def folds(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Return the fold of each of the rows (n, F), from 0 on: (n,). Copies of a row are in one fold."""
+    copies = copied(rows)
+    which = np.arange(len(rows)) if copies is None else np.unique(copies, return_inverse=True)[1]
+    order = np.random.default_rng(seed).permutation(which.max() + 1)
+    return order[which] % FOLDS
+
+
+def as_fitted(model: Model) -> Any:
+    """Return the rows (n, F) that a model was fitted to, as they were: a frame if its columns have names."""
+    if model.sampler is None or model.recent is not None:
+        raise ConfigError("calibration='cross' is for tables of up to 128 columns, fitted as a whole: expected 'split'")
+    return model.space.uncode(model.sampler.rows.double().numpy())
