@@ -9,6 +9,7 @@ from lapae.data import Batches, DataError, load, open_input
 from lapae.data.images import ImageFiles
 from lapae.data.inspect import look
 from lapae.data.source import Subset
+from lapae.view.named_splits import NamedSplits
 
 rng = np.random.default_rng(0)
 
@@ -80,12 +81,12 @@ def test_the_aspect_is_kept_unless_stretched(tmp_path, fit):
     for i in range(3):
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
     data = load(tmp_path, image_size=20, fit=fit, validation=0, test=0)
-    assert data.space.fit == (fit or "border")
+    assert data.space.fit == (fit or "crop")
     x = np.asarray(data.train.x)[0, 0]
     if fit == "stretch":
         assert (x[:, 0] == 255).all()
         assert (x[:, 10] == 100).all()
-    elif fit == "crop":
+    elif fit in (None, "crop"):
         assert (x == 100).all()
     else:
         assert (x[[0, -1]] == 0).all()
@@ -94,7 +95,7 @@ def test_the_aspect_is_kept_unless_stretched(tmp_path, fit):
     # new images are treated as those of training were, whatever their size
     Image.fromarray(pixels).resize((160, 40)).save(tmp_path / "new.png")
     (block,) = open_input(tmp_path / "new.png", data.space).blocks(lambda n: None)
-    assert np.abs(block.x[0, 0].astype(int) - x).max() <= 2 or fit != "crop"
+    assert np.abs(block.x[0, 0].astype(int) - x).max() <= 2 or fit not in (None, "crop")
     assert block.x.shape[1:] == data.space.shape
 
 
@@ -251,3 +252,19 @@ def test_a_folder_of_unreadable_images(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     with pytest.warns(UserWarning, match="skipped"), pytest.raises(DataError, match="none of its 1 images can be read"):
         load(tmp_path, skip_bad=True)
+
+
+@pytest.mark.parametrize("tile", [None, 8])
+def test_pages_call_images_by_their_files(tmp_path, tile):
+    (tmp_path / "b").mkdir()
+    for name in ("a", "c"):
+        (tmp_path / name).mkdir()
+    for i in range(20):
+        save(tmp_path / "abc"[i % 3] / f"{i}.png", (9, 8), "RGB", i)
+    splits = NamedSplits.of(load(tmp_path, tile=tile))
+    for part, split in splits.parts.items():
+        name = splits.id(part, 0)
+        number = int(name.split(".png")[0].split("/")[1])
+        assert (np.asarray(split.x[np.array([0])]) == number).all()
+        assert splits.find(name) == (part, 0)
+    assert splits.find("a/none.png") is None

@@ -138,3 +138,31 @@ def test_images_of_few_kinds_have_finite_scores(n_kinds):
     model = LaplacianAutoencoder(network="mlp", epochs=2, random_state=0, device="cpu").fit(np.repeat(kinds, 30, 0))
     for images in (kinds, kinds[:, ::-1], np.zeros((1, 6, 6))):
         assert np.isfinite(model.score_samples(np.ascontiguousarray(images))).all()
+
+
+def blots(n: int, seed: int) -> np.ndarray:
+    """Soft blots (n, 12, 12, 3) of one colour on a ground of another, with noise."""
+    rng = np.random.default_rng(seed)
+    place, width = rng.uniform(3, 9, (2, n, 1, 1)), rng.uniform(2, 4, (n, 1, 1))
+    rows, columns = np.mgrid[:12, :12]
+    shape = np.exp(-((rows - place[0]) ** 2 + (columns - place[1]) ** 2) / width**2)
+    colour = np.array([0.6, 0.2, -0.1]) * rng.uniform(0.7, 1.2, (n, 1, 1, 1))
+    return (0.3 + shape[..., None] * colour + rng.normal(0, 0.03, (n, 12, 12, 3))).clip(0, 1)
+
+
+def test_images_without_their_colour_are_unusual():
+    new = blots(200, 1)
+    gray = np.repeat(new.mean(3, keepdims=True), 3, 3)
+    model = LaplacianAutoencoder(epochs=3, random_state=0, device="cpu").fit(blots(400, 0))
+    assert roc_auc_score(np.repeat([0, 1], 200), -model.score_samples(np.concatenate([new, gray]))) > 0.99
+    assert (model.predict(new) == -1).mean() < 0.12
+    parts = model.score_parts(gray)
+    assert list(parts)[:5] == ["error", "texture", "detail", "distance", "colour"]
+    assert parts["colour"].max() < -5
+    score = model.model_.anomaly_score(new)[0]
+    np.testing.assert_allclose(model.explain(new).reshape(200, -1).sum(1), score, rtol=1e-3)
+
+
+def test_gray_images_in_three_channels_have_no_colour():
+    x = np.repeat(blots(200, 0)[..., :1], 3, 3)
+    assert "colour" not in LaplacianAutoencoder(epochs=1, random_state=0, device="cpu").fit(x).score_parts(x[:5])

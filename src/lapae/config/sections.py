@@ -44,7 +44,7 @@ class DataConfig:
     image_size: int | None = None
     """Side of the square that the images of a folder are fitted into."""
     fit: Literal["border", "crop", "stretch"] | None = None
-    """How images of different sizes are brought to one size; default: border."""
+    """How images of different sizes are brought to one size; default: crop. Borders would be learned as content."""
     tile: int | None = None
     """Side of the square tiles that large images of a folder are cut into, to learn them at full resolution; scores are
     those of whole images."""

@@ -60,7 +60,7 @@ def read_header(path: Path) -> Header:
         return Header((height, width), image.mode in GRAY_MODES)
 
 
-def decode(path: Path, size: tuple[int, int], *, gray: bool, fit: Fit = "border") -> np.ndarray:
+def decode(path: Path, size: tuple[int, int], *, gray: bool, fit: Fit = "crop") -> np.ndarray:
     """The image at `path`, upright, fitted into (height, width): uint8 (1 or 3, height, width). Alpha is dropped."""
     with opened(path) as image:
         # JPEGs are decoded at a fraction of their size where that is still twice what is needed
@@ -76,7 +76,7 @@ def decode(path: Path, size: tuple[int, int], *, gray: bool, fit: Fit = "border"
     return array[None] if gray else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
-def transparent(path: Path, size: tuple[int, int], fit: Fit = "border") -> np.ndarray:
+def transparent(path: Path, size: tuple[int, int], fit: Fit = "crop") -> np.ndarray:
     """Return where the image at `path`, fitted as by `decode`, is fully transparent: (height, width) bool."""
     with opened(path) as image:
         if "A" not in image.getbands() and "transparency" not in image.info:

@@ -54,11 +54,11 @@ class ImageReader(Reader):
         self.image_size, self.tile = image_size, tile
         if tile is not None and (tile < LEAST_TILE or image_size is not None or fit is not None):
             raise DataError(f"tile={tile}: expected at least {LEAST_TILE}, and no image_size or fit beside it")
-        self.fit: Fit = fit or "border"
+        self.fit: Fit = fit or "crop"
         if space is not None:
             if space.kind != "image" or space.model_shape[0] not in (1, 3):
                 raise DataError(f"{path}: images, the model takes data of shape {space.shape}")
-            self.fit = fit or space.fit or "border"
+            self.fit = fit or space.fit or "crop"
             self.resize = resize or space.fit is not None
             self.scale = space.most / 255  # a model of floats in [0, 1] has a scale of 1
         self.folder = path if path.is_dir() else path.parent
@@ -76,13 +76,13 @@ class ImageReader(Reader):
         names, y = np.unique(classes, return_inverse=True) if classes else ((), None)
         about: dict[str, Any] = {"name": self.folder.resolve().name, "label_names": tuple(map(str, names)) or None}
         if self.tile is not None:
-            tiles = Tiles(paths, headers, self.tile)
+            tiles = Tiles(paths, headers, self.tile, self.folder)
             return Records(x=tiles, y=None if y is None else y[tiles.image], groups=tiles.image, **about)
         sizes = {header.size for header in headers}
         size = (self.image_size or DEFAULT_SIZE, self.image_size or DEFAULT_SIZE)
         if self.image_size is None and len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_COMMON_SIZE:
             size = next(iter(sizes))
-        files = ImageFiles(paths, size, gray=all(header.gray for header in headers), fit=self.fit)
+        files = ImageFiles(paths, size, gray=all(header.gray for header in headers), fit=self.fit, folder=self.folder)
         return Records(x=files, y=y, fit=None if sizes == {size} else self.fit, **about)
 
     def _read(self, progress: Progress) -> Iterator[Block]:
@@ -137,8 +137,10 @@ class ImageReader(Reader):
 class ImageFiles(Lazy):
     """Image files as a source (N, 1 or 3, height, width) of uint8, decoded when they are asked for."""
 
-    def __init__(self, paths: list[Path], size: tuple[int, int], *, gray: bool, fit: Fit = "border") -> None:
-        self.paths, self.size, self.gray = paths, size, gray
+    def __init__(
+        self, paths: list[Path], size: tuple[int, int], *, gray: bool, fit: Fit = "crop", folder: Path
+    ) -> None:
+        self.paths, self.size, self.gray, self.folder = paths, size, gray, folder
         self.fit: Fit = fit
         self.shape, self.dtype = (len(paths), 1 if gray else 3, *size), np.dtype(np.uint8)
 
@@ -149,6 +151,9 @@ class ImageFiles(Lazy):
             return self._read(self.paths[int(chosen)])
         images = in_threads(self._read, [self.paths[i] for i in chosen])
         return np.stack(images) if images else np.empty((0, *self.shape[1:]), self.dtype)
+
+    def name(self, i: int) -> str:
+        return str(self.paths[i].relative_to(self.folder))
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """The files: to decode them takes many times as long."""

@@ -32,6 +32,10 @@ class Lazy(ABC):
         """Yield what the data at `index` (default all) are read from, to compare them: here the data."""
         yield from (self[part] for part in in_parts(self, index))
 
+    def name(self, i: int) -> str | None:
+        """The name of a sample, such as its file; None where there is none."""
+        return None
+
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -71,6 +75,9 @@ class Subset(Lazy):
     def __getitem__(self, index: Any) -> np.ndarray:
         """Read through to the source."""
         return np.asarray(self.source[self.index[index]])
+
+    def name(self, i: int) -> str | None:
+        return self.source.name(int(self.index[i])) if isinstance(self.source, Lazy) else None
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield what the source has stored."""

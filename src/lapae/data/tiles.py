@@ -22,7 +22,8 @@ MOST_VALUES = 2**28
 class Tiles(Lazy):
     """All tiles of image files, as a source (N, 1 or 3, tile, tile) of uint8. An image is decoded once per access."""
 
-    def __init__(self, paths: Sequence[Path], headers: Sequence[Header], tile: int) -> None:
+    def __init__(self, paths: Sequence[Path], headers: Sequence[Header], tile: int, folder: Path) -> None:
+        self.folder = folder
         self.paths, self.sizes, self.tile = list(paths), [header.size for header in headers], tile
         self.gray = all(header.gray for header in headers)
         self.corners = np.concatenate([corners(size, tile) for size in self.sizes])
@@ -41,6 +42,11 @@ class Tiles(Lazy):
         for i, found in enumerate(in_threads(self._of, wanted)):
             out[which == i] = found
         return out
+
+    def name(self, i: int) -> str:
+        number = int(self.image[i])
+        row, column = self.corners[i].tolist()
+        return f"{self.paths[number].relative_to(self.folder)}, row {row}, column {column}"
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """The files, and which tiles of them: to decode them takes many times as long."""

@@ -6,8 +6,9 @@
 | texture  | is what is left over fine grain, or structure the model does not know? | large or small    |
 | detail   | does it have the detail of samples with its code?                      | large or small    |
 | distance | is its code near those of training samples?                            | large             |
+| colour   | has it the colour of samples with its code? (colour images alone)      | large or small    |
 
-The first three are logarithms of energies, minus their mean over the training samples with the nearest codes. The
+All but the distance are logarithms of energies, minus their mean over the training samples with the nearest codes. The
 detail of a series is the mean over its channels, each on its own: one sensor that is stuck has none.
 
 Each question is answered by a p-value, as if parts of held-out samples were normally distributed, and the score is the
@@ -15,8 +16,8 @@ sum of -log p (Fisher's combination):
 
     score = |t|² / 2 + tail(max(e, e')) + tail(d),    tail(t) = -log P(normal > t)
 
-with t texture and detail, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error, e' the error given
-texture and detail, and d the distance, each in units of its standard deviation. Error and distance are one-sided: only
+with t texture, detail and colour, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error, e' the error
+given them, and d the distance, each in units of its standard deviation. Error and distance are one-sided: only
 large values are unusual.
 
 A small error is not unusual by itself: training samples have one, as have simple images. A blank, faint or blurred one
@@ -36,11 +37,15 @@ from lapae.predict.deviation import Deviation, nearest, squared_distances
 from lapae.predict.prediction import Prediction
 from lapae.score.whitening import TINY
 
-PARTS = ("error", "texture", "detail", "distance")
+PARTS = ("error", "texture", "detail", "distance", "colour")
+TWO_SIDED = (1, 2, 4)
+"""Parts of which small values are as unusual as large ones."""
 CLOSE = 5
 """Training samples with the nearest codes that the distance of a code is measured to."""
 COPY = 1e-10
 """Squared distance of codes that counts as none."""
+GRAY = 1e-6
+"""Squared distance of a channel from the mean of all, up to which a pixel is gray: a quarter of a step of bytes."""
 FLOOR = 1e-3
 """Share of the median energy of training samples that is added to energies: the log of nothing is far out but
 finite."""
@@ -52,10 +57,11 @@ class ImageParts:
 
     Attributes:
         codes: training codes in units of their standard deviation, (R, K).
-        floor: added to the energies of error, differences of residuals and residuals, (3,).
+        floor: added to the energies of error, differences of residuals and residuals, and to that of the colour of
+            colour images, (3,) or (4,).
         channel_floor: added to the detail of each channel of a series; one number otherwise, (G,).
         usual: mean of the logarithm of that detail, (G,).
-        levels: parts of the training samples, (R, 3).
+        levels: parts of the training samples but for the distance, (R, 3) or (R, 4).
     """
 
     codes: Tensor
@@ -77,6 +83,8 @@ class ImageParts:
         full = torch.where(rows.isnan(), known.x_mean, rows)
         energies = [(gap / deviation.noise).square().flatten(1).mean(1)]
         energies += [value.flatten(1).sum(1) for value in (steps(gap), gap.square())]
+        if colourful(rows):
+            energies.append(hue(full).flatten(1).sum(1))
         floor = FLOOR * torch.stack([energy.median() for energy in energies]) + TINY
         detail = by_channel(steps(full))
         channel_floor = FLOOR * detail.median(0).values + TINY
@@ -84,6 +92,11 @@ class ImageParts:
         codes = known.z_mean.flatten(1) / deviation.width
         blank = cls(codes, floor, channel_floor, usual, floor)
         return cls(codes, floor, channel_floor, usual, blank.energies(gap, full, deviation)[0])
+
+    @property
+    def n_parts(self) -> int:
+        """Number of parts."""
+        return len(self.floor) + 1
 
     def parts(self, found: Prediction, x: Tensor, deviation: Deviation, n: int) -> tuple[Tensor, Tensor]:
         """Measure samples.
@@ -101,11 +114,12 @@ class ImageParts:
         values, shares = self.energies(full - found.x_mean, full, deviation)
         square, near = nearest(squared_distances(found.z_mean.flatten(1) / deviation.width, self.codes))
         values = values - self.levels[near].mean(1)
-        if n < len(PARTS):
+        if n < 4:
             return values, shares
         copies = square[:, :CLOSE].isinf()  # where there are too few others
         distance = torch.where(copies, COPY, square[:, :CLOSE]).log().mean(1)
-        return torch.cat([values, distance[:, None]], 1), shares[:, [0, 1, 2, 0]]
+        order = [0, 1, 2, 0, *range(3, values.shape[1])]
+        return torch.cat([values[:, :3], distance[:, None], values[:, 3:]], 1), shares[:, order]
 
     def energies(self, gap: Tensor, x: Tensor, deviation: Deviation) -> tuple[Tensor, Tensor]:
         """Measure error, texture and detail of samples.
@@ -116,7 +130,7 @@ class ImageParts:
             deviation: standard deviations of residuals.
 
         Returns:
-            The three parts (B, 3), and the shares (B, 3, D) of values in them.
+            All parts but the distance (B, 3) or (B, 4), and the shares (B, 3, D) or (B, 4, D) of values in them.
         """
         error = (gap / deviation.noise).square().flatten(1)
         rough, fine = steps(gap).flatten(1), steps(x)
@@ -127,7 +141,12 @@ class ImageParts:
             (rough.sum(1) + self.floor[1]).log() - (size + self.floor[2]).log(),
             detail.mean(1),
         ]
-        return torch.stack(values, 1), torch.stack([shared(error), shared(rough), self._detailed(fine, detail)], 1)
+        of_parts = [shared(error), shared(rough), self._detailed(fine, detail)]
+        if len(self.floor) > 3:
+            colour = hue(x).flatten(1)
+            values.append((colour.sum(1) + self.floor[3]).log())
+            of_parts.append(shared(colour))
+        return torch.stack(values, 1), torch.stack(of_parts, 1)
 
     def _detailed(self, fine: Tensor, detail: Tensor) -> Tensor:
         """Return shares (B, D) of values in the detail; channels of a series count as theirs (B, G) is unusual."""
@@ -138,16 +157,16 @@ class ImageParts:
 
 
 def standardising(values: Tensor) -> Tensor:
-    """Fit the matrix (7, 4) that takes parts of held-out samples (n, 4), minus their mean, to unit variance.
+    """Fit the matrix (2 P - 1, P) that takes parts of held-out samples (n, P), minus their mean, to unit variance.
 
-    Rows: texture, detail given the texture, error given both; then each part by itself.
+    Rows: texture, detail given the texture, of colour images colour given both, error given all; then each by itself.
     """
     gap = values - values.mean(0)
     covariance = gap.T @ gap / max(len(gap) - 1, 1)
     scale = covariance.diagonal().clamp_min(1e-8)
-    order = [1, 2, 0]
+    order = [*(i for i in TWO_SIDED if i < values.shape[1]), 0]
     inner = covariance[order][:, order] + torch.diag(1e-4 * scale[order])
-    given = values.new_zeros(len(order), len(PARTS))
+    given = values.new_zeros(len(order), values.shape[1])
     given[:, order] = torch.linalg.inv(torch.linalg.cholesky(inner))
     return torch.cat([given, torch.diag(scale.rsqrt())])
 
@@ -164,8 +183,11 @@ def contributions(gap: Tensor, whiten: Tensor) -> Tensor:
     if len(whiten) == gap.shape[1]:
         weight = pulls(gap, whiten)
         return torch.cat([weight[:, :1] + t[:, :1].clamp_min(0).square(), weight[:, 1:]], 1)
-    error, distance = tail(t[:, 2:4].amax(1, keepdim=True)), tail(t[:, 6:])
-    return torch.cat([error, pulls(gap[:, 1:3], whiten[:2, 1:3]) / 2, distance], 1)
+    two = [i for i in TWO_SIDED if i < gap.shape[1]]
+    n = len(two)  # then error given these, error, and of the others the distance
+    error, distance = tail(t[:, n : n + 2].amax(1, keepdim=True)), tail(t[:, n + 4 : n + 5])
+    both = pulls(gap[:, two], whiten[:n, two]) / 2
+    return torch.cat([error, both[:, :2], distance, both[:, 2:]], 1)
 
 
 def pulls(gap: Tensor, whiten: Tensor) -> Tensor:
@@ -196,6 +218,16 @@ def steps(x: Tensor) -> Tensor:
         edge = torch.zeros_like(x.narrow(axis, 0, 1))
         total = total + torch.cat([half, edge], axis) + torch.cat([edge, half], axis)
     return total
+
+
+def colourful(x: Tensor) -> bool:
+    """Whether samples x (B, *features) are images with three channels, of which some are not gray."""
+    return x.ndim == 4 and x.shape[1] == 3 and bool((hue(x.nan_to_num()) > GRAY).any())
+
+
+def hue(x: Tensor) -> Tensor:
+    """Return squared differences of the channels of images x (B, 3, H, W) from their mean."""
+    return (x - x.mean(1, keepdim=True)).square()
 
 
 def shared(x: Tensor) -> Tensor:

@@ -1,19 +1,25 @@
 """Anomaly score of feature maps: how unusual each position is, among the same position of other images.
 
 At every position the features of n training images have a mean m and a covariance S (PaDiM, Defard et al. 2021), with a
-ridge, as images may be fewer than features. The squared Mahalanobis distance of an image's features there is
+ridge, as images may be fewer than features. The squared Mahalanobis distance of features x from those of position j is
 
-    d² = gᵀ S⁻¹ g,    g = x - m
+    d²_j = gᵀ S_j⁻¹ g,    g = x - m_j
 
-An image that is one of the n is measured without itself, in closed form (Sherman and Morrison):
+and that of a position is its least distance from itself and its eight neighbours, as objects do not lie still.
 
-    d² / (1 - n d² / (n - 1)²) · (n / (n - 1))² (n - 2) / (n - 1)
+An image that is one of the n is measured without itself, in closed form (Sherman and Morrison). With u = its own
+features at position j minus m_j, w its weight there, c the sum of weights, t = w / (c - w) and b = t c / (c - 1),
+
+    v = g + t u,    d²_j = (c - 1 - w) / (c - 1) · (vᵀS⁻¹v + b (vᵀS⁻¹u)² / (1 - b uᵀS⁻¹u))
 
 so that all images calibrate: to an image left out the others are what all of them are to a new one. (Unlike split
-conformal prediction this is not exact for few images: benchmarks/defects.md has what was measured.) Positions of
-training images that are far out when left out are no part of m and S: defects among the training images are not
-learned.
-The score of an image is the mean of log d² over the most unusual hundredth of its positions.
+conformal prediction this is not exact for few images: benchmarks/defects.md has what was measured.)
+
+A training image weighs less where it is far out when left out, so that defects among the training images are not
+learned: d² beyond the 90 % quantile of a position has the weight quantile / d². What is far is decided at each position
+by itself, as images may differ more at some positions than at others.
+
+The score of an image is the mean of log d² over its three most unusual positions of 28x28, smoothed.
 
 Shapes: n images, maps x (n, h, w, D).
 """
@@ -26,17 +32,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
-RIDGE = 0.01
+RIDGE = 0.3
 """Share of the mean variance of a feature at a position that is added to every variance."""
+REACH = 1
+"""Positions to each side that features may have come from."""
 SMOOTH = 3
 """Side of the square of positions that log d² is averaged over."""
-TOP = 100
-"""An image is as unusual as the most unusual hundredth of its positions."""
-FAR = 3.0
-"""Standard deviations (by the median absolute deviation) of log d² above its median from which a position of a training
-image is left out."""
+TOP = 256
+"""An image is as unusual as the most unusual of so many of its positions, on average."""
+FAR = 0.9
+"""Quantile of log d² at a position beyond which training images weigh less."""
 ROUNDS = 2
-"""Times that positions are left out and the others fitted again."""
+"""Times that weights are taken from distances, and these from weights."""
+AT_ONCE = 64
+"""Images measured at a time, for the memory."""
+OLD_TOP = 100
+"""TOP of models saved when positions were left out, not weighed, and not compared with their neighbours."""
 QUANTILES = 4096
 TINY = 1e-12
 
@@ -48,7 +59,7 @@ class PatchDistances:
     Attributes:
         mean: m, (h, w, D).
         factor: inverse L of the lower Cholesky factor of S, |L g|² = d², (h, w, D, D).
-        kept: which positions of the training images m and S are made of, (n, h, w).
+        kept: weights of the training images in m and S, from 0 to 1, (n, h, w); older models have truths.
         usual: quantiles of log d² of the training images, each left out in turn, increasing, (Q,).
     """
 
@@ -60,47 +71,77 @@ class PatchDistances:
     @classmethod
     def fit(cls, maps: Tensor) -> PatchDistances:
         """Fit to the feature maps of training images (n, h, w, D), at least 3."""
-        kept = torch.ones(maps.shape[:3], dtype=torch.bool)
-        own = torch.arange(len(maps))
-        found = cls._of(maps, kept)
+        own = torch.arange(len(maps), device=maps.device)
+        found = cls._of(maps, maps.new_ones(maps.shape[:3]))
         for _ in range(ROUNDS):
-            left_out = found.distances(maps, own)
-            middle = left_out.median()
-            far = left_out > middle + FAR * 1.4826 * (left_out - middle).abs().median()
-            kept = ~far | (far.sum(0) > len(maps) // 2)  # where most are far, none is an exception
-            found = cls._of(maps, kept)
+            left_out = found(maps, own)
+            far = left_out.flatten(1).quantile(FAR, dim=0).reshape(left_out.shape[1:])
+            found = cls._of(maps, (far - left_out).clamp_max(0).exp())
         known = found(maps, own).flatten().double().sort().values
-        places = torch.linspace(0, len(known) - 1, QUANTILES, dtype=torch.float64).round().long()
+        places = torch.linspace(0, len(known) - 1, QUANTILES, dtype=torch.float64, device=known.device).round().long()
         return replace(found, usual=known[places])
 
     @classmethod
-    def _of(cls, maps: Tensor, kept: Tensor) -> PatchDistances:
-        """Take means and covariances of maps (n, h, w, D) where they are `kept` (n, h, w)."""
+    def _of(cls, maps: Tensor, weight: Tensor) -> PatchDistances:
+        """Take means and covariances of maps (n, h, w, D) by weights (n, h, w)."""
         _, h, w, d = maps.shape
-        weight = kept.to(maps.dtype)
-        count = weight.sum(0).clamp_min(3.0)
+        count = weight.sum(0)
         mean = (maps * weight[..., None]).sum(0) / count[..., None]
-        factor, eye = maps.new_empty(h, w, d, d), torch.eye(d, dtype=maps.dtype)
+        factor, eye = maps.new_empty(h, w, d, d), torch.eye(d).to(maps)
         ridge = RIDGE * maps.var(0).mean().clamp_min(TINY)
         for row in range(h):  # one row of positions at a time, for the memory
-            gap = ((maps[:, row] - mean[row]) * weight[:, row, :, None]).movedim(0, 1)
+            gap = ((maps[:, row] - mean[row]) * weight[:, row, :, None].sqrt()).movedim(0, 1)
             covariance = gap.transpose(1, 2) @ gap / (count[row, :, None, None] - 1) + ridge * eye
             lower = torch.linalg.cholesky(covariance)
             factor[row] = torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False)
-        return cls(mean, factor, kept, mean.new_empty(0))
+        return cls(mean, factor, weight, mean.new_empty(0))
 
     def distances(self, maps: Tensor, own: Tensor | None = None) -> Tensor:
         """Return log d² (B, h, w) of maps (B, h, w, D); `own` (B,) as in `__call__`."""
-        rows = zip(self.factor, maps.unbind(1), self.mean, strict=True)
-        square = torch.stack(
-            [(factor @ (part - mean).movedim(0, -1)).square().sum(1).T for factor, part, mean in rows], 1
-        )
-        if own is not None:
-            n = self.kept.sum(0).clamp_min(3).to(square.dtype)
-            apart = square * (n / (n - 1)) ** 2 * (n - 2) / (n - 1) / (1 - square * n / (n - 1) ** 2).clamp_min(1e-4)
-            inside = self.kept[own.clamp_min(0)] & (own >= 0)[:, None, None]
-            square = torch.where(inside, apart, square)
-        return (square + TINY).log()
+        places = torch.full((len(maps),), -1, device=maps.device) if own is None else own.to(maps.device)
+        parts = zip(maps.split(AT_ONCE), places.split(AT_ONCE), strict=True)
+        return torch.cat([self._some(part, at) for part, at in parts])
+
+    def _some(self, maps: Tensor, own: Tensor) -> Tensor:
+        h, w, reach = *self.mean.shape[:2], 0 if self._old else REACH
+        inside = own >= 0
+        member = maps[inside]
+        weight = self.kept[own[inside]].to(maps.dtype)
+        count = self.kept.sum(0).to(maps.dtype).clamp_min(3.0)
+        columns = torch.arange(w, device=maps.device)
+        rows = [self._whitened(member[:, i], i, columns) for i in range(h)]  # u at every position
+        out = maps.new_empty(maps.shape[:3])
+        for i in range(h):
+            best = maps.new_full((w, len(maps)), torch.inf)
+            for row in range(max(i - reach, 0), min(i + reach, h - 1) + 1):
+                for shift in range(-reach, reach + 1):
+                    at = (columns + shift).clamp(0, w - 1)
+                    g = self._whitened(maps[:, i], row, at)
+                    square = g.square().sum(2)
+                    if len(member):
+                        u, n, wt = rows[row][at], count[row, at][:, None], weight[:, row, at].T
+                        square[:, inside] = _left_out(g[:, inside], u, wt, n)
+                    best = torch.minimum(best, square)
+            out[:, i] = best.T
+        return (out + TINY).log()
+
+    def _whitened(self, x: Tensor, row: int, columns: Tensor) -> Tensor:
+        """Return L (x - m) for features x (B, w, D) by positions in a row (w,): (w, B, D)."""
+        gap = (x - self.mean[row, columns]).movedim(0, 1)
+        return gap @ self.factor[row, columns].transpose(1, 2)
+
+    @property
+    def _old(self) -> bool:
+        return self.kept.dtype == torch.bool
+
+    def of_images(self, maps: Tensor, own: Tensor | None = None) -> Tensor:
+        """Return the anomaly scores (B,) of images by their maps (B, h, w, D); `own` (B,) as in `__call__`."""
+        return self.top(self(maps, own))
+
+    def top(self, found: Tensor) -> Tensor:
+        """Return the anomaly scores (B,) of images by what `__call__` has found at their positions (B, h, w)."""
+        flat = found.flatten(1)
+        return flat.topk(max(1, flat.shape[1] // (OLD_TOP if self._old else TOP)), 1).values.mean(1)
 
     def __call__(self, maps: Tensor, own: Tensor | None = None) -> Tensor:
         """Return how unusual each position of maps (B, h, w, D) is, (B, h, w): log d², smoothed.
@@ -122,10 +163,21 @@ class PatchDistances:
         return (1 + n * share) / (n + 1)
 
 
-def of_image(found: Tensor) -> Tensor:
-    """Return the anomaly scores (B,) of images from those of their positions (B, h, w)."""
-    flat = found.flatten(1)
-    return flat.topk(max(1, flat.shape[1] // TOP), 1).values.mean(1)
+def _left_out(g: Tensor, u: Tensor, weight: Tensor, count: Tensor) -> Tensor:
+    """Return d² (w, B) of training images without themselves.
+
+    Args:
+        g: L (x - m) of their features x, (w, B, D).
+        u: the same of those of their features that m and S were made of, (w, B, D).
+        weight: their weights there, (w, B).
+        count: sums of weights, (w, 1).
+    """
+    away = weight / (count - weight)
+    size = u.square().sum(2)
+    v = g + away[:, :, None] * u
+    pull = away * count / (count - 1)
+    more = pull * (v * u).sum(2).square() / (1 - pull * size).clamp_min(1e-4)
+    return (count - 1 - weight) / (count - 1) * (v.square().sum(2) + more)
 
 
 def to_pixels(found: Tensor, size: tuple[int, int]) -> Tensor:

@@ -30,7 +30,7 @@ from lapae.score.channels import Channels
 from lapae.score.images import PARTS, ImageParts, contributions, shared, standardising
 from lapae.score.marginals import Marginals
 from lapae.score.neighbours import NearestRows
-from lapae.score.patches import PatchDistances, of_image
+from lapae.score.patches import PatchDistances
 from lapae.score.whitening import TINY, whitening
 
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
@@ -123,15 +123,15 @@ class Score:
             judged: channels of a series to judge, (J,); default all.
         """
         scaled = residuals(found, valid, deviation)
-        n_parts = len(TABLE if table else PARTS)
+        image_parts = None if table else ImageParts.fit(*chosen(judged, rows, known, deviation))
+        n_parts = len(TABLE) if image_parts is None else image_parts.n_parts
         zero, eye = scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype)
-        if not table:
-            parts = ImageParts.fit(*chosen(judged, rows, known, deviation))
+        if image_parts is not None:
             channels = None
             if rows.ndim == 3 and rows.shape[2] > 1 and (judged is None or len(judged) > 1):
                 seen, new = (full_channels(judged, *of) for of in ((rows, known), (valid, found)))
                 channels = Channels.fit(seen, new)
-            start = cls(deviation, scaled[:0], zero, eye, image_parts=parts, judged=judged, channels=channels)
+            start = cls(deviation, scaled[:0], zero, eye, image_parts=image_parts, judged=judged, channels=channels)
         else:
             full = filled(rows, known.x_mean)
             marginals = Marginals.fit(full[:n_seen])
@@ -147,7 +147,7 @@ class Score:
     def of_maps(cls, maps: Tensor, deviation: Deviation) -> Score:
         """Fit to feature maps (n, h, w, D); each of them is scored as if it were left out."""
         patches = PatchDistances.fit(maps)
-        values = of_image(patches(maps, torch.arange(len(maps))))[:, None]
+        values = patches.of_images(maps, torch.arange(len(maps)))[:, None]
         whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal())
         return cls(deviation, maps[:0].flatten(1), values.mean(0), whiten, patches=patches)
 
@@ -189,9 +189,12 @@ class Score:
         """
         if self.patches is not None:
             found_at = self.patches(x, own)
+            values = self.patches.top(found_at)[:, None]
+            if not shares:
+                return Parts(values, None)
             excess = (found_at - found_at.flatten(1).median(1).values[:, None, None]).clamp_min(0).square()
             evenly = excess[..., None].expand_as(x).flatten(1)
-            return Parts(of_image(found_at)[:, None], shared(evenly)[:, None] if shares else None)
+            return Parts(values, shared(evenly)[:, None])
         if self.image_parts is not None:
             seen, means, deviation = chosen(self.judged, x, found, self.deviation)
             values, of_parts = self.image_parts.parts(means, seen, deviation, len(self.mean))

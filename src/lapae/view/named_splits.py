@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lapae.data import Data, Split
+from lapae.data.source import Lazy
 from lapae.runs.numbers import number
 
 GIVEN = "given"
@@ -59,13 +60,23 @@ class NamedSplits:
         return next((name for name in order if name in self.parts), self.main)
 
     def id(self, part: str, i: int) -> str:
-        """Return the name of a sample, or its row in the whole data set."""
-        return f"row {self.parts[part].row(i)}" if self.ids is None else self.ids[i]
+        """Return the name of a sample, such as its file, or its row in the whole data set."""
+        if self.ids is not None:
+            return self.ids[i]
+        x = self.parts[part].x
+        name = x.name(int(i)) if isinstance(x, Lazy) else None
+        return f"row {self.parts[part].row(i)}" if name is None else name
 
     def find(self, text: str) -> tuple[str, int] | None:
         """Find a sample by its name or its row in the whole data set: its part and index there, or None."""
         if self.ids is not None and text in self.ids:
             return self.main, self.ids.index(text)
+        for name, split in self.parts.items():
+            if (
+                isinstance(split.x, Lazy)
+                and (i := next((i for i in range(len(split)) if split.x.name(i) == text), -1)) >= 0
+            ):
+                return name, i
         if not (text.isascii() and text.isdigit() and len(text) < 16):
             return None
         row = int(text)
