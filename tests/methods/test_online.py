@@ -260,6 +260,13 @@ def test_initial_precision(hessian, initial, value):
         assert_close(values, torch.full_like(values, value))
 
 
+def test_the_first_precision_is_the_priors():
+    """H_0 = 0: the posterior adds the prior precision to H, and a draw has the deviation of the prior."""
+    method = make(hessian="approx", initial_precision="prior", prior_precision=4.0)
+    eps = torch.ones(1, method.posterior.n_weights, dtype=torch.float64)
+    assert_close(method.posterior.scale_noise(eps), 0.5 * eps)
+
+
 def test_default_forgetting_is_the_learning_rate(table):
     config = Config(method=MethodConfig(hessian_every=1), train=TrainConfig(epochs=1, learning_rate=0.02, device="cpu"))
     method = fit(dataclasses.replace(config, model=ModelConfig(hidden=(4,))), table).method

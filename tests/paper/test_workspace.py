@@ -220,3 +220,23 @@ def test_processes_measure_for_every_experiment_that_asks(tmp_path):
     shutil.rmtree(workspaces[0].folder_of_measures)
     fit_all(workspaces, 1, lines.append)
     assert "2 models to measure" in lines
+
+
+def test_tables_of_what_was_measured_elsewhere(tmp_path, capsys):
+    """Of any machine, with the seeds that are there; nothing is trained."""
+    command = ["reproduce", "vae-variance", "--quick", "--device", "cpu", "--out", str(tmp_path)]
+    assert main([*command, "--kept"]) == 2
+    assert "holds no measurements of vae-variance" in capsys.readouterr().err
+    assert main(command) == 0
+    for path in (tmp_path / "vae-variance" / "measured").glob("*.json"):
+        path.rename(path.with_name("of_another_version.json"))
+    (path,) = (tmp_path / "vae-variance" / "measured").glob("*.json")
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"machine": "another", "commit": "abc", "date": "2026-01-01"})
+    )
+    shutil.rmtree(tmp_path / "runs")
+    assert main([*command, "--kept"]) == 0
+    record = json.loads((tmp_path / "vae-variance" / "result.json").read_text("utf-8"))
+    assert (record["machine"], record["commits"], record["date"]) == ("another", ["abc"], "2026-01-01")
+    assert not (tmp_path / "runs").exists()
+    assert main([*command, "--kept", "--again"]) == 2
