@@ -20,7 +20,6 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 NAMES = ("anomalies", "missing_values", "images", "time_series", "pretrained")
-NOT_RUN = r"^<!-- not run:[^\n]*-->\n+(?=```python)"
 
 
 def notebook(name: str, outputs: Iterator[list[dict]] | None = None) -> str:
@@ -33,7 +32,6 @@ def notebook(name: str, outputs: Iterator[list[dict]] | None = None) -> str:
     text = (DOCS / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
     text = re.sub(r"^Download this page as a notebook.*\n\n", "", text, flags=re.M)
     text = re.sub(r"\]\((?!\w+:)([^)#]+)", at_home, text)
-    text = re.sub(NOT_RUN + "```python", "```py", text, flags=re.M)
     parts = re.split(r"^```python\n(.*?)^```\n", text, flags=re.M | re.S)
     cells = []
     for i, part in enumerate(parts):

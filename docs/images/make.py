@@ -27,7 +27,7 @@ from lapae.model import Model
 from lapae.runs import Run
 from lapae.storage import load_run
 from lapae.view.latent_map import latent_space, plane
-from lapae_paper.experiments.pictures import reconstruction_figure
+from lapae_paper.experiments.pictures import reconstruction_figure, reconstructions
 from lapae_paper.tasks.completion import mask
 from lapae_paper.tasks.figures import image_grid
 
@@ -72,8 +72,8 @@ def draw_map(options: argparse.Namespace) -> None:
     x, labels = held_out(model, options.source)
     first = x[np.unique(labels, return_index=True)[1]]  # one image of each class
     latent_figure(model, x, labels, options.n_samples).savefig(options.out / "latent.png", dpi=110)
-    found = reconstruction_figure(model, first, n_samples=options.n_samples)
-    found.savefig(options.out / "reconstructions.png", dpi=110)
+    found = reconstructions(model, first, n_samples=options.n_samples)
+    reconstruction_figure(found).savefig(options.out / "reconstructions.png", dpi=110)
 
 
 def draw_samples(options: argparse.Namespace) -> None:

@@ -129,6 +129,7 @@ def print_numbers(model: Model, *, as_json: bool) -> int:
     if metrics.get("explained") is not None:
         pca = metrics.get("explained_by_pca")
         beside = "" if pca is None else f" (PCA {100 * pca:.0f} %)"
-        parts.append(f"explains {100 * metrics['explained']:.0f} %{beside}")
+        share = f"{100 * metrics['explained']:.0f} %" if metrics["explained"] > 0 else "nothing"
+        parts.append(f"explains {share}{beside}")
     print(" · ".join([*parts, f"next: {shlex.join(['lapae', 'report', str(model.path)])}"]))
     return 0

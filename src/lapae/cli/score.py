@@ -206,8 +206,8 @@ def main(arguments: Sequence[str]) -> int:
     if source.is_series:
         from lapae.cli.steps import write_steps
 
-        n, n_outliers = write_steps(source, blocks, command.out, model, rule, explain=command.explain)
-        said = counted(n, n_outliers, rule.rate, "steps")
+        n, n_outliers, step = write_steps(source, blocks, command.out, model, rule, explain=command.explain)
+        said = f"{counted(n, n_outliers, rule.rate, 'steps')}; most unusual: {step}"
         return finish(source, command.out, n, command.options, said=said, outliers=n_outliers)
     columns = [*COLUMNS, *(REASONS if command.explain else ())]
     if model.space.tile:

@@ -28,7 +28,7 @@ MOST_FLAGGED = 0.5
 
 def write_steps(
     source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule, *, explain: bool = False
-) -> tuple[int, int]:
+) -> tuple[int, int, str]:
     """Write a row per step: the mean anomaly score of the windows that hold it, its p-value among held-out windows,
     its adaptive p-value, whether an alarm of drift stands, and how unusual each channel is in it. Windows with nothing
     observed do not count.
@@ -42,7 +42,7 @@ def write_steps(
         explain: whether to name the most unusual channel of each step, and its share.
 
     Returns:
-        The number of steps, and of those flagged.
+        The number of steps, of those flagged, and which is the most unusual: its time, and the channel that did most.
     """
     scores, parts = None, None
     for rows in blocks:
@@ -73,11 +73,14 @@ def write_steps(
             f"{n_outliers} of {len(p)} steps are flagged: these data have drifted, first at {when}, by {sensor}",
             stacklevel=2,
         )
+    step = int(np.nan_to_num(score, nan=-np.inf).argmax())
+    most = " ".join(source.steps.cells[step]) or f"step {step}"
+    most += f", {names[leading[step]]}" if leading[step] >= 0 else ""
     reasons = {"channel": leading, "share": share} if explain else {}
     if out.suffix.lower() != ".csv":
         found = {"anomaly_score": score, "p_value": p, "p_adaptive": p_adaptive, "drift": drift, "unusual": part}
         write_arrays(out, {**found, "outlier": flagged, **reasons})
-        return len(score), n_outliers
+        return len(score), n_outliers, most
     header = [*source.steps.names, "anomaly_score", "p_value", "p_adaptive", "drift"]
     header += [*(f"unusual_{name}" for name in names), *reasons, "outlier"]
     columns = [
@@ -93,7 +96,7 @@ def write_steps(
     with csv_rows(out, header) as write:
         rows_of = zip(source.steps.cells, columns, verdicts(p, rule.rate), strict=True)
         write([*cells, *values, mark] for cells, values, mark in rows_of)
-    return len(score), n_outliers
+    return len(score), n_outliers, most
 
 
 def first_channel(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
