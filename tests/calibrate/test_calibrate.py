@@ -50,6 +50,7 @@ TRAINED: Any = SimpleNamespace(
     predict=predict,
     space=SimpleNamespace(kind="table"),
     groups=(torch.arange(FEATURES), torch.zeros(FEATURES, dtype=torch.bool)),
+    variance=None,
 )
 """A network that an imputer may ask."""
 

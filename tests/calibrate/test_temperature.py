@@ -27,7 +27,7 @@ def plane(n: int, seed: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def posthoc():
-    return LaplacianAutoencoder(method="posthoc", **QUICK).fit(plane(300, 0))
+    return LaplacianAutoencoder(method="posthoc", hessian="sketch", **QUICK).fit(plane(300, 0))
 
 
 def error_of_networks(model, x: np.ndarray) -> float:
@@ -42,7 +42,7 @@ def error_of_networks(model, x: np.ndarray) -> float:
 
 def test_a_posterior_that_is_too_wide_is_narrowed(posthoc):
     """The post-hoc posterior of a network knows nothing of how its weights act together."""
-    fixed = LaplacianAutoencoder(method="posthoc", temperature=1.0, **QUICK).fit(plane(300, 0))
+    fixed = LaplacianAutoencoder(method="posthoc", hessian="sketch", temperature=1.0, **QUICK).fit(plane(300, 0))
     assert fixed.model_.config.method.temperature == 1
     found = posthoc.model_.config.method.temperature
     assert found == posthoc.model_.method.posterior.temperature < 1

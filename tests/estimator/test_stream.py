@@ -60,7 +60,7 @@ def test_forgetting_is_the_rate_at_which_the_precision_follows():
     rng = np.random.default_rng(0)
     left = []
     for forgetting in (0.001, 0.2):
-        model = LaplacianAutoencoder(random_state=0, epochs=2, forgetting=forgetting, device="cpu")
+        model = LaplacianAutoencoder(hessian="sketch", random_state=0, epochs=2, forgetting=forgetting, device="cpu")
         model.fit(day(rng, n=300))
         before = float(diagonal_of(model.model_.method).diagonal().sum())
         model.partial_fit(np.full((120, 4), 20.0) + 0.01 * rng.standard_normal((120, 4)))

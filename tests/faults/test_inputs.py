@@ -41,16 +41,16 @@ def write_table(path: Path, n: int) -> None:
 def at_first_block(monkeypatch, act) -> None:
     """Do something when the first block of an input has been read, and the others have not."""
     done: list[bool] = []
-    before = Model.tensor
+    before = Model.judge
 
-    def tensor(self, x):
+    def judge(self, x, **asked):
         if not done:
             done.append(True)
             act()
-        return before(self, x)
+        return before(self, x, **asked)
 
     monkeypatch.setattr(base, "BLOCK_ROWS", 100)
-    monkeypatch.setattr(Model, "tensor", tensor)
+    monkeypatch.setattr(Model, "judge", judge)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npy"])

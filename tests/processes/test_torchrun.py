@@ -81,7 +81,7 @@ def place(tmp_path_factory) -> Path:
     assert main([*options, "--no-verbose", "--out", str(root / "one")]) == 0
     first, second = on_processes(command, [*options, "--out", str(root / "two")])
     assert first[0] == second[0] == 0
-    assert f"{EPOCHS} epochs done" in first[1]
+    assert f"({EPOCHS} epochs)" in first[1]
     assert first[2].count(f"epoch 1/{EPOCHS} ") == 1
     assert second[1:] == ("", "")  # one process speaks
     return root

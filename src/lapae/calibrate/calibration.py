@@ -289,7 +289,7 @@ class Calibration:
         known, found = (predict if few else less)(train), predict(valid)
         of_rows = found if rows is valid else predict(rows)
         seen = torch.cat([train, valid]) if few else valid
-        least = 0.0 if len(valid) < SCARCE else -math.inf
+        least = 0.0 if len(valid) < SCARCE or adds_variance else -math.inf
         of_seen = join([known, found]) if few else found
         deviation = Deviation.fit(known, train, of_seen, seen, seen, least=least, adds_variance=adds_variance)
         if maps:

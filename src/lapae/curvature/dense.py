@@ -75,7 +75,7 @@ def push_directions(nodes: Sequence[Node], along: Mapping[str, Tensor], t: Tenso
             t = node.rule.jvp(node, t)
         if node.params:
             weight = along[f"{node.name}.weight"]
-            own = (node.x @ weight.flatten(0, 1).T).reshape(len(node.x), *weight.shape[:2]).transpose(0, 1)
+            own = (node.x @ weight.flatten(0, 1).T).unflatten(1, weight.shape[:2]).transpose(0, 1)
             if f"{node.name}.bias" in along:
                 own = own + along[f"{node.name}.bias"][:, None]
             t = own if t is None else own + t

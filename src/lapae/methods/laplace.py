@@ -48,7 +48,8 @@ class Laplace(Method):
         self.sketches = self.hessian in ("sketch", "lowrank")  # by vectors that a graph of the output gives
         self.posterior = make_precision(network, self.hessian, options.prior_precision, options.temperature or 1.0)
         self.scales = prior_scales(network, options.prior_scale or "flat")
-        self.posterior.set_prior([options.prior_precision * scale for scale in self.scales])
+        self.first_prior = [options.prior_precision * scale for scale in self.scales]
+        self.posterior.set_prior(self.first_prior)
         self._called: Stateless | None = None
         frozen = frozenset(name for name, p in network.named_parameters() if not p.requires_grad)
         if frozen and len(frozen) == len(self.posterior.shapes):
@@ -187,6 +188,21 @@ class Laplace(Method):
         eps = normal(self.posterior.prior, self.posterior.n_weights, generator)
         return self.params_at(self.posterior.scale_noise(eps))
 
+    def posterior_of_networks(self) -> Precision:
+        """Return the posterior that networks are drawn from to be evaluated as they are, not linearised.
+
+        That is the posterior but for a low-rank one, whose wide directions change nothing to first order and break a
+        network all the same: its diagonal serves, the running one that the network was trained with, if it was.
+        """
+        precision = self.posterior
+        if not isinstance(precision, LowRankPrecision) or not precision.n_vectors:
+            return precision
+        alone = DiagonalPrecision(precision.shapes, 1.0, precision.temperature).to(precision.prior)
+        alone.set_prior(self.first_prior)
+        trained = bool((precision.h.isfinite() & (precision.h > 0)).any())
+        alone.h.copy_(precision.h if trained else precision.d)
+        return alone
+
     def draw(self, seeds: Sequence[int]) -> WeightDraws:
         """Return networks with weights from the posterior, one per seed."""
         return WeightDraws(self.network, self.draw_params(seeds))
@@ -196,7 +212,7 @@ class Laplace(Method):
         """Draw weights from the posterior, one set per seed: {name: (S, *shape)}."""
         like = self.posterior.prior
         eps = torch.empty(len(seeds), self.posterior.n_weights, device=like.device, dtype=like.dtype)
-        return self.params_at(self.posterior.scale_noise(fill_normal(eps, seeds)))
+        return self.params_at(self.posterior_of_networks().scale_noise(fill_normal(eps, seeds)))
 
     def draw_mean(self) -> Draws:
         """Return the network at its mean weights."""

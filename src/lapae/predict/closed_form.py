@@ -30,11 +30,12 @@ class ClosedForm:
 
 
 def weight_variances(method: Laplace) -> dict[str, Tensor]:
-    """Return the posterior variance of every weight, {name: *shape}."""
-    if not isinstance(method.posterior, DiagonalPrecision):
-        kind = type(method.posterior).__name__
+    """Return the variance of every weight of drawn networks, {name: *shape}."""
+    posterior = method.posterior_of_networks()
+    if not isinstance(posterior, DiagonalPrecision):
+        kind = type(posterior).__name__
         raise ValueError(f"this predictive needs a diagonal posterior (hessian approx, exact, …), got {kind}; use mc")
-    return method.posterior.split(method.posterior.diagonal().reciprocal_())
+    return posterior.split(posterior.diagonal().reciprocal_())
 
 
 def pull_mean(likelihood: Likelihood, output: Tensor, rows: Tensor) -> Tensor:

@@ -135,6 +135,6 @@ def plane(
 
 def networks_of(model: Model, n_samples: int | None) -> int | None:
     """Number of networks to decode with; None if the model predicts in one pass that carries a variance."""
-    if n_samples is not None or model.config.method.predictive == "moments":
+    if n_samples is not None or model.config.method.predictive == "moments" or model.natural:
         return n_samples
     return min(DRAWS, model.config.method.n_samples or DRAWS)
