@@ -49,9 +49,8 @@ LIBRARY: dict[str, dict[str, Any]] = {
     "online": {},
     "posthoc": {"method": "posthoc"},
     "ensemble": {"method": "ensemble"},
-    "online, lowrank": {"hessian": "lowrank"},
-    "posthoc, lowrank": {"method": "posthoc", "hessian": "lowrank"},
-    "posthoc, lowrank, prior 1": {"method": "posthoc", "hessian": "lowrank", "optimize_prior": "none"},
+    "online, sketch": {"hessian": "sketch"},
+    "posthoc, prior 1": {"method": "posthoc", "optimize_prior": "none"},
 }
 """Options of estimators."""
 

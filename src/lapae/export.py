@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from lapae import __version__
-from lapae.calibrate.calibration import Calibration, comparable
+from lapae.calibrate.calibration import ROUNDING, Calibration, comparable
 from lapae.curvature import walk
 from lapae.curvature.dense import walk_dense
 from lapae.errors import ConfigError
@@ -304,7 +304,7 @@ class Pipeline(nn.Module):
         scaled = scaled.clamp(-FARTHEST, FARTHEST).float().to(self.dtype)  # what the model gets: 32 bits
         found = self._found(scaled)
         deviation = self.deviation(found, scaled)
-        reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)))
+        reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)) + ROUNDING)
         raw = self.score(found, scaled)
         score = self._score(scaled) if self.hides else raw
         if self.new_levels is not None and more is not None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lapae.calibrate.adaptive import AdaptiveThreshold
-from lapae.calibrate.calibration import Calibration, Predict
+from lapae.calibrate.calibration import ROUNDING, Calibration, Predict
 from lapae.calibrate.confidence import confidence
 from lapae.calibrate.conformal import Rule
 from lapae.calibrate.stream import Stream
@@ -164,7 +164,7 @@ class Model:
 
     def _interval(self, found: Prediction, x: Tensor, coded: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
         calibration = self._calibrated
-        reach = numpy(calibration.deviation(found, x)) * calibration.intervals.radius.at(level)
+        reach = numpy(calibration.deviation(found, x)) * calibration.intervals.radius.at(level) + ROUNDING
         low, high = self._around(numpy(found.x_mean), reach, reach)
         if not x.isnan().any():
             return low, high

@@ -101,3 +101,16 @@ def test_intervals_hold_more_where_the_data_end(model):
     method.temperature = 1e-9
     object.__setattr__(sure_of_itself.model_, "method", method)
     assert coverage(sure_of_itself, beyond) < coverage(model, beyond) - 0.05
+
+
+@pytest.mark.parametrize("kind", ["one column", "copies", "rank two"])
+def test_a_table_that_is_learned_exactly_has_intervals_that_hold(kind):
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((500, 2))
+    x = {"one column": z[:, :1], "copies": np.hstack([z, z, 2 * z]), "rank two": z @ rng.standard_normal((2, 6))}[kind]
+    model = LaplacianAutoencoder(random_state=0, device="cpu").fit(x[:300])
+    low, high = model.predict_interval(x[300:])
+    assert ((low <= x[300:]) & (x[300:] <= high)).mean() > 0.85
+    assert (high - low).max() < 0.01
+    codes, deviation = model.transform(x[300:], return_std=True)
+    assert deviation.max() < 1000 * codes.std()  # codes may be scaled, and decoders scaled back, but for the prior

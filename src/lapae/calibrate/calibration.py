@@ -53,6 +53,9 @@ AT_ONCE = 2048
 """Rows of several patterns of missing values that are scored together, about."""
 DECIMALS = 6
 """Decimals of an anomaly score, beyond which sums in another order change it: rows that are equal have equal scores."""
+ROUNDING = 1e-5
+"""Part of a standard deviation by which intervals reach further: the model computes in 32 bits, and some tables (one
+column, copies of columns) it learns exactly."""
 SCARCE = 20
 """Minimum size of the validation set for standard deviations that may fall with what the model does not know."""
 LEAST_SPREAD = 5

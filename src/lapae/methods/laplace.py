@@ -32,6 +32,9 @@ from lapae.posterior.noise import fill_normal, normal
 from lapae.posterior.precision import RunningDiagonal
 from lapae.posterior.uncertain import known_weights
 
+MOST_ROOT = 1e5
+"""Largest root of the Hessian at the output that a vector counts: the inverse of a noise that is mere rounding."""
+
 
 class Laplace(Method):
     """Laplacian autoencoder: `network` holds the means θ, `posterior` the precision of q(θ) = N(θ, precision⁻¹)."""
@@ -108,7 +111,9 @@ class Laplace(Method):
         if tape is not None:
             output = tape.output.detach()
             eps = torch.stack([step.normal(output) for _ in range(n)])
-            vectors = summed_gradients(tape, self._observed(tape).hessian_factor(output, eps))
+            most = MOST_ROOT * eps.abs()
+            rows = self._observed(tape).hessian_factor(output, eps)
+            vectors = summed_gradients(tape, torch.minimum(torch.maximum(rows, -most), most))
         else:
             tape = self.run_at_mean(x)
             each = [self.sketch(tape, step) for _ in range(n)]  # pyright: ignore[reportArgumentType]

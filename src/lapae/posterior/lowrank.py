@@ -28,8 +28,9 @@ from torch import Tensor
 
 from lapae.posterior.precision import Precision, RunningDiagonal, eigh
 
-CHUNK_FLOATS = 1 << 26
-"""Numbers of the vectors that are brought to the precision of the weights at a time."""
+CHUNK_FLOATS = 1 << 24
+"""Numbers of the vectors that are brought to 64 bits at a time. In 32, what is left where the data say much (noise of a
+millionth of the data) would be rounding."""
 
 
 class LowRankPrecision(RunningDiagonal):
@@ -134,11 +135,11 @@ class LowRankPrecision(RunningDiagonal):
         return self._base
 
     def _columns(self, u: Tensor) -> Iterator[tuple[Tensor, slice]]:
-        """Some weights at a time of vectors, in the precision of the weights, and which these are."""
+        """Some weights at a time of vectors, in 64 bits, and which these are."""
         size = max(1, CHUNK_FLOATS // max(1, len(u)))
         for i in range(0, u.shape[1], size):
             columns = slice(i, i + size)
-            yield u[:, columns].to(self.h.dtype), columns
+            yield u[:, columns].double(), columns
 
     def scaled(self) -> Iterator[tuple[Tensor, slice]]:
         """W M^(-1/2), some weights at a time, and which these are."""
@@ -148,7 +149,7 @@ class LowRankPrecision(RunningDiagonal):
 
     def _scale(self) -> Tensor:
         """What the columns of U are multiplied by in W M^(-1/2), (P,)."""
-        return self.rho.sqrt() * self.base().rsqrt()
+        return self.rho.double().sqrt() * self.base().double().rsqrt()
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (T,) and eigenvectors (T, T) of K, in float64, kept until something changes."""
@@ -163,14 +164,14 @@ class LowRankPrecision(RunningDiagonal):
 
     def products(self) -> Tensor:
         """K = W M⁻¹ Wᵀ, (T, T), in float64."""
-        k = self.h.new_zeros(self.n_vectors, self.n_vectors)
+        k = self.h.new_zeros(self.n_vectors, self.n_vectors, dtype=torch.float64)
         for w, _ in self.scaled():
             k.addmm_(w, w.T)
-        return k.double()
+        return k
 
     def _project(self, rows: Tensor) -> Tensor:
         """W M^(-1/2) applied to rows (R, P): (R, T)."""
-        zero, scale = rows.new_zeros(len(rows), self.n_vectors), self._scale()
+        zero, scale = rows.new_zeros(len(rows), self.n_vectors, dtype=torch.float64), self._scale()
         return sum(((rows[:, columns] * scale[columns]) @ u.T for u, columns in self._columns(self.u)), zero)
 
     def scale_noise(self, eps: Tensor) -> Tensor:
@@ -182,10 +183,10 @@ class LowRankPrecision(RunningDiagonal):
         values, vectors = self.spectrum()
         root = (1 + values).sqrt()
         factor = (vectors / (root * (1 + root))) @ vectors.T  # (1 - 1/√(1 + k)) / k, without its 0 / 0
-        coordinates = self._project(rows) @ factor.to(rows.dtype)
+        coordinates = self._project(rows) @ factor
         drawn, scale = torch.empty_like(rows), self._scale()
         for u, columns in self._columns(self.u):
-            drawn[:, columns] = rows[:, columns] - (coordinates @ u) * scale[columns]
+            drawn[:, columns] = (rows[:, columns] - (coordinates @ u) * scale[columns]).to(rows.dtype)
         return (drawn * deviation).reshape(eps.shape)
 
     def covariance(self, rows: Tensor) -> Tensor:
@@ -231,9 +232,9 @@ class LowRankPrecision(RunningDiagonal):
         m = self.base()
         found = (m * delta.square()).masked_fill(delta == 0, 0).sum(-1)
         if self.n_vectors:
-            rows = delta.reshape(-1, self.n_weights)
+            rows = delta.reshape(-1, self.n_weights).double()
             parts = (rows[:, columns] @ part.T for part, columns in self._columns(self.u))
-            found = found + self.rho * sum(parts).square().sum(-1).reshape(delta.shape[:-1])  # pyright: ignore
+            found = found + self.rho * sum(parts).square().sum(-1).reshape(delta.shape[:-1]).to(m)  # pyright: ignore
         return found / self.temperature
 
     def eigenvalues(self) -> dict[str, Tensor]:

@@ -70,7 +70,7 @@ def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision, most: int = M
     prior, base = precision.flat_prior(), precision.base()
     free = base.isfinite()  # the others are known: they have neither prior nor posterior
     share = torch.where(free, prior / base, 0.0)
-    zero = prior.new_zeros(precision.n_vectors, precision.n_vectors)
+    zero = prior.new_zeros(precision.n_vectors, precision.n_vectors, dtype=torch.float64)
     k, k_prior = zero.clone(), zero.clone()
     step = max(1, -(-(precision.n_vectors**2) * precision.n_weights // most))
     for w, columns in precision.scaled():
