@@ -17,6 +17,7 @@ from lapae.methods.laplace import HESSIANS, Laplace
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
+from lapae.posterior import LowRankPrecision
 from lapae.posterior.noise import fill_normal
 from lapae.predict.moments import moments
 
@@ -53,9 +54,18 @@ def test_draws_are_networks_at_weights_of_the_posterior(hessian):
     assert not torch.equal(output[0], output[1])
     for s, seed in enumerate((11, 5)):
         eps = fill_normal(torch.empty(1, method.posterior.n_weights, dtype=torch.float64), [seed])[0]
-        noise = method.posterior.split(method.posterior.scale_noise(eps))
+        noise = method.posterior.split(method.posterior_of_networks().scale_noise(eps))
         params = {name: p + noise[name] for name, p in method.network.named_parameters()}
         assert_close(output[s], functional_call(method.network, params, (x,)))
+
+
+def test_networks_of_a_low_rank_posterior_are_drawn_from_its_diagonal():
+    method = finished("lowrank")
+    precision = as_a(LowRankPrecision, method.posterior)
+    eps = torch.randn(precision.n_weights, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert_close(method.posterior_of_networks().scale_noise(eps), eps / (precision.d + 5).sqrt())  # 5 of the prior
+    sketched = finished("sketch")
+    assert sketched.posterior_of_networks() is sketched.posterior
 
 
 @pytest.mark.parametrize("hessian", ["approx", "block", "kfac"])
