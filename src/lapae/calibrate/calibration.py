@@ -289,10 +289,10 @@ class Calibration:
         rows = valid if rows is valid or not len(rows) else rows[:MOST_CALIBRATION_ROWS]
         few = len(rows) < FEW and not maps
         less = means if means is not None and adds_variance else predict
-        known, found = (predict if few else less)(train), predict(valid)
+        known, found = less(train), (predict if rows is valid or (few and apart) else less)(valid)
         of_rows = found if rows is valid else predict(rows)
         seen = torch.cat([train, valid]) if few else valid
-        least = 0.0 if len(valid) < SCARCE or adds_variance else -math.inf
+        least = 0.0 if len(valid) < SCARCE else -math.inf
         of_seen = join([known, found]) if few else found
         deviation = Deviation.fit(known, train, of_seen, seen, seen, least=least, adds_variance=adds_variance)
         if maps:

@@ -9,8 +9,7 @@ residuals; f_ij is what the model knows about its own ignorance of this value,
                   log distance of the value from its mean
 
 each standardised. If the posterior's variance has its natural size (covariances, linearised), it is added as it is,
-sqrt(noise² + variance), and f is not extrapolated: among the data f tells which rows are harder, and where the data end
-the variance widens the intervals. The weights w maximise the
+sqrt(noise² + variance), and is none of f: intervals then widen where the data end. The weights w maximise the
 likelihood of held-out residuals, as if they were Laplace-distributed with this scale. With few rows none is below 0, as
 more ignorance makes no value surer: residuals of few training rows say otherwise, small far from the others, where a
 network bends to each. Conformal radii on top (`calibrate/conformal.py`) make the intervals hold whatever this model
@@ -51,9 +50,6 @@ SHRINK = 2.0
 """Weight, in rows, of the noise of all features in that of one: few rows say little about a single feature."""
 WIDEST = 3.0
 """Largest difference of the log of a standard deviation from that of its feature's noise."""
-FARTHEST = 2.0
-"""Standard deviations of held-out rows beyond which f is not extrapolated, where the variance over networks is added:
-there it says how little is known."""
 OF_ROW, OF_VALUE = 5, 3
 
 
@@ -71,7 +67,7 @@ class Deviation:
         scale: standard deviation of f, (8,).
         weights: w, and a constant, (9,).
         adds_variance: whether the variance of the output over networks is added to that of the noise as it is. Then it
-            is beside f, which then is not extrapolated, or it would count twice where the data end.
+            has no weight in w, or it would count twice.
     """
 
     noise: Tensor
@@ -101,7 +97,7 @@ class Deviation:
         Args:
             known: predictions of training rows, of which "means" are enough.
             rows: their values (R, *features), NaN where they do not count.
-            found: predictions of held-out rows, "codes" and "outputs".
+            found: predictions of held-out rows: "codes" and "outputs", or "means" if variances are added.
             x: these rows (n, *features) as the network saw them, NaN where missing or hidden.
             truth: their values, NaN where they do not count.
             least: lower bound of the weights.
@@ -113,7 +109,8 @@ class Deviation:
         width = codes.std(0, correction=0).clamp_min(TINY)
         chosen = torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))[:REFERENCES]
         kept = chosen[: max(1, KEPT // noise.numel())]
-        middle = torch.stack([mean_log(found.x_var, error), found.x_mean.mean(0)])
+        usual = torch.zeros_like(noise) if adds_variance else mean_log(found.x_var, error)
+        middle = torch.stack([usual, found.x_mean.mean(0)])
         n = OF_ROW + OF_VALUE
         start = cls(
             noise=noise,
@@ -139,13 +136,14 @@ class Deviation:
         return replace(start, mean=mean, scale=scale, weights=log_scale(design, ratio, penalty, least))
 
     def knowledge(self, found: Prediction, x: Tensor) -> Tensor:
-        """Return f of rows x (B, *features): (B, 8, *features), see above."""
+        """Return f of rows x (B, *features): (B, 8, *features), see above. Variances are 0 if they are added."""
         z = found.z_mean.flatten(1) / self.width
         square = squared_distances(z, self.codes)
         distance = square.topk(min(NEIGHBOURS, len(self.codes)), largest=False).values.sqrt().mean(1)
+        x_var, z_var = (torch.zeros_like(found.x_mean), z * 0) if self.adds_variance else (found.x_var, found.z_var)
         parts = [
-            found.x_var.flatten(1).mean(1) + TINY,
-            found.z_var.flatten(1).mean(1) + TINY,
+            x_var.flatten(1).mean(1) + TINY,
+            z_var.flatten(1).mean(1) + TINY,
             distance + 1e-6,
             found.x_mean.flatten(1).square().mean(1) + 1e-9,
         ]
@@ -153,7 +151,7 @@ class Deviation:
         of_row = torch.stack([*(part.log() for part in parts), missing], 1)
         of_row = of_row.reshape(*of_row.shape, *(1 for _ in self.noise.shape)).expand(-1, -1, *self.noise.shape)
         of_value = [
-            (found.x_var + TINY).log() - self.middle[0],
+            (x_var + TINY).log() - self.middle[0],
             self.local(square[:, : len(self.residuals)]),
             ((found.x_mean - self.middle[1]).abs() / self.noise + 0.1).log(),
         ]
@@ -171,8 +169,6 @@ class Deviation:
         f = self.knowledge(found, x)
         shape = (1, -1, *(1 for _ in self.noise.shape))
         f = (f - self.mean.reshape(shape)) / self.scale.reshape(shape)
-        if self.adds_variance:
-            f = f.clamp(-FARTHEST, FARTHEST)
         log = (f * self.weights[:-1].reshape(shape)).sum(1) + self.weights[-1]
         noise = log.clamp(-WIDEST, WIDEST).exp() * self.noise
         return (noise.square() + found.x_var).sqrt() if self.adds_variance else noise
