@@ -19,8 +19,6 @@ from lapae.errors import ConfigError
 from lapae.model import Guess, Model, check_guess
 from lapae.view.reasons import REASONS, choose_reasons, never_seen
 
-Groups = tuple[list[np.ndarray], list[int]]
-"""Indices of the rows of each group, and the number of rows in its blocks."""
 Words = dict[tuple[int, int], str]
 
 
@@ -88,20 +86,25 @@ class Score(Verb):
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model = loaded.model
         groups = by_pattern(np.isnan(x), alone=loaded.one_by_one)
-        found = in_blocks(lambda rows: _quiet(model.anomaly_score, rows), x, *groups)
-        score, p = found or np.full((2, len(x)), np.nan)
+
+        def judge(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+            found = _quiet(model.judge, rows, reasons=self.explain)
+            both = found.anomaly_score, found.p_value
+            return both if found.contribution is None else (*both, found.contribution)
+
+        score, p, *part = in_blocks(judge, x, *groups) or (*np.full((2, len(x)), np.nan), np.zeros(x.shape))
         flagged = p <= model.rule(self.false_alarm_rate).rate
         nothing = np.isnan(p)
         out = [_numbers(score), _numbers(p), pa.array(flagged, mask=nothing)]
         if self.explain:
-            out += self._reasons(loaded, x, groups, words)
+            out += self._reasons(loaded, x, part[0], words)
         if "unseen" in (field.name for field in self.fields(model)):
             out.append(_texts(never_seen(model, x, words)))
         return out
 
-    def _reasons(self, loaded: RowModel, x: np.ndarray, groups: Groups, words: Words) -> list[Any]:
+    def _reasons(self, loaded: RowModel, x: np.ndarray, part: np.ndarray, words: Words) -> list[Any]:
+        """Return the columns of the reasons of rows x (n, F), with what each value contributes (n, F)."""
         model = loaded.model
-        (part,) = in_blocks(lambda rows: (model.explain(rows),), x, *groups) or (np.zeros(x.shape),)
         first = np.nan_to_num(part).argmax(1)
 
         def expected_of(rows: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -265,8 +268,8 @@ def _numbers(values: np.ndarray) -> Any:
     return pa.array(values, mask=np.isnan(values))
 
 
-def _quiet(call: Any, *arguments: Any) -> Any:
+def _quiet(call: Any, *arguments: Any, **asked: Any) -> Any:
     """Call without warnings: rows with nothing observed are null in the output."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return call(*arguments)
+        return call(*arguments, **asked)

@@ -39,7 +39,7 @@ REACH = 1
 SMOOTH = 3
 """Side of the square of positions that log d² is averaged over."""
 TOP = 256
-"""An image is as unusual as the most unusual of so many of its positions, on average."""
+"""The score of an image is the mean over its most unusual positions: one in this many."""
 FAR = 0.9
 """Quantile of log d² at a position beyond which training images weigh less."""
 ROUNDS = 2

@@ -54,7 +54,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "post-hoc sketch": ("posthoc", {"hessian": "sketch"}),
     "post-hoc lowrank": ("posthoc", {"hessian": "lowrank"}),
 }
-"""Those with α = 1e-4 are the paper's text, H₀ = 0 included; the others after the autoencoder are ours."""
+"""The methods that are measured: those with α = 1e-4 are the paper's text, H₀ = 0 included; the others after the
+autoencoder are ours."""
 QUICK = ("post-hoc KFAC", "post-hoc approx", "online exact", "online approx", AUTOENCODER, "online lowrank")
 """Rows of the quick size."""
 
