@@ -350,7 +350,7 @@ class Model:
             expected, low, high = (np.where(asked, part, np.nan) for part in self.expected(coded, level))
             return expected, low, high
         out, first = np.full((3, *coded.shape), np.nan), leading(contribution, 1)
-        rows, columns = np.nonzero(asked)
+        columns, rows = np.nonzero(asked.T)  # values of one column have the same donors
         size = max(1, VALUES_AT_ONCE // coded.shape[1])
         for start in range(0, len(rows), size):
             i, j = rows[start : start + size], columns[start : start + size]

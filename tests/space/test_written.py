@@ -14,6 +14,7 @@ from narrow import as_a, sure
 
 from lapae.data import Data, load, open_input
 from lapae.data.inspect import look
+from lapae.errors import DataError
 from lapae.space import Column, Space
 from lapae.space.column_kinds import decide
 from lapae.space.columns import UNSEEN
@@ -54,6 +55,14 @@ CELLS = {
         "$0.00",
         -K - np.where(K % 2, 0.5, 0.25),
     ),
+    "narrow spaces": ([f"{i + 1}\u202f{i:03d},5" for i in K], "number", "#\u202f##0,0", 1000.5 + 1001 * K),
+    "long minus": (
+        [f"{'' if i % 3 else chr(8722)}{i}.5" for i in K],
+        "number",
+        "0.0",
+        (K + 0.5) * np.where(K % 3, 1, -1),
+    ),
+    "parentheses": ([f"({i})" if i % 2 else f"{i}" for i in K], "number", "0", K * np.where(K % 2, -1.0, 1.0)),
     "time": (units("13:{:02d}:18", K), "number", "hh:mm:ss", 13 * 3600 + 60 * K + 18),
     "afternoon": (units("1:{:02d} PM", K), "number", "hh:mm AM/PM", 13 * 3600 + 60 * K),
     "duration": (units("{}:30", K), "number", "[h]:mm", 3600 * K + 1800),
@@ -93,6 +102,7 @@ def test_numbers_of_eight_digits():
     [
         [f"{i % 4}WD" for i in K],  # few levels
         [f"A{i % 20}" for i in K],
+        [f"{2139 * (i % 20 + 1):05d}" for i in K],  # a postcode
         [f"{i % 20}x" for i in K],
         [f"{i % 20}-{i % 2}" for i in K],
         [f"3.{i % 20}.2" for i in K],
@@ -120,6 +130,21 @@ def test_words_for_what_is_missing(tmp_path, word):
         assert code_frame(frame, [older])[0, 0] == 0
 
 
+def test_a_postcode_in_a_file_is_a_code_and_odd_ends_of_lines_are_told(tmp_path):
+    zips = [f"{zip:05d}" for zip in (2139, 501, 94105, 10001)] * 15
+    frame = pd.DataFrame({"zip": zips, "month": [f"{1 + i % 12:02d}" for i in K], "x": K / 7})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    columns = sure(load(tmp_path / "t.csv", validation=0, calibration=0).space.columns)
+    assert [column.kind for column in columns] == ["category", "count", "number"]
+    assert columns[0].categories == ("00501", "02139", "10001", "94105")
+    (tmp_path / "mac.csv").write_bytes(frame.to_csv(index=False, lineterminator="\r").encode())
+    with pytest.raises(DataError, match="lines end with"):
+        load(tmp_path / "mac.csv")
+    (tmp_path / "notes.csv").write_text("# by me\n" + frame.to_csv(index=False))
+    with pytest.raises(DataError, match="comments are no rows"):
+        load(tmp_path / "notes.csv")
+
+
 def test_present_or_empty():
     frame = pd.DataFrame({"x": np.where(K % 3, 1.0, np.nan)})
     column = as_a(Column, decide(frame["x"], "x"))
@@ -143,8 +168,8 @@ def test_new_cells_are_read_by_the_same_rule(tmp_path):
     new = {"money": "$7", "thousands": "12", "comma": "1,000,000", "millions": "€2B", "percent": "3", "unit": "2 cm"}
     new |= {"spaced unit": "1,5", "negative": "-1", "time": "4:05", "afternoon": "11:59 p.m.", "duration": "99:00"}
     new |= {"words": "Jan 2, 1970", "digits": "01021970", "sex": "m"}
-    new["spaced unit"] = "15 Sq Ft"
-    expected = [7, 12, 1e6, 2e9, 3, 2, 15, -1, 4 * 3600 + 300, 86340, 99 * 3600, 1, 1, 1]
+    new |= {"spaced unit": "15 Sq Ft", "narrow spaces": "2\u202f000,5", "long minus": "\u22123", "parentheses": "(4)"}
+    expected = [7, 12, 1e6, 2e9, 3, 2, 15, -1, 2000.5, -3, -4, 4 * 3600 + 300, 86340, 99 * 3600, 1, 1, 1]
     pd.DataFrame([new]).to_csv(tmp_path / "new.csv", index=False)
     for written in (False, True):
         reader = open_input(tmp_path / "new.csv", space, any_range=True, written=written)

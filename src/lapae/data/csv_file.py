@@ -21,6 +21,7 @@ import numpy as np
 
 from lapae.data.bounds import check_file
 from lapae.errors import DataError
+from lapae.space.column_kinds import PADDED
 from lapae.space.frames import MISSING, Frame
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -43,6 +44,9 @@ class CsvFile:
     has_header = False
     """Whether the first row names the columns, and is left out of the rows: for the reader to say."""
 
+    padded: set[int]
+    """Columns with a code such as 02139, by the first rows: to be read as text."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = check_file(path).st_size
@@ -57,6 +61,8 @@ class CsvFile:
             if len(head) < self.size:  # what is cut off in the middle is left aside
                 sample = sample[: sample.rfind("\n") + 1]
             self.indented = re.search(rf"[{re.escape(''.join(DELIMITERS))}\n] +\"", sample) is not None
+            if "\n" not in sample and "\r" in sample:
+                raise DataError(f"{path}: its lines end with \\r alone, as on an old Mac; save it with other line ends")
             first = sample.split("\n", 1)[0]
             self.delimiter = max(DELIMITERS, key=re.sub(r'"[^"]*"', "", first).count)
             rows = csv.reader(io.StringIO(sample, newline=""), delimiter=self.delimiter)
@@ -65,7 +71,9 @@ class CsvFile:
                 raise DataError(f"{path}: is empty")
             self.first, self.first_lines = [cell.strip() for cell in found[0]], found[1]
             self.width = len(self.first)
-            cells = [cell.strip() for row in rows for cell in row]
+            table = [[cell.strip() for cell in row] for row in rows]
+            cells = [cell for row in table for cell in row]
+            self.padded = {i for row in table for i, cell in enumerate(row[: self.width]) if PADDED.fullmatch(cell)}
         commas = [cell for cell in (*cells, *self.first) if _COMMA.fullmatch(cell)]
         # 1,234 is a thousand, unless semicolons tell that commas are for decimals
         thousands = self.delimiter != ";" and all(_THOUSANDS.fullmatch(cell) for cell in commas)
@@ -274,4 +282,5 @@ class _Watched(io.RawIOBase):
         if length > MOST_LINE:
             raise DataError(f"{self.of.path}, row {line}: a row of more than {MOST_LINE:,} bytes")
         if length and cells != self.of.width and not self.quoted:
-            raise DataError(f"{self.of.path}, row {line}: {cells} cells, expected {self.of.width}")
+            hint = "; lines of comments are no rows: delete them" if self.of.first[0].startswith("#") else ""
+            raise DataError(f"{self.of.path}, row {line}: {cells} cells, expected {self.of.width}{hint}")

@@ -87,7 +87,7 @@ def columns_of(frame: Frame, *, label: str | int | None = None, chosen: tuple[st
         cells = frame[name]
         words = text(cells)
         missing = float(words.isna().mean())
-        example = next(iter(cells[words.notna().to_numpy()].astype(str)), "")
+        example = " ".join(next(iter(cells[words.notna().to_numpy()].astype(str)), "").split("\n"))
         kind, content = None, reasons.get(name, "not chosen")
         if name == label_name:
             kind, content = "label", f"{frame[name].nunique()} classes"
@@ -104,7 +104,9 @@ def columns_of(frame: Frame, *, label: str | int | None = None, chosen: tuple[st
 def _content(frame: Frame, column: Column) -> str:
     if column.kind in ("category", "boolean") and column.categories:
         words = column.categories
-        return ", ".join(words[:MOST_WORDS]) + (f", … ({len(words)})" if len(words) > MOST_WORDS else "")
+        return ", ".join(words[:MOST_WORDS]).replace("\n", " ") + (
+            f", … ({len(words)})" if len(words) > MOST_WORDS else ""
+        )
     if column.kind == "boolean":
         return "empty, 1" if column.format else "0, 1" if column.dtype[:4] != "bool" else "false, true"
     values = code_frame(frame, [column], unknown={})[:, 0]

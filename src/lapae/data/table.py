@@ -116,7 +116,7 @@ class TableReader(Reader):
         """All rows, under the names of the columns; of a .csv in the types that its cells read as."""
         import pandas as pd
 
-        texts: dict[int, str] = {}
+        texts: dict[int, str] = {} if isinstance(self.file, ParquetFile) else dict.fromkeys(self.file.padded, "str")
         if self.label_column is not None and not isinstance(self.file, ParquetFile):
             texts[place_of(self.names, self.label_column, str(self.path))] = "str"
         parts = self._parts(texts, progress)

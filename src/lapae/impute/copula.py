@@ -31,6 +31,52 @@ WIDEST, GRID = 4.0, 4000
 
 
 @dataclass(frozen=True)
+class Hidden:
+    """Missing scores of B rows of D features, given the others: k of them, as many as a row lacks at most.
+
+    Attributes:
+        index: the features that a row lacks, in order, and then any others, (B, k).
+        there: whether a row lacks them, (B, k).
+        gain: what is missing is expected at the centre plus gain @ gap, with gaps of 0 where missing, (B, k, D).
+        root: Cholesky factors of the precision of what is missing, (B, k, k).
+    """
+
+    index: Tensor
+    there: Tensor
+    gain: Tensor
+    root: Tensor
+
+    @property
+    def both(self) -> Tensor:
+        """Whether a row lacks both of two features, (B, k, k)."""
+        return self.there[:, :, None] & self.there[:, None]
+
+    def expected(self, gap: Tensor) -> Tensor:
+        """Return how far from the centre missing scores are expected (B, k), from the gaps (B, D) of the others."""
+        return (self.gain @ gap[:, :, None])[..., 0]
+
+    def left(self) -> Tensor:
+        """Return the covariance of missing scores that is left if the others are known, (B, k, k)."""
+        return torch.cholesky_inverse(self.root)
+
+    def roots(self) -> tuple[Tensor, Tensor]:
+        """Return Cholesky factors (B, k, k) of the correlations of missing scores, given the others of a row, and what
+        makes correlations of their covariances (B, k)."""
+        left = self.left()
+        scale = left.diagonal(dim1=1, dim2=2).clamp_min(1e-9).rsqrt()
+        eye = torch.eye(left.shape[1], dtype=left.dtype)
+        return torch.linalg.cholesky(scale[:, :, None] * left * scale[:, None] + 1e-6 * eye), scale
+
+    def put(self, values: Tensor, like: Tensor) -> Tensor:
+        """Return values (B, k) at their features, (B, D) as `like`; nothing is said of the others."""
+        return torch.zeros_like(like).scatter(1, self.index, values)
+
+    def place(self, rows: Tensor, j: int) -> Tensor:
+        """Return where feature j is in `index` of some rows (q,), which lack it: (q,)."""
+        return (self.index[rows] == j).to(torch.uint8).argmax(1)
+
+
+@dataclass(frozen=True)
 class Copula:
     """Dependence of D features.
 
@@ -75,10 +121,11 @@ class Copula:
         """One round of expectation maximisation on scores (n, D) of rows with weights (n,), default 1."""
         weight = torch.ones_like(z[:, 0]) if weight is None else weight * (len(z) / weight.sum())
         filled, extra = z.clone(), torch.zeros_like(self.covariance)
-        for part, hidden, gain in self._gains(z) if z.isnan().any() else ():
-            filled[part] = self._expected(z[part], hidden, gain)
-            gone = hidden.to(z.dtype)
-            extra += torch.einsum("b,bi,bij,bj->ij", weight[part], gone, self._left(hidden, gain), gone)
+        for part, hidden in self._parts(z) if z.isnan().any() else ():
+            filled[part] = self._expected(z[part], hidden)
+            left = weight[part, None, None] * torch.where(hidden.both, hidden.left(), 0.0)
+            place = hidden.index[:, :, None] * z.shape[1] + hidden.index[:, None]
+            extra.view(-1).index_add_(0, place.flatten(), left.flatten())
         center = (weight[:, None] * filled).mean(0)
         gap = filled - center
         covariance = ((weight[:, None] * gap).T @ gap + extra) / len(z)
@@ -86,42 +133,44 @@ class Copula:
         covariance = covariance + torch.diag(share * covariance.diagonal() + 1e-3)
         return Copula(self.marginals, center, covariance, len(z))
 
-    def _gains(self, z: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield a part of the rows, what is missing in it (B, D) and its gains (B, D, D): what is missing is expected
-        at the centre plus gap @ gain, with gaps of 0 where missing."""
-        eye = torch.eye(z.shape[1], dtype=z.dtype)
+    @cached_property
+    def _precision(self) -> Tensor:
+        return torch.linalg.inv(self.covariance.double()).to(self.covariance.dtype)
+
+    def hidden(self, z: Tensor) -> Hidden:
+        """Say what the scores z (B, D) tell about those that are missing, NaN."""
+        missing = z.isnan()
+        count = missing.sum(1)
+        index = missing.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : max(1, int(count.max()))]
+        there = torch.arange(index.shape[1]) < count[:, None]
+        both = there[:, :, None] & there[:, None]
+        eye = torch.eye(index.shape[1], dtype=z.dtype)
+        root = torch.linalg.cholesky(torch.where(both, self._precision[index[:, :, None], index[:, None]], eye))
+        onto = self._precision[index] * (there[:, :, None] & ~missing[:, None])
+        return Hidden(index, there, -torch.cholesky_solve(onto, root), root)
+
+    def _parts(self, z: Tensor) -> Iterator[tuple[slice, Hidden]]:
         for start in range(0, len(z), CHUNK):
             part = slice(start, start + CHUNK)
-            hidden = z[part].isnan()
-            both = hidden[:, :, None] | hidden[:, None]
-            root = torch.linalg.cholesky(torch.where(both, eye, self.covariance))
-            onto = torch.where(hidden[:, :, None], 0.0, self.covariance)
-            yield part, hidden, torch.cholesky_solve(onto, root)
+            yield part, self.hidden(z[part])
 
-    def _expected(self, z: Tensor, hidden: Tensor, gain: Tensor) -> Tensor:
+    def _expected(self, z: Tensor, hidden: Hidden) -> Tensor:
         """Return scores (B, D) of a part with what is expected in place of missing ones."""
-        gap = torch.where(hidden, 0.0, z - self.center)
-        return torch.where(hidden, self.center + (gap[:, None] @ gain)[:, 0], z)
-
-    def _left(self, hidden: Tensor, gain: Tensor) -> Tensor:
-        """Return the covariance (B, D, D) that is left if the others of a row are known."""
-        return self.covariance - torch.where(hidden[:, None], 0.0, self.covariance) @ gain
+        missing = z.isnan()
+        gap = torch.where(missing, 0.0, z - self.center)
+        return torch.where(missing, hidden.put(self.center[hidden.index] + hidden.expected(gap), z), z)
 
     def fill(self, z: Tensor, generator: torch.Generator) -> Tensor:
         """Return scores (n, D) with draws in place of missing ones, given the others of their rows."""
         out = z.clone()
         lacking = z.isnan().any(1).nonzero()[:, 0]
         some = z[lacking]
-        for part, hidden, gain in self._gains(some):
-            root, scale = self._roots(hidden, gain)
-            normal = torch.randn(*hidden.shape, 1, generator=generator, dtype=z.dtype)
-            noise = (root @ normal)[..., 0] / scale
-            out[lacking[part]] = self._expected(some[part], hidden, gain) + torch.where(hidden, noise, 0.0)
+        for part, hidden in self._parts(some):
+            root, scale = hidden.roots()
+            normal = torch.randn(*some[part].shape, generator=generator, dtype=z.dtype).gather(1, hidden.index)
+            noise = hidden.put((root @ normal[..., None])[..., 0] / scale, some[part])
+            out[lacking[part]] = self._expected(some[part], hidden) + torch.where(some[part].isnan(), noise, 0.0)
         return out
-
-    def gains(self, z: Tensor) -> Tensor:
-        """Return gains (n, D, D): what is missing of the scores z (n, D) is expected at the centre plus gap @ gain."""
-        return torch.cat([gain for _, _, gain in self._gains(z)])
 
     def values(self, j: int, scores: Tensor) -> Tensor:
         """Return values of feature j with these scores, within those of the table."""
@@ -142,18 +191,11 @@ class Copula:
         """Draw n standard normal numbers (n, N, D) for each score of z (N, D), those of a row correlated as its missing
         scores are, given the others."""
         out = z.new_empty(n, *z.shape)
-        for part, hidden, gain in self._gains(z):
-            normal = torch.randn(len(hidden), z.shape[1], n, generator=generator, dtype=z.dtype)
-            out[:, part] = (self._roots(hidden, gain)[0] @ normal).permute(2, 0, 1)
+        for part, hidden in self._parts(z):
+            normal = torch.randn(*z[part].shape, n, generator=generator, dtype=z.dtype)
+            index = hidden.index[:, :, None].expand(-1, -1, n)
+            out[:, part] = normal.scatter(1, index, hidden.roots()[0] @ normal.gather(1, index)).permute(2, 0, 1)
         return out
-
-    def _roots(self, hidden: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Cholesky factors (B, D, D) of the correlations of missing scores, given the others of a row, and what
-        makes correlations of their covariances (B, D); those of others are 1."""
-        eye = torch.eye(hidden.shape[1], dtype=gain.dtype)
-        left = torch.where(hidden[:, :, None] & hidden[:, None], self._left(hidden, gain), eye)
-        scale = left.diagonal(dim1=1, dim2=2).clamp_min(1e-9).rsqrt()
-        return torch.linalg.cholesky(scale[:, :, None] * left * scale[:, None] + 1e-6 * eye), scale
 
 
 def _means(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

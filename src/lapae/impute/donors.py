@@ -47,7 +47,8 @@ MASKS = 6
 PARTS = 5
 """Parts of the columns that are hidden one after the other to know what the network expects of donors' values."""
 PENALTY = 1e-3
-CHUNK = 256
+CHUNK, MOST_CHUNK, VALUES = 64, 1024, 4e6
+"""Rows that are weighed together, at least and at most, and numbers of theirs at a time."""
 DISTINCT, SPIKE = 0.5, 0.05
 """Share of a column's values that differ, from which it is continuous, and that of one value above which it is not: its
 draws may lie between the donors' values."""
@@ -164,10 +165,10 @@ class Donors:
         not known of the copula then is in these, and widens no residual.
         """
         present = ~self.rows.isnan()
-        for rows in torch.arange(len(x)).split(CHUNK):
+        for rows in self._chunks(x):
             missing = x[rows].isnan()
             z = self.copula.marginals.normal(x[rows])
-            gains = self.copula.gains(z)
+            hidden = self.copula.hidden(z)
             z, seen = z.nan_to_num(), (~missing).to(z.dtype)
             queries = torch.cat([seen * z.square(), seen * z, seen], 1)
             gap = seen * (z - self.copula.center)
@@ -183,7 +184,7 @@ class Donors:
                 far = queries[q] @ _keys(theirs, torch.where(present[donors], both, other)).T
                 linear, network = self.own[features].mean(0)
                 for j in features.tolist():
-                    gain = gains[q, :, j]
+                    gain = hidden.gain[q, hidden.place(q, j)]
                     expected = gain @ (theirs - self.copula.center).T
                     apart = (gap[q] * gain).sum(1)[:, None] - expected
                     differ = guess[rows[q], j, None] - self.network[donors, j]
@@ -198,6 +199,12 @@ class Donors:
                     values = theirs[:, j] + self.shift[j] * apart
                     values = values + wider * (theirs[:, j] - self.copula.center[j] - expected)
                 yield Weighed(rows[q], features, donors, torch.softmax(-far, 1), values)
+
+    def _chunks(self, x: Tensor) -> Sequence[Tensor]:
+        """Return the indices of rows x (n, D) in parts that are weighed together."""
+        lacking = int(x.isnan().sum(1).max()) if len(x) else 0
+        most = VALUES / max(len(self.rows), lacking * x.shape[1])
+        return torch.arange(len(x)).split(min(MOST_CHUNK, max(CHUNK, int(most))))
 
     def _wider(self, n_seen: Tensor, drawn: bool) -> Tensor:
         """Return the share by which residuals from the copula fall short of those of new rows with `n_seen` (q,)
@@ -276,7 +283,7 @@ class Donors:
         """
         out = torch.where(x.isnan(), guess, x).expand(len(chance), *x.shape).clone()
         lacking = x.isnan().any(1).nonzero()[:, 0]
-        for rows in lacking.split(max(8, min(CHUNK, int(GAINS / x.shape[1] ** 2)))):
+        for rows in lacking.split(max(8, min(256, int(GAINS / x.shape[1] ** 2)))):
             self._draw(out, rows, x[rows], guess[rows], chance)
         return out
 
@@ -284,8 +291,8 @@ class Donors:
         """Write completions of some rows x (m, D) into `out` (n, N, D), at their indices `rows` (m,)."""
         z = self.copula.marginals.normal(x)
         turns = [torch.arange(p, len(chance), POPULATIONS) for p in range(min(POPULATIONS, len(chance)))]
-        usual = self.copula.gains(z)
-        gains = [population.copula.gains(z) - usual for population in self.populations[: len(turns)]]
+        usual = self.copula.hidden(z)
+        gains = [population.copula.hidden(z).gain - usual.gain for population in self.populations[: len(turns)]]
         z = z.nan_to_num()
         for of in self._weights(x, guess, drawn=True):
             part, j = of.rows, int(of.features[0])
@@ -301,7 +308,7 @@ class Donors:
                 if not moved:
                     out[turn[:, None, None], rows[part][:, None], of.features] = of.given[which].transpose(0, 1)
                     continue
-                slope = change[part, :, j]
+                slope = change[part, usual.place(part, j)]
                 apart = (z[part] * slope).sum(1)[:, None] - (slope @ self.scores[of.donors].T).gather(1, which)
                 score = between(ordered, total, chosen, wanted) + self.shift[j] * apart
                 out[turn[:, None], rows[part], j] = self.copula.values(j, score).T
@@ -375,27 +382,30 @@ def _learn(
     log_width = torch.full((d,), math.log(0.3), requires_grad=True)
     adam = Adam([{"params": [log_metric, log_own, logit, log_width], "lr": RATE}])
     alone = (columns[:, None] != columns).float().repeat(1, 2)
-    n_queries = min(64, max(16, QUERIES // d))
+    n_queries = min(64, max(8, QUERIES // d))
     for step in range(STEPS):
         adam.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
         hidden, z, net = views[step % MASKS]
         q = torch.randperm(n, generator=generator)[:n_queries]
         r = torch.randperm(n, generator=generator)[:CANDIDATES]
-        gain, seen = copula.gains(z[q]).float(), (~z[q].isnan()).float()
+        of, seen = copula.hidden(z[q]), (~z[q].isnan()).float()
+        at, gain = of.index, of.gain.float()  # only of what is hidden anything is learned
         ours = z[q].float().nan_to_num()
         square = seen[:, None] * (ours[:, None] - scores[r]).square()
-        far = torch.cat([square * present[r], square * (1 - present[r])], 2) @ (log_metric.exp() * alone).T
-        apart = ((seen * (ours - center))[:, None] - (scores[r] - center)) @ gain
-        b, g = log_own.exp().unbind(1)
-        trusted = _trusted(seen, columns)[:, None]
-        far = far + b * apart.square() + g * trusted * (net[q][:, None] - network[r]).square()
-        out = (present[r] == 0) | (q[:, None] == r)[..., None]
-        weight = torch.log_softmax((-far).masked_fill(out, -1e9), 1)
-        width = log_width.exp() + 0.02
-        moved = scores[r] + logit.sigmoid() * smooth * apart
-        near = -0.5 * ((truth[q][:, None] - moved) / width).square() - width.log()
-        density = torch.logsumexp(weight + near, 1)
-        counted = hidden[q]
+        squares = torch.cat([square * present[r], square * (1 - present[r])], 2)
+        far = (log_metric.exp() * alone)[at] @ squares.transpose(1, 2)
+        apart = (gain @ (seen * (ours - center))[..., None]) - gain @ (scores[r] - center).T
+        b, g = log_own.exp()[at].unbind(2)
+        differ = net[q].gather(1, at)[..., None] - network[r].T[at]
+        far = far + b[..., None] * apart.square()
+        far = far + (g * _trusted(seen, columns).gather(1, at))[..., None] * differ.square()
+        out = (present[r].T[at] == 0) | (q[:, None] == r)[:, None]
+        weight = torch.log_softmax((-far).masked_fill(out, -1e9), 2)
+        width = (log_width.exp() + 0.02)[at][..., None]
+        moved = scores[r].T[at] + (logit.sigmoid() * smooth)[at][..., None] * apart
+        near = -0.5 * ((truth[q].gather(1, at)[..., None] - moved) / width).square() - width.log()
+        density = torch.logsumexp(weight + near, 2)
+        counted = hidden[q].gather(1, at) & of.there
         loss = -torch.where(counted, density, 0.0).sum() / counted.sum().clamp_min(1)
         loss = loss + PENALTY * (log_metric - log_metric.mean(1, keepdim=True)).square().sum() / d
         adam.zero_grad()

@@ -34,14 +34,16 @@ from lapae.space import Space
 
 COPIES = 2000
 """Rows of a table to hide values of; fewer are hidden several times over."""
+HIDDEN, OF_COLUMN = 20_000, 150
+"""Values of a table that are hidden, from which on fewer copies do, if this many of each column are hidden."""
 ITERATED = 32
 """Samples of other kinds to hide values of: to fill these in takes many passes, and each has many values."""
 LEAST_SIDE = 0.04
 """Smallest share of the squared deviation of values that is taken to lie to one side of the guess."""
 PRIOR = 10.0
 """Weight, in values, of no skew in the share of a column."""
-MOST_SIZES = 8
-"""Numbers of missing columns for which a radius is kept, at most: those of a table of 128 columns."""
+MOST_SIZES = 6
+"""Numbers of missing columns for which a radius is kept, at most: those of a table of 32 columns."""
 
 
 Kinds = tuple[tuple[str, int, int], ...]
@@ -207,8 +209,9 @@ class Imputer(ABC):
         """Fit the radius for rows of a table that lack more than `low` and at most `high` columns."""
         widths = np.array(trained.widths)
         rng = np.random.default_rng(round(math.log2(high)) if high & (high - 1) == 0 else math.ceil(math.log2(high)))
-        own = several(held_out, COPIES).isnan()[:, np.cumsum([0, *widths[:-1]])].numpy()
-        lacking = rng.integers(low + 1, min(high, len(widths)) + 1, COPIES)
+        n = n_copies(len(widths), (low + 1 + min(high, len(widths))) / 2)
+        own = several(held_out, n).isnan()[:, np.cumsum([0, *widths[:-1]])].numpy()
+        lacking = rng.integers(low + 1, min(high, len(widths)) + 1, n)
         order = np.where(own, 2.0, rng.random(own.shape)).argsort(1).argsort(1)
         hidden = (order < np.maximum(1, lacking - own.sum(1))[:, None]) & ~own
         return self._hidden_radius(trained, held_out, torch.from_numpy(np.repeat(hidden, widths, axis=1)))
@@ -243,6 +246,11 @@ class Imputer(ABC):
                 part = Radius.fit(ratio[:, some].numpy(), rows=chosen.numpy()).table
                 table[:, some] = np.broadcast_to(part, (len(LEVELS), int(some.sum())))
         return Radius(LEVELS, table)
+
+
+def n_copies(n_columns: int, lacking: float) -> int:
+    """Return how many rows to hide values of, if so many of a row's columns are hidden, on average."""
+    return min(COPIES, math.ceil(max(HIDDEN, OF_COLUMN * n_columns) / lacking))
 
 
 def sizes(n_columns: int) -> list[tuple[int, int]]:

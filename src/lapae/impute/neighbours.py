@@ -16,11 +16,11 @@ from torch import Tensor
 
 from lapae.calibrate.calibration import Calibration
 from lapae.impute.donors import Donors
-from lapae.impute.imputer import COPIES, Imputer, ImputerRows, Kinds, Trained, columns, share_above
+from lapae.impute.imputer import Imputer, ImputerRows, Kinds, Trained, columns, n_copies, share_above
 from lapae.networks.threads import one_thread
 from lapae.predict.deviation import Deviation
 from lapae.predict.prediction import Prediction
-from lapae.predict.rows import evenly, hide, several
+from lapae.predict.rows import HIDE, evenly, hide, several
 
 CHANCE = 2.0
 """Places are uneven as far as they differ from even ones by more than this many times what chance would have it."""
@@ -61,9 +61,10 @@ class NeighbourImputer(Imputer):
         unseen = torch.cat([rows.valid, calibration.reference.rows])
         every = held.with_more(unseen, guess)
         generator = torch.Generator().manual_seed(0)
-        seen, truth = hide(several(unseen, COPIES), generator)
+        n = n_copies(rows.train.shape[1], rows.train.shape[1] * sum(HIDE) / 2)
+        seen, truth = hide(several(unseen, n), generator)
         places = _quantiles(held.places(seen, guess(seen), truth), (~unseen.isnan()).sum(0))
-        (given, theirs), (seen, truth) = (hide(several(part, COPIES), generator) for part in (rows.train, rows.valid))
+        (given, theirs), (seen, truth) = (hide(several(part, n), generator) for part in (rows.train, rows.valid))
         found = _complete(held, trained.predict(seen), seen, words)
         deviation = Deviation.fit(trained.predict(given), theirs, found, seen, truth)
         upper = share_above(truth - found.x_mean)

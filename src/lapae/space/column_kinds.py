@@ -60,6 +60,8 @@ IN_WORDS = (
 DIGITS = ("%Y%m%d", "%m%d%Y", "%d%m%Y")
 YEARS = (-25567, 47482)
 """1900 to 2100 in days since 1970: other numbers of eight digits are no dates."""
+PADDED = re.compile(r"0\d*[1-9]\d*(?<=\d{3})")
+"""A whole number that begins with 0: the code of a place or of a part, such as 02139, and no number."""
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]\d.*)?")
 _WITH_A_MONTH = re.compile(r".*\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d.*", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"(.*[^a-z])?id|.*[a-z]I[Dd]", re.DOTALL)
@@ -177,7 +179,10 @@ class _Reading:
 
 def _readings(values: Any) -> Iterator[_Reading]:
     """Yield ways to read different words (m,), the likelier first."""
-    yield _Reading("numbers", _plain(values))
+    plain = _plain(values)
+    is_code = sum(PADDED.fullmatch(word) is not None for word in values) > STRAY * len(values)
+    if not is_code or _form_of_digits(plain) is not None:
+        yield _Reading("numbers", plain)
     some = values[:: max(1, len(values) // 100)]
     forms = FORMS if 2 * sum(_LIKE_A_DATE.fullmatch(word) is not None for word in some) >= len(some) else ()
     forms += IN_WORDS if 2 * sum(_WITH_A_MONTH.match(word) is not None for word in some) >= len(some) else ()
@@ -188,8 +193,11 @@ def _readings(values: Any) -> Iterator[_Reading]:
         yield _Reading("times", parse_written(values, find_time(values) or time), find_time(values) or time)
     if (picture := find_picture(values)) is not None and str(replace(picture, places=0)) != "0":
         yield _Reading(f"numbers like {picture}", picture.parse(values), str(picture), picture.sure)
-    elif picture is not None and picture.decimal != ".":
-        yield _Reading("numbers with a decimal comma", picture.parse(values), str(picture))
+    elif picture is not None and not is_code:  # a decimal comma, a long minus, -5 as (5)
+        found = picture.parse(values)
+        if (np.isnan(plain) & ~np.isnan(found)).any():
+            what = "numbers with a decimal comma" if picture.decimal == "," else "numbers"
+            yield _Reading(what, found, str(picture))
 
 
 def _written(words: Any, known: Any, values: Any, name: str, dtype: str, alone: bool) -> Column | str | None:

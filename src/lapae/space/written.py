@@ -219,6 +219,8 @@ def _folded(unit: str) -> str:
 
 def _separators(bodies: Sequence[str], spaced: bool) -> tuple[str, str]:
     """Return the separators of thousands ("" for none) and of decimals in digits."""
+    mark = next((mark for mark in _SPACES if any(mark in body for body in bodies)), "")
+    mark = mark if spaced or mark != " " else ""
     commas, points = [b for b in bodies if "," in b], [b for b in bodies if "." in b]
     both = [body for body in commas if "." in body]
     if both:
@@ -226,11 +228,8 @@ def _separators(bodies: Sequence[str], spaced: bool) -> tuple[str, str]:
         return (",", ".") if first.rindex(".") > first.rindex(",") else (".", ",")
     if commas:
         grouped = all(re.fullmatch(r"[1-9]\d{0,2}(,\d{2,3})*,\d{3}", body) for body in commas)
-        return (",", ".") if grouped or points else ("", ",")
-    if any(body.count(".") > 1 for body in points):
-        return ".", ","
-    mark = next((mark for mark in _SPACES if any(mark in body for body in bodies)), "")
-    return (mark if spaced or mark != " " else ""), "."
+        return (",", ".") if grouped or points else (mark, ",")
+    return (".", ",") if any(body.count(".") > 1 for body in points) else (mark, ".")
 
 
 def _body(thousands: str, decimal: str) -> re.Pattern[str]:
