@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from lapae.cli.new_data import UNNAMED, PageCommand
+from lapae.cli.new_data import UNNAMED, Out, PageCommand
 from lapae.cli.parsing import parse
 from lapae.view.sizes import ReportSizes
 
@@ -16,6 +16,8 @@ from lapae.view.sizes import ReportSizes
 class ReportCommand(PageCommand):
     """Write the report of a run: one HTML page that opens from disk, without a network."""
 
+    out: Out | None = None
+    """File of the page; default report.html in the run, or report-NAME.html for samples of a file NAME."""
     sizes: Annotated[ReportSizes, UNNAMED] = field(default_factory=ReportSizes)
     json: bool = False
     """Print one JSON object to stdout."""
@@ -33,13 +35,15 @@ def main(arguments: Sequence[str]) -> int:
 
     if command.data is None:
         run, model, data = open_run(command.run, command.device, command.data_dir)
-        size = write_report(run, model, data, command.sizes)
+        path = run / REPORT if command.out is None else command.out
+        size = write_report(run, model, data, command.sizes, path)
     else:
         run, model = Run.open(command.run), load_run(command.run, device=choose_device(command.device))
         x, ids = read_given(model, command.data)
+        path = run / f"report-{command.data.stem}.html" if command.out is None else command.out
         size = write_page(
-            run / REPORT, report_html(model, NamedSplits.given(x, ids=ids), command.sizes, run, file=command.data)
+            path, report_html(model, NamedSplits.given(x, ids=ids), command.sizes, run, file=command.data)
         )
-    path = (run / REPORT).resolve()
+    path = path.resolve()
     print(json.dumps({"report": str(path), "bytes": size}) if command.json else f"{path} ({size / 1e6:.1f} MB)")
     return 0

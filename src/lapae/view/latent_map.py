@@ -18,9 +18,15 @@ from lapae.methods.base import Method
 from lapae.model import Model
 from lapae.predict.decode import Decoded, decode, encode_mean
 from lapae.view.display import shorts
+from lapae.view.named_splits import NamedSplits
+from lapae.view.verdicts import Verdicts
 
 MARGIN = 0.35
 """Margin around the codes as a share of their range, so that the map shows the decoder away from the data too."""
+BEYOND = 1.0
+"""Share of the range of usual samples by which a map reaches further on each side, to show samples far from them."""
+LEAST_USUAL = 20
+"""Minimum number of held-out samples that say what is usual."""
 DRAWS = 20
 """Maximum number of networks drawn, for a model that does not predict in a single pass."""
 
@@ -82,10 +88,18 @@ class LatentSpace:
         return (self.origin + a[None, :, None] * u + b[:, None, None] * v).reshape(side * side, -1)
 
 
-def latent_space(method: Method, x: Tensor, *, n_axes: int = 4) -> LatentSpace:
-    """Return the codes of x (N, *shape) and at most `n_axes` axes."""
+def latent_space(method: Method, x: Tensor, *, n_axes: int = 4, usual: int = 0) -> LatentSpace:
+    """Return the codes of x (N, *shape) and at most `n_axes` axes.
+
+    Args:
+        method: the trained method.
+        x: samples.
+        n_axes: maximum number of axes.
+        usual: the last so many samples are usual ones: they set the axes, and the map reaches beyond
+            them by at most `BEYOND` of their range. By default all samples set both.
+    """
     codes = encode_mean(method, x).double().numpy()
-    k = codes.shape[1]
+    k, some = codes.shape[1], slice(len(codes) - usual, None) if usual else slice(None)
     share = None
     if k <= 2:
         origin, directions = np.zeros(k), np.eye(k)
@@ -93,19 +107,39 @@ def latent_space(method: Method, x: Tensor, *, n_axes: int = 4) -> LatentSpace:
         if k == 1:
             directions, names = np.array([[1.0], [0.0]]), ("z1", "no second axis")
     else:
-        origin = codes.mean(0)
-        _, values, rows = np.linalg.svd(codes - origin, full_matrices=False)
+        origin = codes[some].mean(0)
+        _, values, rows = np.linalg.svd(codes[some] - origin, full_matrices=False)
         n = min(n_axes, k, len(rows))
         # the sign of a principal axis is arbitrary: the largest entry is positive
         directions = rows[:n] * np.sign(rows[np.arange(n), np.abs(rows[:n]).argmax(1)])[:, None]
         names = tuple(f"PC {i + 1}" for i in range(n))
         share = tuple(float(s) for s in (values**2 / max((values**2).sum(), 1e-300))[:n])
     points = (codes - origin) @ directions.T
-    low, high = np.percentile(points, [0.5, 99.5], axis=0)
+    low, high = np.percentile(points[some], [0.5, 99.5], axis=0)
+    if usual:
+        far, reach = np.percentile(points, [0.5, 99.5], axis=0), BEYOND * (high - low)
+        low, high = np.maximum(np.minimum(low, far[0]), low - reach), np.minimum(np.maximum(high, far[1]), high + reach)
     room = MARGIN * np.maximum(high - low, 1e-6)
     if k == 1:
         low[1], high[1], room[1] = -1.0, 1.0, 0.0
     return LatentSpace(codes, origin, directions, names, np.stack([low - room, high + room], 1), share)
+
+
+def usual_samples(verdicts: Verdicts, splits: NamedSplits, most: int) -> Tensor:
+    """Return at most `most` held-out samples (n, *shape) of the model, in its space, to show given ones beside them.
+
+    They set the axes of the map and the ranges of values: given samples may be few, or far from what is usual. None for
+    the samples of a run, or if there are too few.
+    """
+    held_out = verdicts.calibration.held_out
+    return held_out[: most if splits.are_given and len(held_out) >= LEAST_USUAL else 0]
+
+
+def beside_usual(n: int, usual: int) -> list[dict[str, Any]]:
+    """Return the labeling that tells n samples from the usual ones that follow them; none without any."""
+    if not usual:
+        return []
+    return [{"name": "samples", "names": ["held-out samples", "given samples"], "values": [1] * n + [0] * usual}]
 
 
 def plane(

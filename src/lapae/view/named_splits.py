@@ -15,11 +15,11 @@ from lapae.runs.numbers import number
 GIVEN = "given"
 """Name of the only part of data given by the user: it is not known which samples were trained on."""
 WORDS = {
-    "train": "training data",
-    "validation": "validation data (used to decide when to stop training)",
-    "calibration": "calibration data (not trained on)",
-    "test": "test data (not trained on)",
-    GIVEN: "given data (training may have seen them)",
+    "train": "training samples",
+    "validation": "validation samples (they decide when training stops)",
+    "calibration": "calibration samples (held out of training)",
+    "test": "test samples (held out of training)",
+    GIVEN: "given samples",
 }
 """Descriptions of the parts."""
 
@@ -99,6 +99,11 @@ class NamedSplits:
     def card(self, part: str, i: int, p: float) -> dict[str, Any]:
         """Return what the report says about every sample that it shows, with its p-value."""
         return {"id": self.id(part, i), "label": self.label(part, i), "p": number(float(p), 2)}
+
+    @property
+    def are_given(self) -> bool:
+        """Whether the samples are the user's, and not those of a run."""
+        return GIVEN in self.parts
 
     def labelings(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Return ways to colour the samples `index` of the main part: by class, or by one attribute at a time."""

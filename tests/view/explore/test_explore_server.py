@@ -412,7 +412,10 @@ def test_only_who_has_the_address_is_answered(of_images):
         for method, question, body in asked:
             for prefix in ("", server.token[:-1], f"{server.token}x", other.token, value):
                 status, found = stranger.send(method, f"/{prefix}/{question}" if prefix else f"/{question}", body, JSON)
-                assert (status, found) == (403, {"error": "the address lacks its token: open the one in the terminal"})
+                assert (status, found) == (
+                    403,
+                    {"error": "this address lacks its token: open the one that lapae explore printed"},
+                )
                 assert "Set-Cookie" not in stranger.headers
         for cookie in wrong:
             assert stranger.send("GET", "/api/opening", headers={"Cookie": cookie.encode().decode("latin-1")})[0] == 403
@@ -537,7 +540,7 @@ def test_every_command_opens_it_with_data(estimator_run, capsys):
     assert "use --data" in capsys.readouterr().err
     assert main(["report", run, "--data", file, "--json"]) == 0
     page = Path(json.loads(capsys.readouterr().out)["report"]).read_text("utf-8")
-    assert "given data (training may have seen them)" in page
+    assert "100 given samples" in page
     assert main(["eval", "coverage", run, "--data", file, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["n_data"] == 100
 

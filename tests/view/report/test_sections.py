@@ -35,6 +35,8 @@ from lapae.view.report.errors import by_pca, reconstruction
 from lapae.view.report.page import _verdict, write_report
 from lapae.view.report.planes import Operations, side_of
 from lapae.view.report.unusual import most_unusual, score
+from lapae.view.report.widths import verdict as width_verdict
+from lapae.view.report.widths import widths
 from lapae.view.verdicts import Verdicts
 
 NAMES = ("mass", "width", "height", "depth", "age")
@@ -119,7 +121,7 @@ def test_errors_stand_beside_those_of_pca(made):
     assert found["verdict"].startswith(
         f"The model explains {ours:.0f} % of the variance, PCA with 1 component {pca:.0f}"
     )
-    assert "test data" in found["among"]
+    assert "test samples" in found["among"]
 
 
 @pytest.mark.parametrize("n", [8, 60])
@@ -136,7 +138,7 @@ def test_calibration_is_measured_on_data_that_did_not_calibrate(made):
     found = calibration(verdicts, splits, 0)
     assert found is not None
     assert found["n"] == 50
-    assert "test data" in found["among"]
+    assert "test samples" in found["among"]
     inside = float(found["inside"][:-2]) / 100
     assert 0.8 < inside <= 1
     only = NamedSplits({"train": splits.parts["test"]})
@@ -276,7 +278,8 @@ def test_new_rows_are_shown_beside_held_out_ones_and_generated_rows_beside_the_d
     known["depot"] = "north"
     model = LaplacianAutoencoder(epochs=2, random_state=0).fit(known)
     page = Path(model.report(known.head(40), path=tmp_path / "report.html")).read_text("utf-8")
-    assert "held-out data, normal" in page
+    assert "held-out samples" in page
+    assert 'href="#widths"' in page
     assert "each tenth of the range holds a tenth of them" in page
     assert "Columns that are not learned" in page
     assert "depot (always north)" in page
@@ -284,6 +287,32 @@ def test_new_rows_are_shown_beside_held_out_ones_and_generated_rows_beside_the_d
     heights = [float(h) for h in re.findall(r'<[iu] style="height:([\d.]+)%"', page.partition('id="sampled"')[2])]
     assert max(heights) == 100
     assert len(heights) > 40
+
+
+def test_intervals_of_given_rows_are_compared_with_those_of_held_out_ones(made):
+    """Widths are those of `Model.interval`; rows beyond the end of the curve have wider ones."""
+    verdicts, splits, display = made
+    model, usual = verdicts.model, verdicts.calibration.held_out
+    assert widths(verdicts, splits, display, 0) is None  # the samples of a run
+    known = model.space.to_user(usual.double().numpy())
+    t = np.linspace(2, 3, 50)[:, None]
+    beyond = 100 + 10 * np.concatenate([t, t**2, np.sin(3 * t), 1 - t, np.cos(2 * t)], 1)
+    found = {
+        name: sure(widths(verdicts, NamedSplits.given(x), display, 0)) for name, x in (("as", known), ("far", beyond))
+    }
+    assert found["as"]["times"] == "1.0 times"
+    assert found["as"]["verdict"].startswith("The model knows these samples as well")
+    assert float(found["far"]["times"].split()[0]) > 1.5
+    assert found["far"]["verdict"].startswith("These samples lie where the model knows less")
+    assert int(found["far"]["beyond"].split()[0]) > int(found["as"]["beyond"].split()[0])
+    assert found["far"]["lacking"] is None
+    assert sure(widths(verdicts, NamedSplits.given(np.where(beyond > 120, np.nan, beyond)), display, 0))["lacking"]
+    ends = {name: model.interval(x) for name, x in (("as", known), ("far", beyond))}
+    for column, old, new, _ in found["far"]["columns"]:
+        for shown, (low, high) in ((old, ends["as"]), (new, ends["far"])):
+            width = np.median((high - low)[:, NAMES.index(column)])
+            assert float(shown.replace(",", "")) == pytest.approx(width, rel=6e-3)
+    assert "times as wide" in width_verdict(0.5)
 
 
 def test_a_report_of_a_run_says_what_training_said(tmp_path):

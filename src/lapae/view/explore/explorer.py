@@ -8,7 +8,7 @@ Answers are plain JSON types.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from lapae.predict import predict
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
 from lapae.view.display import TOP, choose_display, image_of, in_units, short, shorts
 from lapae.view.explore.networks import KeptNetworks
-from lapae.view.latent_map import LatentSpace, latent_space, networks_of
+from lapae.view.latent_map import LatentSpace, latent_space, networks_of, usual_samples
 from lapae.view.named_splits import NamedSplits
 from lapae.view.pictures import packed, packed_deviation
 from lapae.view.sizes import Sizes
@@ -59,8 +59,12 @@ class Explorer:
         self.n_samples = None if n_samples is None else min(n_samples, most)
         self.index, self.points = self._points()
         shown = model.tensor(self.points)
-        self.space: LatentSpace = latent_space(self.method, shown.nan_to_num(0.0), n_axes=8)
-        self.display = choose_display(model, shown, self.space.codes)
+        usual = usual_samples(self.verdicts, splits, len(shown))
+        space = latent_space(self.method, torch.cat([shown, usual]).nan_to_num(0.0), n_axes=8, usual=len(usual))
+        self.space: LatentSpace = replace(space, codes=space.codes[: len(shown)])
+        self.display = choose_display(
+            model, *((usual, space.codes[len(shown) :]) if len(usual) else (shown, space.codes))
+        )
         self.side = fitting(self._seconds_each(), options.side)
         """Number of cells along a side of the map."""
         decoded = self._decode(torch.as_tensor(self.space.grid((0, 1), min(self.side, 12))))

@@ -163,7 +163,9 @@ class Handler(BaseHTTPRequestHandler):
             raise BadRequest(f"not an address: {error}") from None
         path = self.server.path(parts.path, self.headers.get_all("Cookie", []))
         if path is None:
-            raise BadRequest("the address lacks its token: open the one in the terminal", HTTPStatus.FORBIDDEN)
+            raise BadRequest(
+                "this address lacks its token: open the one that lapae explore printed", HTTPStatus.FORBIDDEN
+            )
         return path, parts.query
 
     def _check_origin(self) -> None:

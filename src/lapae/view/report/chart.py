@@ -28,6 +28,8 @@ class Frame:
     below: int = 34
     whole: bool = False
     """Whether the horizontal axis has whole numbers only."""
+    log: bool = False
+    """Whether the horizontal axis is logarithmic."""
 
     @property
     def right(self) -> int:
@@ -40,6 +42,8 @@ class Frame:
     def x(self, value: float) -> float:
         """Horizontal position of a value."""
         low, high = self.across
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
         return round(self.left + (value - low) / (high - low) * (self.right - self.left), 1)
 
     def y(self, value: float) -> float:
@@ -51,6 +55,8 @@ class Frame:
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
         """Positions and texts of round numbers along the horizontal axis."""
+        if self.log:
+            return [(self.x(v), number(v)) for v in powers(*self.across)]
         scale = self.across[1] - self.across[0]
         return [(self.x(v), number(v, scale=scale)) for v in ticks(*self.across, whole=self.whole)]
 
@@ -112,8 +118,14 @@ def line_chart(
     return Chart(frame, lines, place, max(early) > high or min(early) < low)
 
 
-def histogram(series: Mapping[str, np.ndarray], mark: float) -> Histogram | None:
-    """Draw the share of each series (n,) in bins, with a mark; extreme values are left out, so that bars are seen."""
+def histogram(series: Mapping[str, np.ndarray], mark: float, *, log: bool = False) -> Histogram | None:
+    """Draw the share of each series (n,) in bins, with a mark; extreme values are left out, so that bars are seen.
+
+    Args:
+        series: values by name.
+        mark: the threshold; nothing is drawn for infinity.
+        log: whether the values, which are above 0, lie along a logarithmic axis.
+    """
     known = {name: values[np.isfinite(values)] for name, values in series.items()}
     known = {name: values for name, values in known.items() if len(values)}
     if not known:
@@ -122,11 +134,13 @@ def histogram(series: Mapping[str, np.ndarray], mark: float) -> Histogram | None
     high = max(float(np.percentile(values, 99)) for values in known.values())
     if math.isfinite(mark):
         high = max(high, mark + 0.3 * max(mark - low, 0.0))
+    if log:
+        low, high = low / 1.05, max(high, 2 * low)
     high = high if high > low else low + 1.0
-    edges = np.linspace(low, high, BINS + 1)
+    edges = np.geomspace(low, high, BINS + 1) if log else np.linspace(low, high, BINS + 1)
     shares = {name: np.histogram(np.maximum(v, low), edges)[0] / len(v) for name, v in known.items()}
     most = 108 * max(float(share.max()) for share in shares.values())
-    frame = Frame((low, high), (0.0, most), height=240, below=44, top=22)
+    frame = Frame((low, high), (0.0, most), height=240, below=44, top=22, log=log)
     bars = {
         name: [
             (frame.x(left), frame.y(100 * s), round(frame.x(right) - frame.x(left), 1), frame.bottom - frame.y(100 * s))
@@ -161,6 +175,13 @@ def ticks(low: float, high: float, n: int = 5, *, whole: bool = False) -> list[f
     step = max(step, 1.0) if whole else step
     count = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     return [float(f"{i * step:.12g}") for i in count]
+
+
+def powers(low: float, high: float) -> list[float]:
+    """Return round numbers from low to high for a logarithmic axis: 1, 2 and 5 times powers of ten, or these alone."""
+    tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < 1000 else (1,)
+    return [v for ten in tens for step in steps if low <= (v := float(f"{step}e{ten}")) <= high]
 
 
 def _finite(x: Sequence[float], values: Sequence[float | None]) -> Points:

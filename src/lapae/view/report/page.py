@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
@@ -27,7 +28,7 @@ from lapae.runs.numbers import number
 from lapae.runs.results import FIGURES, Record, load_results
 from lapae.view.describe import summary
 from lapae.view.display import Display, choose_display
-from lapae.view.latent_map import LatentSpace, latent_space, networks_of
+from lapae.view.latent_map import LatentSpace, beside_usual, latent_space, networks_of, usual_samples
 from lapae.view.named_splits import GIVEN, WORDS, NamedSplits
 from lapae.view.report.calibration import calibration
 from lapae.view.report.chart import histogram, p_histogram
@@ -37,6 +38,7 @@ from lapae.view.report.marginals import sampled
 from lapae.view.report.planes import cost_of_code, planes, side_of
 from lapae.view.report.training import curves, facts
 from lapae.view.report.unusual import Scores, most_unusual, score
+from lapae.view.report.widths import widths
 from lapae.view.sizes import ReportSizes
 from lapae.view.verdicts import Verdicts
 from lapae.view.web import LINK, REPORT, asset
@@ -49,12 +51,12 @@ MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 """File types of the pictures of tasks; runs of earlier versions have PNG files."""
 
 
-def write_report(run: Run, model: Model, data: Data, sizes: ReportSizes | None = None) -> int:
-    """Write report.html of a run; return its size in bytes."""
+def write_report(run: Run, model: Model, data: Data, sizes: ReportSizes | None = None, path: Path | None = None) -> int:
+    """Write the report of a run, by default into its folder; return its size in bytes."""
     if model.calibration is None:  # training has not finished
         model = calibrate(model, data)
     page = report_html(model, NamedSplits.of(data), sizes or ReportSizes(), run)
-    return write_page(run / REPORT, page)
+    return write_page(path or run / REPORT, page)
 
 
 def write_page(path: Path, page: str) -> int:
@@ -84,8 +86,11 @@ def report_html(
     with progress_bar("report", 5) as done:
         x = model.tensor(np.asarray(main.x[index]))
         n_samples = networks_of(model, sizes.n_samples)
-        space = latent_space(model.method, x.nan_to_num(0.0), n_axes=3)
-        display = choose_display(model, x, space.codes)
+        usual = usual_samples(verdicts, splits, sizes.points)
+        space = latent_space(model.method, torch.cat([x, usual]).nan_to_num(0.0), n_axes=3, usual=len(usual))
+        display = (
+            choose_display(model, usual, space.codes[len(x) :]) if len(usual) else choose_display(model, x, space.codes)
+        )
         done(1)
         scores = score(verdicts, splits, seed)
         done(1)
@@ -94,6 +99,7 @@ def report_html(
         done(1)
         measured = reconstruction(verdicts, splits, display, seed)
         held = calibration(verdicts, splits, seed)
+        known = widths(verdicts, splits, display, seed)
         done(1)
         unusual = most_unusual(verdicts, splits, display, scores, sizes.examples)
         shown = examples(verdicts, splits, display, sizes.examples, seed)
@@ -110,7 +116,7 @@ def report_html(
         summary=summary(model),
         verdict=_verdict(counts),
         not_learned=dict(model.space.left_out),
-        glance=_glance(counts, measured, held),
+        glance=_glance(counts, measured, held, known),
         unusual=unusual,
         counts=counts,
         scores=histogram(_series(scores, verdicts), verdicts.threshold),
@@ -119,6 +125,7 @@ def report_html(
         words=WORDS,
         measured=measured,
         calibration=held,
+        widths=known,
         examples=shown,
         display=display,
         latent=_latent(splits, space, display, index, side, maps),
@@ -154,7 +161,7 @@ def _latent(
     return {
         "side": side,
         **space.to_dict(),
-        "labelings": splits.labelings(index),
+        "labelings": splits.labelings(index) or beside_usual(len(index), len(space.codes) - len(index)),
         "view": display.to_dict(),
         "planes": maps,
         # a single network that learns no noise has no standard deviation: there is nothing to shade
@@ -163,14 +170,14 @@ def _latent(
 
 
 def _series(scores: Scores, verdicts: Verdicts) -> dict[str, np.ndarray]:
-    """Return the anomaly scores of held-out data, and beside them those of training data or of given data."""
+    """Return the anomaly scores of held-out samples, and beside them those of training samples or of given ones."""
     train, given = scores.part == "train", scores.part == GIVEN
     if given.all():
         held_out = verdicts.calibration.reference.scores.numpy()
-        return {"given data": scores.anomaly_score, "held-out data, normal": held_out}
+        return {"held-out samples": held_out, "given samples": scores.anomaly_score}
     if train.all() or not train.any():
-        return {"data": scores.anomaly_score}
-    return {"training data": scores.anomaly_score[train], "held-out data": scores.anomaly_score[~train]}
+        return {"samples": scores.anomaly_score}
+    return {"training samples": scores.anomaly_score[train], "held-out samples": scores.anomaly_score[~train]}
 
 
 def _unseen(scores: Scores) -> np.ndarray:
@@ -210,7 +217,9 @@ def _counts(scores: Scores, verdicts: Verdicts) -> dict[str, Any]:
     }
 
 
-def _glance(counts: dict[str, Any], measured: dict[str, Any], held: dict[str, Any] | None) -> list[Any]:
+def _glance(
+    counts: dict[str, Any], measured: dict[str, Any], held: dict[str, Any] | None, known: dict[str, Any] | None
+) -> list[Any]:
     """Return the headline figures: title, number, explanation, anchor."""
     by_chance = f"with a p-value of at most {counts['level']:g}; about {counts['expected']} by chance"
     out = [
@@ -219,6 +228,8 @@ def _glance(counts: dict[str, Any], measured: dict[str, Any], held: dict[str, An
     ]
     if held is not None:
         out.append(("inside 90 % intervals", held["inside"], held["verdict"].partition(":")[0], "calibration"))
+    if known is not None:
+        out.append(("width of intervals", known["times"], "that of held-out samples", "widths"))
     return out
 
 

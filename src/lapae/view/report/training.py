@@ -16,7 +16,7 @@ def facts(model: Model, splits: NamedSplits) -> list[tuple[str, str]]:
     """List what was trained on what."""
     config, metrics = model.config, model.metrics
     n_weights = sum(p.numel() for p in model.method.parameters())
-    parts = ", ".join(f"{len(split):,} {name}" for name, split in splits.parts.items())
+    parts = ", ".join(f"{len(split):,} {name} samples" for name, split in splits.parts.items())
     out = [
         ("Data", f"{model.space.name}: {parts}"),
         ("Network", f"{config.model.network}, code of {config.model.latent_dim}, {n_weights:,} weights"),

@@ -155,7 +155,7 @@ const latentMap = (() => {
       band.style.width = `${Math.max(100 * (to - from), 0.5)}%`;
       dot.style.left = `${100 * at(j, m)}%`;
       const number = of[j].kind === "number" || of[j].kind === "count";
-      text.textContent = told(of[j], m, 3) + (spread && number ? ` ± ${readable(d, 4, of[j].high - of[j].low)}` : "");
+      text.textContent = told(of[j], m, 3) + (spread && number ? ` ± ${readable(d, 2)}` : "");
     });
   }
 

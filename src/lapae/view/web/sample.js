@@ -66,8 +66,8 @@ function startSample(about, map) {
     map.show(found);
     const times = found.covariance ? map.magnified(found.covariance) : 1;
     const code = found.code.slice(0, 8).map((z, k) => `z${k + 1} = ${readable(z)}${found.code_deviation ? ` ± ${readable(found.code_deviation[k], 2)}` : ""}`);
-    $("code").textContent = `Code: ${code.join(", ")}${found.code.length > 8 ? ", …" : ""}. `
-      + (found.covariance ? `The ellipses on the map are the covariance of sampled codes around their mean, at one and two standard deviations${times > 1 ? `, drawn ${times} times larger than they are` : ""}; the dot is the mean network's code.` : "This method has one code per sample: there is no ellipse.");
+    $("code").textContent = `Embedding: ${code.join(", ")}${found.code.length > 8 ? ", …" : ""}. `
+      + (found.covariance ? `The ellipses on the map are the covariance of sampled codes around their mean, at one and two standard deviations${times > 1 ? `, drawn ${times} times larger than they are` : ""}; the dot is the mean network's code.` : "This method has one embedding per sample: there is no ellipse.");
     shown.draw();
   }
 
