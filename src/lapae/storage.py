@@ -19,6 +19,7 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import LapaeError, RunError
 from lapae.generate.rows import RowSampler
 from lapae.impute import IMPUTERS, Imputer, ImputerRows
+from lapae.impute.neighbours import NeighbourImputer
 from lapae.methods.building import Modules, build_method
 from lapae.model import Model, settle
 from lapae.predict.deviation import Deviation
@@ -244,7 +245,8 @@ def _read_imputer(run: Run, metadata: Mapping[str, Any], dtype: torch.dtype) -> 
             return None
         tensors = {name: _as(dtype, name, tensor) for name, tensor in saved.items()}
         found = from_tensors(IMPUTERS[about["kind"]], tensors)
-        return None if found.upper is None and found.radii is not None else found  # of an older version: fitted again
+        older = found.radii is not None and (found.upper is None) != isinstance(found, NeighbourImputer)
+        return None if older else found  # of an older version: fitted again
     except (RunError, KeyError, TypeError, ValueError) as error:
         warnings.warn(f"{run / IMPUTER} is damaged, and is fitted again ({error})", stacklevel=4)
         return None

@@ -94,7 +94,7 @@ def test_intervals_of_hidden_values_hold(calibration, share):
     seen = torch.where(hidden, torch.nan, new)
     found = predict(seen)
     imputer = imputer_of(calibration)
-    radius = imputer._hidden_radius(TRAINED, calibration.held_out, hidden)
+    radius, _ = imputer._hidden_radius(TRAINED, calibration.held_out, hidden)
     for level in (0.5, 0.9):
         reach = imputer.deviation(found, seen) * torch.from_numpy(radius.at(level))
         inside = (new - sure(found.x_mean)).abs() <= reach
@@ -306,7 +306,7 @@ def test_a_row_with_values_hidden_in_turn_counts_once():
     found = Calibration.fit(predict, data(300, 0), data(60, 1), data(40, 2), table=True, learned=True)
     mask = torch.rand((400, FEATURES), generator=torch.Generator().manual_seed(0)) < 0.5
     assert len(found.held_out) == 40
-    radius = imputer_of(found)._hidden_radius(TRAINED, found.held_out, mask)
+    radius, _ = imputer_of(found)._hidden_radius(TRAINED, found.held_out, mask)
     np.testing.assert_allclose(radius.at(0.99) / radius.at(0.97), norm.ppf(0.995) / norm.ppf(0.985))
 
 

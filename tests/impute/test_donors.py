@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 from lapae import LaplacianAutoencoder
 from lapae.impute.copula import Copula
 from lapae.impute.donors import Donors
 from lapae.impute.neighbours import PLACES, _quantiles
-from lapae.impute.weighted import weighted_median
+from lapae.impute.spread import SCORES, Spread, score, value
+from lapae.impute.weighted import weighted_quantiles
 
 COVARIANCE = np.array([[1.0, 0.8, -0.5], [0.8, 1.0, -0.3], [-0.5, -0.3, 1.0]])
 
@@ -106,7 +108,7 @@ def test_weights_are_those_of_a_loop_over_donors(fitted):
     x = np.array([[0.9, np.nan, np.nan, 0.3], [np.nan, 0.2, 7.0, np.nan]])
     guess = np.array([[0.1, 0.4, -0.2, 0.3], [0.2, 0.0, 0.1, 0.5]])
     words = torch.zeros(4, dtype=torch.bool)
-    found = donors.complete(torch.from_numpy(x), torch.from_numpy(guess), words)
+    found = donors.complete(torch.from_numpy(x), torch.from_numpy(guess), words, shape=True)
     for i, j in [(0, 1), (0, 2), (1, 0), (1, 3)]:
         values, weight = plain(donors, x[i], guess[i], j)
         order = values.argsort()
@@ -115,9 +117,9 @@ def test_weights_are_those_of_a_loop_over_donors(fitted):
         mean, variance = weight @ values, float(found["variance"][i, j])
         assert float(found["mean"][i, j]) == pytest.approx(mean, rel=1e-6, abs=1e-9)
         assert variance == pytest.approx(weight @ (values - mean) ** 2, rel=1e-6, abs=1e-9)
-        square = weight * (values - median) ** 2
-        share = square[values > median].sum() / square.sum()
-        assert float(found["above"][i, j]) == pytest.approx(share * variance, rel=1e-6, abs=1e-9)
+        for k in (3, 20):
+            quantile = values[order][np.searchsorted(weight[order].cumsum(), norm.cdf(float(SCORES[k])))]
+            assert float(found["points"][i, j, k]) == pytest.approx(quantile - median, abs=1e-9)
 
 
 def test_each_column_gets_the_donors_that_suit_it(fitted):
@@ -133,11 +135,29 @@ def test_each_column_gets_the_donors_that_suit_it(fitted):
     assert np.abs(middle[:, 3].numpy() - new[:, 3]).mean() < 0.3 * np.abs(new[:, 3] - np.median(x[:, 3])).mean()
 
 
-def test_weighted_medians():
+def test_weighted_quantiles():
     values = torch.tensor([[3.0, 1.0, 2.0]])
     weight = torch.tensor([[0.2, 0.2, 0.6], [0.9, 0.05, 0.05], [0.0, 0.6, 0.4]])
-    assert weighted_median(values, weight).tolist() == [2, 3, 1]
-    assert weighted_median(values + torch.tensor([[0.0], [1.0], [-5.0]]), weight).tolist() == [2, 4, -4]
+    assert weighted_quantiles(values, weight, [0.1, 0.5, 0.9]).tolist() == [[1, 2, 3], [2, 3, 3], [1, 1, 2]]
+    moved = values + torch.tensor([[0.0], [1.0], [-5.0]])
+    assert weighted_quantiles(moved, weight, [0.5])[:, 0].tolist() == [2, 4, -4]
+
+
+def test_scores_of_values_in_a_distribution_are_those_of_its_quantiles_and_back():
+    """A log-normal distribution with a narrow kernel; beyond its quantiles scores grow on."""
+    points, width = torch.exp(SCORES)[None], torch.tensor([0.02], dtype=torch.float64)
+    z = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    many = points.expand(len(z), -1), width.expand(len(z))
+    np.testing.assert_allclose(score(z.exp(), *many), z, atol=0.07)
+    every = torch.tensor([-30.0, -5, -2, -0.3, 0, 1, 2.5, 6, 40], dtype=torch.float64)
+    ends = value(every, *many)
+    assert (ends.diff() > 0).all()
+    np.testing.assert_allclose(score(ends, *many), every, rtol=1e-4, atol=1e-4)
+    one = torch.ones(1, 2, dtype=torch.float64)
+    spread = Spread(one, 0.02 / 0.3 * one, torch.tensor([[False, True]]), points - 1)
+    np.testing.assert_allclose(spread.score(torch.tensor([[-2.0, 1.718]], dtype=torch.float64)), [[-2, 1]], atol=0.07)
+    down, up = spread.take(torch.tensor([0])).reach(torch.full((2,), 1.0), torch.full((2,), 2.0))
+    np.testing.assert_allclose(torch.stack([down, up])[..., 1], [[1 - np.exp(-1)], [np.exp(2) - 1]], atol=0.2)
 
 
 def test_users_get_values_that_there_are_and_intervals_that_hold(tmp_path):

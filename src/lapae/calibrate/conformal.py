@@ -163,7 +163,9 @@ class Radius:
     table: np.ndarray
 
     @classmethod
-    def fit(cls, ratio: np.ndarray, *, rows: np.ndarray | None = None, shared: bool = False) -> Radius:
+    def fit(
+        cls, ratio: np.ndarray, *, rows: np.ndarray | None = None, shared: bool = False, one_sided: bool = False
+    ) -> Radius:
         """Take the conformal quantiles of held-out |residual| / standard deviation.
 
         Args:
@@ -171,7 +173,10 @@ class Radius:
             rows: (n,) the held-out row that each was made from, from 0 on: one row with several values of a feature
                 hidden in turn counts once. Default: rows of their own.
             shared: one radius for all features; else one per feature, where there are enough values.
+            one_sided: the ratios have a sign, and are those of one end of intervals: half of what lies outside is to
+                lie beyond it.
         """
+        levels = (1 + LEVELS) / 2 if one_sided else LEVELS
         n, features = len(ratio), ratio.shape[1:]
         flat = ratio.reshape(n, math.prod(features))
         there = ~np.isnan(flat)
@@ -183,11 +188,11 @@ class Radius:
         pooled = np.sort(flat[~np.isnan(flat)])[:, None]
         # values of one row go together: pooled over features, rows count, unless one value of each is asked for
         n_pooled = pooled.size if rows is None else int(there.any(1).sum())
-        together = _widened(_quantiles(pooled, LEVELS, np.array([n_pooled])))
+        together = _widened(_quantiles(pooled, levels, np.array([n_pooled])))
         counts = there.sum(0)
         if shared or n < ENOUGH:
             return cls(LEVELS, together.reshape(-1, *(1 for _ in features)))
-        table = _widened(_quantiles(flat, LEVELS, counts))
+        table = _widened(_quantiles(flat, levels, counts))
         if rows is not None:  # of values that were hidden
             table = np.where(counts == 0, together, np.where(counts < SURE, np.fmax(table, together), table))
             return cls(LEVELS, table.reshape(-1, *features))
@@ -233,5 +238,6 @@ def _widened(table: np.ndarray) -> np.ndarray:
     finite = np.isfinite(table)
     last = finite.sum(0) - 1  # levels increase, so the finite ones come first
     most = np.take_along_axis(table, np.maximum(last, 0)[None], axis=0)
-    beyond = np.where(last < 0, np.inf, most * (normal[:, None] / normal[np.maximum(last, 0)]))
+    further = normal[:, None] / normal[np.maximum(last, 0)]
+    beyond = np.where(last < 0, np.inf, np.where(most > 0, most * further, most + normal[:, None] - normal[last]))
     return np.where(finite, table, beyond)

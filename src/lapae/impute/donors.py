@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from lapae.impute.copula import Copula
-from lapae.impute.weighted import between, weighted_median
+from lapae.impute.spread import SCORES
+from lapae.impute.weighted import between, weighted_quantiles
 from lapae.methods.adam import Adam
 
 Guess = Callable[[Tensor], Tensor]
@@ -56,6 +57,7 @@ POPULATIONS = 20
 """Populations that completions are drawn from in turn."""
 WORK = 6e7
 """Multiply-adds above which their copulas are fitted to scores that are filled in already."""
+UPTO = torch.special.ndtr(SCORES).tolist()
 GAINS = 2e6
 """Gains of a population at a time, about."""
 
@@ -220,32 +222,39 @@ class Donors:
         weights = torch.empty(POPULATIONS, len(z), dtype=z.dtype).exponential_(generator=generator)
         return [Population(weight, self.copula.redrawn(z, weight)) for weight in weights]
 
-    def complete(self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None) -> dict[str, Tensor]:
+    def complete(
+        self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None, *, shape: bool = False
+    ) -> dict[str, Tensor]:
         """Return what the missing values of x (n, D) may be: tensors (n, D).
 
         `middle` is the median and `mean` the mean, as `guess` where there is no donor; `variance` that of the donors'
-        values, and `above` the part of it that values above the median have.
+        values; and with `shape` `points` (n, D, Q) are their quantiles at `SCORES`, minus the median, NaN of features
+        of words and where there are none.
 
         Args:
             x: NaN where missing.
             guess: what the network expects of all values.
             words: (D,) features of categories and booleans, whose expectation takes the place of the median.
             own: (n,) donors that give nothing to these rows, as they are the rows themselves; -1 is none.
+            shape: whether the quantiles are wanted.
         """
-        middle, average = guess.clone(), guess.clone()
-        variance, above = torch.zeros_like(guess), torch.zeros_like(guess)
+        middle, average, variance = guess.clone(), guess.clone(), torch.zeros_like(guess)
+        points = guess.new_full((*guess.shape, len(SCORES)), torch.nan) if shape else None
         for of in self._weights(x, guess, own):
             part, weight = of.rows, of.weight
             for j, values in zip(of.features.tolist(), self._each(of), strict=True):
                 mean = (weight * values).sum(1)
                 variance[part, j] = (weight * (values - mean[:, None]).square()).sum(1)
                 average[part, j] = mean
-                middle[part, j] = mean if words[j] else weighted_median(values, weight)
-                gap = values - middle[part, j, None]
-                square = (weight * gap.square()).sum(1)
-                share = (weight * gap.clamp_min(0).square()).sum(1) / square.clamp_min(1e-12)
-                above[part, j] = share * variance[part, j]
-        return {"middle": middle, "mean": average, "variance": variance, "above": above}
+                if words[j]:
+                    middle[part, j] = mean
+                    continue
+                found = weighted_quantiles(values, weight, [0.5] if points is None else UPTO)
+                middle[part, j] = found[:, found.shape[1] // 2]
+                if points is not None:
+                    points[part, j] = found - middle[part, j, None]
+        out = {"middle": middle, "mean": average, "variance": variance}
+        return out if points is None else out | {"points": points}
 
     def places(self, x: Tensor, guess: Tensor, truth: Tensor) -> Tensor:
         """Return where the true values of x's missing ones lie in their distributions: shares (n, D) of weight below,

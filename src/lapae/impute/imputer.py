@@ -4,11 +4,12 @@ An imputer is fitted once, to values that were hidden from the network, and save
 are depends on how much a row lacks: for tables one radius is kept for rows that lack up to 1, 2, 4, … columns; images
 and series are compared with held-out samples that lack the same values.
 
-An interval of a table's value reaches further to the side where values lie further from their guess: with the standard
-deviation d, and the share u of the squared deviation that lies above the guess, r · d · sqrt(2 (1 - u)) down and
-r · d · sqrt(2 u) up. The conformal radius r is the one of held-out values, each by the side that it lies on. Levels
-of a category have no distances: the radius is the quantile of 1 - p of what was hidden, with p its probability, and
-levels that are as probable are in the set (Sadinle et al. 2019).
+The ends of an interval are scores of the distribution of a missing value (`lapae.impute.spread`). That of a table's
+value reaches further to the side where values lie further from their guess: with the standard deviation d, and the
+share u of the squared deviation that lies above the guess, r · d · sqrt(2 (1 - u)) down and r · d · sqrt(2 u) up; of
+values from donors it has the shape of these. The conformal radius r is that of held-out values, one for both ends or,
+with donors, one for each. Levels of a category have no distances: the radius is the quantile of 1 - p of what was
+hidden, with p its probability, and levels that are as probable are in the set (Sadinle et al. 2019).
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from torch import Tensor
 
 from lapae.calibrate.calibration import SHARED, Calibration, Predict
 from lapae.calibrate.conformal import LEVELS, Radius
+from lapae.impute.spread import Spread
 from lapae.methods import Method
 from lapae.predict.deviation import Deviation
-from lapae.predict.prediction import Prediction
+from lapae.predict.prediction import Prediction, join
 from lapae.predict.rows import copies, distinct, hide, several
 from lapae.score.latent_codes import LatentCodes
 from lapae.space import Space
@@ -46,6 +48,10 @@ MOST_SIZES = 6
 """Numbers of missing columns for which a radius is kept, at most: those of a table of 32 columns."""
 
 
+AT_ONCE = 2**18
+"""Values of a table whose distributions are held at a time."""
+Sides = tuple[Radius, Radius]
+"""Radii of intervals, downward and upward."""
 Kinds = tuple[tuple[str, int, int], ...]
 """Likelihood, start and stop of the features of each column."""
 
@@ -106,10 +112,10 @@ class Imputer(ABC):
 
     Attributes:
         deviation: standard deviation of values that are missing from their best guess.
-        radii: radii of the intervals of a table by the number of columns that a row lacks (`sizes`), (S, L, *features);
-            None for other data.
+        radii: radii of the intervals of a table, downward and upward, by the number of columns that a row lacks
+            (`sizes`), (2, S, L, *features), or (S, L, *features) if both are one; None for other data.
         upper: share of the squared deviation of values from their guess that lies above it, (*features); None for data
-            that are no table, and imputers of older versions: then intervals are symmetric.
+            that are no table, and for values from donors.
     """
 
     deviation: Deviation
@@ -122,7 +128,9 @@ class Imputer(ABC):
         """Fit to rows, without radii (`with_radii`)."""
 
     @abstractmethod
-    def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
+    def guess(
+        self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None, shape: bool = False
+    ) -> Prediction:
         """Predict samples with the best guess of what is missing.
 
         Args:
@@ -130,10 +138,11 @@ class Imputer(ABC):
             x: samples (n, *model_shape); NaN is missing.
             held: whether they were held out of training: then they are not filled in from themselves.
             whole: x before values were hidden, from which these are not to be filled in either.
+            shape: whether the shapes of distributions are wanted, too.
 
         Returns:
             A `Prediction`, whose `x_mean` (n, *model_shape) has the guesses; where these are medians, `x_average` has
-            the means.
+            the means. `x_points` (n, *model_shape, Q) are quantiles of values with donors, NaN of others.
         """
 
     @abstractmethod
@@ -144,8 +153,8 @@ class Imputer(ABC):
         """Return the imputer with the radii of a table's intervals, from `held_out` rows (n, D)."""
         if trained.space.kind != "table":
             return self
-        found = [self._radius(trained, held_out, *span).table for span in sizes(len(trained.widths))]
-        return replace(self, radii=np.stack(found))
+        found = [self._radius(trained, held_out, *span) for span in sizes(len(trained.widths))]
+        return replace(self, radii=np.stack([np.stack([pair[i].table for pair in found]) for i in (0, 1)]))
 
     def interval(
         self, trained: Trained, x: Tensor, level: float, held_out: Tensor, *, whole: Tensor | None = None
@@ -163,34 +172,43 @@ class Imputer(ABC):
             The prediction, and the reach downward and upward, (n, *model_shape) each. For the features of a category or
             a boolean of a table both are 1 minus the least probability of a level of the set.
         """
-        found = self.guess(trained, x, whole=whole)
-        down, up = self.sides(trained, found, x)
-        for members, radius in self._radii(trained, x, held_out):
-            at = torch.from_numpy(radius.at(level))
-            for reach in (down, up):
-                wide = reach[members].double() * at + 1e-6  # values went in as 32 bits
-                reach[members] = wide.to(reach.dtype)
-        return found, down, up
+        size = max(1, AT_ONCE // x[0].numel()) if len(x) else 1
+        if self.radii is not None and len(x) > size:
+            wholes = [None] * -(-len(x) // size) if whole is None else whole.split(size)
+            every = zip(x.split(size), wholes, strict=True)
+            parts = [self.interval(trained, part, level, held_out, whole=before) for part, before in every]
+            guesses, downs, ups = zip(*parts, strict=True)
+            return join(guesses), torch.cat(downs), torch.cat(ups)
+        found = self.guess(trained, x, whole=whole, shape=True)
+        spread = self.spread(trained, found, x)
+        down, up = spread.down.clone(), spread.up.clone()
+        for members, radii in self._radii(trained, x, held_out):
+            rows = torch.as_tensor(members)
+            reach = spread.take(rows).reach(*(torch.from_numpy(radius.at(level)) for radius in radii))
+            for of, ends in zip((down, up), reach, strict=True):
+                of[rows] = (ends + 1e-6).to(of.dtype)  # values went in as 32 bits
+        return Prediction(found.n_draws, {"x_mean": found.x_mean}), down, up
 
-    def sides(self, trained: Trained, found: Prediction, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what radii count in, downward and upward, (n, *model_shape) each: standard deviations of values, and 1
-        for probabilities of levels."""
+    def spread(self, trained: Trained, found: Prediction, x: Tensor) -> Spread:
+        """Return the distributions of missing values; of probabilities of levels, a scale of 1."""
         deviation = torch.maximum(self.deviation(found, x), self.least)
         if trained.variance is not None:
             deviation = (deviation.square() + trained.variance(x)).sqrt()
-        if self.upper is None:
-            return deviation, deviation.clone()
-        upper = found.values.get("x_upper", self.upper).clamp(LEAST_SIDE, 1 - LEAST_SIDE)
+        if trained.space.kind != "table":
+            return Spread(deviation, deviation)
         words = trained.groups[1]
-        down, up = ((deviation * (2 * share).sqrt()) for share in (1 - upper, upper))
-        return torch.where(words, 1.0, down), torch.where(words, 1.0, up)
+        down = up = torch.where(words, 1.0, deviation)
+        if self.upper is not None:
+            upper = self.upper.clamp(LEAST_SIDE, 1 - LEAST_SIDE)
+            down, up = (torch.where(words, 1.0, deviation * (2 * share).sqrt()) for share in (1 - upper, upper))
+        return Spread(down, up)
 
     @property
     def least(self) -> Tensor:
         """Least standard deviations of values, for their intervals: (*features), or one for all."""
         return torch.zeros(())
 
-    def _radii(self, trained: Trained, x: Tensor, held_out: Tensor) -> Iterator[tuple[np.ndarray, Radius]]:
+    def _radii(self, trained: Trained, x: Tensor, held_out: Tensor) -> Iterator[tuple[np.ndarray, Sides]]:
         """Yield the radii for missing values of x, each with the rows (m,) it is for; none depends on other rows."""
         missing = x.isnan().flatten(1)
         if self.radii is None:
@@ -200,13 +218,14 @@ class Imputer(ABC):
                     yield members, self._hidden_radius(trained, held_out, hidden, shared=True)
             return
         lacking = missing[:, np.cumsum([0, *trained.widths[:-1]])].sum(1).numpy()
-        for (low, high), table in zip(sizes(len(trained.widths)), self.radii, strict=True):
+        both = self.radii if self.radii.ndim > 3 else np.stack([self.radii, self.radii])
+        for (low, high), *tables in zip(sizes(len(trained.widths)), *both, strict=True):
             members = np.flatnonzero((lacking > low) & (lacking <= high))
             if len(members):
-                yield members, Radius(LEVELS, table)
+                yield members, (Radius(LEVELS, tables[0]), Radius(LEVELS, tables[1]))
 
-    def _radius(self, trained: Trained, held_out: Tensor, low: int, high: int) -> Radius:
-        """Fit the radius for rows of a table that lack more than `low` and at most `high` columns."""
+    def _radius(self, trained: Trained, held_out: Tensor, low: int, high: int) -> Sides:
+        """Fit the radii for rows of a table that lack more than `low` and at most `high` columns."""
         widths = np.array(trained.widths)
         rng = np.random.default_rng(round(math.log2(high)) if high & (high - 1) == 0 else math.ceil(math.log2(high)))
         n = n_copies(len(widths), (low + 1 + min(high, len(widths))) / 2)
@@ -216,8 +235,8 @@ class Imputer(ABC):
         hidden = (order < np.maximum(1, lacking - own.sum(1))[:, None]) & ~own
         return self._hidden_radius(trained, held_out, torch.from_numpy(np.repeat(hidden, widths, axis=1)))
 
-    def _hidden_radius(self, trained: Trained, held_out: Tensor, mask: Tensor, *, shared: bool = False) -> Radius:
-        """Fit the radius of intervals for missing values.
+    def _hidden_radius(self, trained: Trained, held_out: Tensor, mask: Tensor, *, shared: bool = False) -> Sides:
+        """Fit the radii of intervals for missing values, downward and upward.
 
         Args:
             trained: the trained network.
@@ -228,24 +247,26 @@ class Imputer(ABC):
         chosen = copies(len(held_out), len(mask))
         rows = held_out[chosen]
         seen, truth = torch.where(mask, torch.nan, rows), torch.where(mask, rows, torch.nan)
-        found = self.guess(trained, seen, held=True)
-        down, up = self.sides(trained, found, seen)
-        gap = truth - found.x_mean
-        ratio = gap.abs() / torch.where(gap < 0, down, up)
-        shared = shared or ratio[0].numel() > SHARED
-        if self.upper is None or shared:
-            return Radius.fit(ratio.numpy(), rows=chosen.numpy(), shared=shared)
+        found = self.guess(trained, seen, held=True, shape=True)
+        spread = self.spread(trained, found, seen)
+        score = spread.score(truth - found.x_mean)
+        if trained.space.kind != "table" or shared or score[0].numel() > SHARED:
+            both = Radius.fit(score.abs().numpy(), rows=chosen.numpy(), shared=shared or score[0].numel() > SHARED)
+            return both, both
         groups, words = trained.groups
-        table = np.zeros((len(LEVELS), ratio.shape[1]))
         for j in groups[words].unique().tolist():
             of = (groups == j).nonzero()[:, 0]
             if len(of) > 1:  # one minus the probability of the level that was hidden
-                ratio[:, of] = (1 - (truth[:, of] * found.x_mean[:, of]).sum(1))[:, None]
+                score[:, of] = (1 - (truth[:, of] * found.x_mean[:, of]).sum(1))[:, None]
+        table = np.zeros((2, len(LEVELS), score.shape[1]))
         for some in (words.numpy(), ~words.numpy()):
-            if some.any():
-                part = Radius.fit(ratio[:, some].numpy(), rows=chosen.numpy()).table
-                table[:, some] = np.broadcast_to(part, (len(LEVELS), int(some.sum())))
-        return Radius(LEVELS, table)
+            own = score[:, torch.from_numpy(some)]
+            one_sided = spread.shaped is not None and not words.numpy()[some].any()
+            for i, sign in enumerate((-1, 1)) if some.any() else ():
+                ratio = sign * own if one_sided else own.abs()
+                part = Radius.fit(ratio.numpy(), rows=chosen.numpy(), one_sided=one_sided).table
+                table[i][:, some] = np.broadcast_to(part, (len(LEVELS), int(some.sum())))
+        return Radius(LEVELS, table[0]), Radius(LEVELS, table[1])
 
 
 def n_copies(n_columns: int, lacking: float) -> int:

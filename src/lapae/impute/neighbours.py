@@ -8,7 +8,7 @@ missing together are drawn together, as the copula has it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from lapae.calibrate.calibration import Calibration
 from lapae.impute.donors import Donors
-from lapae.impute.imputer import Imputer, ImputerRows, Kinds, Trained, columns, n_copies, share_above
+from lapae.impute.imputer import Imputer, ImputerRows, Kinds, Trained, columns, n_copies
+from lapae.impute.spread import Spread, scaled
 from lapae.networks.threads import one_thread
 from lapae.predict.deviation import Deviation
 from lapae.predict.prediction import Prediction
@@ -30,8 +31,8 @@ FEW, SPARSE = 300, 0.2
 MOST_FEATURES = 128
 """Features of a table that is filled in from donors, at most: in wider ones there are as many numbers to learn as
 values, and the network's guess serves."""
-LOCAL = 0.25
-"""Weight of the variance of a column, and of its skew, beside that of the donors in the skew of a missing value."""
+USUAL = 0.25
+"""Weight of the variance of a column beside that of the donors in the scale of a missing value."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,7 @@ class NeighbourImputer(Imputer):
         (given, theirs), (seen, truth) = (hide(several(part, n), generator) for part in (rows.train, rows.valid))
         found = _complete(held, trained.predict(seen), seen, words)
         deviation = Deviation.fit(trained.predict(given), theirs, found, seen, truth)
-        upper = share_above(truth - found.x_mean)
-        return cls(deviation, None, upper, held, every, places, words)
+        return cls(deviation, None, None, held, every, places, words)
 
     @property
     def least(self) -> Tensor:
@@ -77,17 +77,22 @@ class NeighbourImputer(Imputer):
         few = (known < FEW) & (known < SPARSE * len(self.all.rows))
         return torch.where(few, self.deviation.noise, 0.0)
 
-    def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
+    def guess(
+        self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None, shape: bool = False
+    ) -> Prediction:
         found = trained.predict(x)
         if not x.isnan().any():
             return found
         donors = self.held if held else self.all
-        found = _complete(donors, found, x, self.words, None if whole is None else donors.find(whole))
-        if self.upper is None:
-            return found
-        usual = LOCAL * self.deviation.noise.square()
-        share = (found.values["x_above"] + usual * self.upper) / (found.x_var + usual)
-        return found.replace(x_upper=torch.where(x.isnan(), share, self.upper))
+        return _complete(donors, found, x, self.words, None if whole is None else donors.find(whole), shape=shape)
+
+    def spread(self, trained: Trained, found: Prediction, x: Tensor) -> Spread:
+        normal, points = super().spread(trained, found, x), found.values.get("x_points")
+        if points is None:
+            return normal
+        shaped = x.isnan() & ~points[..., 0].isnan()
+        variance = found.x_var + USUAL * self.deviation.noise.square()
+        return replace(normal, shaped=shaped, points=scaled(points[shaped], variance[shaped], normal.up[shaped]))
 
     def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
         donors = self.held if held else self.all
@@ -111,7 +116,9 @@ def has_donors(parts: Kinds, rows: ImputerRows) -> bool:
     return int(columns(parts, n_features)[0].max()) > 0 and n_features <= MOST_FEATURES and len(rows.valid) > 0
 
 
-def _complete(donors: Donors, found: Prediction, x: Tensor, words: Tensor, own: Tensor | None = None) -> Prediction:
+def _complete(
+    donors: Donors, found: Prediction, x: Tensor, words: Tensor, own: Tensor | None = None, *, shape: bool = False
+) -> Prediction:
     """Return predictions of x (n, D) with the donors' medians, means and variances in place of what is missing.
 
     Args:
@@ -120,14 +127,16 @@ def _complete(donors: Donors, found: Prediction, x: Tensor, words: Tensor, own: 
         x: NaN where missing.
         words: features of categories and booleans, (D,).
         own: donors that are these rows themselves, and give nothing to them, (n,).
+        shape: whether to return quantiles of the donors' values, too.
     """
-    given = donors.complete(x, found.x_mean, words, own)
+    given = donors.complete(x, found.x_mean, words, own, shape=shape)
     missing = x.isnan()
+    more = {"x_points": given["points"]} if shape else {}
     return found.replace(
         x_mean=torch.where(missing, given["middle"], found.x_mean),
         x_average=torch.where(missing, given["mean"], found.x_mean),
         x_var=torch.where(missing, given["variance"], found.x_var),
-        x_above=given["above"],
+        **more,
     )
 
 

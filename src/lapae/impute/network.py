@@ -40,7 +40,9 @@ class NetworkImputer(Imputer):
         deviation, upper = fit_hidden(lambda x: cls.expected(trained, x), rows, COPIES, table=True)
         return cls(deviation, None, upper)
 
-    def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
+    def guess(
+        self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None, shape: bool = False
+    ) -> Prediction:
         return self.expected(trained, x)
 
     def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:

@@ -53,7 +53,9 @@ class RecallImputer(Imputer):
         noise = None if trained.space.kind == "image" else calibration.deviation.noise
         return cls(*fit_hidden(lambda x: expected(trained, x), rows, ITERATED)[:1], None, None, noise)
 
-    def guess(self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None) -> Prediction:
+    def guess(
+        self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None, shape: bool = False
+    ) -> Prediction:
         return expected(trained, x)
 
     @torch.no_grad()

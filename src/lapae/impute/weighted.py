@@ -1,9 +1,11 @@
-"""Distributions of weighted values: their order, their median, and values between.
+"""Distributions of weighted values: their order, their quantiles, and values between.
 
 Shapes: q distributions, of the weights (q, r) of r values each; values are (q, r), or (1, r) where all have the same.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -30,8 +32,8 @@ def between(ordered: Tensor, total: Tensor, chosen: Tensor, wanted: Tensor) -> T
     return low + share * (high - low)
 
 
-def weighted_median(values: Tensor, weight: Tensor) -> Tensor:
-    """Return the median (q,) of values (q, r) or (1, r) with weights (q, r) of sum 1."""
+def weighted_quantiles(values: Tensor, weight: Tensor, levels: Sequence[float]) -> Tensor:
+    """Return quantiles (q, n) of values (q, r) or (1, r) with weights (q, r) of sum 1, at n levels."""
     ordered, total = in_order(values, weight)
-    place = torch.searchsorted(total, torch.full((len(weight), 1), 0.5, dtype=weight.dtype))
-    return ordered.expand_as(weight).gather(1, place.clamp_max(weight.shape[1] - 1))[:, 0]
+    place = torch.searchsorted(total, torch.tensor(levels, dtype=weight.dtype).repeat(len(weight), 1))
+    return ordered.expand_as(weight).gather(1, place.clamp_max(weight.shape[1] - 1))

@@ -1,0 +1,104 @@
+"""Distributions of missing values: how far a value lies out in its own, and how far out intervals end.
+
+Of most imputers it is a normal one with a standard deviation for either side. That of a value with donors has the shape
+of the donors' values: their weighted quantiles, moved away from their median until the scale is the learned standard
+deviation, each a normal kernel of a share of it. So it is as skewed, bounded or split in two as the values that
+rows alike have, and as wide as held-out values say.
+
+A value is measured by its normal score, the z with F(value) = Φ(z). Conformal radii are quantiles of the scores of
+hidden values (distributional conformal prediction, Chernozhukov, Wüthrich & Zhu 2021), and intervals end where the
+distribution has these scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SCORES = torch.linspace(-2.6, 2.6, 27, dtype=torch.float64)
+"""Normal scores of the quantiles that tell the shape of a distribution."""
+KERNEL = 0.3
+"""Standard deviation of the kernels, as a share of the learned one."""
+WIDER = 3.0
+"""How far donors' values are moved apart at most, as a factor."""
+EDGE = 4.0
+"""Standard deviations of the kernel beyond the last quantile from which on scores grow linearly."""
+HALVINGS = 40
+_ENDS = (SCORES[1:] + SCORES[:-1]) / 2
+_UPTO = torch.cat([torch.zeros(1), torch.special.ndtr(_ENDS), torch.ones(1)])
+_MASS = _UPTO.diff()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Distributions of values (n, *features).
+
+    Attributes:
+        down: standard deviations below the best guess, (n, *features).
+        up: those above it.
+        shaped: which of them have a shape of their own, (n, *features); None if none has.
+        points: quantiles of these m distributions, minus the best guess, (m, Q).
+    """
+
+    down: Tensor
+    up: Tensor
+    shaped: Tensor | None = None
+    points: Tensor | None = None
+
+    def take(self, rows: Tensor) -> Spread:
+        """Return the distributions of some rows."""
+        if self.shaped is None or self.points is None:
+            return Spread(self.down[rows], self.up[rows])
+        place = (self.shaped.flatten().cumsum(0) - 1).reshape(self.shaped.shape)[rows]
+        shaped = self.shaped[rows]
+        return Spread(self.down[rows], self.up[rows], shaped, self.points[place[shaped]])
+
+    def score(self, gap: Tensor) -> Tensor:
+        """Return the normal scores of values at gaps (n, *features) from their best guesses; NaN where these are."""
+        out = gap / torch.where(gap < 0, self.down, self.up)
+        if self.shaped is not None and self.points is not None:
+            known = self.shaped & ~gap.isnan()
+            out[known] = score(gap[known], self.points[known[self.shaped]], KERNEL * self.up[known])
+        return out
+
+    def reach(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how far below and above the best guesses values have the scores -low and high (*features)."""
+        down, up = self.down.double() * low, self.up.double() * high
+        if self.shaped is not None and self.points is not None:
+            width = KERNEL * self.up[self.shaped]
+            for reach, end, sign in ((down, low, -1), (up, high, 1)):
+                wanted = sign * end.expand(self.shaped.shape)[self.shaped]
+                reach[self.shaped] = sign * value(wanted, self.points, width)
+        return down, up
+
+
+def scaled(points: Tensor, variance: Tensor, deviation: Tensor) -> Tensor:
+    """Return quantiles (m, Q) around 0 of distributions with these variances (m,), moved apart to deviations (m,)."""
+    return points * (deviation / variance.sqrt()).clamp_max(WIDER)[:, None]
+
+
+def score(value: Tensor, points: Tensor, width: Tensor) -> Tensor:
+    """Return the normal scores of values (m,) in distributions of quantiles (m, Q) and kernels of `width` (m,)."""
+    low, high = points[:, 0] - EDGE * width, points[:, -1] + EDGE * width
+    inside = torch.maximum(torch.minimum(value, high), low)
+    return _within(inside, points, width) + (value - inside) / width
+
+
+def value(score: Tensor, points: Tensor, width: Tensor) -> Tensor:
+    """Return the values (m,) of normal scores (m,), see `score`."""
+    low, high = points[:, 0] - EDGE * width, points[:, -1] + EDGE * width
+    ends = _within(low, points, width), _within(high, points, width)
+    beyond = (score - ends[1]).clamp_min(0) + (score - ends[0]).clamp_max(0)
+    below, above = low, high
+    for _ in range(HALVINGS):
+        middle = (below + above) / 2
+        more = _within(middle, points, width) < score
+        below, above = torch.where(more, middle, below), torch.where(more, above, middle)
+    return (below + above) / 2 + beyond * width
+
+
+def _within(value: Tensor, points: Tensor, width: Tensor) -> Tensor:
+    share = torch.special.ndtr((value[:, None] - points) / width[:, None]).to(_MASS) @ _MASS
+    return torch.special.ndtri(share.clamp(1e-15, 1 - 1e-15))
