@@ -222,6 +222,9 @@ def _zeros(module: nn.Module, shape: Shape) -> Tensor:
 def in_eval_mode(*modules: nn.Module) -> Iterator[None]:
     """Set modules to evaluation mode, and give each module its own mode back at the end."""
     modes = [(m, m.training) for module in modules for m in module.modules()]
+    if not any(training for _, training in modes):
+        yield
+        return
     try:
         for module in modules:
             module.eval()

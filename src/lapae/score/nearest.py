@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+IN_CACHE = 128
+"""Rows whose distances are computed at a time: to some thousand rows of a bank they fit into the cache of a core."""
 FEWEST_GROUPS = 32
 """Groups below which the plain way is as fast."""
 TOGETHER = 8
@@ -48,7 +50,7 @@ class Search:
     Attributes:
         rows: the bank, (R, D).
         n_groups: row i of the bank is in group i modulo this number.
-        right: factor of squared distances, (D + 2, n_groups * size), infinite where the last groups lack a row.
+        right: factor of squared distances, (n_groups * size, D + 2), infinite where the last groups lack a row.
         longest: length of the longest row.
         least: smallest squared distance; smaller ones count as this.
     """
@@ -64,10 +66,9 @@ class Search:
         """Prepare a bank (R, D), float64, in groups; see the attributes."""
         square = rows.square().sum(1, keepdim=True)
         right = torch.cat([rows, torch.ones_like(square), square], 1)
-        missing = -len(rows) % n_groups
-        padding = torch.zeros(missing, right.shape[1], dtype=rows.dtype)
+        padding = right.new_zeros(-len(rows) % n_groups, right.shape[1])
         padding[:, -1] = torch.inf
-        right = torch.cat([right, padding]).T.contiguous()
+        right = torch.cat([right, padding])
         factors = {torch.float64: right, torch.float32: right.float()}
         return cls(rows.numpy(), n_groups, factors, float(square.max().sqrt()), least)
 
@@ -80,32 +81,41 @@ class Search:
             groups: whether to measure the distance to the nearest of each group, which takes float64.
         """
         dtype = torch.float64 if groups else torch.float32
-        most, values, least = k + 2, x.numpy(), np.float32(self.least)
+        most, values, n = k + 2, x.numpy(), len(x)
         length = np.einsum("bd,bd->b", values, values)
-        left = torch.cat([-2 * x, torch.from_numpy(length)[:, None], torch.ones_like(x[:, :1])], 1)
-        square = (left.to(dtype) @ self.right[dtype]).unflatten(1, (-1, self.n_groups))
-        of_groups = square.amin(1).float().clamp_min_(self.least)
-        near, beyond = _smallest(of_groups.numpy(), most)
-        members = square.numpy()[np.arange(len(values))[:, None], :, near]  # (B, most, size)
-        size = members.shape[2]
-        members = np.maximum(members.reshape(len(values), -1).astype(np.float32), least)
+        left = torch.ones(n, x.shape[1] + 2, dtype=dtype)
+        left[:, :-2], left[:, -2] = -2 * x, torch.from_numpy(length)
+        size = len(self.right[dtype]) // self.n_groups
+        near, members = np.empty((n, most), np.int64), np.empty((n, most * size), np.float32)
+        beyond, bulk = np.empty(n, np.float32), torch.empty(n if groups else 0, dtype=torch.float64)
+        for start in range(0, n, IN_CACHE):
+            part = slice(start, start + IN_CACHE)
+            square = (self.right[dtype] @ left[part].T).unflatten(0, (size, self.n_groups))
+            of_groups = square.amin(0).float().clamp_min_(self.least)  # (G, b)
+            if groups:
+                bulk[part] = _mean_log(of_groups)
+            near[part], beyond[part] = _smallest(of_groups.numpy().T, most)
+            rows = np.arange(len(near[part]))[:, None]
+            members[part] = square.numpy()[:, near[part], rows].transpose(1, 2, 0).reshape(len(rows), -1)
+        np.maximum(members, np.float32(self.least), out=members)
         place, within = _smallest(members, most)
-        index = place % size * self.n_groups + np.take_along_axis(near, place // size, 1)
-        error = np.zeros(len(values))
+        at = np.arange(n)[:, None]
+        index = place % size * self.n_groups + near[at, place // size]
+        error = np.zeros(n)
         if groups:
-            exact = np.take_along_axis(members, place, 1)
+            exact = members[at, place]
         else:
-            gap = self.rows[index] - values[:, None]
-            exact = np.maximum(np.einsum("bkd,bkd->bk", gap, gap).astype(np.float32), least)
+            gap = self.rows[index]
+            gap -= values[:, None]
+            exact = np.maximum(np.einsum("bkd,bkd->bk", gap, gap).astype(np.float32), np.float32(self.least))
             # (D + 2) products, each rounded, of factors that were rounded: by Cauchy and Schwarz
-            error = (len(self.right[dtype]) + 4) * 2.0**-24 * (np.sqrt(length) + self.longest) ** 2
+            error = (left.shape[1] + 4) * 2.0**-24 * (np.sqrt(length) + self.longest) ** 2
         ordered = np.sort((exact.view(np.int32).astype(np.int64) << 32) | index, axis=1)
         exact = (ordered >> 32).astype(np.int32).view(np.float32)
         apart = (exact[:, 1 : k + 1] > exact[:, :k]).all(1)
         decided = apart & (exact[:, k] < np.minimum(beyond, within) - error)
         index = torch.from_numpy(ordered[:, :k] & 0xFFFFFFFF)
-        bulk = _mean_log(of_groups) if groups else None
-        return Found(torch.from_numpy(exact[:, :k].copy()), index, bulk, torch.from_numpy(decided))
+        return Found(torch.from_numpy(exact[:, :k].copy()), index, bulk if groups else None, torch.from_numpy(decided))
 
 
 def _smallest(values: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,14 +126,16 @@ def _smallest(values: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         Where they are, (B, n), and a number (B,) that all others are not below.
     """
-    last = np.int32((1 << (values.shape[1] - 1).bit_length()) - 1)
-    packed = (values.view(np.int32) & ~last) | np.arange(values.shape[1], dtype=np.int32)
-    packed = np.partition(packed, n, axis=1)
-    return packed[:, :n] & last, (packed[:, n] & ~last).view(np.float32)
+    m = values.shape[1]
+    last = np.int32((1 << (m - 1).bit_length()) - 1)
+    packed = np.bitwise_and(values.view(np.int32), ~last, order="C")
+    packed |= np.arange(m, dtype=np.int32)
+    packed.partition(n, axis=1)
+    return (packed[:, :n] & last).astype(np.int64), (packed[:, n] & ~last).view(np.float32)
 
 
 def _mean_log(values: Tensor) -> Tensor:
-    """Return the mean (B,) of the logs of values (B, G): logs of products of a few take a fraction of the time."""
-    n = values.shape[1]
-    padded = torch.nn.functional.pad(values, (0, -n % TOGETHER), value=1.0).double()
-    return padded.unflatten(1, (-1, TOGETHER)).prod(2).log().sum(1) / n
+    """Return the mean (B,) of the logs of values (G, B): logs of products of a few take a fraction of the time."""
+    n = len(values)
+    padded = torch.nn.functional.pad(values, (0, 0, 0, -n % TOGETHER), value=1.0).double()
+    return padded.unflatten(0, (-1, TOGETHER)).prod(1).log().sum(0) / n

@@ -110,9 +110,13 @@ class NearestRows:
         if own is not None or self._search is None or x.dtype != torch.float64:
             return self._measure(x, own, groups, gaps)
         found = self._search(x, NEAREST + 1, groups=groups)
-        index, same = found.index, self._is_same(x, found.index)
-        square = torch.where(same, found.square[:, 1:], found.square[:, :-1])
-        index = torch.where(same, index[:, 1:], index[:, :-1])
+        square, index, same = found.square[:, :-1], found.index[:, :-1], torch.zeros(len(x), 1, dtype=torch.bool)
+        # a squared distance is off by a few roundings of the squares that it is made of
+        close = found.square[:, 0] <= 2 * SAME**2 * x.shape[1] + 2.0**-48 * x.square().sum(1)
+        if close.any():
+            same[close] = self._is_same(x[close], found.index[close])
+            square = torch.where(same, found.square[:, 1:], square)
+            index = torch.where(same, found.index[:, 1:], index)
         bulk = None if found.groups is None else 0.5 * found.groups
         _, theirs, grain = self._kept_factors
         near = self._near(x, square, index, bulk, theirs, grain, gaps)
