@@ -62,7 +62,7 @@ def score(rows: list[int], predictive: str, out: list[str]) -> None:
                 print(f"| {n:,} | {suffix} | {predictive} | {seconds:.0f} | {peak:.0f} |", flush=True)
 
 
-def train(rows: list[int], group: int, place: Path) -> None:
+def train(rows: list[int], group: int, place: Path, epochs: int | None) -> None:
     """Train on a folder of Parquet files of a million rows each, in row groups of `group` rows."""
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
     import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
@@ -79,6 +79,7 @@ def train(rows: list[int], group: int, place: Path) -> None:
                 (Path(folder) / "rows").mkdir(exist_ok=True)
                 parquet.write_table(table, Path(folder) / "rows" / f"{i:04d}.parquet", row_group_size=group)
             given = [str(Path(folder) / "rows"), "--out", str(Path(folder) / "run"), "--device", "cpu"]
+            given += [] if epochs is None else ["--epochs", str(epochs)]
             _, peak, processor = measured(["train", *given])
             print(f"| {n:,} | {processor:.0f} | {peak:.0f} |", flush=True)
 
@@ -118,6 +119,7 @@ def main() -> None:
     many.add_argument("--rows", type=int, nargs="+", default=[2_000_000, 10_000_000])
     many.add_argument("--group", type=int, default=FILE_ROWS)
     many.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()), help="182 MB for a million rows")
+    many.add_argument("--epochs", type=int, help="default: those that see every row once")
     table = commands.add_parser("score")
     table.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
     table.add_argument("--predictive", default="moments")
@@ -128,7 +130,7 @@ def main() -> None:
     folder.add_argument("--hessian", default="mixed")
     options, extra = parser.parse_known_args()
     if options.command == "train":
-        train(options.rows, options.group, options.place)
+        train(options.rows, options.group, options.place, options.epochs)
     elif options.command == "score":
         score(options.rows, options.predictive, options.out)
     else:

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lapae.calibrate.steps import StepScores
 from lapae.cli import main
 from lapae.cli.drift import apart, changed
-from lapae.cli.steps import first_channel, since
+from lapae.cli.steps import since
 
 N = 1200
 
@@ -113,7 +114,9 @@ def test_a_constant_sensor_and_a_single_one(tmp_path):
 
 
 def test_first_channel_and_first_step():
-    channel, share = first_channel(np.array([[0.0, 0, 0], [1, 3, 0], [np.nan, np.nan, np.nan]]))
+    unusual = np.array([[0.0, 0, 0], [1, 3, 0], [np.nan, np.nan, np.nan]])
+    none = np.zeros(3)
+    channel, share = StepScores(none, none, none, none > 0, unusual).leading()
     assert channel.tolist() == [-1, 1, -1]
     assert share.tolist() == [0, 0.75, 0]
     flagged = np.zeros(40, bool)

@@ -69,6 +69,7 @@ def _about(mapper: Mapper, parts: Sequence[Part]) -> dict[str, object]:
     return {
         "model": mapper.digest,
         "verb": repr(mapper.verb),
+        **({} if mapper.series is None else {"series": repr(mapper.series)}),
         "predicting": dict(mapper.predicting),
         "columns": [f"{each.name}: {each.type}" for each in mapper.schema],
         "input": {name: [found.st_size, found.st_mtime_ns] for name, found in files.items()},

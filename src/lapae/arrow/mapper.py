@@ -7,7 +7,7 @@ does not depend on the rows beside it, to the last bit, so that it does not matt
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ try:
 except ImportError:
     raise ImportError("lapae.mapper needs pyarrow: pip install 'lapae[parquet]'") from None
 
-from lapae.arrow.verbs import VERBS, Verb
+from lapae.arrow.series import Series, of_steps, step_fields
+from lapae.arrow.verbs import VERBS, Embed, Verb
 from lapae.data.arrow_codes import codes_of
 from lapae.space.columns import unique_names
 
@@ -40,14 +41,25 @@ _models: dict[tuple[Any, ...], RowModel] = {}
 """Models of this process."""
 
 
-def mapper(run: str | Path, verb: str = "score", *, keep: Any = None, **options: Any) -> Mapper:
+def mapper(
+    run: str | Path,
+    verb: str = "score",
+    *,
+    keep: Any = None,
+    series: str | Sequence[str] | None = None,
+    time: str | None = None,
+    **options: Any,
+) -> Mapper:
     """Make a function that maps Arrow record batches of rows to what a trained run says of them.
 
     Args:
-        run: folder of a run that was trained on a table.
+        run: folder of a run that was trained on a table or a series.
         verb: "score" (anomaly_score, p_value, outlier), "impute", "embed" or "reconstruct".
         keep: columns of the input to copy into the output, in front: a pyarrow schema, or a mapping from names to
             pyarrow types. Default none.
+        series: of a run that was trained on a series, columns whose values say which series a row is a step of; () if
+            all rows that come are steps of one.
+        time: column that the steps of a series are put in order of; default the order in which they come.
         options: of the verb: `false_alarm_rate` and `explain` of "score", `level` of "impute" and "reconstruct"; and
             `predictive`, `n_samples` and `seed`, by default as the run was trained.
 
@@ -65,7 +77,10 @@ def mapper(run: str | Path, verb: str = "score", *, keep: Any = None, **options:
             raise ConfigError(f"{verb} has no option {name!r}: expected {expected}{did_you_mean(name, known)}")
     predicting = {name: options.pop(name) for name in PREDICTING if options.get(name) is not None}
     options = {name: value for name, value in options.items() if name in known}
-    return Mapper.of(Path(run).expanduser().absolute(), VERBS[verb](**options), _kept(keep), predicting)
+    steps = None if series is None else Series((series,) if isinstance(series, str) else tuple(series), time)
+    if time is not None and steps is None:
+        raise ConfigError("time is the order of the steps of a series: say which rows belong together with series=")
+    return Mapper.of(Path(run).expanduser().absolute(), VERBS[verb](**options), _kept(keep), predicting, steps)
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,7 @@ class Mapper:
         keep: columns of the input that are copied into the output.
         predicting: how the model predicts, if otherwise than in the run.
         digest: digest of the file of the model, so that every process uses the same.
+        series: which rows are steps of one series; None for a table.
         schema: the columns of the output (pyarrow).
     """
 
@@ -86,26 +102,41 @@ class Mapper:
     keep: Any
     predicting: Mapping[str, Any]
     digest: str
+    series: Series | None = None
     schema: Any = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, run: Path, verb: Verb, keep: Any, predicting: Mapping[str, Any]) -> Mapper:
+    def of(
+        cls, run: Path, verb: Verb, keep: Any, predicting: Mapping[str, Any], series: Series | None = None
+    ) -> Mapper:
         """Look at the run: fit its imputer if the verb needs one, and find out the schema of the output."""
-        start = cls(run, verb, keep, dict(predicting), _digest(run))
+        start = cls(run, verb, keep, dict(predicting), _digest(run), series)
         model = start.loaded.model
-        if model.space.kind != "table":
+        kind = model.space.kind
+        if kind not in ("table", "series"):
             raise ConfigError(
-                f"{run} was trained on {model.space.describe()}: a mapper takes rows of a table; use the command "
-                "lapae score, which takes a file of that kind at a time"
+                f"{run} was trained on {model.space.describe()}: a mapper takes rows of a table or steps of a series; "
+                "use the command lapae score, which takes a file of that kind at a time"
+            )
+        if kind == "series" and series is None:
+            raise ConfigError(
+                f"{run} was trained on {model.space.describe()}: a series is judged as a whole, so name the columns "
+                "that say which series a row is a step of (series='machine'; () if all rows are steps of one), and "
+                "the column of the time (time='when') unless rows come in order. Divide the input by series, never "
+                "by rows"
+            )
+        if kind == "table" and series is not None:
+            raise ConfigError(
+                f"series: {run} was trained on {model.space.describe()}, whose rows are judged one by one"
             )
         if verb.imputes() and model.likelihood.missing:
             with reproducibly():
                 model.with_imputer()  # kept in the run folder, for all processes
-        schema = pa.schema([*keep, *verb.fields(model)])
+        schema = pa.schema([*keep, *(verb.fields(model) if series is None else step_fields(verb, model))])
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if twice:
             raise ConfigError(f"keep: the output has columns {', '.join(map(repr, twice))} of its own: rename yours")
-        return cls(run, verb, keep, dict(predicting), start.digest, schema)
+        return cls(run, verb, keep, dict(predicting), start.digest, series, schema)
 
     @property
     def loaded(self) -> RowModel:
@@ -125,24 +156,30 @@ class Mapper:
         """Map record batches.
 
         Args:
-            batches: pyarrow record batches of one schema, of any sizes.
+            batches: pyarrow record batches of one schema, of any sizes; with all rows of each series, in a row.
 
         Yields:
             Record batches of `schema`, with the rows in order.
         """
         unknown: dict[str, set[str]] = {}
-        for chunk in _chunks(batches):
-            yield self._map(chunk, unknown)
+        if self.series is not None:
+            for name, rows in self.series.split(iter(batches)):
+                yield self._map_series(name, rows, unknown)
+        else:
+            for chunk in _chunks(batches):
+                yield self._map(chunk, unknown)
         warn_unknown(unknown, "X")
 
     def table(self, table: Any) -> Any:
-        """Map a pyarrow table, as Ray's `map_batches` and DuckDB hand over."""
+        """Map a pyarrow table, as Ray's `map_batches` and Spark's `applyInArrow` hand over. It has all rows of each
+        series, in any order."""
+        table = table if self.series is None else self.series.together(table)
         return pa.Table.from_batches(self(table.to_batches()), self.schema)
 
     def frame(self, frame: Any) -> Any:
-        """Map a pandas frame, as Dask's `map_partitions` hands over; the index is kept."""
+        """Map a pandas frame, as Dask's `map_partitions` hands over; the index is kept, but for series."""
         found = self.table(pa.Table.from_pandas(frame, preserve_index=False)).to_pandas(types_mapper=self._types().get)
-        return found.set_axis(frame.index)
+        return found.set_axis(frame.index) if self.series is None else found
 
     @property
     def empty_frame(self) -> Any:
@@ -157,23 +194,44 @@ class Mapper:
         return {pa.bool_(): pd.BooleanDtype(), pa.int64(): pd.Int64Dtype()}
 
     def _map(self, batch: Any, unknown: dict[str, set[str]]) -> Any:
-        model = self.loaded.model
-        columns = model.space.numbered
         kept = [_column(batch, each) for each in self.keep]
         if not batch.num_rows:
             return pa.RecordBatch.from_pylist([], self.schema)
         with reproducibly():
             words: dict[tuple[int, int], str] = {}
-            x = codes_of(batch, columns, "X", unknown, words)
-            if not model.likelihood.missing and (x != x).any():
-                row, column = next(zip(*(x != x).nonzero(), strict=True))
-                raise DataError(
-                    f"X: a value of column {columns[column].name!r} is missing (row {row} of the batch, from 0), which "
-                    f"the {model.config.model.likelihood} likelihood cannot take"
-                )
-            places = find_columns(unique_names(batch.schema.names), columns, "X")
-            found = self.verb(self.loaded, x, [batch.column(place) for place in places], words)
+            x, features = self._codes(batch, unknown, words)
+            found = self.verb(self.loaded, x, features, words)
         return pa.RecordBatch.from_arrays([*kept, *found], schema=self.schema)
+
+    def _map_series(self, name: str, rows: Any, unknown: dict[str, set[str]]) -> Any:
+        batch = rows.combine_chunks().to_batches()[0]
+        kept = [_column(batch, each) for each in self.keep]
+        with reproducibly():
+            x, features = self._codes(batch, unknown, {})
+            at, found = of_steps(self.verb, self.loaded.model, x, features, name)
+        return pa.RecordBatch.from_arrays([*(each.take(pa.array(at)) for each in kept), *found], schema=self.schema)
+
+    def _codes(
+        self, batch: Any, unknown: dict[str, set[str]], words: dict[tuple[int, int], str]
+    ) -> tuple[Any, list[Any]]:
+        """Return the features of a batch as codes (n, F), and as they came."""
+        model = self.loaded.model
+        columns = model.space.numbered
+        x = codes_of(batch, columns, "X", unknown, words)
+        if not model.likelihood.missing and (x != x).any():
+            row, column = next(zip(*(x != x).nonzero(), strict=True))
+            raise DataError(
+                f"X: a value of column {columns[column].name!r} is missing (row {row} of the batch, from 0), which "
+                f"the {model.config.model.likelihood} likelihood cannot take"
+            )
+        places = find_columns(unique_names(batch.schema.names), columns, "X")
+        return x, [batch.column(place) for place in places]
+
+
+def is_of_series(run: Path) -> bool:
+    """Return whether a run was trained on a series."""
+    run = run.expanduser().absolute()
+    return Mapper(run, Embed(), pa.schema([]), {}, _digest(run)).loaded.model.space.kind == "series"
 
 
 def _kept(keep: Any) -> Any:

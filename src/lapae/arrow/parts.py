@@ -48,13 +48,13 @@ class Written:
     outliers: int | None
 
 
-def parts_of(files: Sequence[Path], out: Path) -> list[Part]:
-    """Divide files into parts."""
+def parts_of(files: Sequence[Path], out: Path, *, series: bool = False) -> list[Part]:
+    """Divide files into parts; those of series are not divided."""
     root = Path(os.path.commonpath([path.absolute().parent for path in files]))
     found: list[Part] = []
     for path in files:
         name = path.absolute().relative_to(root).with_suffix("")
-        spans = list(_spans(path)) if path.suffix.lower() in PARQUET else [None]
+        spans = list(_spans(path)) if path.suffix.lower() in PARQUET and not series else [None]
         for i, span in enumerate(spans):
             number = "" if len(spans) == 1 else f"-{i + 1:05d}-of-{len(spans):05d}"
             target = out / name.with_name(f"{name.name}{number}.parquet")

@@ -61,6 +61,7 @@ def map_many(command: ManyCommand, verb: str, **options: Any) -> int:
     from lapae import mapper
     from lapae.arrow import job
     from lapae.arrow.engines import engine_of
+    from lapae.arrow.mapper import is_of_series
     from lapae.arrow.parts import check_range, kept_columns, parts_of
     from lapae.data.files import find_files
     from lapae.data.progress import progress
@@ -69,12 +70,17 @@ def map_many(command: ManyCommand, verb: str, **options: Any) -> int:
     _check(command, how)
     files = find_files(command.input)
     predicting = {name: getattr(how, name, None) for name in ("predictive", "n_samples", "seed")}
+    of_series = is_of_series(command.run)
+    if of_series:
+        options["series"], options["time"] = many.series or (), many.time
+    elif many.series or many.time:
+        raise ConfigError(f"--series and --time: {command.run} was not trained on a series")
     bare = mapper(command.run, verb, **options, **predicting)
     space = bare.loaded.model.space
     if not how.any_range:
         check_range(files[0], space)
     made = mapper(command.run, verb, keep=kept_columns(files[0], space), **options, **predicting)
-    parts = parts_of(files, command.out)
+    parts = parts_of(files, command.out, series=of_series)
     left = job.start(made, parts, command.out, resume=many.resume)
     before = [part for part in parts if part not in left]
     engine = engine_of(many.engine, many.address, many.jobs) if many.engine else job.on_processes(many.jobs)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lapae.calibrate.adaptive import AdaptiveThreshold
-from lapae.calibrate.conformal import p_values
+from lapae.calibrate.steps import StepScores, Windows
 from lapae.cli.new_data import verdicts
 from lapae.cli.values import Made
 from lapae.data import DataError, Reader
@@ -44,27 +44,23 @@ def write_steps(
     Returns:
         The number of steps, of those flagged, and which is the most unusual: its time, and the channel that did most.
     """
-    scores, parts = None, None
-    for rows in blocks:
-        assert source.steps is not None
-        first = np.array([int(cell) for (cell,) in rows.cells])
-        if scores is None or parts is None:
-            scores, parts = Fold(len(source.steps.x)), Fold(len(source.steps.x))
-        known = ~np.isnan(rows.found["anomaly_score"])
-        first, score, values = first[known], rows.found["anomaly_score"][known], rows.found["parts"][known]
-        scores.add(first, np.broadcast_to(score[:, None], values.shape[:2]))
-        parts.add(first, values)
-    if scores is None or parts is None or source.steps is None:
+
+    def windows() -> Iterator[Windows]:
+        for rows in blocks:
+            first = np.array([int(cell) for (cell,) in rows.cells])
+            yield first, rows.found["anomaly_score"], rows.found["parts"]
+
+    of_windows = windows()
+    begun = next(of_windows, None)  # the steps are known once windows are read
+    if begun is None or source.steps is None:
         raise DataError(f"{source.path}: there are no steps to score")
-    score, part = scores.mean(), parts.mean()
-    p = p_values(score, rule.held_out)
-    stream = AdaptiveThreshold(rule, overlap=model.space.shape[0], seed=model.seed)
-    adapted = [stream.update(surprise) for surprise in score.tolist()]
-    p_adaptive, drift = np.array([step.p_adaptive for step in adapted]), np.array([step.drift for step in adapted])
+    steps = StepScores.of(len(source.steps.x), chain([begun], of_windows), rule, model.seed)
+    assert steps is not None
+    score, part, p, p_adaptive, drift = steps.anomaly_score, steps.unusual, steps.p_value, steps.p_adaptive, steps.drift
     flagged = p <= rule.rate
     n_outliers = int(flagged.sum())
     names = model.space.names or tuple(map(str, range(part.shape[1])))
-    leading, share = first_channel(part)
+    leading, share = steps.leading()
     if n_outliers > MOST_FLAGGED * len(p):
         first = since(flagged)
         when = " ".join(source.steps.cells[first]) or f"step {first}"
@@ -97,14 +93,6 @@ def write_steps(
         rows_of = zip(source.steps.cells, columns, verdicts(p, rule.rate), strict=True)
         write([*cells, *values, mark] for cells, values, mark in rows_of)
     return len(score), n_outliers, most
-
-
-def first_channel(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of the channels of contributions (T, C) is most unusual in each step, -1 for none, and its share."""
-    known = np.nan_to_num(part)
-    total = known.sum(1)
-    share = np.where(total > 0, known.max(1) / total.clip(1e-12), 0.0)
-    return np.where(total > 0, known.argmax(1), -1), share
 
 
 def since(flagged: np.ndarray) -> int:
