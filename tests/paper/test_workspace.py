@@ -28,7 +28,7 @@ from lapae_paper.experiments import (
 )
 from lapae_paper.experiments.training import fit_all
 from lapae_paper.experiments.trials import dense
-from lapae_paper.experiments.workspace import key
+from lapae_paper.experiments.workspace import commit, key
 
 QUICK = Size(quick=True)
 
@@ -240,3 +240,18 @@ def test_tables_of_what_was_measured_elsewhere(tmp_path, capsys):
     assert (record["machine"], record["commits"], record["date"]) == ("another", ["abc"], "2026-01-01")
     assert not (tmp_path / "runs").exists()
     assert main([*command, "--kept", "--again"]) == 2
+
+
+def test_commit_of_files_without_a_history(tmp_path, monkeypatch):
+    """A machine that is sent files alone is told which commit they are of."""
+    module = tmp_path / "src" / "lapae" / "__init__.py"
+    monkeypatch.setattr("lapae.__file__", str(module))
+    commit.cache_clear()
+    try:
+        monkeypatch.delenv("LAPAE_COMMIT", raising=False)
+        assert commit() is None
+        commit.cache_clear()
+        monkeypatch.setenv("LAPAE_COMMIT", "0123456789")
+        assert commit() == "0123456789"
+    finally:
+        commit.cache_clear()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import platform
 import shutil
 import time
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lapae.data import Data
     from lapae.model import Model
 
+COMMIT_VARIABLE = "LAPAE_COMMIT"
 NOT_IDENTITY = {
     "data": ("data_dir",),
     "method": ("pretrained", "predictive", "n_samples"),
@@ -238,12 +240,15 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 @cache
 def commit() -> str | None:
-    """Return the commit of the code that runs, with "+" if it was changed since; None outside of a checkout."""
+    """Return the commit of the code that runs, with "+" if it was changed since; outside of a checkout $LAPAE_COMMIT.
+
+    The variable serves machines that are sent the files of a commit without its history.
+    """
     import subprocess
 
     source = Path(lapae.__file__).parents[1]
     if not (source.parent / ".git").exists():
-        return None
+        return os.environ.get(COMMIT_VARIABLE)
     git = ["git", "-C", str(source)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
