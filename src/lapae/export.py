@@ -176,38 +176,53 @@ def with_columns(x: Tensor, columns: Sequence[int], values: Tensor) -> Tensor:
 
 
 class NewLevels(nn.Module):
-    """What `lapae.score.unseen` does, in torch: levels that no row has had are marked, and add to scores."""
+    """What `lapae.score.unseen` does, in torch: levels that no row has had are marked, and add to scores, as do levels
+    that contradict another column."""
 
     never: Tensor
     first: Tensor
     surprise: Tensor
     hidden: Tensor
     place: Tensor
+    keys: Tensor
+    levels: Tensor
+    contradicts: Tensor
 
     def __init__(self, calibration: Calibration, masks: Tensor, n_columns: int) -> None:
         super().__init__()
         unseen, tail = calibration.unseen, calibration.score.tail
         assert unseen is not None and tail is not None  # noqa: PT018
         self.columns = unseen.columns.tolist()
-        carried = unseen.features < 0
+        needed, rules = unseen.needed, unseen.contradictions
+        self.determined = [] if rules is None else rules.columns.tolist()
+        self.sources = [] if rules is None else rules.sources.tolist()
         buffers = {
             "never": unseen.count.flatten() == 0,
             "first": torch.arange(len(self.columns)) * unseen.count.shape[1],
             "surprise": tail * unseen.surprise,
             # whether a column is hidden in each of the masks (k, C)
-            "hidden": masks[:, unseen.features.clamp_min(0)] & ~carried,
-            "place": torch.nn.functional.one_hot(unseen.columns, n_columns).to(tail.dtype),
+            "hidden": (masks[:, needed.clamp_min(0)] & (needed >= 0)).any(2),
+            "place": torch.nn.functional.one_hot(torch.from_numpy(unseen.blamed), n_columns).to(tail.dtype),
         }
+        if rules is not None:
+            buffers |= {"keys": rules.keys, "levels": rules.levels + 1, "contradicts": tail * rules.surprise}
         for name, value in buffers.items():
             self.register_buffer(name, value)
         self.most = unseen.count.shape[1] - 1
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return codes (n, F), marked, and what their levels add to scores (n, C)."""
+        """Return codes (n, F), marked, and what their levels add to scores (n, S)."""
         codes = x[:, self.columns]
         level = codes.nan_to_num().long().clamp(0, self.most)
         new = ~codes.isnan() & ((codes == UNSEEN) | self.never[level + self.first])
-        return with_columns(x, self.columns, torch.where(new, UNSEEN, codes)), new.to(x.dtype) * self.surprise
+        x, more = with_columns(x, self.columns, torch.where(new, UNSEEN, codes)), new.to(x.dtype) * self.surprise
+        if not self.determined:
+            return x, more
+        same = x[:, self.sources, None] == self.keys
+        expected = torch.where(same, self.levels, 0.0).sum(2) - 1  # -1: nothing goes with it
+        own = x[:, self.determined]
+        wrong = ~own.isnan() & (own != UNSEEN) & (expected >= 0) & (own != expected)
+        return x, torch.cat([more, wrong.to(x.dtype) * self.contradicts], 1)
 
 
 def compared(calibration: Calibration) -> dict[str, Tensor]:

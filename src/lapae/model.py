@@ -252,7 +252,8 @@ class Model:
         """Return what the anomaly scores of samples X (n, *shape) are made of, and the paper's scores.
 
         Returns:
-            Arrays (n,) by name; higher is more unusual. `unseen` is the surprise, in nats, of levels that no row has.
+            Arrays (n,) by name; higher is more unusual. `unseen` is the surprise, in nats, of levels that no row has
+            or that contradict the column which determines them.
         """
         x, surprises = self.tensors(X)
         found = self.predict(x, (*BOTH, "density"))
@@ -296,7 +297,8 @@ class Model:
         found = self.space.as_given(np.where(np.isnan(numpy(x)), 0.0, found))
         calibration = self._calibrated
         if surprises is not None and calibration.unseen is not None and calibration.score.tail is not None:
-            found[:, calibration.unseen.columns.numpy()] += numpy(calibration.score.tail * surprises)
+            for i, part in zip(calibration.unseen.blamed, surprises.T, strict=True):
+                found[:, i] += numpy(calibration.score.tail * part)
         return found
 
     def pixel_scores(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -631,7 +633,7 @@ class Model:
         return self._as_tensor(self.space.known(self.space.code(X)))
 
     def tensors(self, X: Any) -> tuple[Tensor, Tensor | None]:
-        """Bring samples into the model's space to be scored: (n, *model_shape), and the surprises (n, C) of levels that
+        """Bring samples into the model's space to be scored: (n, *model_shape), and the surprises (n, S) of levels that
         no row has had; None, and these levels missing, of a model to which they are."""
         unseen, coded = self._calibrated.unseen, self.marked(self.space.code(X))
         return self._as_tensor(coded), None if unseen is None else unseen.surprises(coded)

@@ -12,7 +12,7 @@ import pytest
 import lapae
 from lapae import LaplacianAutoencoder
 from lapae.cli import main
-from lapae.score.unseen import Unseen
+from lapae.score.unseen import Contradictions, Unseen
 from lapae.space import Column, Space
 from lapae.space.columns import UNSEEN
 
@@ -60,6 +60,61 @@ def test_levels_are_counted_over_all_rows():
     np.testing.assert_allclose(unseen.total(surprises, hidden), 0)
     np.testing.assert_allclose(unseen.total(surprises, hidden.nan_to_num()), np.log(6))
     assert Unseen.fit(COLUMNS[:1], [train[:, :1]]) is None
+
+
+def test_levels_that_contradict_another_column_are_counted_in_held_out_rows():
+    told = replace(COLUMNS[1], given_by="town", implied=((0.0, 1.0), (2.0, 0.0)))
+    usual = replace(COLUMNS[2], given_by="sex", implied=((0.0, 1.0), (1.0, 0.0)))  # and often another
+    columns = (COLUMNS[0], told, usual, COLUMNS[3])
+    train = np.array([[1.0, 0, 0, 0]] * 9)  # what was looked at to find what goes with what does not count
+    calib = np.array([[1.0, 1, 1, 0], [1, 0, 0, 2], [1, np.nan, 0, 0], [1, 1, 0, 1], [1, UNSEEN, 1, 0]])
+    rules = Contradictions.fit(columns, [train, calib])
+    assert rules is not None
+    assert (rules.columns.tolist(), rules.sources.tolist(), rules.features.tolist()) == ([1], [3], [[1, -1]])
+    np.testing.assert_allclose(rules.surprise, [np.log(4)])  # none of two rows
+    rows = np.array(
+        [[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 1], [1, UNSEEN, 0, 0], [1, np.nan, 0, 0], [1, 0, 0, np.nan]]
+    )
+    np.testing.assert_allclose(rules.surprises(rows)[:, 0], np.log(4) * np.array([1, 0, 0, 0, 0, 0]))
+    unseen = Unseen.fit(columns, [train, calib])
+    assert unseen is not None
+    assert (unseen.blamed.tolist(), unseen.needed.tolist()[-1]) == ([1, 2, 3, 1], [1, -1])
+    surprises = unseen.surprises(rows[:1])
+    import torch
+
+    hidden = torch.tensor([[0.0, torch.nan, 0.0, 0.0]])
+    np.testing.assert_allclose(unseen.total(surprises, hidden), 0)
+    np.testing.assert_allclose(unseen.total(surprises, hidden.nan_to_num()), np.log(4))
+    assert Contradictions.fit(COLUMNS, [train]) is None
+
+
+@pytest.mark.filterwarnings("ignore:.*not seen in training")
+def test_a_level_that_contradicts_another_column_is_found_named_and_exported(tmp_path):
+    def offices(n: int, seed: int) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        town = rng.integers(0, 30, n)  # a number in the network, of which it learns no more than an order
+        side = np.array(["east", "north", "west"])[town * 7 % 3]
+        return pd.DataFrame({"town": [f"t{i}" for i in town], "side": side, "a": rng.normal(size=n)})
+
+    model = LaplacianAutoencoder(random_state=0, device="cpu", epochs=2).fit(offices(400, 0))
+    rows = offices(100, 1)
+    wrong = rows.assign(side=rows["side"].replace({"east": "west", "north": "east", "west": "north"}))
+    assert (model.p_value(wrong) <= 0.05).mean() >= 0.9
+    assert (model.p_value(rows) <= 0.05).mean() <= 0.15
+    assert model.reasons(wrong)["feature"].isin(["side", "town"]).mean() >= 0.9
+    assert (model.score_parts(wrong)["unseen"] > 0).all()
+    assert not model.score_parts(wrong.assign(town=None))["unseen"].any()
+    model.save(tmp_path / "run")
+    both = rows[:20].assign(side=[*rows["side"][:10], *wrong["side"][10:20]])
+    np.testing.assert_array_equal(LaplacianAutoencoder.load(tmp_path / "run").p_value(both), model.p_value(both))
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name)
+    from lapae_runtime import Detector
+
+    model.export(tmp_path / "model.onnx")
+    found = Detector.load(tmp_path / "model.onnx").score(both.to_dict("records"), reasons=1)
+    np.testing.assert_allclose(found.p_value, model.p_value(both), atol=2e-2)
+    np.testing.assert_allclose(found.anomaly_score, -model.score_samples(both), rtol=1e-3, atol=1e-3)
 
 
 def test_the_network_gets_none_of_the_levels():

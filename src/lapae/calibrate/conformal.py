@@ -24,8 +24,8 @@ LEVELS = np.concatenate([np.arange(0.01, 0.99, 0.01), [0.99, 0.995, 0.999, 0.999
 ENOUGH = 20
 """Minimum number of held-out values of a feature for its own quantiles; with fewer, all features are pooled."""
 SURE = 100
-"""Number of hidden values of a feature below which its quantiles are at least those of all features: what few values
-happen to be would decide about all that are filled in later."""
+"""Number of hidden values of a feature below which its quantiles are at least those of all features, and of a higher
+level: what few values happen to be would decide about all that are filled in later."""
 TINY = float(np.finfo(float).tiny)
 
 
@@ -192,8 +192,10 @@ class Radius:
         counts = there.sum(0)
         if shared or n < ENOUGH:
             return cls(LEVELS, together.reshape(-1, *(1 for _ in features)))
-        table = _widened(_quantiles(flat, levels, counts))
         if rows is not None:  # of values that were hidden
+            levels = _raised(levels[:, None], counts)
+        table = _widened(_quantiles(flat, levels, counts))
+        if rows is not None:
             table = np.where(counts == 0, together, np.where(counts < SURE, np.fmax(table, together), table))
             return cls(LEVELS, table.reshape(-1, *features))
         return cls(LEVELS, np.where(counts < ENOUGH, together, table).reshape(-1, *features))
@@ -214,14 +216,15 @@ class Radius:
 
 
 def _quantiles(ordered: np.ndarray, levels: np.ndarray, independent: np.ndarray) -> np.ndarray:
-    """Return conformal quantiles (L, F) of each column of `ordered` (n, F), increasing with NaN at the end.
+    """Return conformal quantiles (L, F), at `levels` (L,) or (L, F), of each column of `ordered` (n, F), increasing with
+    NaN at the end.
 
     A column's values come from `independent` (F,) rows m: each weighs 1 / m of them, and so does the new one, which is
     infinite. So is a quantile for whose level there are too few rows.
     """
     counts = (~np.isnan(ordered)).sum(0)
     # of m + 1 gaps between m values, the share `level` lies below
-    place = levels[:, None] * (1 + 1 / np.maximum(independent, 1)) * counts[None] - 1
+    place = levels.reshape(len(levels), -1) * (1 + 1 / np.maximum(independent, 1)) * counts[None] - 1
     if not len(ordered):
         return np.full(place.shape, np.inf)
     low = np.clip(np.floor(place + 1e-9).astype(int), 0, len(ordered) - 1)
@@ -230,6 +233,17 @@ def _quantiles(ordered: np.ndarray, levels: np.ndarray, independent: np.ndarray)
     part = np.clip(place - low, -1.0, 1.0)  # below the first, between 0 and it
     found = np.where(part < 0, below * (1 + part), below + part * np.where(np.isnan(above), 0.0, above - below))
     return np.where(place <= counts[None] - 1 + 1e-9, found, np.inf)
+
+
+def _raised(levels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return levels (L, 1) for features of which `counts` (F,) values are known: (L, F), higher where these are few.
+
+    The share of new values below the quantile of n others has, over draws of these, a standard deviation of about
+    sqrt(level (1 - level) / n): an interval from twenty values may hold a few percent more or fewer for good. Levels are
+    raised by one such deviation for the fewest values, by none from `SURE` on.
+    """
+    few = (1 - counts / SURE).clip(0, 1)
+    return levels + few * np.sqrt(levels * (1 - levels) / (counts + 2))
 
 
 def _widened(table: np.ndarray) -> np.ndarray:

@@ -6,18 +6,22 @@ rows with a new level is about that of rows with a level that no other row has (
 the logarithm of this share, 0 from `OFTEN` on, and each of its nats adds as much to the anomaly score as makes ordinary
 scores, which fall off about exponentially, rarer by one nat. Calibration rows whose level no other row has are scored
 like new rows with a new level, so that p-values hold.
+
+A level that contradicts the column which determines it (a borough that is not that of the zone, see
+`lapae.space.levels`) is a surprise likewise, minus the logarithm of the share of held-out rows with one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lapae.space.columns import UNSEEN, Column, Spans
+from lapae.space.levels import SURE
 from lapae.space.scaling import Source, chunks
 
 OFTEN = 0.002
@@ -26,20 +30,95 @@ alarms: they are no surprise."""
 
 
 @dataclass(frozen=True)
+class Contradictions:
+    """What levels that contradict another column of their row add to anomaly scores.
+
+    Attributes:
+        columns: places of the columns that others determine, (K,).
+        sources: places of the columns that determine them, (K,).
+        features: the first feature of either in the model, -1 for one that the network does not see, (K, 2).
+        keys: codes of the column that determines, (K, N), NaN beyond those that it has.
+        levels: codes of the levels that go with them, (K, N).
+        surprise: of a level that does not, in nats, (K,).
+    """
+
+    columns: Tensor
+    sources: Tensor
+    features: Tensor
+    keys: Tensor
+    levels: Tensor
+    surprise: Tensor
+
+    @classmethod
+    def fit(cls, columns: Sequence[Column], rows: Sequence[Source]) -> Contradictions | None:
+        """Count contradictions in blocks of rows (n, F); None if no column determines another.
+
+        Those of rows that are held out count, the blocks after the first: what goes with what was found in the first.
+        """
+        places = {column.name: i for i, column in enumerate(columns)}
+        pairs = [
+            (i, places[column.given_by])
+            for i, column in enumerate(columns)
+            if column.given_by in places and column.implied and column.kind in ("category", "boolean")
+        ]
+        if not pairs:
+            return None
+        starts = Spans(tuple(columns)).starts
+        most = max(len(columns[i].implied) for i, _ in pairs)
+        table = np.full((2, len(pairs), most), np.nan)
+        for k, (i, _) in enumerate(pairs):
+            table[:, k, : len(columns[i].implied)] = np.array(columns[i].implied, np.float64).T
+        own, source = torch.tensor(pairs).T
+        features = torch.tensor([[int(starts[i]) if columns[i].width else -1 for i in pair] for pair in pairs])
+        keys, levels = torch.from_numpy(table)
+        found = cls(own, source, features, keys, levels, torch.zeros(len(pairs), dtype=torch.float64))
+        held_out = [source for source in rows[1:] if len(source)] or rows[:1]
+        known, wrong = np.zeros((2, len(pairs)))
+        for x in (part for source in held_out for _, part in chunks(getattr(source, "sample", source))):
+            own, expected = found._pairs(np.asarray(x, np.float64))
+            there = ~np.isnan(own) & ~np.isnan(expected)
+            known += there.sum(0)
+            wrong += (there & (own != expected)).sum(0)
+        found = replace(found, surprise=torch.from_numpy(np.log((known + 2) / (wrong + 1))))
+        sure = torch.from_numpy((known > 0) & (wrong <= (1 - SURE) * known))
+        values = (getattr(found, field.name) for field in fields(found))
+        return cls(*(value[sure] for value in values)) if sure.any() else None
+
+    def surprises(self, codes: np.ndarray) -> Tensor:
+        """Return the surprise (n, K) of levels of codes (n, F)."""
+        own, expected = self._pairs(codes)
+        contradict = ~np.isnan(own) & ~np.isnan(expected) & (own != expected)
+        return torch.from_numpy(contradict) * self.surprise
+
+    def _pairs(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the levels of codes (n, F), and those that go with the columns which determine them: (n, K) each, NaN
+        where missing or new."""
+        own = codes[:, self.columns.numpy()]
+        expected = np.full(own.shape, np.nan)
+        for k, source in enumerate(self.sources.tolist()):
+            keys, levels = self.keys[k].numpy(), self.levels[k].numpy()
+            at = np.searchsorted(keys, codes[:, source]).clip(0, len(keys) - 1)  # NaN are last
+            expected[:, k] = np.where(keys[at] == codes[:, source], levels[at], np.nan)
+        return np.where(own == UNSEEN, np.nan, own), expected
+
+
+@dataclass(frozen=True)
 class Unseen:
-    """What levels that no row has had add to anomaly scores.
+    """What levels that no row has had, and levels that contradict others, add to anomaly scores.
 
     Attributes:
         columns: places of the columns that have levels, (C,).
         features: the first feature of each in the model, -1 for one that the network does not see, (C,).
         count: number of rows that have each level, (C, L), 0 beyond those that a column has.
         surprise: of a new level of each column, in nats, (C,).
+        contradictions: of columns that others determine.
     """
 
     columns: Tensor
     features: Tensor
     count: Tensor
     surprise: Tensor
+    contradictions: Contradictions | None = None
 
     @classmethod
     def fit(cls, columns: Sequence[Column] | None, rows: Sequence[Source]) -> Unseen | None:
@@ -71,7 +150,20 @@ class Unseen:
             torch.tensor([int(starts[i]) if columns[i].width else -1 for i in places]),
             torch.from_numpy(count),
             torch.from_numpy(np.where(alone < OFTEN * known, np.log((known + 2) / (alone + 1)), 0.0)),
+            Contradictions.fit(columns, rows),
         )
+
+    @property
+    def blamed(self) -> np.ndarray:
+        """Places of the columns that surprises belong to, (S,): those of new levels, then those that contradict."""
+        more = () if self.contradictions is None else self.contradictions.columns
+        return np.array([*self.columns, *more])
+
+    @property
+    def needed(self) -> Tensor:
+        """Features that a row has in which each surprise shows, (S, 2), -1 for one that the network does not see."""
+        own = self.features[:, None].expand(-1, 2)
+        return own if self.contradictions is None else torch.cat([own, self.contradictions.features])
 
     def marked(self, codes: np.ndarray) -> np.ndarray:
         """Return codes (n, F) of new rows with `UNSEEN` for levels that no row has had."""
@@ -90,10 +182,12 @@ class Unseen:
         return found
 
     def surprises(self, codes: np.ndarray) -> Tensor:
-        """Return the surprise (n, C) of levels of marked codes (n, F): 0 for those that are seen or missing."""
-        return torch.from_numpy(codes[:, self.columns.numpy()] == UNSEEN) * self.surprise
+        """Return surprises (n, S) of levels of marked codes (n, F): 0 for those that are seen or missing."""
+        new = torch.from_numpy(codes[:, self.columns.numpy()] == UNSEEN) * self.surprise
+        return new if self.contradictions is None else torch.cat([new, self.contradictions.surprises(codes)], 1)
 
     def total(self, surprises: Tensor, x: Tensor) -> Tensor:
-        """Add up surprises (n, C) of rows, (n,), leaving out columns that are hidden from them in x (n, D)."""
-        seen = ~x.flatten(1)[:, self.features.clamp_min(0)].isnan() | (self.features < 0)
-        return (surprises * seen).sum(1)
+        """Add up surprises (n, S) of rows, (n,), leaving out columns that are hidden from them in x (n, D)."""
+        needed = self.needed
+        seen = ~x.flatten(1)[:, needed.clamp_min(0)].isnan() | (needed < 0)
+        return (surprises * seen.all(2)).sum(1)
