@@ -13,6 +13,9 @@ first term is that of Vovk and Wang 2020)
 Split conformal prediction has P(p <= α) <= α, from as many rows as are held out: its smallest p-value is larger. The
 bound is for models that fit their own rows much better than others do; with folds of a fifth P(p <= α) is near α, or
 below, as each model has fewer rows than one of all would have.
+
+Rows that belong together (`groups`), and copies of a row, lie in one fold, and one of each calibrates: the n above are
+groups, and p-values hold for rows of new ones.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ import torch
 from lapae.config import Config
 from lapae.data import Data
 from lapae.data.copies import copied
+from lapae.data.groups import linked
 from lapae.errors import ConfigError, RunError
 from lapae.fit import fit
+from lapae.generate.rows import RowSampler
 from lapae.model import Model
 from lapae.runs import MODEL, Run, read_tensor_file, tensor_file
 from lapae.runs.files import make_folder, whole_folder, write_whole
@@ -64,16 +69,22 @@ class CrossCalibration:
             options: those of `lapae.fit.fit`.
         """
         rows = as_fitted(model)
-        if len(rows) < LEAST_ROWS:
-            raise ConfigError(f"calibration='cross' with {len(rows)} rows: expected at least {LEAST_ROWS}")
         assert model.sampler is not None
-        fold = folds(model.sampler.rows.double().numpy(), model.seed)
+        group = together(model.sampler)
+        n = len(np.unique(group))
+        if n < LEAST_ROWS:
+            raise ConfigError(f"calibration='cross' with {n} rows or groups of rows: expected at least {LEAST_ROWS}")
+        fold = folds(group, model.seed)
+        one = np.zeros(len(group), bool)
+        order = np.random.default_rng(model.seed).permutation(len(group))
+        one[order[np.unique(group[order], return_index=True)[1]]] = True
         models, scores = [], []
         for k in range(FOLDS):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # as the model of all rows has warned
-                found = fit(config, Data.of(rows[fold != k]), **options)
-                scores.append(found.anomaly_score(rows[fold == k])[0])
+                known = None if model.sampler.groups is None else group[fold != k]
+                found = fit(config, Data.of(rows[fold != k], groups=known), **options)
+                scores.append(found.anomaly_score(rows[one & (fold == k)])[0])
             models.append(found)
         return cls(tuple(models), tuple(of[~np.isnan(of)] for of in scores))
 
@@ -118,10 +129,16 @@ class CrossCalibration:
         return cls(tuple(load_run(folder / str(k), device=device) for k in range(len(found))), found)
 
 
-def folds(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Return the fold of each of the rows (n, F), from 0 on: (n,). Copies of a row are in one fold."""
-    copies = copied(rows)
-    which = np.arange(len(rows)) if copies is None else np.unique(copies, return_inverse=True)[1]
+def together(sampler: RowSampler) -> np.ndarray:
+    """Return the number (n,) of what each row belongs to: rows of a group, and copies of a row."""
+    copies = copied(sampler.rows.double().numpy())
+    copies = np.arange(len(sampler.rows)) if copies is None else copies
+    return copies if sampler.groups is None else linked(sampler.groups.numpy(), copies)
+
+
+def folds(group: np.ndarray, seed: int) -> np.ndarray:
+    """Return the fold of each row, from 0 on, (n,): rows of one of the groups (n,) are in one fold."""
+    which = np.unique(group, return_inverse=True)[1].reshape(-1)
     order = np.random.default_rng(seed).permutation(which.max() + 1)
     return order[which] % FOLDS
 

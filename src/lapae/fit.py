@@ -332,9 +332,12 @@ def calibrate(model: Model, data: Data) -> Model:
     learned = bool(model.config.model.linear) and model.metrics.get("best_epoch") == 0
     model = calibrate_on(model, train, valid, calib, many, learned=learned, unseen=unseen, surprises=surprises)
     if model.space.kind == "table" and model.space.shape[0] <= MOST_COLUMNS:
-        every = [sampled(split.x, MOST_SAMPLED) for split in (data.train, data.valid, data.calib)]
-        rows = torch.from_numpy(model.space.known(np.concatenate(every)[:MOST_SAMPLED].astype(np.float64)))
-        model = replace(model, sampler=RowSampler(rows))
+        splits = (data.train, data.valid, data.calib)
+        every = np.concatenate([sampled(split.x, MOST_SAMPLED) for split in splits])[:MOST_SAMPLED]
+        rows = torch.from_numpy(model.space.known(every.astype(np.float64)))
+        of = [sampled(split.together, MOST_SAMPLED) for split in splits if split.together is not None]
+        groups = torch.from_numpy(np.concatenate(of)[: len(rows)]) if of else None
+        model = replace(model, sampler=RowSampler(rows, groups))
     if data.calib.groups is not None:
         model = with_images(model, data.calib)
     if len(data.calib.x):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from lapae import LaplacianAutoencoder
-from lapae.cross import CROSS, FOLDS, CrossCalibration, folds
+from lapae.cross import CROSS, FOLDS, CrossCalibration, folds, together
+from lapae.generate.rows import RowSampler
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(150, 1)) * [1.0, 2.0, -1.0] + 0.2 * rng.normal(size=(150, 3))
@@ -24,7 +26,7 @@ def model():
 def test_p_values_count_the_rows_that_each_model_has_not_seen(model):
     cross = model._cross_calibration()
     rows = model.model_.sampler.rows.numpy()
-    fold = folds(rows, model.model_.seed)
+    fold = folds(together(model.model_.sampler), model.model_.seed)
     p = model.p_value(NEW, calibration="cross")
     for x, found in zip(NEW[:-1], p[:-1], strict=True):
         count = 0
@@ -38,14 +40,32 @@ def test_p_values_count_the_rows_that_each_model_has_not_seen(model):
 
 def test_no_model_has_seen_a_row_that_it_calibrates(model):
     rows = model.model_.sampler.rows.numpy()
-    fold = folds(rows, model.model_.seed)
+    fold = folds(together(model.model_.sampler), model.model_.seed)
     assert np.bincount(fold).tolist() == [30] * FOLDS
     for k, of in enumerate(model._cross_calibration().models):
         known = {row.tobytes() for row in of.sampler.rows.numpy()}
         assert {row.tobytes() for row in rows[fold != k]} == known
-    twice = np.concatenate([rows, rows])
-    fold = folds(twice, 0)
+
+
+def test_copies_and_groups_are_in_one_fold_and_count_once():
+    rows = torch.from_numpy(np.concatenate([X, X]))
+    fold = folds(together(RowSampler(rows)), 0)
     np.testing.assert_array_equal(fold[:150], fold[150:])
+    group = torch.arange(150) // 3
+    fold = folds(together(RowSampler(rows, torch.cat([group, group + 50]))), 0)
+    np.testing.assert_array_equal(fold, np.tile(fold[:150:3].repeat(3), 2))
+    names = np.array([f"customer {i}" for i in range(30)]).repeat(4)
+    of = np.random.default_rng(1).normal(size=(30, 3)).repeat(4, 0)  # rows of one customer are alike
+    table = of + 0.01 * np.random.default_rng(2).normal(size=(120, 3))
+    model = LaplacianAutoencoder(latent_dim=1, epochs=2, random_state=0, device="cpu").fit(table, groups=names)
+    p = model.p_value(table + 5, calibration="cross")
+    sampler = model.model_.sampler
+    assert sampler is not None
+    assert sampler.groups is not None
+    assert sampler.groups.unique().numel() == 30
+    assert p.min() == pytest.approx(1 / 31)  # a row of each customer calibrates
+    which = [int(np.flatnonzero((table == row).all(1))[0]) for row in sampler.rows.numpy()]
+    np.testing.assert_array_equal(np.array(which) // 4, sampler.groups.numpy())
 
 
 def test_discoveries_take_them(model):

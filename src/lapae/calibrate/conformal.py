@@ -216,8 +216,8 @@ class Radius:
 
 
 def _quantiles(ordered: np.ndarray, levels: np.ndarray, independent: np.ndarray) -> np.ndarray:
-    """Return conformal quantiles (L, F), at `levels` (L,) or (L, F), of each column of `ordered` (n, F), increasing with
-    NaN at the end.
+    """Return conformal quantiles (L, F) of each column of `ordered` (n, F), increasing, NaN at the end; `levels` are
+    (L,) or (L, F).
 
     A column's values come from `independent` (F,) rows m: each weighs 1 / m of them, and so does the new one, which is
     infinite. So is a quantile for whose level there are too few rows.
@@ -239,8 +239,8 @@ def _raised(levels: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return levels (L, 1) for features of which `counts` (F,) values are known: (L, F), higher where these are few.
 
     The share of new values below the quantile of n others has, over draws of these, a standard deviation of about
-    sqrt(level (1 - level) / n): an interval from twenty values may hold a few percent more or fewer for good. Levels are
-    raised by one such deviation for the fewest values, by none from `SURE` on.
+    sqrt(level (1 - level) / n): an interval from twenty values may hold a few percent more or fewer for good. Levels
+    are raised by one such deviation for the fewest values, by none from `SURE` on.
     """
     few = (1 - counts / SURE).clip(0, 1)
     return levels + few * np.sqrt(levels * (1 - levels) / (counts + 2))

@@ -110,7 +110,7 @@ class Data:
         def part(index: np.ndarray) -> Split:
             y, groups = (None if of is None else of[index] for of in (records.y, records.groups if whole else None))
             rows = index if seen is None else seen[index]
-            return Split(take(every.x, rows), y, rows, groups)
+            return Split(take(every.x, rows), y, rows, groups, None if together is None else together[index])
 
         train, valid, calib, held_out = map(part, parts)
         known = ("most", "columns", "left_out", "values", "stride", "name", "label_names", "missing", "fit")

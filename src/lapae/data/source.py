@@ -127,6 +127,8 @@ class Split:
     """(N,) where they stand in the set that was split, from 0; None where they are all of it."""
     groups: np.ndarray | None = None
     """(N,) the image that each is a tile of, where images were split as a whole."""
+    together: np.ndarray | None = None
+    """(N,) the group of each row, from 0, such as a customer; None if there are none."""
 
     def __len__(self) -> int:
         return len(self.x)

@@ -52,9 +52,11 @@ class RowSampler:
 
     Attributes:
         rows: codes (n, F) of the table's columns, NaN where missing.
+        groups: the group of each row, from 0, such as a customer, (n,); None if there are none.
     """
 
     rows: Tensor
+    groups: Tensor | None = None
 
     def __call__(
         self,
