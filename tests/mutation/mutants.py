@@ -375,7 +375,7 @@ MUTANTS = (
     Mutant(
         "neighbours: a row of the bank is its own",
         NEIGHBOURS,
-        "            square[within, own[within]] = torch.inf\n",
+        "            square[own[within], within.nonzero()[:, 0]] = torch.inf\n",
         "            pass\n",
         T_NEIGHBOURS,
         "test_held_out_rows_are_measured_as_if_they_were_not_in_the_bank",

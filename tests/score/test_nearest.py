@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lapae.score.nearest import Search
-from lapae.score.neighbours import GROUP, NEAREST, TINY, NearestRows
+from lapae.score.neighbours import NEAREST, TINY, NearestRows
 
 
 def rows(kind: str, n: int, seed: int) -> torch.Tensor:
@@ -29,11 +29,10 @@ KINDS = ("continuous", "rounded", "copies", "far", "close")
 def test_decided_rows_have_the_true_neighbours(kind: str, n: int) -> None:
     bank, x, k = rows(kind, n, 0), rows(kind, 100, 1), NEAREST + 1
     true = (x[:, None] - bank).square().sum(2)
-    for groups in (True, False):
-        found = Search.of(bank, n // GROUP, TINY)(x, k, groups=groups)
-        square, index = (part[found.decided] for part in true.topk(k, largest=False))
-        assert torch.equal(found.index[found.decided], index)
-        torch.testing.assert_close(found.square[found.decided].double(), square, rtol=1e-6, atol=1e-7)
+    found = Search.of(bank, TINY)(x, k)
+    square, index = (part[found.decided] for part in true.topk(k, largest=False))
+    assert torch.equal(found.index[found.decided], index)
+    torch.testing.assert_close(found.square[found.decided].double(), square, rtol=1e-6, atol=1e-7)
     if kind == "continuous":
         assert found.decided.all()
     if kind == "close":

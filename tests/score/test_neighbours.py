@@ -5,7 +5,7 @@ import pytest
 import torch
 from narrow import sure
 
-from lapae.score.neighbours import BANK, GRAIN, GROUP, NEAREST, NearestRows, places, smallest
+from lapae.score.neighbours import BANK, GRAIN, GROUP, GROUPED, NEAREST, NearestRows, places, smallest
 
 
 def plain(rows: np.ndarray, x: np.ndarray) -> tuple[list[int], float, float]:
@@ -34,6 +34,22 @@ def test_as_plain_loops_find_them(n):
         theirs = np.mean([np.log(np.exp(plain(kept, kept[j])[1]) + grain) for j in order])
         assert float(found.ratio[i]) == pytest.approx(np.log(np.exp(near) + grain) - theirs, abs=1e-6)
         np.testing.assert_allclose(sure(found.gap)[i], np.square(x - kept[order]).mean(0), atol=1e-9)
+
+
+def test_groups_of_a_large_bank_are_made_of_its_first_rows():
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(GROUPED + 300, 4)))
+    bank = NearestRows.fit(x)
+    new, own = x[:40] + 0.01, places(len(x))[:40]
+    assert (own >= GROUPED).any()
+    assert (own < GROUPED).any()
+    first = NearestRows(bank.rows[:GROUPED], bank.own[:GROUPED])
+    for at in (None, own):
+        of_first = None if at is None else torch.where(at < GROUPED, at, -1)
+        assert torch.equal(sure(bank.measure(new, at).groups), sure(first.measure(new, of_first).groups))
+    whole = NearestRows(bank.rows, bank.own)  # as in runs saved before there was a limit
+    for found, rows in ((bank, bank.rows[:GROUPED]), (whole, bank.rows)):
+        expected = [plain(rows.numpy(), row)[2] for row in new.numpy()]
+        np.testing.assert_allclose(sure(found.measure(new).groups), expected, atol=1e-6)
 
 
 def test_copies_are_neighbours_of_each_other():

@@ -21,6 +21,8 @@ from lapae.networks.threads import one_thread
 
 FULL = 512
 """Rows of a block of rows that lack nothing."""
+SCORED = 2048
+"""The same for scores without reasons, which need the mean network alone: what is done once for a block costs more."""
 LACKING = 32
 """Rows of a block of rows with missing values: there may be as many patterns as rows."""
 Arrays = tuple[np.ndarray, ...]
@@ -60,12 +62,15 @@ def in_blocks(
     return tuple(out)
 
 
-def by_pattern(missing: np.ndarray, *, alone: bool = False) -> tuple[list[np.ndarray], list[int]]:
+def by_pattern(
+    missing: np.ndarray, *, alone: bool = False, full_size: int = FULL
+) -> tuple[list[np.ndarray], list[int]]:
     """Group rows that lack the same values.
 
     Args:
         missing: (n, F) bool.
         alone: whether each row must be in a block of its own.
+        full_size: rows of a block of rows that lack nothing.
 
     Returns:
         Indices of the rows of each group, and the number of rows in its blocks. Rows that lack all values are in none.
@@ -76,7 +81,7 @@ def by_pattern(missing: np.ndarray, *, alone: bool = False) -> tuple[list[np.nda
     for row in np.flatnonzero(lacks & ~nothing).tolist():
         keys.setdefault(missing[row].tobytes(), []).append(row)
     groups = ([full] if len(full) else []) + [np.array(rows) for rows in keys.values()]
-    return groups, [1 if alone else LACKING if lacks[rows[0]] else FULL for rows in groups]
+    return groups, [1 if alone else LACKING if lacks[rows[0]] else full_size for rows in groups]
 
 
 @dataclass(frozen=True)

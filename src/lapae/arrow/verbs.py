@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
-from lapae.arrow.blocks import FULL, LACKING, RowModel, by_pattern, in_blocks
+from lapae.arrow.blocks import FULL, LACKING, SCORED, RowModel, by_pattern, in_blocks
 from lapae.arrow.columns import NUMBERS, as_arrow, end_of, type_of, with_filled
 from lapae.errors import ConfigError
 from lapae.model import Guess, Model, check_guess
@@ -85,7 +85,7 @@ class Score(Verb):
 
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model = loaded.model
-        groups = by_pattern(np.isnan(x), alone=loaded.one_by_one)
+        groups = by_pattern(np.isnan(x), alone=loaded.one_by_one, full_size=FULL if self.explain else SCORED)
 
         def judge(rows: np.ndarray) -> tuple[np.ndarray, ...]:
             found = _quiet(model.judge, rows, reasons=self.explain)

@@ -27,6 +27,9 @@ def multiply_adds(module: nn.Module, rows: int) -> int:
 @contextmanager
 def few_threads(module: nn.Module, rows: int) -> Iterator[None]:
     """Use one torch thread if passes of `rows` samples through `module` are small; restore the number at the end."""
+    if torch.get_num_threads() == 1:  # counting weights takes longer than a small pass
+        yield
+        return
     on_cpu = all(p.device.type == "cpu" for p in module.parameters())
     with one_thread(when=on_cpu and multiply_adds(module, rows) < SMALL_PASS):
         yield

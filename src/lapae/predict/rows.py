@@ -47,6 +47,8 @@ def hidden_too(rows: Tensor, mask: Tensor) -> Tensor:
 
 def distinct(missing: Tensor) -> list[tuple[np.ndarray, Tensor]]:
     """Return the patterns of `missing` (B, F): the rows (b,) that have each, and the pattern (F,)."""
+    if not missing.any():
+        return [(np.arange(len(missing)), missing[0])] if len(missing) else []
     packed = np.packbits(missing.numpy(), axis=1)  # one value per row, however many features there are
     rows = packed.view(np.dtype((np.void, packed.shape[1]))).reshape(-1)
     _, first, which = np.unique(rows, return_index=True, return_inverse=True)

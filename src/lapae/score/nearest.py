@@ -1,11 +1,10 @@
 """Search for the nearest rows of a bank: found in single precision, decided in double.
 
-One matrix product gives all distances |x|² + |r|² - 2 x·r, in float32 if only the nearest are wanted, which takes half
-the time. Rows of the bank are in small groups, and only the groups with the least distances are looked into; a
-distance and the place that it belongs to share 32 bits, so that one partial sort finds both. A few more candidates
-than wanted are measured again in float64. The error of the product has a bound: where what was left out could be nearer
-than what was found, or distances are equal, the row counts as undecided and is measured by the plain way
-(`NearestRows.measure`), so that both ways give the same neighbours.
+One matrix product in float32 gives all distances |x|² + |r|² - 2 x·r. Rows of the bank are in small groups, and only
+the groups with the least distances are looked into; a distance and the place that it belongs to share 32 bits, so that
+one partial sort finds both. A few more candidates than wanted are measured again in float64. The error of the product
+has a bound: where what was left out could be nearer than what was found, or distances are equal, the row counts as
+undecided and is measured by the plain way (`NearestRows.measure`), so that both ways give the same neighbours.
 
 Shapes: B rows x (B, D), a bank of R rows, G groups; k neighbours.
 """
@@ -20,10 +19,10 @@ from torch import Tensor
 
 IN_CACHE = 128
 """Rows whose distances are computed at a time: to some thousand rows of a bank they fit into the cache of a core."""
-FEWEST_GROUPS = 32
-"""Groups below which the plain way is as fast."""
-TOGETHER = 8
-"""Distances that are multiplied before the logarithm is taken: each is between 1e-8 and 1e34."""
+SIZE = 16
+"""Rows of a group."""
+FEWEST = 256
+"""Rows of a bank below which the plain way is as fast."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,13 @@ class Found:
     Attributes:
         square: squared distances, increasing, (B, k), float32.
         index: where they are in the bank, (B, k).
-        groups: mean log of the squared distance to the nearest row of each group, (B,); None if it was not asked for.
+        length: squared lengths of x, (B,).
         decided: (B,) bool: False where the others are not to be relied on.
     """
 
     square: Tensor
     index: Tensor
-    groups: Tensor | None
+    length: Tensor
     decided: Tensor
 
 
@@ -57,65 +56,69 @@ class Search:
 
     rows: np.ndarray
     n_groups: int
-    right: dict[torch.dtype, Tensor]
+    right: Tensor
     longest: float
     least: float
 
     @classmethod
-    def of(cls, rows: Tensor, n_groups: int, least: float) -> Search:
-        """Prepare a bank (R, D), float64, in groups; see the attributes."""
+    def of(cls, rows: Tensor, least: float) -> Search:
+        """Prepare a bank (R, D), float64; see the attributes."""
+        n_groups = -(-len(rows) // SIZE)
         square = rows.square().sum(1, keepdim=True)
         right = torch.cat([rows, torch.ones_like(square), square], 1)
         padding = right.new_zeros(-len(rows) % n_groups, right.shape[1])
         padding[:, -1] = torch.inf
-        right = torch.cat([right, padding])
-        factors = {torch.float64: right, torch.float32: right.float()}
-        return cls(rows.numpy(), n_groups, factors, float(square.max().sqrt()), least)
+        right = torch.cat([right, padding]).float()
+        return cls(rows.numpy(), n_groups, right, float(square.max().sqrt()), least)
 
-    def __call__(self, x: Tensor, k: int, *, groups: bool) -> Found:
-        """Find the k nearest rows of the bank to rows x (B, D), float64.
-
-        Args:
-            x: the rows.
-            k: how many to find.
-            groups: whether to measure the distance to the nearest of each group, which takes float64.
-        """
-        dtype = torch.float64 if groups else torch.float32
+    def __call__(self, x: Tensor, k: int) -> Found:
+        """Find the k nearest rows of the bank to rows x (B, D), float64."""
         most, values, n = k + 2, x.numpy(), len(x)
+        least = np.float32(self.least)
         length = np.einsum("bd,bd->b", values, values)
-        left = torch.ones(n, x.shape[1] + 2, dtype=dtype)
-        left[:, :-2], left[:, -2] = -2 * x, torch.from_numpy(length)
-        size = len(self.right[dtype]) // self.n_groups
-        near, members = np.empty((n, most), np.int64), np.empty((n, most * size), np.float32)
-        beyond, bulk = np.empty(n, np.float32), torch.empty(n if groups else 0, dtype=torch.float64)
+        left = np.ones((n, x.shape[1] + 2), np.float32)
+        np.multiply(values, -2, out=left[:, :-2], casting="same_kind")
+        left[:, -2] = length
+        factors = torch.from_numpy(left)
+        size = len(self.right) // self.n_groups
+        index, exact = np.empty((n, most), np.int64), np.empty((n, most), np.float32)
+        beyond = np.empty(n, np.float32)
         for start in range(0, n, IN_CACHE):
             part = slice(start, start + IN_CACHE)
-            square = (self.right[dtype] @ left[part].T).unflatten(0, (size, self.n_groups))
-            of_groups = square.amin(0).float().clamp_min_(self.least)  # (G, b)
-            if groups:
-                bulk[part] = _mean_log(of_groups)
-            near[part], beyond[part] = _smallest(of_groups.numpy().T, most)
-            rows = np.arange(len(near[part]))[:, None]
-            members[part] = square.numpy()[:, near[part], rows].transpose(1, 2, 0).reshape(len(rows), -1)
-        np.maximum(members, np.float32(self.least), out=members)
-        place, within = _smallest(members, most)
-        at = np.arange(n)[:, None]
-        index = place % size * self.n_groups + near[at, place // size]
-        error = np.zeros(n)
-        if groups:
-            exact = members[at, place]
-        else:
-            gap = self.rows[index]
-            gap -= values[:, None]
-            exact = np.maximum(np.einsum("bkd,bkd->bk", gap, gap).astype(np.float32), np.float32(self.least))
-            # (D + 2) products, each rounded, of factors that were rounded: by Cauchy and Schwarz
-            error = (left.shape[1] + 4) * 2.0**-24 * (np.sqrt(length) + self.longest) ** 2
-        ordered = np.sort((exact.view(np.int32).astype(np.int64) << 32) | index, axis=1)
-        exact = (ordered >> 32).astype(np.int32).view(np.float32)
+            b = min(IN_CACHE, n - start)
+            at = np.arange(b)[:, None]
+            members = product(self.right, factors[part]).view(size, self.n_groups, b).numpy()
+            of_groups = members.min(0)  # (G, b)
+            np.maximum(of_groups, least, out=of_groups)
+            near, further = _smallest(of_groups.T, most)
+            some = members[:, near, at].transpose(1, 2, 0).reshape(b, -1)
+            np.maximum(some, least, out=some)
+            place, within = _smallest(some, most)
+            index[part] = place % size * self.n_groups + near[at, place // size]
+            np.minimum(further, within, out=beyond[part])
+            gap = self.rows.take(index[part], axis=0, mode="clip")
+            gap -= values[part, None]
+            exact[part] = np.einsum("bkd,bkd->bk", gap, gap)
+        np.maximum(exact, least, out=exact)
+        # (D + 2) products, each rounded, of factors that were rounded: by Cauchy and Schwarz
+        error = (left.shape[1] + 4) * 2.0**-24 * (np.sqrt(length) + self.longest) ** 2
+        index |= exact.view(np.int32).astype(np.int64) << 32
+        index.sort(axis=1)
+        exact = (index >> 32).astype(np.int32).view(np.float32)
         apart = (exact[:, 1 : k + 1] > exact[:, :k]).all(1)
-        decided = apart & (exact[:, k] < np.minimum(beyond, within) - error)
-        index = torch.from_numpy(ordered[:, :k] & 0xFFFFFFFF)
-        return Found(torch.from_numpy(exact[:, :k].copy()), index, bulk if groups else None, torch.from_numpy(decided))
+        decided = apart & (exact[:, k] < beyond - error)
+        index = torch.from_numpy(index[:, :k] & 0xFFFFFFFF)
+        return Found(torch.from_numpy(exact[:, :k]), index, torch.from_numpy(length), torch.from_numpy(decided))
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a bᵀ (m, n) of float32 matrices (m, D) and (n, D).
+
+    By oneDNN where torch has it, which uses the widest registers of a CPU: MKL takes twice as long on AMD's.
+    """
+    if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+    return a @ b.T
 
 
 def _smallest(values: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,10 +135,3 @@ def _smallest(values: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     packed |= np.arange(m, dtype=np.int32)
     packed.partition(n, axis=1)
     return (packed[:, :n] & last).astype(np.int64), (packed[:, n] & ~last).view(np.float32)
-
-
-def _mean_log(values: Tensor) -> Tensor:
-    """Return the mean (B,) of the logs of values (G, B): logs of products of a few take a fraction of the time."""
-    n = len(values)
-    padded = torch.nn.functional.pad(values, (0, 0, 0, -n % TOGETHER), value=1.0).double()
-    return padded.unflatten(0, (-1, TOGETHER)).prod(1).log().sum(0) / n

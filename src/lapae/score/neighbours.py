@@ -16,16 +16,24 @@ import torch
 from torch import Tensor
 
 from lapae.networks.threads import one_thread
-from lapae.score.nearest import FEWEST_GROUPS, Search
+from lapae.score.nearest import FEWEST, Search
 
 BANK = 4000
 """Maximum number of training rows to measure distances to."""
 NEAREST = 5
 GROUP = 8
+GROUPED = 1024
+"""Maximum number of rows in groups: what they tell is a mean over 128 of them."""
+TOGETHER = 8
+"""Distances that are multiplied before the logarithm is taken: each is between 1e-8 and 1e34."""
 GRAIN = 0.3
 """Distances that are told apart, in units of the mean distance of rows to their neighbours: rounded values and copies
 lie at 0 from each other, which is no less ordinary than a little."""
-CHUNK = 512
+CHUNK = 2048
+GROUPS_AT_ONCE = 256
+"""Rows whose distances to groups are computed at a time."""
+PLAIN = 512
+"""Rows whose distances to all rows of a bank are in memory at a time."""
 FEW_VALUES = 2**19
 """Size of a bank up to which one thread measures: several would gain a third, and lose tenfold on a busy machine."""
 TINY = 1e-8
@@ -56,17 +64,19 @@ class NearestRows:
     Attributes:
         rows: (R, D).
         own: `Near.near` of each of them among the others, (R,).
+        grouped: number of rows, from the first on, that are in groups; default all.
     """
 
     rows: Tensor
     own: Tensor
+    grouped: int | None = None
 
     @classmethod
     def fit(cls, rows: Tensor) -> NearestRows:
         """Take rows (n, D), at most `BANK` of them."""
         rows = rows[drawn(len(rows))]
         empty = cls(rows, torch.zeros(len(rows), dtype=rows.dtype))
-        return cls(rows, empty.measure(rows).near)
+        return cls(rows, empty.measure(rows, groups=False, gaps=False).near, min(GROUPED, len(rows)))
 
     def measure(self, x: Tensor, own: Tensor | None = None, *, groups: bool = True, gaps: bool = True) -> Near:
         """Measure rows x (B, D). A row of the bank that equals x is left out once: it is compared with others.
@@ -82,102 +92,145 @@ class NearestRows:
             return self._measure(x, None, groups, gaps)
         owners = [None] * -(-len(x) // CHUNK) if own is None else own.split(CHUNK)
         with one_thread(when=self.rows.numel() <= FEW_VALUES):
-            parts = [self._block(part, at, groups, gaps) for part, at in zip(x.split(CHUNK), owners, strict=True)]
-        every = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Near)}
-        joined: dict[str, Any] = {n: None if v[0] is None else torch.cat(v) for n, v in every.items()}
-        return Near(**joined)
+            batches = zip(x.split(CHUNK), owners, strict=True)
+            return _joined([self._block(part, at, groups, gaps) for part, at in batches])
 
-    def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the bank as a factor of distances (D + 2, R), distances of its rows to their neighbours (R,), and the
-        distance that is told apart."""
-        rows, own = self.rows, self.own.exp()
-        right = torch.cat([rows, torch.ones_like(rows[:, :1]), rows.square().sum(1, keepdim=True)], 1)
-        return right.T, own, GRAIN * own.mean()
+    def _factors(self) -> Tensor:
+        """Return the bank as a factor of distances, (R, D + 2)."""
+        rows = self.rows
+        return torch.cat([rows, torch.ones_like(rows[:, :1]), rows.square().sum(1, keepdim=True)], 1)
 
     @cached_property
-    def _kept_factors(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _kept_factors(self) -> Tensor:
         return self._factors()
+
+    def _squares(self, x: Tensor, own: Tensor | None, n: int) -> Tensor:
+        """Return |x|² + |r|² - 2 x·r to the first n rows, (n, B). They are rounded before they are compared, so that
+        neighbours at one distance are told apart in the same way in every batch."""
+        # what is made while a graph is traced belongs to the graph, and is not kept
+        right = self._factors() if torch.compiler.is_exporting() else self._kept_factors
+        left = torch.cat([-2 * x, x.square().sum(1, keepdim=True), torch.ones_like(x[:, :1])], 1)
+        square = right[:n] @ left.T
+        if own is not None:
+            within = (own >= 0) & (own < n)
+            square[own[within], within.nonzero()[:, 0]] = torch.inf
+        return square
+
+    def _own_distances(self) -> tuple[Tensor, Tensor]:
+        """Return the logs of the distances of the rows to their neighbours, (R,), and the distance that is told apart,
+        which is added to them."""
+        own = self.own.exp()
+        grain = GRAIN * own.mean()
+        return (own + grain).log(), grain
+
+    @cached_property
+    def _kept_distances(self) -> tuple[Tensor, Tensor]:
+        return self._own_distances()
 
     @cached_property
     def _search(self) -> Search | None:
-        n_groups = len(self.rows) // GROUP
-        if n_groups < FEWEST_GROUPS or self.rows.dtype != torch.float64:
+        if len(self.rows) < FEWEST or self.rows.dtype != torch.float64:
             return None
-        return Search.of(self.rows, n_groups, TINY)
+        return Search.of(self.rows, TINY)
 
     def _block(self, x: Tensor, own: Tensor | None, groups: bool, gaps: bool) -> Near:
         """Measure one batch by a search, and in the plain way where this does not decide."""
         if own is not None or self._search is None or x.dtype != torch.float64:
-            return self._measure(x, own, groups, gaps)
-        found = self._search(x, NEAREST + 1, groups=groups)
-        square, index, same = found.square[:, :-1], found.index[:, :-1], torch.zeros(len(x), 1, dtype=torch.bool)
-        # a squared distance is off by a few roundings of the squares that it is made of
-        close = found.square[:, 0] <= 2 * SAME**2 * x.shape[1] + 2.0**-48 * x.square().sum(1)
+            owners = [None] * -(-len(x) // PLAIN) if own is None else own.split(PLAIN)
+            plain = [self._measure(part, at, groups, gaps) for part, at in zip(x.split(PLAIN), owners, strict=True)]
+            return _joined(plain)
+        found = self._search(x, NEAREST + 1)
+        square, index = found.square[:, :-1], found.index[:, :-1]
+        close = _may_be_same(found.square[:, 0], x, found.length)
         if close.any():
+            same = torch.zeros(len(x), 1, dtype=torch.bool)
             same[close] = self._is_same(x[close], found.index[close])
             square = torch.where(same, found.square[:, 1:], square)
             index = torch.where(same, found.index[:, 1:], index)
-        bulk = None if found.groups is None else 0.5 * found.groups
-        _, theirs, grain = self._kept_factors
-        near = self._near(x, square, index, bulk, theirs, grain, gaps)
-        # the group that a row of the bank itself is in has another nearest row
-        again = ~found.decided if bulk is None else ~found.decided | same[:, 0]
-        if again.any():
-            plain = self._measure(x[again], None, groups, gaps)
-            for field in fields(Near):
-                values = getattr(near, field.name)
-                if values is not None:
-                    values[again] = getattr(plain, field.name)
-        return near
+        again = (~found.decided).nonzero()[:, 0]
+        for some in again.split(PLAIN) if len(again) else ():
+            square[some], index[some] = self._nearest(x[some], None)
+        bulk = torch.cat([self._bulk(part, None) for part in x.split(GROUPS_AT_ONCE)]) if groups else None
+        return self._near(x, square, index, bulk, gaps)
 
     def _is_same(self, x: Tensor, index: Tensor) -> Tensor:
         """Return whether rows x (B, D) are the rows of the bank that are nearest, (B, 1)."""
         return (x - self.rows[index[:, 0]]).abs().amax(1, keepdim=True) <= SAME
 
-    def _near(
-        self, x: Tensor, square: Tensor, index: Tensor, bulk: Tensor | None, theirs: Tensor, grain: Tensor, gaps: bool
-    ) -> Near:
+    def _near(self, x: Tensor, square: Tensor, index: Tensor, bulk: Tensor | None, gaps: bool) -> Near:
+        theirs, grain = self._own_distances() if torch.compiler.is_exporting() else self._kept_distances
         away = square.to(x).sqrt().mean(1)
         gap = (x[:, None] - self.rows[index]).square().mean(1) if gaps else None
-        return Near(away.log(), bulk, (away + grain).log() - (theirs[index] + grain).log().mean(1), gap)
+        return Near(away.log(), bulk, (away + grain).log() - theirs[index].mean(1), gap)
 
     def _measure(self, x: Tensor, own: Tensor | None, groups: bool, gaps: bool) -> Near:
-        """Measure one batch in the plain way, as a graph does. The nearest rows are in the groups with the least
-        distances: few have to be sorted."""
+        """Measure one batch in the plain way, as a graph does."""
+        square, index = self._nearest(x, own)
+        return self._near(x, square, index, self._bulk(x, own) if groups else None, gaps)
+
+    def _nearest(self, x: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the squared distances to the nearest rows (B, k), and where they are. They are in the groups with the
+        least distances: few have to be sorted."""
         n = len(self.rows)
-        # what is made while a graph is traced belongs to the graph, and is not kept
-        right, theirs, grain = self._factors() if torch.compiler.is_exporting() else self._kept_factors
         n_groups = max(1, n // GROUP)
         size = -(-n // n_groups)
-        # |x|² + |r|² - 2 x·r, rounded, so that neighbours at one distance are told apart in the same way in every batch
-        left = torch.cat([-2 * x, x.square().sum(1, keepdim=True), torch.ones_like(x[:, :1])], 1)
-        square = (left @ right).float().clamp_min_(TINY)
-        if own is not None:
-            within = own >= 0
-            square[within, own[within]] = torch.inf
-        if n < n_groups * size:
-            square = torch.nn.functional.pad(square, (0, n_groups * size - n), value=torch.inf)
-        square = square.unflatten(1, (size, n_groups))  # row i is in group i modulo their number
-        least = square.amin(1)
+        square = _in_groups(self._squares(x, own, n).float().clamp_min_(TINY), n_groups)
+        least = square.amin(0).T
         k = min(NEAREST + 1, n)
-        chosen = smallest(least, min(k, n_groups))
-        some = square.gather(2, chosen[:, None].expand(-1, size, -1))
+        chosen = smallest(least.contiguous(), min(k, n_groups))
+        some = square.permute(2, 0, 1).gather(2, chosen[:, None].expand(-1, size, -1))
         nearest, place = some.flatten(1).topk(k, largest=False)
-        member = place // some.shape[2]
-        index = member * n_groups + chosen.gather(1, place % some.shape[2])
-        # a row that is x itself is left out
-        first, group = index[:, :1], index[:, :1] % n_groups
-        same = self._is_same(x, first) & (n > 1)
-        if k > 1:
+        index = place // some.shape[2] * n_groups + chosen.gather(1, place % some.shape[2])
+        if k > 1:  # a row that is x itself is left out
+            same = self._is_same(x, index)
             nearest = torch.where(same, nearest[:, 1:], nearest[:, :-1])
             index = torch.where(same, index[:, 1:], index[:, :-1])
-        bulk = None
-        if groups:
-            others = square.gather(2, group[:, None].expand(-1, size, -1))[:, :, 0]
-            others = others.masked_fill(torch.arange(size, device=x.device) == member[:, :1], torch.inf)
-            least = torch.where(same, least.scatter(1, group, others.amin(1, keepdim=True)), least)
-            bulk = 0.5 * torch.where(least.isinf(), TINY, least.to(x)).log().mean(1)
-        return self._near(x, nearest, index, bulk, theirs, grain, gaps)
+        return nearest, index
+
+    def _bulk(self, x: Tensor, own: Tensor | None) -> Tensor:
+        """Return the mean log distance to the nearest row of each group, (B,); a row that is x itself is left out."""
+        n = len(self.rows) if self.grouped is None else self.grouped
+        n_groups = max(1, n // GROUP)
+        square = _in_groups(self._squares(x, own, n), n_groups)
+        least = square.amin(0).float().clamp_min_(TINY)  # (G, B)
+        nearest, group = least.min(0)
+        length = x.square().sum(1)
+        if n > 1 and (torch.compiler.is_exporting() or bool(_may_be_same(nearest, x, length).any())):
+            its = square.gather(1, group.expand(len(square), 1, -1))[:, 0].float().clamp_min_(TINY)  # (size, B)
+            member = its.argmin(0)
+            same = self._is_same(x, (member * n_groups + group)[:, None])[:, 0]
+            others = its.masked_fill(torch.arange(len(its), device=x.device)[:, None] == member, torch.inf).amin(0)
+            least = least.scatter(0, group[None], torch.where(same, others, nearest)[None])
+        return 0.5 * _mean_log(torch.where(least.isinf(), TINY, least).to(x))
+
+
+def _may_be_same(square: Tensor, x: Tensor, length: Tensor) -> Tensor:
+    """Return whether rows at squared distances (B,) from x (B, D), of squared lengths (B,), may be the same: such a
+    distance is off by a few roundings of the squares that it is made of."""
+    return square <= 2 * SAME**2 * x.shape[1] + 2.0**-48 * length
+
+
+def _in_groups(square: Tensor, n_groups: int) -> Tensor:
+    """Return squared distances to n rows, (n, B), in groups: (size, G, B), infinite where a group lacks a row. Row i is
+    in group i modulo their number."""
+    if lacking := -len(square) % n_groups:
+        square = torch.nn.functional.pad(square, (0, 0, 0, lacking), value=torch.inf)
+    return square.unflatten(0, (-1, n_groups))
+
+
+def _mean_log(values: Tensor) -> Tensor:
+    """Return the mean (B,) of the logs of values (G, B): logs of products of a few take a fraction of the time."""
+    n = len(values)
+    padded = torch.nn.functional.pad(values, (0, 0, 0, -n % TOGETHER), value=1.0)
+    return padded.unflatten(0, (-1, TOGETHER)).prod(1).log().sum(0) / n
+
+
+def _joined(parts: list[Near]) -> Near:
+    if len(parts) == 1:
+        return parts[0]
+    every = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Near)}
+    joined: dict[str, Any] = {n: None if v[0] is None else torch.cat(v) for n, v in every.items()}
+    return Near(**joined)
 
 
 def smallest(values: Tensor, k: int) -> Tensor:
