@@ -280,8 +280,9 @@ class Pipeline(nn.Module):
         posterior = self.method.posterior
         drawn: list[Tensor] = []
         if natural:
-            as_trained = with_posterior(model.method, "linearized").posterior  # in 64 bits other numbers are drawn
-            drawn = [torch.cat([*draws(as_trained, range(DRAWS))]).cpu().to(posterior.prior.dtype)]
+            as_trained = with_posterior(model.method, "linearized")  # in 64 bits other numbers are drawn
+            posteriors = as_trained.posterior_of_codes(), as_trained.posterior
+            drawn = [torch.cat([*draws(each, range(DRAWS))]).cpu().to(posterior.prior.dtype) for each in posteriors]
         else:
             posterior.diagonal()  # what it looks up once is looked up before the graph is recorded
         self.drawn = nn.ParameterList([nn.Parameter(part, requires_grad=False) for part in drawn])
@@ -371,9 +372,10 @@ class Pipeline(nn.Module):
         z = tape.nodes[sum(node.name.startswith("encoder") for node in tape.nodes) - 1].y
         if means:
             return ClosedForm(z, torch.zeros_like(z), None, tape.output, torch.zeros_like(tape.output))
-        tangents = of_dense(self.method, tape, outputs=True)(self.method.posterior.split(self.drawn[0]))
-        z_var, x_var = (part.square().mean(0) for part in tangents)
-        return ClosedForm(z, z_var, None, tape.output, x_var)
+        encoders, networks = (self.method.posterior.split(part) for part in self.drawn)
+        of_codes = of_dense(self.method, tape, outputs=False)(encoders)[0]
+        of_outputs = of_dense(self.method, tape, outputs=True)(networks)[1]
+        return ClosedForm(z, of_codes.square().mean(0), None, tape.output, of_outputs.square().mean(0))
 
     def _score(self, x: Tensor) -> Tensor:
         """Return the mean score (n,) of rows x (n, *model_shape) that lack in turn what calibration rows lack."""

@@ -146,9 +146,8 @@ def test_variances_of_draws_are_those_of_the_rows(monkeypatch):
             return z[0] if verb == "codes" else functional_call(network, p, (x[None],))[0]
 
         parts = vmap(jacrev(f), (None, 0))(params, data())
-        return as_a(LowRankPrecision, method.posterior).variance(
-            torch.cat([parts[name].flatten(2) for name in params], 2)
-        )
+        posterior = method.posterior_of_codes() if verb == "codes" else method.posterior
+        return as_a(LowRankPrecision, posterior).variance(torch.cat([parts[name].flatten(2) for name in params], 2))
 
     monkeypatch.setattr("lapae.predict.linearized_lowrank.DRAWS", 4000)
     found = predict(method, data(), predictive="linearized", want=("codes", "outputs"))

@@ -237,3 +237,45 @@ def test_layers_alone_are_refused():
         precision.eigenvalues()
     with pytest.raises(ValueError, match="expected vectors of shape"):
         precision.set_vectors(torch.ones(2, 3))  # pyright: ignore
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_given_some_weights_the_precision_of_the_others_is_a_part_of_the_matrix(few, monkeypatch):
+    """With the vectors alone, or beside the diagonal where they are few for these weights."""
+    monkeypatch.setattr("lapae.posterior.lowrank.ALONE", 1 if few else 300)
+    _, precision = fitted("lowrank", "many", 2.5)
+    assert isinstance(precision, LowRankPrecision)
+    decoder = frozenset(name for name in precision.shapes if name.startswith("decoder"))
+    given = precision.given(decoder, 0.2)
+    free = torch.tensor([name not in decoder for name in precision.shapes])
+    free = free.repeat_interleave(torch.tensor(precision.sizes))
+    if few:
+        explicit = matrix(precision)[free][:, free]
+    else:
+        u = precision.u[:, free]
+        explicit = (u.T @ u + 0.2 * torch.eye(u.shape[1], dtype=u.dtype)) / 2.5
+    root = given.scale_noise(torch.eye(given.n_weights, dtype=torch.float64))
+    covariance = root.T @ root
+    assert_close(covariance[free][:, free], torch.linalg.inv(explicit), **EXACT)
+    assert (covariance[~free] == 0).all()
+    precision.temperature = 5.0
+    warmer = precision.given(decoder, 0.2).scale_noise(torch.eye(given.n_weights, dtype=torch.float64))
+    assert_close(warmer.T @ warmer, 2 * covariance)
+    precision.set_vectors(2 * precision.u)
+    assert precision.given(decoder, 0.2) is not given
+    assert set(precision.state_dict()) == {"prior", "h", "u", "d", "rho", "n_values"}
+
+
+def test_a_code_is_certain_where_the_data_are_though_a_decoder_could_undo_what_an_encoder_does():
+    """Codes may be turned and stretched without a change of outputs: the whole posterior leaves that open."""
+    module, x = network(), data(40)
+    precision = make_precision(module, "lowrank", 1e-4, 1.0).double()
+    assert isinstance(precision, LowRankPrecision)
+    precision.set_prior(1e-4)
+    precision.set_vectors(whole_rows(module, x, Gaussian(0.1)))
+    encoder = {name: p.detach() for name, p in module.encoder.named_parameters()}
+    parts = vmap(jacrev(lambda p, x: functional_call(module.encoder, p, (x[None],))[0]), (None, 0))(encoder, x)
+    rows = torch.cat([parts[name].flatten(2) for name in encoder], 2)
+    rows = torch.cat([rows, rows.new_zeros(*rows.shape[:2], precision.n_weights - rows.shape[2])], 2)
+    decoder = frozenset(name for name in precision.shapes if name.startswith("decoder"))
+    assert (precision.given(decoder, 1e-4).variance(rows) < 0.1 * precision.variance(rows)).all()

@@ -19,6 +19,8 @@ from lapae.curvature.likelihoods import Bernoulli, Categorical, Gaussian, Likeli
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.step import StepContext
 from lapae.networks import Autoencoder
+from lapae.posterior import LowRankPrecision
+from lapae.posterior.lowrank import WEAK
 from lapae.predict import linearized
 
 N_DATA = 4
@@ -79,8 +81,15 @@ def method_of(network, shape, likelihood: Likelihood, form: str = "diagonal", te
 
 
 def brute_force(method: PostHoc, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Covariance of codes (B, K, K) and variance of the expected data (B, *shape)."""
-    covariance = torch.linalg.inv(matrix(method.posterior))
+    """Covariance of codes (B, K, K), given the decoder, and variance of the expected data (B, *shape)."""
+    precision = method.posterior
+    covariance = of_codes = torch.linalg.inv(matrix(precision))
+    if isinstance(precision, LowRankPrecision):  # vectors alone and a weak prior
+        free = torch.tensor([name.startswith("encoder") for name in precision.shapes])
+        free = free.repeat_interleave(torch.tensor(precision.sizes))
+        given = precision.u.T @ precision.u + WEAK * 0.8 * torch.eye(precision.n_weights, dtype=x.dtype)
+        of_codes = torch.zeros_like(covariance)
+        of_codes[free[:, None] & free] = torch.linalg.inv(given[free][:, free] / precision.temperature).flatten()
     params = {name: p.detach() for name, p in method.network.named_parameters()}
 
     def codes(params, x):
@@ -97,7 +106,7 @@ def brute_force(method: PostHoc, x: Tensor) -> tuple[Tensor, Tensor]:
 
     j_z, j_x = jacobian(codes), jacobian(expected)
     return (
-        torch.einsum("bkp,pq,blq->bkl", j_z.flatten(1, -2), covariance, j_z.flatten(1, -2)),
+        torch.einsum("bkp,pq,blq->bkl", j_z.flatten(1, -2), of_codes, j_z.flatten(1, -2)),
         torch.einsum("b...p,pq,b...q->b...", j_x, covariance, j_x),
     )
 

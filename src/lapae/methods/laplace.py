@@ -28,6 +28,7 @@ from lapae.methods.step import StepContext
 from lapae.methods.weights import WeightDraws
 from lapae.networks import Autoencoder
 from lapae.posterior import BlockPrecision, DiagonalPrecision, KronPrecision, LowRankPrecision, Precision
+from lapae.posterior.lowrank import WEAK
 from lapae.posterior.noise import fill_normal, normal
 from lapae.posterior.precision import RunningDiagonal
 from lapae.posterior.uncertain import known_weights
@@ -52,6 +53,7 @@ class Laplace(Method):
         self.posterior = make_precision(network, self.hessian, options.prior_precision, options.temperature or 1.0)
         self.scales = prior_scales(network, options.prior_scale or "flat")
         self.first_prior = [options.prior_precision * scale for scale in self.scales]
+        self.weak_prior = options.prior_precision * WEAK
         self.posterior.set_prior(self.first_prior)
         self._called: Stateless | None = None
         frozen = frozenset(name for name, p in network.named_parameters() if not p.requires_grad)
@@ -207,6 +209,17 @@ class Laplace(Method):
         trained = bool((precision.h.isfinite() & (precision.h > 0)).any())
         alone.h.copy_(precision.h if trained else precision.d)
         return alone
+
+    def posterior_of_codes(self) -> Precision:
+        """Return the posterior of the encoder given the decoder, which a code is a coordinate for.
+
+        It differs from the posterior if that has covariances between the two: see `lapae.posterior.lowrank`.
+        """
+        precision = self.posterior
+        if not isinstance(precision, LowRankPrecision):
+            return precision
+        decoder = frozenset(name for name in precision.shapes if not name.startswith("encoder."))
+        return precision.given(decoder, self.weak_prior)
 
     def draw(self, seeds: Sequence[int]) -> WeightDraws:
         """Return networks with weights from the posterior, one per seed."""

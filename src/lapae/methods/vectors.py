@@ -121,6 +121,7 @@ def fit_lowrank(
     method.pin()
     found = collect(method, batches, n_data, step, wanted)
     precision.set_vectors(found.u)
+    precision.n_values.fill_(found.n_values)
     mean = dict(method.network.named_parameters())
     evidence = fit_shrinkage(mean, precision, found.n_values, prior=prior)
     return {

@@ -15,6 +15,15 @@ and M^(-1/2) (I + M^(-1/2) WᵀW M^(-1/2))^(-1/2) ε is a draw, by the eigenvect
 finds ρ and Λ from the vectors themselves.
 
 In training there are no vectors yet: then the precision is that of the running diagonal, as for a sketch.
+
+**Codes.** What an autoencoder calls its code is a convention between encoder and decoder: z → A z + b, undone by the
+decoder, changes no output, and the data say nothing of it. The variance of a code under the whole posterior is mostly
+that freedom, which the prior alone bounds: it grows with the size of a code and knows nothing of where the data end (on
+glass it ranks outliers at .61, with the decoder fixed at .89). `given` fixes the decoder: the precision of the other
+weights given some is a part of the same matrix, with the same vectors. The prior precision by the evidence measures how
+large weights are, which is no statement about the row of a table that no training row is like: here it is weak. Where
+vectors are too few for that, left out in turn they find the data's own values less certain than their noise, which they
+cannot be: then it is as strong as it must be.
 """
 
 from __future__ import annotations
@@ -28,6 +37,13 @@ from torch import Tensor
 
 from lapae.posterior.precision import Precision, RunningDiagonal, eigh
 
+ALONE = 300
+"""Free weights for each vector up to which vectors stand alone given the others: networks of tables have at most some
+200. Networks of images have thousands, where vectors need the diagonal beside them."""
+WEAK = 0.1
+"""Least prior precision where vectors stand alone given other weights, as a share of the first one."""
+STRONGER = 10.0 ** (torch.arange(0, 121, dtype=torch.float64) / 20)
+"""Factors of it that are tried."""
 CHUNK_FLOATS = 1 << 24
 """Numbers of the vectors that are brought to 64 bits at a time. In 32, what is left where the data say much (noise of a
 millionth of the data) would be rounding."""
@@ -39,15 +55,19 @@ class LowRankPrecision(RunningDiagonal):
     u: Tensor
     d: Tensor
     rho: Tensor
+    n_values: Tensor
+    """Numbers in all of the data that the vectors are of, samples times outputs; 0 if that is not known."""
 
     def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
         super().__init__(shapes, prior_precision, temperature)
         self.register_buffer("u", torch.zeros(0, self.n_weights))
         self.register_buffer("d", torch.zeros(0))
         self.register_buffer("rho", torch.ones(()))
+        self.register_buffer("n_values", torch.zeros(()))
         self._eigen: tuple[Tensor, Tensor] | None = None
         self._base: Tensor | None = None
         self._kept: dict[str, list[Tensor]] = {}
+        self._given: dict[frozenset[str], LowRankPrecision] = {}  # a plain dictionary: no part of the state
 
     @property
     def n_vectors(self) -> int:
@@ -102,7 +122,7 @@ class LowRankPrecision(RunningDiagonal):
     def _forget(self) -> None:
         super()._forget()
         self._eigen = self._base = None
-        self._kept = {}
+        self._kept, self._given = {}, {}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Precision:
         before = self.u.dtype
@@ -115,6 +135,7 @@ class LowRankPrecision(RunningDiagonal):
         weight = state_dict.pop(prefix + "weight", None)  # of models saved by 0.3.0 before its release: W = √weight U
         if weight is not None and weight != state_dict[prefix + "rho"]:
             state_dict[prefix + "u"] = state_dict[prefix + "u"] * (weight / state_dict[prefix + "rho"]).sqrt()
+        state_dict.setdefault(prefix + "n_values", torch.zeros(()))  # of models saved before it was kept
         for name in ("u", "d"):  # of another number of vectors than those here
             found = state_dict.get(prefix + name)
             if found is not None:
@@ -123,6 +144,39 @@ class LowRankPrecision(RunningDiagonal):
                 kind = found.dtype if narrow else self.prior.dtype
                 setattr(self, name, torch.empty(found.shape, dtype=kind, device=own.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def given(self, known: frozenset[str], prior: float) -> LowRankPrecision:
+        """Return the precision of the other weights where some are known; it shares the vectors of this one.
+
+        Args:
+            known: names of the weights that are known.
+            prior: prior precision where the vectors stand alone, of every weight.
+        """
+        found = self._given.get(known)
+        if found is None:
+            found = LowRankPrecision(self.shapes, 1.0, self.temperature).to(self.prior)
+            found.h, found.u, found.d = self.h.clone(), self.u, self.d.clone()
+            found.pin(known)
+            if self.n_vectors and int(found.d.isfinite().sum()) <= ALONE * self.n_vectors:
+                found.set_prior(prior)
+                found._strengthen(float(self.n_values))
+            else:
+                found.set_prior(self.prior)
+                found.set_rho(float(self.rho))
+            self._given[known] = found
+        found.temperature = self.temperature
+        return found
+
+    def _strengthen(self, n_values: float) -> None:
+        """Raise the prior precision until vectors that are left out measure no more variance of values than noise."""
+        values, vectors = self.spectrum()
+        k = values / STRONGER.to(values.device)[:, None]
+        leverage = vectors.square() @ (k / (1 + k)).T
+        variance = (leverage / (1 - leverage)).sum(0)
+        if n_values and not variance[0] <= n_values:
+            factor = float(STRONGER[min(int((variance > n_values).sum()), len(STRONGER) - 1)])
+            self.set_prior(self.prior * factor)
+            self.keep_spectrum(values / factor, vectors)
 
     def base(self) -> Tensor:
         """M, (P,): what the precision is apart from the vectors, at temperature 1; infinite for pinned weights."""

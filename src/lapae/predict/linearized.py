@@ -34,17 +34,20 @@ MEMORY_BUDGET = 1 << 28
 """Maximum number of bytes for the rows and their gradients."""
 
 
-def linearized(method: Laplace, x: Tensor, *, outputs: bool = True, memory_budget: int = MEMORY_BUDGET) -> ClosedForm:
+def linearized(
+    method: Laplace, x: Tensor, *, outputs: bool = True, codes: bool = True, memory_budget: int = MEMORY_BUDGET
+) -> ClosedForm:
     """Predict mean and variance of codes and reconstructions for a batch.
 
     Args:
         method: a method with a posterior over weights.
         x: samples (B, *shape) in the model's space.
         outputs: whether to compute the variance of reconstructions.
+        codes: whether the variance of codes is needed, where it is computed apart.
         memory_budget: maximum number of bytes for rows and their gradients.
     """
     if isinstance(method.posterior, LowRankPrecision):
-        return of_low_rank(method, x, outputs, memory_budget // x.element_size())
+        return of_low_rank(method, x, outputs, memory_budget // x.element_size(), codes)
     with method.unfrozen():
         tape = begin(method.network, x)
     budget = memory_budget // x.element_size()

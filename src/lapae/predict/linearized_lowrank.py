@@ -3,8 +3,9 @@
 The network is linear in its weights around their mean, so that a draw θ + δ_s moves codes and outputs by J δ_s: one
 pass with tangents per draw, and the network is evaluated at the mean alone. The variance over draws is unbiased, and
 its relative standard deviation √(2 / 64); the draws are the same for all samples, so that what is said of one does not
-depend on the others. In closed form, by the rows W M⁻¹ of a low-rank posterior, it takes five to ten times as many
-passes; `LowRankPrecision.variance` has that for single rows of the Jacobian.
+depend on the others. Outputs move by draws of all weights, codes by draws of the encoder given the decoder
+(`posterior/lowrank.py` says why). In closed form, by the rows W M⁻¹ of a low-rank posterior, it takes five to ten times
+as many passes; `LowRankPrecision.variance` has that for single rows of the Jacobian.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Outputs = tuple[Tensor, Tensor]
 Push = Callable[[Mapping[str, Tensor]], Outputs]
 
 
-def of_low_rank(method: Laplace, x: Tensor, outputs: bool, budget: int) -> ClosedForm:
+def of_low_rank(method: Laplace, x: Tensor, outputs: bool, budget: int, codes: bool = True) -> ClosedForm:
     """Predict mean and variance of codes and reconstructions for a batch.
 
     Args:
@@ -48,18 +49,21 @@ def of_low_rank(method: Laplace, x: Tensor, outputs: bool, budget: int) -> Close
         x: samples (B, *shape) in the model's space.
         outputs: whether the variance of reconstructions is wanted.
         budget: numbers in memory.
+        codes: whether the variance of codes is wanted; else it is 0.
     """
     z = method.network.encode(x)
     output = method.network.decode(z)
     z_var, k = torch.zeros_like(z), z[0].numel()
     z_cov = z.new_zeros(len(z), k, k) if k <= MOST_COVARIANCES else None
     x_var = torch.zeros_like(output) if outputs else None
-    for of_codes, of_outputs in tangents(method, x, draws(method.posterior, range(DRAWS)), budget, outputs=outputs):
+    encoders = draws(method.posterior_of_codes(), range(DRAWS)) if codes else iter(())
+    for of_codes, _ in tangents(method, x, encoders, budget, outputs=False):
         z_var += of_codes.square().sum(0) / DRAWS
         if z_cov is not None:
             flat = of_codes.flatten(2)
             z_cov += torch.einsum("sbk,sbl->bkl", flat, flat) / DRAWS
-        if x_var is not None:
+    if x_var is not None:
+        for _, of_outputs in tangents(method, x, draws(method.posterior, range(DRAWS)), budget):
             x_var += of_outputs.square().sum(0) / DRAWS
     return ClosedForm(z, z_var, z_cov, output, x_var)
 

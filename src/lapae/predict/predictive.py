@@ -110,7 +110,10 @@ class Predictive:
                     z = laplace.network.encoder(part)
                     mean = method.likelihood.mean(laplace.network.decoder(z))
                     return Prediction(1, {"z_mean": z.cpu(), "x_mean": mean.cpu()})
-                found = moments(laplace, part) if self.kind == "moments" else linearized(laplace, part, outputs=decodes)
+                if self.kind == "moments":
+                    found = moments(laplace, part)
+                else:
+                    found = linearized(laplace, part, outputs=decodes, codes=not wanted.isdisjoint(("z_var", "z_cov")))
                 whole = to_prediction(method.likelihood, part, found, delta=self.kind == "moments")
             return Prediction(1, {name: value for name, value in whole.values.items() if name in wanted})
 
