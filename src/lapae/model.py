@@ -40,6 +40,7 @@ from lapae.score.explain import explain
 from lapae.score.latent_codes import LatentCodes
 from lapae.score.patches import to_pixels
 from lapae.space import Space
+from lapae.space.columns import PRESENCE
 from lapae.space.possible import Possible
 
 NORMAL_90 = 1.6448536269514722
@@ -521,7 +522,10 @@ class Model:
         by_rows = noise and self.space.kind == "table" and self.space.shape[0] <= MOST_COLUMNS and self.rows is not None
         if by_rows:
             lacking = self.space.columns is not None if missing is None else missing
-            return self._sampler(self.space.numbered, n, seed, self.space.code_given(given or {}), missing=lacking)
+            made = self._sampler(self.space.numbered, n, seed, self.space.code_given(given or {}), missing=lacking)
+            empty = [i for i, column in enumerate(self.space.numbered) if column.format == PRESENCE]
+            made[:, empty] = np.where(made[:, empty] == 0, np.nan, made[:, empty])
+            return made
         if given or missing:
             why = "expected a table of at most 128 columns, with its noise"
             raise ValueError(f"{'given' if given else 'missing'}: {why}")

@@ -113,6 +113,9 @@ def test_other_libraries(model):
             assert found.columns == list(plain.columns)
             np.testing.assert_allclose(found["size"].to_numpy().astype(float), expected["size"])
     assert model.impute(polars).schema == polars.schema
+    days = polars.with_columns(pl.col("since").cast(pl.Date))
+    assert model.explain(days)["since"].dtype == pl.Float64
+    assert model.impute(days)["since"].dtype == pl.Date
 
     class Stream:
         def __arrow_c_stream__(self, requested_schema=None):
@@ -122,6 +125,20 @@ def test_other_libraries(model):
         filled = model.impute(given)
         assert isinstance(filled, pa.Table)
         np.testing.assert_array_equal(filled["size"].to_numpy(), model.impute(plain)["size"])
+
+
+def test_empty_cells_that_mean_false_and_times_among_objects():
+    frame = pd.DataFrame(
+        {"a": t, "flag": np.where(t > 0, 1.0, np.nan), "took": pd.to_timedelta(60 * (9 + t), unit="s")}
+    )
+    model = LaplacianAutoencoder(epochs=2, random_state=0, device="cpu").fit(frame)
+    made = model.sample(50, random_state=0)
+    assert set(made["flag"].dropna()) == {1.0}
+    assert 10 < made["flag"].isna().sum() < 40
+    objects = frame[:5].astype(object)
+    objects.loc[2, "took"] = None
+    np.testing.assert_array_equal(model.p_value(frame[:2].astype(object)), model.p_value(frame[:2]))
+    assert model.impute(objects)["took"].map(lambda cell: isinstance(cell, pd.Timedelta)).all()
 
 
 def test_frames_of_numbers_alone_are_learned_as_others_are(tmp_path):

@@ -293,7 +293,11 @@ def _rebuilt(made: dict[str, Series], like: Any, names: list[str], *, keep: bool
         kind = given[name].dtype
         lossless = kind.is_float() or (kind.is_integer() and not column.dtype.is_float()) or kind == nw.Categorical
         lossless |= isinstance(kind, nw.Datetime) and kind.time_zone == getattr(column.dtype, "time_zone", "")
-        lossless |= kind == nw.Date and not any(value is not None and value.time() != MIDNIGHT for value in values)
+        lossless |= (
+            kind == nw.Date
+            and column.dtype == nw.Datetime
+            and all(value is None or value.time() == MIDNIGHT for value in values)
+        )
         given = given.with_columns(column.cast(kind) if keep and lossless and column.dtype != kind else column)
     return given.to_native()
 
@@ -372,7 +376,8 @@ def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
         return ["" if np.isnan(value) or value == UNSEEN else f"{value:.0f}" for value in values.tolist()]
     if column.kind in ("number", "count"):
         form = ".8g" if column.kind == "number" else ".0f"
-        return ["" if np.isnan(value) else f"{value:{form}}".replace(".", decimal) for value in values.tolist()]
+        words = ["" if np.isnan(value) else f"{value:{form}}".replace(".", decimal) for value in values.tolist()]
+        return ["0" if word == "-0" else word for word in words]
     return [str(value) for value in uncode(values, column)]
 
 
@@ -480,6 +485,10 @@ def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: 
 
 def _numbers(series: Series, column: Column) -> np.ndarray:
     """Return the numbers (n,) of a column: those that are text by the picture that the column is written by."""
+    if column.dtype.startswith("timedelta") and series.dtype.kind not in "biufm":  # times among objects, or as text
+        import pandas as pd
+
+        return numbers(pd.Series(pd.to_timedelta(series, errors="coerce")))
     if not column.format or series.dtype.kind in "biufm":
         return numbers(series)
     return parse_written(text(series), column.format)
