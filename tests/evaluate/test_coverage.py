@@ -10,7 +10,7 @@ import pytest
 from known import all_to_test
 
 from lapae.errors import ConfigError
-from lapae.evaluate.coverage import CoverageOptions, evaluate
+from lapae.evaluate.coverage import CoverageOptions, by_tenth, evaluate
 from lapae.evaluate.held_out import held_out
 
 
@@ -42,6 +42,19 @@ def test_by_hand(normal):
     assert found.to_dict()["n_data"] == 3, "the row without a p-value is left out"
     json.dumps(found.to_dict(), allow_nan=False)
     assert "of 3 test samples" in str(found.table())
+
+
+def test_tenths_of_a_column(normal):
+    x = np.random.default_rng(0).normal(size=(4000, 3))
+    x[:5, 0] = np.nan
+    found = evaluate(normal, all_to_test(x), CoverageOptions(level=0.8, limit=None))
+    # nothing is known of a value from the others: intervals hold all but the lowest and the highest tenth
+    assert found.tenths[1:-1] == pytest.approx([1.0] * 8, abs=0.15)
+    assert sum(found.tenths) / 10 == pytest.approx(found.inside, abs=1e-3)  # pyright: ignore
+    assert "tenth 10 (the highest)" in str(found.table())
+    values = np.array([[1.0, 0], [1, 1], [1, 2], [np.nan, 3]])
+    share = by_tenth(values, values < 2, ~np.isnan(values) & (values != 3))
+    assert share == (None, 1.0, None, 1.0, None, 1.0, 0.0, None, None, None)
 
 
 def test_values_that_are_in_or_out_together_have_a_larger_error(normal):

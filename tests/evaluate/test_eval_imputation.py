@@ -47,6 +47,7 @@ def test_errors_by_hand(normal):
     assert found.missing == pytest.approx(hidden.mean())
     json.dumps(found.to_dict(), allow_nan=False)
     assert "inside 90 %" in str(found.table())
+    assert len(found.tenths) == 10
 
 
 def test_a_fitted_model_on_new_rows(fitted, new):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,10 @@ RATES = (0.01, 0.05, 0.1)
 """p-values whose shares are shown."""
 WITH_INTERVALS = ("number", "count", "date")
 """Kinds of columns that have intervals; categories have none."""
+Tenths: TypeAlias = tuple[float | None, ...]
+"""Share of the values of a table's columns in their intervals, by the tenth of its column that a value is in, from the
+lowest on; None for a tenth without values. The promise is about all values: where the others of a row say little, an
+interval that holds 90 % of these leaves out more of the lowest and of the highest."""
 AT_ONCE = 2**22
 """Maximum number of values of samples that are predicted together."""
 
@@ -55,6 +59,8 @@ class CoverageResult:
     """(n,) p-values of the samples with something observed."""
     split: str
     """Which samples were judged: "test", "validation" or "calibration"."""
+    tenths: Tenths = ()
+    """Of a table, see `Tenths`."""
 
     @property
     def flagged(self) -> dict[float, float]:
@@ -68,6 +74,7 @@ class CoverageResult:
             "inside": self.inside,
             "standard_error": self.standard_error,
             "columns": {name: vars(column) for name, column in self.columns.items()},
+            "tenths": list(self.tenths),
             "p_values": {f"{rate:g}": share for rate, share in self.flagged.items()},
             "n_data": len(self.p_value),
             "split": self.split,
@@ -81,6 +88,7 @@ class CoverageResult:
             rows.append((what, self.level, round(self.inside, 3), self.standard_error))
             for name, found in self.columns.items() if len(self.columns) > 1 else ():
                 rows.append((f"  {name} (mean width {found.width:.4g})", self.level, round(found.inside, 3), None))
+            rows += [(what, self.level, share, None) for what, share in told(self.tenths)]
         for rate, share in self.flagged.items():
             rows.append((f"samples with p <= {rate:g}", rate, round(share, 3), float(np.sqrt(rate * (1 - rate) / n))))
         return Table((f"of {n:,} {self.split} samples", "promised", "found", "standard error"), rows)
@@ -135,7 +143,30 @@ def evaluate(model: Model, data: Data, options: CoverageOptions) -> CoverageResu
             share, width = inside[..., index][there].mean(), (high - low)[..., index][there].mean()
             columns[name] = ColumnCoverage(float(share), float(width), int(there.sum()))
     share, error = _share(inside, known) if known.any() else (None, None)
-    return CoverageResult(options.level, share, error, columns, p[~np.isnan(p)], held.split)
+    tenths = by_tenth(values, inside, known) if model.space.kind == "table" and columns else ()
+    return CoverageResult(options.level, share, error, columns, p[~np.isnan(p)], held.split, tenths)
+
+
+def by_tenth(values: np.ndarray, inside: np.ndarray, asked: np.ndarray) -> Tenths:
+    """Return the share of values of a table (n, F) that are `inside`, by the tenth of its column that a value is in.
+
+    Equal values have the middle of their ranks in their column; `asked` (n, F) are the values that count.
+    """
+    hits, counts = np.zeros((2, 10))
+    for own, within, there in zip(values.T, inside.T, asked.T, strict=True):
+        ordered = np.sort(own[~np.isnan(own)])
+        place = np.searchsorted(ordered, own[there]) + np.searchsorted(ordered, own[there], side="right")
+        tenth = (5 * place / max(len(ordered), 1)).astype(int).clip(0, 9)
+        hits += np.bincount(tenth, weights=within[there], minlength=10)
+        counts += np.bincount(tenth, minlength=10)
+    return tuple(float(hit / n) if n else None for hit, n in zip(hits, counts, strict=True))
+
+
+def told(tenths: Tenths) -> list[tuple[str, float]]:
+    """Return what tables call the tenths, and their shares."""
+    ends = {0: " (the lowest)", 9: " (the highest)"}
+    every = ((f"  tenth {i + 1}{ends.get(i, '')} of their column", share) for i, share in enumerate(tenths))
+    return [(what, round(share, 3)) for what, share in every if share is not None]
 
 
 def _share(inside: np.ndarray, known: np.ndarray) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lapae.config.fields import Count, Probability, Whole, check
 from lapae.errors import ConfigError
-from lapae.evaluate.coverage import WITH_INTERVALS
+from lapae.evaluate.coverage import WITH_INTERVALS, Tenths, by_tenth, told
 from lapae.evaluate.held_out import HeldOut, columns_of, held_out
 from lapae.runs.results import Table
 
@@ -56,10 +56,13 @@ class ImputationResult:
     n_data: int
     split: str
     """Which samples were judged: "test", "validation" or "calibration"."""
+    tenths: Tenths = ()
+    """Of a table, see `Tenths`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers."""
-        return vars(self) | {"columns": {name: vars(column) for name, column in self.columns.items()}}
+        columns = {name: vars(column) for name, column in self.columns.items()}
+        return vars(self) | {"columns": columns, "tenths": list(self.tenths)}
 
     def table(self) -> Table:
         """Return one row per column, and one for all."""
@@ -67,6 +70,7 @@ class ImputationResult:
         rows = [(name, c.n, c.mae, c.relative, c.rmse, c.wrong, c.inside, c.width) for name, c in self.columns.items()]
         if len(rows) > 1:
             rows.append(("all", sum(row[1] for row in rows), None, self.relative, None, None, self.inside, None))
+        rows += [(what, None, None, None, None, None, share, None) for what, share in told(self.tenths)]
         about = f"{self.n_data:,} {self.split} samples"
         return Table((about, *heads, f"inside {100 * self.level:g} %", "mean width"), rows)
 
@@ -136,6 +140,7 @@ def evaluate(model: Model, data: Data, options: ImputationOptions) -> Imputation
         missing=float(hidden.sum() / np.sum(~np.isnan(truth))),
         n_data=len(truth),
         split=held.split,
+        tenths=by_tenth(truth, inside, numbers) if model.space.kind == "table" and numbers.any() else (),
     )
 
 
