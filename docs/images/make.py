@@ -3,21 +3,25 @@
 MNIST ($LAPAE_DATA, or downloaded). `--only map`: a latent space of two dimensions, ten epochs. `--only samples`: 5,000
 images, fifteen epochs, everything else as the data choose; new images and completions of halves. `--only examples`: the
 three programs of examples/. `--only tutorials`: the code of the tutorial that draws. A few minutes each on a CPU.
-Pictures go into this folder.
+`--only defects --source FOLDER`: the commands of the tutorial on images, on the folder that benchmarks/defects.py
+takes (magnetic tiles: Huang, Qiu and Yuan 2018). Pictures go into this folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 
 from lapae import LaplacianAutoencoder
@@ -33,6 +37,13 @@ from lapae_paper.tasks.figures import image_grid
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
+DEFECTS = (
+    "blowhole/exp2_num_40424.jpg",
+    "crack/exp6_num_32235.jpg",
+    "fray/exp3_num_136351.jpg",
+    "uneven/exp6_num_155478.jpg",
+    "break/exp4_num_284532.jpg",
+)
 FEW = 5000
 """Images that the model of samples and completions learns from."""
 
@@ -41,7 +52,9 @@ def main() -> None:
     """Train, draw, run the examples."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the pictures")
-    parser.add_argument("--only", choices=("map", "samples", "examples", "tutorials"), help="these pictures alone")
+    parser.add_argument(
+        "--only", choices=("map", "samples", "examples", "tutorials", "defects"), help="these pictures alone"
+    )
     parser.add_argument("--source", default="mnist", help="data of the README's pictures")
     parser.add_argument("--epochs", type=int, help="of either training")
     parser.add_argument("--n-samples", type=int, default=100, help="networks drawn for a mean or a deviation")
@@ -54,6 +67,8 @@ def main() -> None:
     if options.only in (None, "examples"):
         for example in ("sensors", "imputation", "images"):
             subprocess.run([sys.executable, str(EXAMPLES / f"{example}.py"), str(options.out)], check=True)
+    if options.only == "defects":
+        draw_defects(options)
     if options.only in (None, "tutorials"):
         page = (HERE.parent / "tutorials" / "images.md").read_text(encoding="utf-8")
         code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S))
@@ -88,6 +103,35 @@ def draw_samples(options: argparse.Namespace) -> None:
     made = model.tensor(model.sample(64, seed=0))
     image_grid([list(row) for row in made.split(16)]).savefig(options.out / "samples.png", dpi=80)
     imputation_figure(model, first).savefig(options.out / "imputation.png", dpi=90)
+
+
+def draw_defects(options: argparse.Namespace) -> None:
+    """Tiles that training has not seen, and where they are unusual; the p-value above each."""
+    source = Path(options.source)
+    free = sorted((source / "free").iterdir())
+    chosen = [free[i] for i in np.random.default_rng(0).permutation(len(free))]  # split 0 of benchmarks/defects.py
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file in chosen[:100]:
+            (folder / "good").mkdir(exist_ok=True)
+            shutil.copy(file, folder / "good")
+        (folder / "new").mkdir()
+        for kind, file in (("free", chosen[100]), *((file.split("/")[0], source / file) for file in DEFECTS)):
+            shutil.copy(file, folder / "new" / f"{kind}.jpg")
+        lapae = [sys.executable, "-m", "lapae"]
+        train = [*lapae, "train", "good", "--features", "efficientnet_lite0", "--out", "run"]
+        subprocess.run(train, cwd=folder, check=True)
+        subprocess.run([*lapae, "score", "run", "new", "-o", "new.csv", "--maps", "maps"], cwd=folder, check=True)
+        found = pd.read_csv(folder / "new.csv").sort_values("p_value", ascending=False)
+        figure = Figure(figsize=(1.5 * len(found), 3.3), layout="constrained")
+        panels = figure.subplots(2, len(found))
+        for column, (file, p) in enumerate(zip(found["file"], found["p_value"], strict=True)):
+            for panel, path in zip(panels[:, column], ("new", "maps"), strict=True):
+                picture = Image.open((folder / path / file).with_suffix(".jpg" if path == "new" else ".png"))
+                panel.imshow(picture.convert("RGB").resize((224, 224)))
+                panel.set(xticks=[], yticks=[])
+            panels[0, column].set_title(f"{Path(file).stem}\np = {p:.2g}", fontsize=9)
+        figure.savefig(options.out / "defects.png", dpi=100)
 
 
 def latent_figure(model: Model, x: Tensor, y: np.ndarray, n_samples: int) -> Figure:

@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from lapae.calibrate.calibration import MOST_CALIBRATION_ROWS
 from lapae.calibrate.conformal import check_rate, discoveries
 from lapae.config import Config, DataConfig, MethodConfig, ModelConfig, TrainConfig
+from lapae.config.names import FEATURES
 from lapae.curvature.likelihoods import Gaussian, likelihood
 from lapae.errors import ConfigError, RunError
 from lapae.runs import ABOUT, CONFIG, HISTORY, Run
@@ -1043,12 +1044,10 @@ def check_parameters(given: LaplacianAutoencoder) -> None:
     if held_out is not None and not (isinstance(held_out, Real) and 0 <= float(held_out) < 1):
         raise ValueError(f"validation_fraction={held_out!r}: expected a number from 0 to below 1")
     features = given.features
-    if isinstance(features, str) or not (features is None or callable(getattr(features, "state_dict", None))):
-        from lapae.features import NAMES
-
-        if features not in NAMES:
-            expected = f"expected {', '.join(map(repr, NAMES))}, a torch.nn.Module or None"
-            raise ValueError(f"features={features!r}: {expected}")
+    module = features is None or callable(getattr(features, "state_dict", None))
+    if not module and (not isinstance(features, str) or features not in FEATURES):
+        expected = f"expected {', '.join(map(repr, FEATURES))}, a torch.nn.Module or None"
+        raise ValueError(f"features={features!r}: {expected}")
 
 
 def _saved_params(run: Run, **again: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def load_data(config: DataConfig) -> Data:
         calibration=config.calibration_fraction,
         test=config.test_fraction,
         seed=config.split_seed,
-        **{name: getattr(config, name) for name in (*same, "image_size", "fit", "tile", "skip_bad")},
+        **{name: getattr(config, name) for name in (*same, "image_size", "fit", "tile", "features", "skip_bad")},
     )
 
 

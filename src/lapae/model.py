@@ -311,7 +311,7 @@ class Model:
         """
         patches, features = self._calibrated.score.patches, self.space.features
         if patches is None or features is None:
-            raise ValueError("scores of pixels are those of a model with features=...; explain(X) has contributions")
+            raise ConfigError("scores of pixels are those of a model with features=...; explain(X) has contributions")
         found = patches(self.tensor(X))
         size = features.image[1:]
         return numpy(to_pixels(found, size)), numpy(to_pixels(patches.p_values(found), size))
@@ -516,7 +516,7 @@ class Model:
         if n < 1:
             raise ValueError(f"n={n}: expected at least 1")
         if self.space.features is not None:
-            raise ValueError("a model with features=... does not generate images: train one without")
+            raise ConfigError("a model with features=... does not generate images: train one without")
         seed = self.seed if seed is None else seed
         noise = self.space.kind != "image" if noise is None else noise
         by_rows = noise and self.space.kind == "table" and self.space.shape[0] <= MOST_COLUMNS and self.rows is not None
@@ -755,7 +755,7 @@ class Model:
         if self.imputer is not None:
             return self.imputer
         if self.space.features is not None:
-            raise ValueError("a model with features=... does not fill in missing pixels: train one without")
+            raise ConfigError("a model with features=... does not fill in missing pixels: train one without")
         if self.rows is None:
             raise RunError("this model has nothing to impute from: it was saved before its training was finished")
         found = fit_imputer(self._trained, self.rows, self._calibrated)

@@ -42,7 +42,8 @@ class ScoreCommand(PredictCommand):
     false_alarm_rate: Annotated[float | None, tyro.conf.arg(aliases=["--rate"])] = None
     """Share of new normal data that are called outliers; that of the run by default."""
     maps: Path | None = None
-    """Folder to write a picture of each image into, red where it is unusual."""
+    """Folder to write a picture of each image into, at its full size and red where it is unusual; of a run with
+    --features also the p-values of its pixels (NAME_p.png, 16 bits)."""
     explain: bool = False
     """Also write the value that makes a sample unusual, its feature, its share of the score, and what was expected
     (in a table: by its other values) with a 90 % interval. In a table that is a value that differs from what was
@@ -63,8 +64,17 @@ def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -
     from lapae.cli.maps import pixels
     from lapae.cli.tiles import image_scores
 
-    series, tiles = model.space.kind == "series", bool(model.space.tile)
+    series, tiles, maps_of = model.space.kind == "series", bool(model.space.tile), model.space.features
     single = not series and not tiles
+    if maps_of is not None:
+        if explain:
+            raise ConfigError(
+                "--explain names values; a model of features shows which pixels are unusual: --maps FOLDER"
+            )
+        x = model.space.code(x)  # features are made once
+        found = model.judge(x)
+        out = {"anomaly_score": found.anomaly_score, "p_value": found.p_value}
+        return out | (pixels(model, x, None) if maps else {})
     found = model.judge(x, log_likelihood=single, reasons=series or maps or (explain and single))
     out: dict[str, Any] = {"anomaly_score": found.anomaly_score}
     if series:
@@ -133,7 +143,9 @@ class MostUnusual:
 
     def __call__(self, model: Model, x: Any) -> dict[str, Any]:
         """Score a block of samples x (B, *shape)."""
-        self.unit = {"table": "rows", "image": "images"}.get(model.space.kind, "samples")
+        self.unit = (
+            "images" if model.space.features else {"table": "rows", "image": "images"}.get(model.space.kind, "samples")
+        )
         self.block = x
         return self.scores(model, x)
 
@@ -196,9 +208,9 @@ def main(arguments: Sequence[str]) -> int:
     if command.maps is not None:
         from lapae.cli.maps import writing
 
-        if model.space.kind != "image":
+        if model.space.kind != "image" and model.space.features is None:
             raise ConfigError("--maps is for images")
-        blocks = writing(blocks, command.maps, model)
+        blocks = writing(blocks, command.maps, model, source)
     rule = model.rule(rate)
     assert model.calibration is not None
     if unmet := model.calibration.unmet(rule.rate, tiles=model.space.tile):
@@ -210,10 +222,12 @@ def main(arguments: Sequence[str]) -> int:
         said = f"{counted(n, n_outliers, rule.rate, 'steps')}; most unusual: {step}"
         return finish(source, command.out, n, command.options, said=said, outliers=n_outliers)
     columns = [*COLUMNS, *(REASONS if command.explain else ())]
+    if model.space.tile or model.space.features is not None:
+        columns = ["anomaly_score", "p_value"]
     if model.space.tile:
         from lapae.cli.tiles import image_rows
 
-        blocks, columns = image_rows(blocks), ["anomaly_score", "p_value"]
+        blocks = image_rows(blocks)
 
     blocks = most.watching(blocks)
     n = n_outliers = 0

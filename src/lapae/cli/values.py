@@ -99,6 +99,8 @@ def write_values(
     from lapae.data.table import TableReader
 
     model = open_model()
+    if model.space.features is not None:
+        raise ConfigError("a run of features has no pixels to give: train one without --features")
     source = open_source(command.input, model, options, alpha=True, written=True)
     blocks = _made(model, source, make)
     if source.is_series:

@@ -47,6 +47,17 @@ LIKELIHOODS: Registry[Entry] = Registry(
 )
 
 
+FEATURES: Registry[Entry] = Registry(
+    "features",
+    {
+        "efficientnet_lite0": Entry(
+            "EfficientNet-Lite0, trained on photographs", "lapae.features.efficientnet:EfficientNetLite0.trained"
+        )
+    },
+)
+"""Frozen networks whose features can be learned in place of pixels."""
+
+
 @dataclass(frozen=True)
 class Hessian:
     """Curvature of a Laplace posterior."""

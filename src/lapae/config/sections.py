@@ -9,7 +9,7 @@ import tyro
 
 from lapae.config.fields import Bound, CodeSize, Count, OneOf, Positive, Probability, Whole, Widths, check
 from lapae.config.methods import MethodConfig
-from lapae.config.names import ACTIVATIONS, LIKELIHOODS, NETWORKS
+from lapae.config.names import ACTIVATIONS, FEATURES, LIKELIHOODS, NETWORKS
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,11 @@ class DataConfig:
     image_size: int | None = None
     """Side of the square that the images of a folder are fitted into."""
     fit: Literal["border", "crop", "stretch"] | None = None
-    """How images of different sizes are brought to one size; default: crop. Borders would be learned as content."""
+    """How images of different sizes are brought to one size; default: crop, with --features stretch. Borders would be
+    learned as content."""
+    features: Annotated[str, OneOf(FEATURES)] | None = None
+    """Learn features of images in place of their pixels, by a network trained on photographs: finds defects of surfaces
+    (needs the extra lapae[images])."""
     tile: int | None = None
     """Side of the square tiles that large images of a folder are cut into, to learn them at full resolution; scores are
     those of whole images."""

@@ -31,6 +31,7 @@ FOR = {
     "image_size": FOLDERS,
     "fit": FOLDERS,
     "tile": FOLDERS,
+    "features": FOLDERS,
     "skip_bad": FOLDERS,
 }
 """What options are for."""
@@ -54,6 +55,7 @@ def load(
     image_size: int | None = None,
     fit: Fit | None = None,
     tile: int | None = None,
+    features: str | None = None,
     skip_bad: bool = False,
 ) -> Data:
     """Load a data set and split it.
@@ -79,10 +81,12 @@ def load(
         image_size: height and width that images of a folder are resized to.
         fit: border, crop or stretch: how images of a folder are brought to one size.
         tile: cut the images of a folder into squares of this side, instead of bringing them to one size.
+        features: network whose features are learned in place of the pixels of images of a folder.
         skip_bad: leave out images of a folder that cannot be read, with a warning each.
     """
     given = {"label_column": label_column, "columns": columns, "drop": drop, "window": window, "stride": stride}
-    given |= {"image_size": image_size, "fit": fit, "tile": tile, "skip_bad": skip_bad or None, "allow_nan": allow_nan}
+    given |= {"image_size": image_size, "fit": fit, "tile": tile, "features": features}
+    given |= {"skip_bad": skip_bad or None, "allow_nan": allow_nan}
     given = {name: value for name, value in given.items() if value is not None}
     files = None if isinstance(source, str) and source in DATASETS else tables_of(source)
     options: dict[str, Any] = {"validation": validation, "calibration": calibration, "test": test, "seed": seed}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lapae.data.features import with_features
 from lapae.data.image_files import SKIP, SUFFIXES, Header, decode, file_bytes, in_threads, read_header, transparent
 from lapae.data.progress import progress
 from lapae.data.reader import Block, Progress, Reader
@@ -19,8 +20,8 @@ from lapae.errors import DataError
 from lapae.space import Fit, Space
 from lapae.space.tiles import corners, cut_tiles
 
-DEFAULT_SIZE = 64
-LARGEST_COMMON_SIZE = 128
+SIZES, FEATURE_SIZES = (64, 128), (224, 256)
+"""Default side of images, of pixels and of features; and that up to which images of one size keep it."""
 CHECK_AT_ONCE = 512
 
 
@@ -30,7 +31,9 @@ class ImageReader(Reader):
     Args:
         path: of the image or the folder.
         space: of the model that the images are read for; None to train on them, with the options of `lapae.data.load`.
-        image_size: by default their own size where all agree and it is at most 128, else 64.
+        image_size: by default their own size where all agree and it is at most 128, else 64; with features 256, 224.
+        fit: how they are brought to it; default crop, with features stretch: a defect may lie at the border.
+        features: a network whose features are learned in place of pixels.
         resize: fit images of another size than the model's also where those of training were all of one size.
         alpha: pixels that are transparent are missing.
         any_colour: a model of gray images takes colour ones too.
@@ -44,6 +47,7 @@ class ImageReader(Reader):
         image_size: int | None = None,
         fit: Fit | None = None,
         tile: int | None = None,
+        features: str | None = None,
         skip_bad: bool = False,
         resize: bool = False,
         alpha: bool = False,
@@ -51,16 +55,21 @@ class ImageReader(Reader):
     ) -> None:
         super().__init__(path, space)
         self.skip_bad, self.alpha, self.any_colour = skip_bad, alpha, any_colour
-        self.image_size, self.tile = image_size, tile
+        self.image_size, self.tile, self.features = image_size, tile, features
         if tile is not None and (tile < LEAST_TILE or image_size is not None or fit is not None):
             raise DataError(f"tile={tile}: expected at least {LEAST_TILE}, and no image_size or fit beside it")
-        self.fit: Fit = fit or "crop"
+        if tile is not None and features is not None:
+            raise DataError(f"tile={tile}: features are those of whole images; leave one of the two out")
+        self.fit: Fit = fit or ("crop" if features is None else "stretch")
         if space is not None:
-            if space.kind != "image" or space.model_shape[0] not in (1, 3):
+            learned = space.features
+            self.shape = space.model_shape if learned is None else learned.image
+            if learned is None and (space.kind != "image" or self.shape[0] not in (1, 3)):
                 raise DataError(f"{path}: images, the model takes data of shape {space.shape}")
-            self.fit = fit or space.fit or "crop"
+            self.fit = fit or space.fit or ("crop" if learned is None else "stretch")
             self.resize = resize or space.fit is not None
-            self.scale = space.most / 255  # a model of floats in [0, 1] has a scale of 1
+            # a model of floats in [0, 1] has a scale of 1
+            self.scale = (space.most if learned is None else learned.most) / 255
         self.folder = path if path.is_dir() else path.parent
         self.files = list_images(path) if path.is_dir() else [path]
         self.size = len(self.files)
@@ -79,11 +88,13 @@ class ImageReader(Reader):
             tiles = Tiles(paths, headers, self.tile, self.folder)
             return Records(x=tiles, y=None if y is None else y[tiles.image], groups=tiles.image, **about)
         sizes = {header.size for header in headers}
-        size = (self.image_size or DEFAULT_SIZE, self.image_size or DEFAULT_SIZE)
-        if self.image_size is None and len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_COMMON_SIZE:
+        default, common = SIZES if self.features is None else FEATURE_SIZES
+        size = (self.image_size or default, self.image_size or default)
+        if self.image_size is None and len(sizes) == 1 and max(next(iter(sizes))) <= common:
             size = next(iter(sizes))
         files = ImageFiles(paths, size, gray=all(header.gray for header in headers), fit=self.fit, folder=self.folder)
-        return Records(x=files, y=y, fit=None if sizes == {size} else self.fit, **about)
+        found = Records(x=files, y=y, fit=None if sizes == {size} else self.fit, **about)
+        return found if self.features is None else with_features(found, self.features)
 
     def _read(self, progress: Progress) -> Iterator[Block]:
         """Images in the order of their names; of a model of tiles, those of one image per block."""
@@ -104,8 +115,12 @@ class ImageReader(Reader):
                 yield (
                     self._tiles(images[0], files[0], index)
                     if self.space.tile
-                    else Block(self.space.as_given(np.stack(images)), ["file"], files, index)
+                    else Block(self._given(np.stack(images)), ["file"], files, index)
                 )
+
+    def _given(self, images: np.ndarray) -> np.ndarray:
+        """Images (n, C, H, W) as a user gives them."""
+        return images if self.space.features is not None else self.space.as_given(images)
 
     def _tiles(self, image: np.ndarray, file: list[str], index: int) -> Block:
         """The tiles of an image (C, H, W), and where they are in it."""
@@ -115,7 +130,7 @@ class ImageReader(Reader):
         return Block(self.space.as_given(cut_tiles(image, tile, at)), ["file", "row", "column"], cells, index)
 
     def _pixels(self, path: Path) -> np.ndarray:
-        channels, *size = self.space.model_shape
+        channels, *size = self.shape
         header = read_header(path)
         if self.space.tile:
             check_tile(path, header.size, size[0])

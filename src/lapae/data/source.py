@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lapae.space import Column, Fit, Range
+from lapae.space.features import Features
 
 PART_BYTES = 2**25
 
@@ -165,6 +166,8 @@ class Records:
     missing: bool = False
     fit: Fit | None = None
     """How images of other sizes are brought to one."""
+    features: Features | None = None
+    """How images became the feature maps that these data are."""
     stride: int | None = None
     """Steps between windows of a series, which are split in time."""
     groups: np.ndarray | None = None

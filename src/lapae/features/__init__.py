@@ -4,6 +4,6 @@ A network is a name or a module that takes images (B, 3, H, W) with values from 
 (B, C, h, w), or several of them.
 """
 
-from lapae.features.maps import NAMES, feature_maps, load
+from lapae.features.maps import feature_maps, load
 
-__all__ = ["NAMES", "feature_maps", "load"]
+__all__ = ["feature_maps", "load"]

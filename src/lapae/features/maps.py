@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, interpolate
 
+from lapae.config.names import FEATURES
 from lapae.errors import ConfigError
 
-NAMES = ("efficientnet_lite0",)
-"""Networks that can be named."""
 MOST_POSITIONS = 1024
 """Largest number of positions of a grid; finer maps are averaged."""
 MOST_FEATURES = 192
@@ -25,11 +24,7 @@ AT_ONCE = 8
 @cache
 def load(name: str) -> nn.Module:
     """Return a network by name, frozen, with its trained weights."""
-    if name not in NAMES:
-        raise ConfigError(f"features={name!r}: expected {', '.join(map(repr, NAMES))} or a torch.nn.Module")
-    from lapae.features.efficientnet import EfficientNetLite0
-
-    return EfficientNetLite0.trained()
+    return FEATURES.find(name).load()()
 
 
 def feature_maps(network: nn.Module, images: np.ndarray) -> np.ndarray:

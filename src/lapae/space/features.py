@@ -56,7 +56,7 @@ class Features:
         """Return feature maps (n, h, w, D) of images x, in any layout."""
         from lapae.features import feature_maps, load
 
-        images = arranged(x, layout_of(x.shape[1:])) if x.ndim in (3, 4) else x
+        images = self.arranged(x)
         if images.shape[1:] != self.image:
             raise DataError(f"{where}: data of shape {x.shape[1:]}, the model takes images of shape {self.image}")
         if x.dtype.kind == "f" and not np.isfinite(x).all():
@@ -69,6 +69,10 @@ class Features:
             raise DataError(f"{where}: the features are those of a module of your own: load(path, features=module)")
         network = load(self.name) if self.module is None else self.module
         return feature_maps(network, images.astype(np.float32) / np.float32(most))
+
+    def arranged(self, x: np.ndarray) -> np.ndarray:
+        """Return images x (n, …) in any layout as (n, C, H, W)."""
+        return arranged(x, layout_of(x.shape[1:])) if x.ndim in (3, 4) else x
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; a module of the user's is left out."""

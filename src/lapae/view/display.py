@@ -27,7 +27,7 @@ class Display:
     """How a sample is shown."""
 
     kind: str
-    """ "image", "bars" or "lines"."""
+    """ "image", "bars" or "lines"; "photo" for images whose features are learned."""
     names: tuple[str, ...] = ()
     """(F,)"""
     ranges: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from lapae.data import Data, Split
+from lapae.data.features import images_of
 from lapae.data.source import Lazy
 from lapae.runs.numbers import number
 
@@ -35,8 +36,10 @@ class NamedSplits:
 
     @classmethod
     def of(cls, data: Data) -> NamedSplits:
-        """Take the splits of a run."""
+        """Take the splits of a run; with features, of the images that these are of."""
         named = {"train": data.train, "validation": data.valid, "calibration": data.calib, "test": data.test}
+        if data.space.features is not None:
+            named = {name: replace(split, x=images_of(split.x)) for name, split in named.items()}
         return cls({name: split for name, split in named.items() if len(split)}, data.label_names)
 
     @classmethod

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from lapae.model import Model
 
@@ -29,8 +31,15 @@ def report(model: Model, X: Any, y: Any = None, *, path: str | Path = "report.ht
     from lapae.view.report.page import report_html, write_page
     from lapae.view.sizes import ReportSizes
 
-    write_page(Path(path), report_html(model, NamedSplits.given(model.space.code(X), y), ReportSizes(**sizes)))
+    write_page(Path(path), report_html(model, NamedSplits.given(_samples(model, X), y), ReportSizes(**sizes)))
     return Path(path)
+
+
+def _samples(model: Model, X: Any) -> np.ndarray:
+    """Return samples as the pages take them: numbers, or with features the images themselves."""
+    if model.space.features is None:
+        return model.space.code(X)
+    return np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
 
 
 def explore(
@@ -50,6 +59,6 @@ def explore(
     from lapae.view.named_splits import NamedSplits
 
     reason = None if X is not None else "none were given"
-    splits = NamedSplits() if X is None else NamedSplits.given(model.space.code(X), y)
+    splits = NamedSplits() if X is None else NamedSplits.given(_samples(model, X), y)
     server = serve.prepare(model, splits, model.space.name, host=host, port=port, no_data=reason)
     serve.serve(server, open=open)

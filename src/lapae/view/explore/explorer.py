@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.errors import ConfigError
 from lapae.model import Model
 from lapae.predict import predict
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
@@ -47,6 +48,11 @@ class Explorer:
     """A trained model, its data if there are any, and everything that is computed once."""
 
     def __init__(self, model: Model, splits: NamedSplits, options: Options | None = None) -> None:
+        if model.space.features is not None:
+            raise ConfigError(
+                "a model of features has no map to explore: lapae report RUN, with --data FOLDER for other images, "
+                "shows which images are unusual and where"
+            )
         if model.from_others:
             model = model.with_imputer()  # so that no question waits for it
         self.model, self.splits = model, splits

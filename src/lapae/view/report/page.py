@@ -47,6 +47,7 @@ MOST_BYTES = 5_000_000
 FIGURE_BYTES = 1_800_000
 """Maximum number of bytes for the pictures of tasks, so that the page stays below MOST_BYTES; the others are named
 instead."""
+SCRIPTS = ("numbers.js", "map.js", "stage.js", "report.js")
 MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 """File types of the pictures of tasks; runs of earlier versions have PNG files."""
 
@@ -80,9 +81,41 @@ def report_html(
         run: the run folder of the model, if any: results of tasks and training curves are shown too.
         file: the file that the samples are from, if not from the run.
     """
-    main, seed = splits.parts[splits.main], sizes.seed
-    index = main.some(sizes.points, seed)
     verdicts = Verdicts(model)
+    shown = (_samples if model.space.features is None else _pictures)(verdicts, splits, sizes)
+    scores = shown["judged"]
+    counts = _counts(scores, verdicts)
+    records = [] if run is None else sorted(load_results(run), key=_order)
+    figures, left_out = ({}, []) if run is None else _figures(run, records)
+    return _template().render(
+        **shown,
+        name=model.space.name if run is None else run.path.resolve().name,
+        explorer="model.explore(X)" if run is None else _command(run, file),
+        link=Markup(LINK),
+        model=model,
+        version=__version__,
+        summary=summary(model),
+        verdict=_verdict(counts),
+        not_learned=dict(model.space.left_out),
+        glance=_glance(counts, shown["measured"], shown["calibration"], shown["widths"]),
+        counts=counts,
+        scores=histogram(_series(scores, verdicts), verdicts.threshold),
+        p_values=p_histogram(_unseen(scores)),
+        words=WORDS,
+        results=[_result(record, figures) for record in records],
+        left_out=left_out,
+        facts=facts(model, splits),
+        curves=curves(model, model.history if run is None else run.read_history()),
+        style=Markup(asset("shared.css")),
+        script=Markup("".join(map(asset, SCRIPTS)) if shown["latent"] else ""),
+    )
+
+
+def _samples(verdicts: Verdicts, splits: NamedSplits, sizes: ReportSizes) -> dict[str, Any]:
+    """Return what the page shows of samples that the model reconstructs; `judged` are their scores."""
+    model, main, seed = verdicts.model, splits.parts[splits.main], sizes.seed
+    index = main.some(sizes.points, seed)
+    found: dict[str, Any] = {}
     with progress_bar("report", 5) as done:
         x = model.tensor(np.asarray(main.x[index]))
         n_samples = networks_of(model, sizes.n_samples)
@@ -92,51 +125,29 @@ def report_html(
             choose_display(model, usual, space.codes[len(x) :]) if len(usual) else choose_display(model, x, space.codes)
         )
         done(1)
-        scores = score(verdicts, splits, seed)
+        judged = score(verdicts, splits, seed)
         done(1)
         side = side_of(cost_of_code(model, space) * n_decoders(model.method, n_samples), len(space.pairs))
         maps = planes(model, space, display, side, n_samples, seed)
         done(1)
-        measured = reconstruction(verdicts, splits, display, seed)
-        held = calibration(verdicts, splits, seed)
-        known = widths(verdicts, splits, display, seed)
+        found["measured"] = reconstruction(verdicts, splits, display, seed)
+        found["calibration"] = calibration(verdicts, splits, seed)
+        found["widths"] = widths(verdicts, splits, display, seed)
         done(1)
-        unusual = most_unusual(verdicts, splits, display, scores, sizes.examples)
-        shown = examples(verdicts, splits, display, sizes.examples, seed)
+        found["unusual"] = most_unusual(verdicts, splits, display, judged, sizes.examples)
+        found["examples"] = examples(verdicts, splits, display, sizes.examples, seed)
         done(1)
-    counts = _counts(scores, verdicts)
-    records = [] if run is None else sorted(load_results(run), key=_order)
-    figures, left_out = ({}, []) if run is None else _figures(run, records)
-    return _template().render(
-        name=model.space.name if run is None else run.path.resolve().name,
-        explorer="model.explore(X)" if run is None else _command(run, file),
-        link=Markup(LINK),
-        model=model,
-        version=__version__,
-        summary=summary(model),
-        verdict=_verdict(counts),
-        not_learned=dict(model.space.left_out),
-        glance=_glance(counts, measured, held, known),
-        unusual=unusual,
-        counts=counts,
-        scores=histogram(_series(scores, verdicts), verdicts.threshold),
-        p_values=p_histogram(_unseen(scores)),
-        sampled=sampled(model, np.asarray(main.x[index]), seed),
-        words=WORDS,
-        measured=measured,
-        calibration=held,
-        widths=known,
-        examples=shown,
-        display=display,
-        latent=_latent(splits, space, display, index, side, maps),
-        space=space,
-        results=[_result(record, figures) for record in records],
-        left_out=left_out,
-        facts=facts(model, splits),
-        curves=curves(model, model.history if run is None else run.read_history()),
-        style=Markup(asset("shared.css")),
-        script=Markup(asset("numbers.js") + asset("map.js") + asset("stage.js") + asset("report.js")),
-    )
+    found["sampled"] = sampled(model, np.asarray(main.x[index]), seed)
+    found["latent"] = _latent(splits, space, display, index, side, maps)
+    return found | {"judged": judged, "display": display, "space": space}
+
+
+def _pictures(verdicts: Verdicts, splits: NamedSplits, sizes: ReportSizes) -> dict[str, Any]:
+    """Return what the page shows of images whose features are learned: there is nothing to reconstruct."""
+    judged, display = score(verdicts, splits, sizes.seed), Display("photo")
+    nothing = dict.fromkeys(("measured", "calibration", "widths", "examples", "sampled", "latent", "space"))
+    unusual = most_unusual(verdicts, splits, display, judged, sizes.examples)
+    return nothing | {"unusual": unusual, "judged": judged, "display": display}
 
 
 def _command(run: Run, file: Path | None) -> str:
@@ -218,14 +229,14 @@ def _counts(scores: Scores, verdicts: Verdicts) -> dict[str, Any]:
 
 
 def _glance(
-    counts: dict[str, Any], measured: dict[str, Any], held: dict[str, Any] | None, known: dict[str, Any] | None
+    counts: dict[str, Any], measured: dict[str, Any] | None, held: dict[str, Any] | None, known: dict[str, Any] | None
 ) -> list[Any]:
     """Return the headline figures: title, number, explanation, anchor."""
     by_chance = f"with a p-value of at most {counts['level']:g}; about {counts['expected']} by chance"
-    out = [
-        ("unusual samples", f"{counts['rare']:,} of {counts['n']:,}", by_chance, "unusual"),
-        ("variance explained", measured["explained"]["ours"], f"PCA: {measured['explained']['pca']}", "errors"),
-    ]
+    out = [("unusual samples", f"{counts['rare']:,} of {counts['n']:,}", by_chance, "unusual")]
+    if measured is not None:
+        explained = measured["explained"]
+        out.append(("variance explained", explained["ours"], f"PCA: {explained['pca']}", "errors"))
     if held is not None:
         out.append(("inside 90 % intervals", held["inside"], held["verdict"].partition(":")[0], "calibration"))
     if known is not None:

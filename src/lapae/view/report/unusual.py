@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
+from lapae.calibrate.calibration import MOST_CALIBRATION_ROWS
+from lapae.data.source import even
+from lapae.model import Model
 from lapae.view.display import Display, curves_of, triples
+from lapae.view.heat import Reddening, overlay
 from lapae.view.named_splits import NamedSplits
+from lapae.view.pictures import data_url, pixels
 from lapae.view.verdicts import Verdicts
 
 MOST_SCORED, MOST_VALUES = 4000, 2**24
@@ -33,6 +39,8 @@ class Scores:
 
 def score(verdicts: Verdicts, splits: NamedSplits, seed: int) -> Scores:
     """Score the samples, or as many of each part as there is time for: there may be many training samples."""
+    if (known := left_out(verdicts, splits)) is not None:
+        return known
     found: list[tuple[str, int, float, float]] = []
     for name, split in splits.parts.items():
         index = verdicts.some(split, seed, MOST_SCORED, MOST_VALUES)
@@ -45,6 +53,19 @@ def score(verdicts: Verdicts, splits: NamedSplits, seed: int) -> Scores:
     return Scores(part, index, p, anomaly_score, complete)
 
 
+def left_out(verdicts: Verdicts, splits: NamedSplits) -> Scores | None:
+    """Return the scores of the images that a model of features was trained on, each as if it had been left out; None
+    for other models, and for other samples."""
+    scores = verdicts.calibration.reference.scores.numpy()
+    parts = {name: splits.parts[name] for name in ("train", "validation", "calibration") if name in splits.parts}
+    index = [even(len(split), MOST_CALIBRATION_ROWS) for split in parts.values()]
+    if verdicts.model.space.features is None or sum(map(len, index)) != len(scores):
+        return None
+    part = np.repeat(list(parts), [len(some) for some in index])
+    p = (scores >= scores[:, None]).sum(1) / len(scores)
+    return Scores(part, np.concatenate(index), p, scores, sum(map(len, parts.values())) == len(scores))
+
+
 def most_unusual(
     verdicts: Verdicts, splits: NamedSplits, display: Display, scores: Scores, n: int
 ) -> list[dict[str, Any]]:
@@ -53,11 +74,24 @@ def most_unusual(
     return [_sample(verdicts, splits, display, scores, int(i)) for i in order]
 
 
+def photo(model: Model, x: np.ndarray) -> dict[str, str]:
+    """Return an image (1, *shape), and the image red where its features are unusual, as picture URLs."""
+    features = model.space.features
+    assert features is not None
+    image = torch.from_numpy(features.arranged(x) / np.float32(features.most))
+    (seen,) = pixels(image)
+    red = Reddening(model)(model.pixel_scores(x)[0][0])
+    reddened = overlay(seen.reshape(*red.shape, -1), red)
+    return {"input": data_url(seen, lossy=True), "blame": data_url(reddened, lossy=True)}
+
+
 def _sample(verdicts: Verdicts, splits: NamedSplits, display: Display, scores: Scores, i: int) -> dict[str, Any]:
     part, index, p = str(scores.part[i]), int(scores.index[i]), float(scores.p[i])
     x = np.asarray(splits.parts[part].x[np.array([index])])
-    verdict = verdicts(x)
     card = splits.card(part, index, p) | {"part": part, "index": index, "rare": p <= verdicts.rate}
+    if display.kind == "photo":
+        return card | photo(verdicts.model, x)
+    verdict = verdicts(x)
     if display.kind == "image":
         ((given, expected, blame),), _ = triples(verdicts.model.space, x, verdict.mean, verdict.contribution)
         return card | {"input": given, "mean": expected, "blame": blame}
