@@ -16,6 +16,7 @@ from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.methods.laplace import make_precision
 from lapae.networks import Autoencoder
 from lapae.posterior import LowRankPrecision, bound, fit_shrinkage, log_marginal_likelihood
+from lapae.posterior.shrinkage import MOST_VARIANCE
 
 EXACT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -136,7 +137,10 @@ def test_the_bound_is_that_of_the_true_curvature(rho):
 
 
 @pytest.mark.parametrize(("rank", "n", "whole"), [(10, 200, True), (300, 20, False)])
-def test_the_vectors_stand_alone_where_they_reach_the_rank_and_the_diagonal_helps_where_not(rank, n, whole):
+def test_the_vectors_stand_alone_where_they_reach_the_rank_and_the_diagonal_helps_where_not(
+    rank, n, whole, monkeypatch
+):
+    monkeypatch.setattr("lapae.posterior.shrinkage.ALONE", 1)  # as for the millions of weights of a network of images
     p = 300
     values = torch.zeros(p, dtype=torch.float64)
     values[:rank] = torch.logspace(3, 1, rank, dtype=torch.float64)
@@ -156,6 +160,21 @@ def test_the_vectors_stand_alone_where_they_reach_the_rank_and_the_diagonal_help
     for rho in (0.0, 1.0):
         precision.set_rho(rho)
         assert chosen <= divergence(matrix(precision)) + 1e-9
+
+
+def test_few_vectors_of_a_small_network_stand_alone_with_a_stronger_prior():
+    """Left out in turn, they measure no more variance of the data's own values than a few times their noise."""
+    p, n_values = 300, 60
+    g = spectrum(torch.logspace(4, 2, p, dtype=torch.float64))
+    mean = {"w": torch.randn(p, dtype=torch.float64, generator=torch.Generator().manual_seed(5))}
+    precision = sampled(g, 20, 1)
+    found = fit_shrinkage(mean, precision, n_values)
+    assert float(precision.rho) == 1
+    at = bound(mean, precision)
+    assert found.value == pytest.approx(at.value)
+    assert 0.5 * MOST_VARIANCE * n_values < at.data_variance <= MOST_VARIANCE * n_values
+    precision.set_prior(float(precision.prior) / 10)
+    assert bound(mean, precision).value > at.value  # the evidence alone would take a weaker one
 
 
 def test_the_prior_is_that_of_the_evidence_where_vectors_are_many():

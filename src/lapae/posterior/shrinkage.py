@@ -16,9 +16,11 @@ variance from directions that the data leave open, and the prior precision is th
 UᵀU. Where T is far below the rank, a vector that is left out lies outside the span of the others: at ρ = 1 only the
 prior holds it, its variance is enormous, and the diagonal, which holds every direction, is worth its bias. The two are
 told apart by what tr(G C⁻¹) is: the variance that the data themselves get, all in all, in units of their noise. The
-vectors stand alone up to MOST_VARIANCE of it per value; beyond, a tenth of them stands beside the diagonal (any share
-from a tenth to a half serves as well). The highest bound would choose the diagonal earlier, on tables whose intervals
-then hold less where the data end and are no better where they are (`benchmarks/shift.md`).
+vectors stand alone up to MOST_VARIANCE of it per value. Beyond, the prior precision is raised to that point where there
+are at most ALONE weights for each vector, as in networks of tables; in larger networks a tenth of the vectors stands
+beside the diagonal (any share from a tenth to a half serves as well). The highest bound would choose the diagonal
+earlier, on tables whose intervals then hold less where the data end and are no better where they are: the diagonal
+takes variance from all directions alike (`benchmarks/shift.md`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lapae.posterior.lowrank import LowRankPrecision
+from lapae.posterior.lowrank import ALONE, LowRankPrecision
 
 SHARE = 0.1
 """ρ where the vectors do not reach the rank of the curvature; else it is 1."""
@@ -99,6 +101,7 @@ def fit_shrinkage(
 ) -> Bound:
     """Set ρ to 1 or to SHARE, and at 1 the size of the prior precision.
 
+    Where vectors are few for a table's network, the prior precision is raised beyond that of the highest evidence.
     Below ρ = 1 the prior precision stays as it is given: the bound then is far below the evidence, by an amount that a
     larger prior precision lessens, so that its maximum would say more about that gap than about the data.
 
@@ -114,17 +117,22 @@ def fit_shrinkage(
     _check(precision)
     precision.set_rho(1.0)
     values, vectors = precision.spectrum()
-    norm = _squared_norm(mean, precision, precision.base().isfinite())
+    free = precision.base().isfinite()
+    norm = _squared_norm(mean, precision, free)
     factors = FACTORS.to(values.device) if prior else values.new_ones(1)
     evidence = -0.5 * (factors * norm + (values / factors[:, None]).log1p().sum(1))
-    factor = factors[evidence.argmax()]
-    k = values / factor
+    k = values / factors[:, None]
     kept = k / (1 + k)
-    leverage = vectors.square() @ kept
-    seen, determined, norm = float((leverage / (1 - leverage)).sum()), float(kept.sum()), float(factor) * norm
-    if not seen <= MOST_VARIANCE * n_values:
+    leverage = vectors.square() @ kept.T
+    variance = (leverage / (1 - leverage)).sum(0)  # of the data's values, for each factor
+    best, enough = int(evidence.argmax()), variance <= MOST_VARIANCE * n_values
+    if prior and int(free.sum()) <= ALONE * precision.n_vectors:
+        best = next((i for i in range(best, len(factors)) if enough[i]), best)
+    if not enough[best]:
         precision.set_rho(SHARE)
         return bound(mean, precision)
+    factor, k = factors[best], k[best]
+    seen, determined, norm = float(variance[best]), float(kept[best].sum()), float(factor) * norm
     if prior:
         precision.set_prior((precision.prior * factor).clamp(1e-8, 1e12))
         precision.keep_spectrum(values / float(factor), vectors)
