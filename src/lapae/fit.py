@@ -379,6 +379,7 @@ def calibrate_on(
         codes = LatentCodes.fit(method, train if many is None else many, valid)
         how: dict[str, Any] = {"table": table, "learned": learned, "adds_variance": model.natural}
         how["judged"] = not_commands(model.space, train) if len(model.space.model_shape) == 2 else None
+        how["apart"] = -(-model.space.shape[0] // model.space.stride) if model.space.stride else None
         how["maps"] = model.space.features is not None
         how |= {"unseen": unseen, "surprises": surprises}
 

@@ -14,7 +14,7 @@ from narrow import as_a
 
 from lapae.cli import main
 from lapae.data import Data, DataError, load, open_input
-from lapae.space.series import Fold, cut, starts
+from lapae.space.series import Fold, cut, is_clock, starts, time_faults, times_of
 
 T = 400
 
@@ -162,3 +162,43 @@ def test_a_short_new_series_is_an_error(tmp_path):
     np.save(tmp_path / "x.npy", x[:10])
     with pytest.raises(DataError, match="shorter than a window of 16"):
         list(open_input(tmp_path / "x.npy", space).blocks(lambda n: None))
+
+
+def test_times_that_are_numbers_are_no_channel():
+    frame = series().drop(columns="time")
+    clock = 1.7e9 + 300 * np.arange(len(frame))
+    with pytest.warns(UserWarning, match=r"'seconds' \(the times of the steps\)"):
+        assert Data.of(frame.assign(seconds=clock)[["seconds", "flow", "heat"]], window=8).space.names == (
+            "flow",
+            "heat",
+        )
+    falls = np.where(np.arange(len(frame)) == 90, 0, clock)  # a reading, not a clock
+    assert "seconds" in (Data.of(frame.assign(seconds=falls)[["seconds", "flow", "heat"]], window=8).space.names or ())
+    assert not is_clock(np.array([1.0, 1, 1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda t: t, []),
+        (lambda t: t.tz_localize("UTC").tz_convert("Europe/Berlin"), []),  # an hour is left out in March
+        (lambda t: t.strftime("%d.%m.%Y %H:%M"), []),
+        (lambda t: t.delete(slice(100, 110)), []),  # shorter than a window
+        (lambda t: t.delete(slice(100, 140)), ["a pause longer than a window, after 2024-03-31 00:45:00"]),
+        (lambda t: t.insert(50, t[49]), ["1 steps have the time of the one before, the first at 2024-03-30 12:15:00"]),
+        (lambda t: t[::-1], ["the steps are not in the order of time: 2024-04-02"]),
+    ],
+)
+def test_faults_of_times_are_told(change, told):
+    times = change(pd.date_range("2024-03-30", periods=300, freq="15min"))
+    found = times_of([["a", str(cell)] for cell in times])
+    assert found is not None
+    faults = time_faults(*found, 32)
+    assert len(faults) == len(told)
+    assert all(fault.startswith(start) for fault, start in zip(faults, told, strict=True))
+
+
+def test_rows_without_times_have_none():
+    assert times_of([["a"], ["b"], ["c"]]) is None
+    assert times_of([[], [], []]) is None
+    assert times_of([["5"], ["5"], ["5"]]) is None

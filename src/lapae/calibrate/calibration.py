@@ -264,6 +264,7 @@ class Calibration:
         adds_variance: bool = False,
         means: Predict | None = None,
         judged: Tensor | None = None,
+        apart: int | None = None,
         maps: bool = False,
         unseen: Unseen | None = None,
         surprises: Tensor | None = None,
@@ -280,6 +281,7 @@ class Calibration:
             adds_variance: whether the variance over networks has its natural size, see `Deviation`.
             means: predicts "means" alone, for rows whose variances are not used; default `predict`.
             judged: channels of a series to judge, see `Score`.
+            apart: how many of `train` lie between two windows of a series that share no step, see `Score.fit`.
             maps: whether the data are feature maps: then all of them calibrate, each scored as if it were left out.
             unseen: what levels that no row has had add to scores.
             surprises: of levels of `rows` (of `valid` without any) that no other row has, (n, C).
@@ -309,7 +311,7 @@ class Calibration:
             about: dict[str, Any] = {"table": True, "n_seen": len(train) + len(valid)}
             own = where[-1]
         else:
-            every, of_every, about = train, known, {"table": False, "judged": judged}
+            every, of_every, about = train, known, {"table": False, "judged": judged, "apart": apart}
             where = [torch.full((len(part),), -1) for part in (train, valid)]
         fitted, of_fitted, at = valid, found, where[1]
         if len(valid) < LEAST_SPREAD:

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(found))
         return 0
     if alarm is None:
-        print(f"{command.input}: {len(score)} rows, no change found")
+        print(f"{command.input}: {len(score)} {'windows' if source.is_series else 'rows'}, no change found")
         return 0
     where = f"{'step' if source.is_series else 'row'} {found['row']}" + (f" ({found['at']})" if found["at"] else "")
     by = ", ".join(f"{name} ({share:.0%})" for name, share in found["columns"].items())

@@ -15,7 +15,7 @@ from lapae.cli.new_data import verdicts
 from lapae.cli.values import Made
 from lapae.data import DataError, Reader
 from lapae.runs.outputs import csv_rows, write_arrays
-from lapae.space.series import Fold
+from lapae.space.series import Fold, time_faults, times_of
 
 if TYPE_CHECKING:
     from lapae.calibrate.conformal import Rule
@@ -54,6 +54,9 @@ def write_steps(
     begun = next(of_windows, None)  # the steps are known once windows are read
     if begun is None or source.steps is None:
         raise DataError(f"{source.path}: there are no steps to score")
+    if (times := times_of(source.steps.cells)) is not None:
+        for fault in time_faults(*times, model.space.shape[0]):
+            warnings.warn(f"{source.path}: {fault}", stacklevel=2)
     steps = StepScores.of(len(source.steps.x), chain([begun], of_windows), rule, model.seed)
     assert steps is not None
     score, part, p, p_adaptive, drift = steps.anomaly_score, steps.unusual, steps.p_value, steps.p_adaptive, steps.drift

@@ -142,7 +142,7 @@ def range_in(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> Range:
 
 
 def in_windows(records: Records, where: str | Path, window: int | None, stride: int | None) -> Records:
-    """Return a series (T, C) as windows (n, window, C), `stride` steps apart; default half a window."""
+    """Return a series (T, C) as windows (n, window, C), `stride` steps apart; default an eighth of a window."""
     x = np.asarray(records.x)
     if window is None:
         raise DataError(f"{where}: a stride of {stride} needs a window")
@@ -150,7 +150,7 @@ def in_windows(records: Records, where: str | Path, window: int | None, stride: 
         raise DataError(f"{where}: a window is for a series (time, channels), this has the shape {x.shape}")
     if window < 2 or (stride is not None and stride < 1):
         raise DataError(f"{where}: window={window}, stride={stride}: expected at least 2 steps, and 1 between windows")
-    stride = stride or max(1, window // 2)
+    stride = stride or max(1, window // 8)
     windows = cut(x, window, where)[::stride]
     # a label of a window is that of its last step
     y = None if records.y is None else records.y[window - 1 :: stride][: len(windows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from lapae.errors import DataError
 from lapae.space.column_kinds import CONSTANT, decide_columns, place_of, select, warn_left_out
 from lapae.space.columns import unique_names
 from lapae.space.constants import only_value
-from lapae.space.frames import Frame, code_frame, position
+from lapae.space.frames import Frame, code_frame, numbers, position
+from lapae.space.series import is_clock, time_faults, times_of
 
 
 def table_records(
@@ -56,10 +58,20 @@ def table_records(
     if not len(frame) or not frame.shape[1]:
         raise DataError(f"{where}: holds no rows of features")
     learned, left_out = decide_columns(frame)
+    names_of = unique_names(frame.columns)
     series = window is not None or stride is not None
     if series:
         left_out |= {c.name: f"a {c.kind}: a series holds numbers" for c in learned if c.kind in ("category", "date")}
+        if len(learned) > 1 and learned[0].name == names_of[0] and is_clock(numbers(frame.iloc[:, 0])):
+            left_out[learned[0].name] = "the times of the steps"
         learned = tuple(column for column in learned if column.name not in left_out)
+        if (
+            names_of[0] in left_out
+            and window
+            and (times := times_of([[cell] for cell in frame.iloc[:, 0].astype(str)]))
+        ):
+            for fault in time_faults(*times, window):
+                warnings.warn(f"{where}: {fault}", stacklevel=2)
     warn_left_out(left_out, learned, where)
     x = code_frame(frame, learned, where, rows=rows)
     missing = np.isnan(x)

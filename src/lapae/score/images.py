@@ -1,4 +1,4 @@
-"""Parts of the anomaly score of an image, a series or an array, whose values are all of one kind.
+"""Parts of the anomaly score of an image or an array, whose values are all of one kind; of a series some.
 
 | part     | question                                                               | unusual if        |
 |----------|------------------------------------------------------------------------|-------------------|
@@ -9,7 +9,8 @@
 | colour   | has it the colour of samples with its code? (colour images alone)      | large or small    |
 
 All but the distance are logarithms of energies, minus their mean over the training samples with the nearest codes. The
-detail of a series is the mean over its channels, each on its own: one sensor that is stuck has none.
+detail of a series is the mean over its channels, each on its own: one sensor that is stuck has none. What else is asked
+of a series, and how its parts are put together, is in `lapae.score.series`.
 
 Each question is answered by a p-value, as if parts of held-out samples were normally distributed, and the score is the
 sum of -log p (Fisher's combination):
@@ -98,7 +99,9 @@ class ImageParts:
         """Number of parts."""
         return len(self.floor) + 1
 
-    def parts(self, found: Prediction, x: Tensor, deviation: Deviation, n: int) -> tuple[Tensor, Tensor]:
+    def parts(
+        self, found: Prediction, x: Tensor, deviation: Deviation, n: int, apart: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Measure samples.
 
         Args:
@@ -106,14 +109,23 @@ class ImageParts:
             x: samples (B, *features).
             deviation: standard deviations of residuals.
             n: number of parts.
+            apart: places from which on training samples count as neighbours, if x are these; for n = 3.
 
         Returns:
             The first n parts (B, n), and the shares (B, n, D) of values in them.
         """
         full = torch.where(x.isnan(), found.x_mean, x)
         values, shares = self.energies(full - found.x_mean, full, deviation)
-        square, near = nearest(squared_distances(found.z_mean.flatten(1) / deviation.width, self.codes))
-        values = values - self.levels[near].mean(1)
+        squares = squared_distances(found.z_mean.flatten(1) / deviation.width, self.codes)
+        if apart is not None:
+            place = torch.arange(len(x))
+            squares = squares.masked_fill((place[:, None] - place).abs() < apart, torch.inf)
+        square, near = nearest(squares)
+        if apart is None:
+            values = values - self.levels[near].mean(1)
+        else:
+            known = square.isfinite().to(values.dtype)[:, :, None]
+            values = values - (known * self.levels[near]).sum(1) / known.sum(1)  # NaN where there is none
         if n < 4:
             return values, shares
         copies = square[:, :CLOSE].isinf()  # where there are too few others
@@ -156,15 +168,16 @@ class ImageParts:
         return (within * shared((detail - self.usual).square())[:, None]).flatten(1)
 
 
-def standardising(values: Tensor) -> Tensor:
-    """Fit the matrix (2 P - 1, P) that takes parts of held-out samples (n, P), minus their mean, to unit variance.
+def standardising(values: Tensor, two_sided: tuple[int, ...] = TWO_SIDED) -> Tensor:
+    """Fit the matrix (Q + 1 + P, P) that takes parts of held-out samples (n, P), minus their mean, to unit variance.
 
-    Rows: texture, detail given the texture, of colour images colour given both, error given all; then each by itself.
+    Rows: the Q two-sided parts, each given those before it (texture, detail given the texture, of colour images colour
+    given both); error given all these; then each part by itself.
     """
     gap = values - values.mean(0)
     covariance = gap.T @ gap / max(len(gap) - 1, 1)
     scale = covariance.diagonal().clamp_min(1e-8)
-    order = [*(i for i in TWO_SIDED if i < values.shape[1]), 0]
+    order = [*(i for i in two_sided if i < values.shape[1]), 0]
     inner = covariance[order][:, order] + torch.diag(1e-4 * scale[order])
     given = values.new_zeros(len(order), values.shape[1])
     given[:, order] = torch.linalg.inv(torch.linalg.cholesky(inner))

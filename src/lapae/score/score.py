@@ -11,7 +11,7 @@ Each part is a logarithm, in standard deviations from its mean on rows that trai
 | rarity                  | is each value usual on its own?                                                        |
 
 The score of a table's row is the sum of the parts that are above their mean, Σ max(t, 0): a part that finds a row
-ordinary does not speak for it. `lapae.score.images` describes the score of images, series and arrays,
+ordinary does not speak for it. `lapae.score.images` describes the score of images, `lapae.score.series` that of series,
 `lapae.score.patches` that of feature maps.
 """
 
@@ -31,6 +31,8 @@ from lapae.score.images import PARTS, ImageParts, contributions, shared, standar
 from lapae.score.marginals import Marginals
 from lapae.score.neighbours import NearestRows
 from lapae.score.patches import PatchDistances
+from lapae.score.series import PARTS as SERIES
+from lapae.score.series import TWO, Shapes, weights
 from lapae.score.whitening import TINY, whitening
 
 TABLE = ("residual", "near", "groups", "local", "local_ranks", "local_model", "rarity")
@@ -42,6 +44,8 @@ FILLED = 4
 """Decimals of a value in place of a missing one: rows that lack the same have equal ones, whatever is rounded how."""
 TAIL = 0.75
 """Share of held-out rows whose scores are below the tail, which falls off about exponentially."""
+LEAST_SURPRISE = 0.1
+"""Surprise of all channels of a window, in nats, that does not count."""
 EXACT = 1e-4
 """Squared residual, in units of normal ones, below which a row counts as reconstructed exactly."""
 
@@ -79,6 +83,7 @@ class Score:
         patches: distances at the positions of feature maps.
         tail: by how much a higher score of a table's row makes rows as unusual rarer by a factor e.
         channels: how unusual each judged channel of a series is, which names the sensor; None for one channel.
+        shapes: training windows of a series without their levels; None for other data, and for models saved before.
     """
 
     deviation: Deviation = field(metadata=IN_COMMON)
@@ -94,6 +99,7 @@ class Score:
     patches: PatchDistances | None = None
     tail: Tensor | None = None
     channels: Channels | None = None
+    shapes: Shapes | None = None
 
     @classmethod
     def fit(
@@ -108,6 +114,7 @@ class Score:
         n_seen: int | None = None,
         own: Tensor | None = None,
         judged: Tensor | None = None,
+        apart: int | None = None,
     ) -> Score:
         """Fit to rows that training has not seen.
 
@@ -121,17 +128,23 @@ class Score:
             n_seen: how many of `rows`, from the first on, may say how usual single values are; default all.
             own: where `valid` are among `rows`, as in `NearestRows.measure`.
             judged: channels of a series to judge, (J,); default all.
+            apart: how many of `rows` lie between two that share no step of a series; default unknown.
         """
         scaled = residuals(found, valid, deviation)
         image_parts = None if table else ImageParts.fit(*chosen(judged, rows, known, deviation))
-        n_parts = len(TABLE) if image_parts is None else image_parts.n_parts
+        series = image_parts is not None and rows.ndim == 3
+        if image_parts is not None:
+            channels = shapes = None
+            if series:
+                seen, new = (full_channels(judged, x, of) for x, of in ((rows, known), (valid, found)))
+                channels, shapes = Channels.fit(seen, new) if seen.shape[2] > 1 else None, Shapes.fit(seen)
+            n_parts = len(SERIES) - (channels is None) if series else image_parts.n_parts
+        else:
+            n_parts = len(TABLE)
         zero, eye = scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype)
         if image_parts is not None:
-            channels = None
-            if rows.ndim == 3 and rows.shape[2] > 1 and (judged is None or len(judged) > 1):
-                seen, new = (full_channels(judged, *of) for of in ((rows, known), (valid, found)))
-                channels = Channels.fit(seen, new)
-            start = cls(deviation, scaled[:0], zero, eye, image_parts=image_parts, judged=judged, channels=channels)
+            about = {"judged": judged, "channels": channels, "shapes": shapes}
+            start = cls(deviation, scaled[:0], zero, eye, image_parts=image_parts, **about)
         else:
             full = filled(rows, known.x_mean)
             marginals = Marginals.fit(full[:n_seen])
@@ -139,7 +152,14 @@ class Score:
             bank, ranks, view = (NearestRows.fit(values) for values in (full, marginals.normal(full), view))
             start = cls(deviation, whitening(scaled), zero, eye, bank, ranks, view, marginals)
         values = start.parts(found, valid, own, shares=False).values
-        whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal()) if table else standardising(values)
+        if series and apart is not None:
+            left_out = start.of_series(known, rows, shares=False, apart=apart).values
+            left_out = left_out[left_out.isfinite().all(1)]
+            values = torch.cat([left_out - left_out.mean(0) + values.mean(0), values]) if len(left_out) else values
+        if table:
+            whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal())
+        else:
+            whiten = standardising(values, TWO) if series else standardising(values)
         fitted = replace(start, mean=values.mean(0), whiten=whiten)
         return replace(fitted, tail=tail(fitted.total(values))) if table else fitted
 
@@ -157,8 +177,12 @@ class Score:
         if self.patches is not None:
             return values[:, 0]
         if self.image_parts is not None:
-            return contributions(values - self.mean, self.whiten).sum(1)
+            return self._weights(values).sum(1)
         return self.total(values)
+
+    def _weights(self, values: Tensor) -> Tensor:
+        """Return what each part (B, P) of an image or a series adds to the score, (B, P)."""
+        return (contributions if self.shapes is None else weights)(values - self.mean, self.whiten)
 
     def total(self, values: Tensor) -> Tensor:
         """Return the anomaly scores (B,) of rows of a table from their parts (B, P)."""
@@ -176,7 +200,8 @@ class Score:
         """Names of the parts."""
         if self.patches is not None:
             return ("patches",)
-        return TABLE if self.image_parts is None else PARTS[: len(self.mean)]
+        every = PARTS if self.shapes is None else SERIES
+        return TABLE if self.image_parts is None else every[: len(self.mean)]
 
     def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None, *, shares: bool = True) -> Parts:
         """Measure samples x (B, *features); missing values count as the model expects them.
@@ -195,6 +220,8 @@ class Score:
             excess = (found_at - found_at.flatten(1).median(1).values[:, None, None]).clamp_min(0).square()
             evenly = excess[..., None].expand_as(x).flatten(1)
             return Parts(values, shared(evenly)[:, None])
+        if self.shapes is not None:
+            return self.of_series(found, x, shares=shares)
         if self.image_parts is not None:
             seen, means, deviation = chosen(self.judged, x, found, self.deviation)
             values, of_parts = self.image_parts.parts(means, seen, deviation, len(self.mean))
@@ -221,6 +248,30 @@ class Score:
         of_parts = [of_residual, of_near, of_near, of_near, shared(ranked.gap), of_code, shared(rare)]
         return Parts(torch.stack(values, 1), torch.stack(of_parts, 1))
 
+    def of_series(self, found: Prediction, x: Tensor, *, shares: bool, apart: int | None = None) -> Parts:
+        """Measure windows x (B, T, C).
+
+        Args:
+            found: predictions of x.
+            x: the windows.
+            shares: whether to share the parts out among values.
+            apart: if x are the training windows themselves, from how many places on these are compared with them.
+        """
+        assert self.image_parts is not None and self.shapes is not None  # noqa: PT018
+        seen, means, deviation = chosen(self.judged, x, found, self.deviation)
+        energies, of_parts = self.image_parts.parts(means, seen, deviation, 3, apart)
+        full = full_channels(self.judged, x, found)
+        shape, gap = self.shapes(full)
+        values = [energies, (shape if apart is None else self.shapes.left_out(full, apart))[:, None]]
+        of_parts = [of_parts, shared(gap)[:, None]]
+        if self.channels is not None:
+            unusual = self.channels.surprise(full)
+            values.append((unusual.sum(1, keepdim=True) + LEAST_SURPRISE).log())
+            of_parts.append(shared(unusual[:, None].expand_as(full).flatten(1))[:, None])
+        every = torch.cat(of_parts, 1) if shares else None
+        spread_out = every if every is None or self.judged is None else spread(every, self.judged, x)
+        return Parts(torch.cat(values, 1), spread_out)
+
     def standardised(self, values: Tensor) -> Tensor:
         """Return parts (B, P) in units of their standard deviation."""
         return (values - self.mean) @ self.whiten.T
@@ -229,12 +280,12 @@ class Score:
         """Return the contribution (B, *features) of each value, at least 0; they add up to the score, but for its
         last term."""
         parts = self.parts(found, x)
-        t = self.standardised(parts.values)
         if self.patches is not None:
             weight = parts.values.clamp_min(0)
         elif self.image_parts is not None:
-            weight = contributions(parts.values - self.mean, self.whiten)
+            weight = self._weights(parts.values)
         else:
+            t = self.standardised(parts.values)
             weight = t.clamp_min(0) * t.new_tensor(WEIGHTS)
         assert parts.shares is not None
         found_at = torch.einsum("bp,bpd->bd", weight, parts.shares).reshape(x.shape)

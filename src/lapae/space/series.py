@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from lapae.errors import DataError
+
+CLOCK = 0.9
+"""Share of steps at which a clock goes on: others may have the time of the one before."""
 
 
 def starts(n_steps: int, window: int, stride: int) -> np.ndarray:
@@ -21,6 +27,59 @@ def cut(x: np.ndarray, window: int, where: str | Path = "X") -> np.ndarray:
     if len(x) < window:
         raise DataError(f"{where}: a series of {len(x):,} steps is shorter than a window of {window}")
     return sliding_window_view(x, window, axis=0).swapaxes(1, 2)
+
+
+def is_clock(values: np.ndarray) -> bool:
+    """Whether numbers (T,) are the times of steps: none is missing, none is less than the one before."""
+    gaps = np.diff(values)
+    return len(gaps) > 1 and bool((gaps >= 0).all()) and float((gaps > 0).mean()) >= CLOCK
+
+
+def times_of(cells: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[str]] | None:
+    """Return the times of steps in seconds, (T,), and as written, from the first of their cells that are times or
+    numbers; None if there are none."""
+    import pandas as pd
+
+    if len(cells) < 3:
+        return None
+    for written in zip(*cells, strict=True):
+        numbers: Any = pd.to_numeric(pd.Series(list(written)), errors="coerce")
+        found: list[np.ndarray] = [numbers.to_numpy(np.float64)]
+        if np.isnan(found[0]).any():
+            found = [_seconds(written, day_first=day_first) for day_first in (False, True)]
+        found = [times for times in found if not np.isnan(times).any() and len(np.unique(times)) > 1]
+        if found:  # 01.02. may be either: of both, the times that go on more evenly
+            return min(found, key=lambda times: float(np.abs(np.diff(times)).max())), list(written)
+    return None
+
+
+def _seconds(written: Sequence[str], *, day_first: bool) -> np.ndarray:
+    """Read times as seconds since 1970, NaN for what is none."""
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forms that are guessed
+        times: Any = pd.to_datetime(pd.Series(list(written)), errors="coerce", utc=True, dayfirst=day_first)
+    micro = times.dt.tz_localize(None).astype("datetime64[us]").to_numpy()
+    return np.where(np.isnat(micro), np.nan, micro.astype(np.int64) / 1e6)
+
+
+def time_faults(times: np.ndarray, written: Sequence[str], window: int) -> list[str]:
+    """Say what is wrong with the times of steps (T,): out of order, the same twice, pauses longer than a window."""
+    gaps, found = np.diff(times), []
+    usual = float(np.median(np.abs(gaps)))
+    if (back := gaps < 0).any():
+        where = f"{written[int(back.argmax()) + 1]} comes after {written[int(back.argmax())]}"
+        found.append(f"the steps are not in the order of time: {where}. Sort the file first")
+    if (same := gaps == 0).any():
+        found.append(
+            f"{int(same.sum())} steps have the time of the one before, the first at {written[int(same.argmax())]}"
+        )
+    if usual > 0 and not back.any() and (pause := gaps > window * usual).any():
+        n, longest = int(pause.sum()), int(gaps.argmax())
+        which = f"{n} pauses longer than a window, the longest" if n > 1 else "a pause longer than a window,"
+        found.append(f"{which} after {written[longest]}: steps before and after it are read as if time went on")
+    return found
 
 
 class Fold:
