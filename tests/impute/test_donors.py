@@ -160,6 +160,22 @@ def test_scores_of_values_in_a_distribution_are_those_of_its_quantiles_and_back(
     np.testing.assert_allclose(torch.stack([down, up])[..., 1], [[1 - np.exp(-1)], [np.exp(2) - 1]], atol=0.2)
 
 
+def test_values_missing_together_lie_on_a_curve_if_those_of_donors_do(monkeypatch):
+    x = curved()[:, [1, 3]]  # the second is the square of the first
+    x = np.column_stack([x, np.random.default_rng(2).normal(size=len(x))])
+    model = LaplacianAutoencoder(random_state=0, device="cpu", epochs=2).fit(x)
+    rows = np.tile([np.nan, np.nan, 0.0], (50, 1))
+
+    def off() -> float:
+        made = np.concatenate(model.impute(rows, n_samples=4))
+        assert made[:, 0].std() == pytest.approx(x[:, 0].std(), rel=0.2)
+        return float(np.abs(made[:, 1] - made[:, 0] ** 2).mean())
+
+    assert off() < 0.1
+    monkeypatch.setattr("lapae.impute.neighbours.CHAINED", 0)  # drawn together, by a Gaussian copula
+    assert off() > 0.2
+
+
 def test_users_get_values_that_there_are_and_intervals_that_hold(tmp_path):
     x = curved(600)
     train, new = x[:400], x[400:]

@@ -159,9 +159,15 @@ class Donors:
         return torch.tensor([known.get(row, -1) for row in _as_bytes(x)])
 
     def _weights(
-        self, x: Tensor, guess: Tensor, own: Tensor | None = None, *, drawn: bool = False
+        self,
+        x: Tensor,
+        guess: Tensor,
+        own: Tensor | None = None,
+        *,
+        drawn: bool = False,
+        only: int | None = None,
     ) -> Iterator[Weighed]:
-        """Weigh the donors for each part of the rows and each column that some of them lack.
+        """Weigh the donors for each part of the rows and each column that some of them lack, or for the column `only`.
 
         `own` (n,) are donors that give nothing to these rows. `drawn` is for completions of a population each: what is
         not known of the copula then is in these, and widens no residual.
@@ -175,7 +181,7 @@ class Donors:
             queries = torch.cat([seen * z.square(), seen * z, seen], 1)
             gap = seen * (z - self.copula.center)
             trusted = _trusted(seen, self.groups)
-            for group in self.groups.unique():
+            for group in self.groups.unique() if only is None else (only,):
                 features = (self.groups == group).nonzero()[:, 0]
                 q = missing[:, features[0]].nonzero()[:, 0]
                 donors = present[:, features[0]].nonzero()[:, 0]
@@ -304,23 +310,64 @@ class Donors:
         gains = [population.copula.hidden(z).gain - usual.gain for population in self.populations[: len(turns)]]
         z = z.nan_to_num()
         for of in self._weights(x, guess, drawn=True):
-            part, j = of.rows, int(of.features[0])
-            moved = bool(self.shift[j] > 0)
-            key = of.given if moved else of.given.argmax(1)[None] if len(of.features) > 1 else of.given[:, 0][None]
-            order = key.argsort(dim=1, stable=True)
-            weight, ordered = of.weight.gather(1, order.expand_as(of.weight)), key.gather(1, order)
+            part, j, order = of.rows, int(of.features[0]), self._order(of)
             for population, turn, change in zip(self.populations, turns, gains, strict=False):
-                total = (weight * population.weight[of.donors][order]).cumsum(1)
-                wanted = chance[turn][:, rows[part], j].T.contiguous() * total[:, -1:]
-                chosen = torch.searchsorted(total, wanted).clamp_max(len(of.donors) - 1)
-                which = order.expand_as(total).gather(1, chosen)
-                if not moved:
-                    out[turn[:, None, None], rows[part][:, None], of.features] = of.given[which].transpose(0, 1)
-                    continue
                 slope = change[part, usual.place(part, j)]
-                apart = (z[part] * slope).sum(1)[:, None] - (slope @ self.scores[of.donors].T).gather(1, which)
-                score = between(ordered, total, chosen, wanted) + self.shift[j] * apart
-                out[turn[:, None], rows[part], j] = self.copula.values(j, score).T
+                at = chance[turn][:, rows[part], j].T.contiguous()
+                made = self._taken(of, order, population, at, z[part], slope)
+                out[turn[:, None, None], rows[part][:, None], of.features] = made.transpose(0, 1)
+
+    def draw_column(self, x: Tensor, guess: Tensor, chance: Tensor, column: int, turn: int) -> Tensor:
+        """Return the features (n, f) of a column that all rows x (n, D) lack, of the completions with a number `turn`:
+        the values up to which the distributions have the weight `chance` (n,)."""
+        features = (self.groups == column).nonzero()[:, 0]
+        z = self.copula.marginals.normal(x)
+        population, usual = self.populations[turn % POPULATIONS], self.copula.hidden(z)
+        change = population.copula.hidden(z).gain - usual.gain
+        z, out = z.nan_to_num(), guess[:, features].clone()
+        for of in self._weights(x, guess, drawn=True, only=column):
+            slope = change[of.rows, usual.place(of.rows, int(features[0]))]
+            at = chance[of.rows, None]
+            out[of.rows] = self._taken(of, self._order(of), population, at, z[of.rows], slope)[:, 0]
+        return out
+
+    def _order(self, of: Weighed) -> tuple[Tensor, Tensor]:
+        """Return the order of the donors by what they give, (q, r) or (1, r), and that in order."""
+        moved = bool(self.shift[of.features[0]] > 0)
+        key = of.given if moved else of.given.argmax(1)[None] if len(of.features) > 1 else of.given[:, 0][None]
+        order = key.argsort(dim=1, stable=True)
+        return order, key.gather(1, order)
+
+    def _taken(
+        self,
+        of: Weighed,
+        in_order: tuple[Tensor, Tensor],
+        population: Population,
+        chance: Tensor,
+        z: Tensor,
+        slope: Tensor,
+    ) -> Tensor:
+        """Return the values (q, n, f) of a column up to which donors have the weight `chance` (q, n) in a population.
+
+        Args:
+            of: the donors of the column.
+            in_order: see `_order`.
+            population: has weights of donors, and a copula.
+            chance: places in the distributions, from 0 to 1.
+            z: scores (q, D) of the rows, 0 where missing.
+            slope: by how much the gains of its copula differ from the usual ones, (q, D).
+        """
+        j, (order, ordered) = int(of.features[0]), in_order
+        weight = of.weight.gather(1, order.expand_as(of.weight)) * population.weight[of.donors][order]
+        total = weight.cumsum(1)
+        wanted = chance * total[:, -1:]
+        chosen = torch.searchsorted(total, wanted).clamp_max(len(of.donors) - 1)
+        which = order.expand_as(total).gather(1, chosen)
+        if not self.shift[j] > 0:
+            return of.given[which]
+        apart = (z * slope).sum(1)[:, None] - (slope @ self.scores[of.donors].T).gather(1, which)
+        score = between(ordered, total, chosen, wanted) + self.shift[j] * apart
+        return self.copula.values(j, score)[..., None]
 
 
 def _as_bytes(rows: Tensor) -> list[bytes]:

@@ -3,7 +3,8 @@
 The donors' distributions may be too narrow, as they were fitted to the training rows. Held-out rows say where values
 that were hidden from them lie in their distributions. Completions are taken at such places (Kuleshov et al. 2018), so
 far as these differ from even ones by more than chance, so that they scatter as values do. Values of a row that are
-missing together are drawn together, as the copula has it.
+missing together are drawn one after the other, each given those before it, so that they go together as the values of
+donors do: on a curve, if these lie on one. Where that would take long they are drawn together, as the copula has it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ FEW, SPARSE = 300, 0.2
 MOST_FEATURES = 128
 """Features of a table that is filled in from donors, at most: in wider ones there are as many numbers to learn as
 values, and the network's guess serves."""
+CHAINED = 400_000
+"""Numbers of donors times missing values of a row up to which these are drawn one after the other."""
 USUAL = 0.25
 """Weight of the variance of a column beside that of the donors in the scale of a missing value."""
 
@@ -96,16 +99,45 @@ class NeighbourImputer(Imputer):
 
     def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
         donors = self.held if held else self.all
-        noise = donors.noise(x, n, torch.Generator().manual_seed(seed))
-        chance = torch.special.ndtr(noise)
+        lacks = [x[:, donors.groups == column].isnan().any(1) for column in donors.groups.unique()]
+        missing = torch.stack(lacks).sum(0)
+        chained = (missing > 1) & (missing * donors.rows.numel() <= CHAINED)
+        generator = torch.Generator().manual_seed(seed)
+        out = x.expand(n, *x.shape).clone()
+        rest = (~chained).nonzero()[:, 0]
+        if len(rest):
+            chance = self._placed(torch.special.ndtr(donors.noise(x[rest], n, generator)))
+            out[:, rest] = donors.draw(x[rest], trained.predict(x[rest]).x_mean, chance)
+        if chained.any():
+            out[:, chained] = self._chain(trained, donors, x[chained], n, generator)
+        return out
+
+    def _chain(self, trained: Trained, donors: Donors, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        """Return completions (n, N, D) of rows x (N, D) whose missing values are drawn one after the other."""
+        columns = donors.groups.unique().tolist()
+        out = x.expand(n, *x.shape).clone()
+        chances = self._placed(torch.rand(out.shape, generator=generator, dtype=x.dtype))
+        for i, (made, chance) in enumerate(zip(out, chances, strict=True)):
+            first = i // 2 % len(columns)  # no column is always the first or the last
+            for column in (columns[first:] + columns[:first])[:: 1 if i % 2 else -1]:
+                features = (donors.groups == column).nonzero()[:, 0]
+                rows = made[:, features[0]].isnan().nonzero()[:, 0]
+                if len(rows):
+                    at = chance[rows, features[0]]
+                    now = made[rows]
+                    guess = trained.predict(now).x_mean
+                    made[rows[:, None], features] = donors.draw_column(now, guess, at, column, i)
+        return out
+
+    def _placed(self, chance: Tensor) -> Tensor:
+        """Return the places (…, D) in distributions that held-out values are at as often as `chance` (…, D) is even."""
         index = chance * (PLACES - 1)
         low = index.floor().clamp(0, PLACES - 2)
         below, above = (self._at(low + step) for step in (0, 1))
-        placed = below + (index - low) * (above - below)
-        return donors.draw(x, trained.predict(x).x_mean, torch.where(self.words, chance, placed))
+        return torch.where(self.words, chance, below + (index - low) * (above - below))
 
     def _at(self, index: Tensor) -> Tensor:
-        """Return places at whole numbers (n, N, D) of their quantiles."""
+        """Return places at whole numbers (…, D) of their quantiles."""
         flat = index.long() + torch.arange(len(self.places)) * PLACES
         return self.places.reshape(-1)[flat]
 
