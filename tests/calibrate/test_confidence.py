@@ -10,6 +10,7 @@ import torch
 from narrow import as_a, sure
 
 from lapae import LaplacianAutoencoder
+from lapae.calibrate.conformal import p_values
 from lapae.methods.laplace import Laplace
 from lapae.predict.linearized_lowrank import draws
 
@@ -37,9 +38,11 @@ def test_it_is_the_share_of_networks_that_agree(hessian, model):
         model.fit(arc(200, -1, 1, 0))
     inner = model.model_
     new = np.concatenate([arc(40, -1, 1, 1), arc(20, 1, 1.3, 2)])
-    x, method = inner.tensor(new), as_a(Laplace, inner.method)
-    calibration, found = sure(inner.calibration), inner.predict(x)
-    step, rank = 1e-5, calibration.rank(inner.predict)
+    method, calibration = as_a(Laplace, inner.method), sure(inner.calibration)
+    reference, n = calibration.reference, len(new)
+    x = torch.cat([inner.tensor(new), reference.rows])
+    own = torch.cat([torch.full((n,), -1), reference.own])
+    step, found = 1e-5, inner.predict(x)
     deltas = torch.cat(list(draws(method.posterior, range(100))))
 
     def at(delta: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,8 +58,9 @@ def test_it_is_the_share_of_networks_that_agree(hessian, model):
     for delta in deltas:
         z, y = at(method.posterior.split(step * delta))
         moved = found.replace(z_mean=found.z_mean + (z - zero[0]) / step, x_mean=found.x_mean + (y - zero[1]) / step)
-        shift = calibration.score(moved, x) - calibration.score(found, x)
-        flagged.append(calibration.reference.compare(rank, x, shift.double().numpy()[None])[1][0] <= 0.05)
+        shift = calibration.score(moved, x, own) - calibration.score(found, x, own)
+        scores = calibration.score(found, x, own) + shift
+        flagged.append(p_values(scores[:n].numpy(), scores[n:].numpy()) <= 0.05)
     expected = (np.array(flagged) == (model.p_value(new) <= 0.05)).mean(0)
     confidence = model.predict_confidence(new)
     assert np.mean(np.abs(confidence - expected) <= 0.011) > 0.95  # a verdict on the edge may turn by rounding
@@ -70,6 +74,25 @@ def test_verdicts_are_less_sure_at_the_threshold(model):
     edge = np.abs(np.log(p / 0.05)) < 0.7
     assert edge.sum() > 3
     assert confidence[edge].mean() < confidence[p > 0.3].mean()
+
+
+@pytest.mark.parametrize("kind", ["dice", "copies"])
+def test_what_moves_all_rows_alike_changes_no_verdict(kind):
+    """Where the data leave codes and residuals open, all scores move with a draw, those of calibration rows too."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((400, 3))
+    x = rng.integers(1, 7, (400, 6)) if kind == "dice" else np.hstack([z, z, 2 * z])
+    model = LaplacianAutoencoder(random_state=0, device="cpu").fit(x[:300])
+    usual = model.p_value(x[300:]) > 0.2
+    assert model.predict_confidence(x[300:])[usual].mean() > 0.9
+
+
+def test_many_calibration_rows_move_as_the_next_in_rank(model, monkeypatch):
+    new = np.concatenate([arc(100, -1, 1, 8), arc(30, 1, 1.3, 9)])
+    every = model.predict_confidence(new)
+    n = len(model.model_.calibration.reference.rows)
+    monkeypatch.setattr("lapae.calibrate.confidence.MOST_MOVED", n * 2 // 3)
+    assert np.abs(model.predict_confidence(new) - every).mean() < 0.05
 
 
 def test_nothing_observed_has_no_confidence_and_no_posterior_is_an_error(model):

@@ -87,21 +87,26 @@ class Reference:
     surprises: Tensor | None = None
 
     def compare(
-        self, rank: Rank, x: Tensor, shifts: np.ndarray | None = None, surprises: Tensor | None = None
+        self,
+        rank: Rank,
+        x: Tensor,
+        shifts: tuple[np.ndarray, np.ndarray] | None = None,
+        surprises: Tensor | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Compare rows x (B, *features) with the calibration rows.
 
         Args:
             rank: scores rows.
             x: the rows.
-            shifts: (S, B), for the p-values of rows whose scores were higher by these numbers.
+            shifts: (S, B) and (S, n), for the p-values if the scores of these rows and of the calibration rows were
+                higher by these numbers.
             surprises: (B, C) of levels of the rows that no row has had.
 
         Returns:
             The anomaly score (B,), made comparable where values are missing, and the conformal p-value, (B,) or (S, B),
             NaN where nothing is observed. Those of a row do not depend on the others of the call.
         """
-        by = np.zeros((1, len(x))) if shifts is None else shifts
+        by, their = (np.zeros((1, len(x))), np.zeros((1, len(self.rows)))) if shifts is None else shifts
         full = self.scores.double().numpy()
         score, p = np.full(len(x), np.nan), np.full(by.shape, np.nan)
         patterns = [(members, mask) for members, mask in distinct(x.isnan().flatten(1)) if not mask.all()]
@@ -118,7 +123,8 @@ class Reference:
         for (members, mask), (chosen, _, weights) in zip(patterns, alike, strict=True):
             ours = mean_score(scores, weights).numpy()
             theirs = next(scores).numpy() if mask.any() and len(chosen) else full[chosen]
-            p[:, members] = p_values(ours + by[:, members], theirs)
+            for row, of_ours, of_theirs in zip(p, by[:, members], their[:, chosen], strict=True):
+                row[members] = p_values(ours + of_ours, theirs + of_theirs)
             score[members] = comparable(ours, theirs, full)
         return score, p[0] if shifts is None else p
 

@@ -1,8 +1,8 @@
 """Confidence of a verdict: the share of the networks that the data allow which give it too.
 
 Networks are linearised in their weights: a draw δ of the weights moves the code of a sample by J_z δ and its
-reconstruction by J_x δ, and with them its anomaly score, which is compared with the calibration rows as before. Where
-the data say little, draws disagree, and so do their verdicts.
+reconstruction by J_x δ, and with them its anomaly score. Those of the calibration rows move by the same draw: what it
+does to all rows alike changes no verdict. Where the data say little of a row, draws disagree, and so do their verdicts.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from torch import Tensor
 
 from lapae.calibrate.calibration import Calibration, Predict
 from lapae.methods.base import Method
-from lapae.methods.laplace import with_posterior
+from lapae.methods.laplace import Laplace, with_posterior
 from lapae.predict.linearized_lowrank import draws, tangents
 from lapae.predict.mc import evaluating
 from lapae.predict.once import Once
+from lapae.predict.prediction import Prediction
 
 DRAWS = 100
 ROWS_AT_ONCE = 256
 BUDGET = 1 << 26
 """Numbers in memory."""
+MOST_MOVED = 300
+"""Maximum number of calibration rows that are scored by each network: others move as the next of these in rank."""
 
 
 def confidence(
@@ -47,35 +50,37 @@ def confidence(
     Returns:
         Shares (B,) from 0 to 1; NaN for samples with nothing observed.
     """
+    laplace, reference = with_posterior(method, "a confidence of verdicts"), calibration.reference
+    order = reference.scores.argsort(stable=True)
+    places = np.linspace(0, len(order) - 1, min(len(order), MOST_MOVED)).round().astype(int)
+    some = order[places]
+    moved = _shifts(
+        laplace, calibration, predict(reference.rows[some]), reference.rows[some], n_draws, reference.own[some]
+    )
+    theirs = np.empty((n_draws + 1, len(order)))
+    theirs[:, order.numpy()] = moved[:, np.abs(np.arange(len(order))[:, None] - places).argmin(1)]
     blocks = x.split(ROWS_AT_ONCE)
     of_blocks = [None] * len(blocks) if surprises is None else surprises.split(ROWS_AT_ONCE)
-    parts = [
-        _confidence(method, calibration, predict, part, rate, n_draws, more)
-        for part, more in zip(blocks, of_blocks, strict=True)
-    ]
-    return np.concatenate([*parts, np.empty(0)])
+    parts = [np.empty(0)]
+    for part, more in zip(blocks, of_blocks, strict=True):
+        found = predict(part)
+        shifts, rank = _shifts(laplace, calibration, found, part, n_draws), calibration.rank(Once(predict, part, found))
+        p, *drawn = reference.compare(rank, part, (shifts, theirs), more)[1]
+        agree = ((np.stack(drawn) <= rate) == (p <= rate)).mean(0)
+        parts.append(np.where(np.isnan(p), np.nan, agree))
+    return np.concatenate(parts)
 
 
-def _confidence(
-    method: Method,
-    calibration: Calibration,
-    predict: Predict,
-    x: Tensor,
-    rate: float,
-    n_draws: int,
-    surprises: Tensor | None,
+def _shifts(
+    laplace: Laplace, calibration: Calibration, found: Prediction, x: Tensor, n_draws: int, own: Tensor | None = None
 ) -> np.ndarray:
-    laplace = with_posterior(method, "a confidence of verdicts")
-    weight = next(method.parameters())
-    found = predict(x)
-    score, rank = calibration.score(found, x), calibration.rank(Once(predict, x, found))
+    """Return by how much the scores of rows x (B, *features) are higher for each drawn network, (1 + S, B); first 0."""
+    weight, score = next(laplace.parameters()), calibration.score(found, x, own)
     shifts = [torch.zeros_like(score)]
-    with evaluating(method, len(x)):
+    with evaluating(laplace, len(x)):
         moves = tangents(laplace, x.to(weight.device, weight.dtype), draws(laplace.posterior, range(n_draws)), BUDGET)
         for codes, outputs in moves:
             for z, y in zip(codes.cpu(), outputs.cpu(), strict=True):
                 moved = found.replace(z_mean=found.z_mean + z, x_mean=found.x_mean + y)
-                shifts.append(calibration.score(moved, x) - score)
-    p, *drawn = calibration.reference.compare(rank, x, torch.stack(shifts).double().numpy(), surprises)[1]
-    agree = ((np.stack(drawn) <= rate) == (p <= rate)).mean(0)
-    return np.where(np.isnan(p), np.nan, agree)
+                shifts.append(calibration.score(moved, x, own) - score)
+    return torch.stack(shifts).double().numpy()
