@@ -312,7 +312,8 @@ def with_temperature(model: Model, data: Data) -> Model:
         return model
     rows = some(model, data.valid.x if len(data.valid.x) else data.train.x, ROWS)
     with few_threads(method, model.config.train.batch_size or 1):
-        found = fit_temperature(method, rows, seed=model.seed)
+        linearized = model.predictive.kind == "linearized"
+        found = fit_temperature(method, rows, seed=model.seed, linearized=linearized)
     config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))
     return replace(model, config=config)
 

@@ -14,6 +14,7 @@ from lapae import LaplacianAutoencoder
 from lapae.calibrate.temperature import fit_temperature
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.laplace import Laplace
+from lapae.posterior import DiagonalPrecision
 from lapae.predict.prediction import Prediction
 
 QUICK = {"epochs": 30, "latent_dim": 2, "device": "cpu", "random_state": 0}
@@ -90,3 +91,17 @@ def test_it_is_saved(posthoc, tmp_path):
     again = LaplacianAutoencoder.load(tmp_path / "run")
     assert as_a(Laplace, again.model_.method).posterior.temperature == posthoc.model_.method.posterior.temperature
     np.testing.assert_array_equal(again.transform(plane(5, 3), True)[1], posthoc.transform(plane(5, 3), True)[1])
+
+
+def test_linearised_networks_find_their_own_size_and_warn_where_it_is_far_from_natural():
+    model = LaplacianAutoencoder(method="posthoc", hessian="exact", predictive="linearized", **QUICK)
+    model.fit(plane(300, 0))
+    method, x = as_a(Laplace, model.model_.method), model.model_.tensor(plane(200, 2))
+    natural = fit_temperature(method, x, linearized=True)
+    assert natural >= 0.1
+    posterior = as_a(DiagonalPrecision, method.posterior)
+    posterior.h.mul_(1e-4)
+    posterior.set_prior(1e-4 * posterior.prior)
+    with pytest.warns(UserWarning, match="hessian='lowrank'"):
+        found = fit_temperature(method, x, linearized=True)
+    assert natural / 11e4 < found < 11 * natural / 1e4

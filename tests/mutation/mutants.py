@@ -383,7 +383,7 @@ MUTANTS = (
     Mutant(
         "temperature: the variance of networks does not count",
         TEMPERATURE,
-        "total = noise + found.x_var",
+        "total = noise + variance",
         "total = noise",
         T_TEMPERATURE,
         "test_it_is_that_of_the_variances_where_these_are_known",

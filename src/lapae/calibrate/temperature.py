@@ -7,14 +7,24 @@ variance v(T); with the noise s² that then is left, the log density of held-out
     Σ log N(x; mean(T), s_j² + v(T)),    s_j² = mean of (x - mean)² - v(T) over held-out samples, at least a tenth of it
 
 and T is the best of a few candidates. Of two that are equally good, the one nearer to 1 is chosen.
+
+With the linearised predictive the mean is that of the network at its mean weights, and v(T) = T v(1): one v(1) answers
+for all T. The natural T is 1 there; one far below says that the posterior is not that of the network, and is warned of.
+(Networks that are drawn and evaluated as they are need a small T for another reason: far from the mean they break.)
 """
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from lapae.methods import Method
+from lapae.methods.laplace import with_posterior
+from lapae.predict.linearized_lowrank import draws, tangents
+from lapae.predict.mc import evaluating
 from lapae.predict.predictive import predict
 from lapae.predict.rows import evenly
 
@@ -24,19 +34,24 @@ FARTHEST = 4
 ROWS, VALUES, LEAST_ROWS = 200, 25_000, 16
 """Maximum number of held-out samples and of their values; at least LEAST_ROWS samples even of large images."""
 NETWORKS = 16
+TANGENTS, BUDGET = 64, 1 << 26
+"""Directions for the variance of a linearised network, and numbers in memory for them."""
+LEAST_NATURAL = 0.1
+"""Temperature of a linearised network below which a warning says that the posterior is too wide for its data."""
 GAIN = 2.0
 """Number of standard errors by which another temperature must be better."""
 LEAST_NOISE_SHARE = 0.1
 """Smallest share of the squared residual of a feature that is attributed to noise."""
 
 
-def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
+def fit_temperature(method: Method, x: Tensor, *, seed: int = 0, linearized: bool = False) -> float:
     """Set the temperature of the posterior, and return it.
 
     Args:
         method: the trained method; the search starts at its temperature, which is left as it is if outputs are logits.
         x: held-out samples (n, *shape) in the model's space.
         seed: seed of the networks.
+        linearized: whether networks are linearised in their weights, or evaluated as they are drawn.
     """
     own = method.temperature
     assert own is not None
@@ -46,11 +61,12 @@ def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
     if n < 2:
         return own
     x = evenly(x, n)
-    best, value = own, _density(method, x, own, seed)
+    density_at = _of_linearized(method, x, own) if linearized else _of_networks(method, x, seed)
+    best, value = own, density_at(own)
     for factor in (FACTOR, 1 / FACTOR):
         for _ in range(FARTHEST):
             here = best * factor
-            density = _density(method, x, here, seed)
+            density = density_at(here)
             gain = density - value
             if not gain.mean() > GAIN * gain.std() / len(gain) ** 0.5:
                 break
@@ -58,14 +74,41 @@ def fit_temperature(method: Method, x: Tensor, *, seed: int = 0) -> float:
         if best != own:
             break
     method.temperature = best
+    if linearized and best < LEAST_NATURAL:
+        warnings.warn(
+            f"held-out rows ask for a posterior at temperature {best:g}, where 1 is natural: weights are far less "
+            "uncertain together than each by itself. hessian='lowrank' has their covariances",
+            stacklevel=2,
+        )
     return best
 
 
-def _density(method: Method, x: Tensor, temperature: float, seed: int) -> Tensor:
-    """Return the log density (n,) of each sample of x under networks of a posterior with this temperature."""
-    method.temperature = temperature
-    found = predict(method, x, n_samples=NETWORKS, seed=seed, want=("outputs",))
-    square = (x - found.x_mean).square()
-    noise = torch.maximum((square - found.x_var).nanmean(0), LEAST_NOISE_SHARE * square.nanmean(0)) + 1e-12
-    total = noise + found.x_var
+def _of_networks(method: Method, x: Tensor, seed: int) -> Callable[[float], Tensor]:
+    """Return the log density (n,) of samples x under drawn networks as a function of the temperature."""
+
+    def density_at(temperature: float) -> Tensor:
+        method.temperature = temperature
+        found = predict(method, x, n_samples=NETWORKS, seed=seed, want=("outputs",))
+        return _density(x, found.x_mean, found.x_var)
+
+    return density_at
+
+
+@torch.no_grad()
+def _of_linearized(method: Method, x: Tensor, temperature: float) -> Callable[[float], Tensor]:
+    """Return the log density (n,) of samples x under linearised networks as a function of the temperature."""
+    laplace, weight = with_posterior(method, "linearized"), next(method.parameters())
+    with evaluating(method, len(x)):
+        rows = x.to(weight.device, weight.dtype)
+        mean = method.likelihood.mean(laplace.network(rows)).cpu()
+        moves = tangents(laplace, rows, draws(laplace.posterior, range(TANGENTS)), BUDGET)
+        variance = sum((y.square().sum(0) for _, y in moves), torch.zeros_like(rows)).cpu() / TANGENTS
+    return lambda here: _density(x, mean, variance * (here / temperature))
+
+
+def _density(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Return the log density (n,) of samples x with mean and variance over networks (n, *shape), noise added."""
+    square = (x - mean).square()
+    noise = torch.maximum((square - variance).nanmean(0), LEAST_NOISE_SHARE * square.nanmean(0)) + 1e-12
+    total = noise + variance
     return -0.5 * (square / total + total.log()).flatten(1).nansum(1)
