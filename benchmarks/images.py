@@ -52,6 +52,14 @@ def small_patch(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return out
 
 
+def smooth_patch(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A square of a quarter of the side, anywhere, with its mean in place of what it shows."""
+    out, side = x.copy(), x.shape[1]
+    for image, (i, j) in zip(out, rng.integers(0, side - side // 4 + 1, (len(x), 2)), strict=True):
+        image[i : i + side // 4, j : j + side // 4] = image[i : i + side // 4, j : j + side // 4].mean()
+    return out
+
+
 def line(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """One row of pixels as bright as can be."""
     out = x.copy()
@@ -94,6 +102,7 @@ KINDS: dict[str, Spoil] = {
     "masked": mask,
     "light mask": lambda x, rng: mask(x, rng, 0.8),
     "small patch": small_patch,
+    "smooth patch": smooth_patch,
     "line": line,
     "quarters swapped": tiles,
     "pixels shuffled": pixels,

@@ -117,6 +117,46 @@ def test_what_counts_as_unusual():
     assert anomaly(2, 0, -2, 0) > anomaly(2, 0, 0, 0) + 3
 
 
+@pytest.fixture(scope="module")
+def scenes() -> LaplacianAutoencoder:
+    return LaplacianAutoencoder(network="mlp", epochs=3, random_state=0, device="cpu").fit(scene(0, 300))
+
+
+def scene(seed: int, n: int) -> np.ndarray:
+    """Images (n, 32, 32) of grain, coarse above and fine below, as bright on average everywhere."""
+    noise = np.random.default_rng(seed).normal(size=(n, 32, 32))
+    coarse = 2 * gaussian_filter(noise, (0, 1, 1))
+    x = np.concatenate([coarse[:, :16], noise[:, 16:]], 1)
+    return (0.5 + 0.1 * x).clip(0, 1)
+
+
+def test_a_region_without_its_detail_is_unusual_and_named(scenes):
+    new, smooth = scene(1, 100), scene(2, 60)
+    smooth[:, 20:28, 4:12] = smooth[:, 20:28, 4:12].mean((1, 2), keepdims=True)
+    assert (scenes.p_value(smooth) <= 0.05).mean() > 0.95
+    assert (scenes.p_value(new) <= 0.05).mean() < 0.15
+    assert scenes.score_parts(smooth)["region"].min() > scenes.score_parts(new)["region"].max()
+    row, column = np.divmod(scenes.explain(smooth).reshape(60, -1).argmax(1), 32)
+    assert ((abs(row - 23.5) < 5) & (abs(column - 7.5) < 5)).mean() > 0.9
+
+
+def test_regions_by_their_definition(scenes):
+    """Mean squared differences in squares of an eighth of the side, half over each other; the least of them counts."""
+    parts = scenes.model_.calibration.score.image_parts  # pyright: ignore[reportOptionalMemberAccess]
+    x = torch.from_numpy(scene(3, 4)[:, None]).float()
+    assert parts is not None
+    assert parts.regions is not None
+    floor, mean, spread = parts.regions
+    square = steps(x)[:, 0]
+    lack = [
+        (mean[i, j] - (square[:, 2 * i : 2 * i + 4, 2 * j : 2 * j + 4].mean((1, 2)) + floor[0, 0]).log()) / spread[i, j]
+        for i in range(15)
+        for j in range(15)
+    ]
+    values = parts.parts(scenes.model_.for_score(x), x, scenes.model_.calibration.score.deviation, 5)[0]  # pyright: ignore
+    torch.testing.assert_close(values[:, -1], torch.stack(lack).amax(0), rtol=1e-4, atol=1e-4)
+
+
 def test_tail_of_the_normal_distribution():
     t = torch.linspace(-6, 40, 500, dtype=torch.float64)
     np.testing.assert_allclose(tail(t), -norm.logsf(t), atol=0.06)

@@ -7,23 +7,28 @@
 | detail   | does it have the detail of samples with its code?                      | large or small    |
 | distance | is its code near those of training samples?                            | large             |
 | colour   | has it the colour of samples with its code? (colour images alone)      | large or small    |
+| region   | has each region the detail that it usually has? (images alone)         | small in one      |
 
-All but the distance are logarithms of energies, minus their mean over the training samples with the nearest codes. The
-detail of a series is the mean over its channels, each on its own: one sensor that is stuck has none. What else is asked
-of a series, and how its parts are put together, is in `lapae.score.series`.
+All but distance and region are logarithms of energies, minus their mean over the training samples with the nearest
+codes. The detail of a series is the mean over its channels, each on its own: one sensor that is stuck has none. What
+else is asked of a series, and how its parts are put together, is in `lapae.score.series`.
 
 Each question is answered by a p-value, as if parts of held-out samples were normally distributed, and the score is the
 sum of -log p (Fisher's combination):
 
-    score = |t|² / 2 + tail(max(e, e')) + tail(d),    tail(t) = -log P(normal > t)
+    score = |t|² / 2 + tail(max(e, e', r)) + tail(d),    tail(t) = -log P(normal > t)
 
 with t texture, detail and colour, decorrelated (|t|² / 2 is -log p of two normal numbers), e the error, e' the error
-given them, and d the distance, each in units of its standard deviation. Error and distance are one-sided: only
-large values are unusual.
+given them, r the region and d the distance, each in units of its standard deviation. Error, region and distance are
+one-sided: only large values are unusual.
 
 A small error is not unusual by itself: training samples have one, as have simple images. A blank, faint or blurred one
 has a small error *and* no detail, and it is the missing detail that tells. An error that is large for an image of its
 detail is unusual even if other images have a larger one.
+
+What covers a part of an image, such as a mask or a smooth patch, is reproduced well, and changes the whole little: the
+region tells. It is the greatest lack of detail in a square of an eighth of the side, in standard deviations of the log
+detail of the same square of training samples.
 """
 
 from __future__ import annotations
@@ -33,12 +38,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d, interpolate
 
 from lapae.predict.deviation import Deviation, nearest, squared_distances
 from lapae.predict.prediction import Prediction
 from lapae.score.whitening import TINY
 
-PARTS = ("error", "texture", "detail", "distance", "colour")
+PARTS = ("error", "texture", "detail", "distance", "colour", "region")
 TWO_SIDED = (1, 2, 4)
 """Parts of which small values are as unusual as large ones."""
 CLOSE = 5
@@ -47,6 +53,10 @@ COPY = 1e-10
 """Squared distance of codes that counts as none."""
 GRAY = 1e-6
 """Squared distance of a channel from the mean of all, up to which a pixel is gray: a quarter of a step of bytes."""
+REGIONS, LEAST_SIDE = 8, 16
+"""Regions along the shorter side of an image, each half over the next; and pixels along it for which there are any."""
+LEAST_SPREAD = 0.1
+"""Least standard deviation of the log detail of a region: that of one that is always blank is none."""
 FLOOR = 1e-3
 """Share of the median energy of training samples that is added to energies: the log of nothing is far out but
 finite."""
@@ -63,6 +73,7 @@ class ImageParts:
         channel_floor: added to the detail of each channel of a series; one number otherwise, (G,).
         usual: mean of the logarithm of that detail, (G,).
         levels: parts of the training samples but for the distance, (R, 3) or (R, 4).
+        regions: floor, mean and standard deviation of the log detail of regions, (3, h, w); None without regions.
     """
 
     codes: Tensor
@@ -70,6 +81,7 @@ class ImageParts:
     channel_floor: Tensor
     usual: Tensor
     levels: Tensor
+    regions: Tensor | None = None
 
     @classmethod
     def fit(cls, rows: Tensor, known: Prediction, deviation: Deviation) -> ImageParts:
@@ -92,12 +104,23 @@ class ImageParts:
         usual = (detail + channel_floor).log().mean(0)
         codes = known.z_mean.flatten(1) / deviation.width
         blank = cls(codes, floor, channel_floor, usual, floor)
-        return cls(codes, floor, channel_floor, usual, blank.energies(gap, full, deviation)[0])
+        levels = blank.energies(gap, full, deviation)[0]
+        return cls(codes, floor, channel_floor, usual, levels, regions_of(full))
 
     @property
     def n_parts(self) -> int:
         """Number of parts."""
-        return len(self.floor) + 1
+        return len(self.floor) + (1 if self.regions is None else 2)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parts."""
+        return PARTS[: len(self.floor) + 1] + (() if self.regions is None else PARTS[-1:])
+
+    @property
+    def two_sided(self) -> tuple[int, ...]:
+        """Parts of which small values are as unusual as large ones."""
+        return tuple(i for i in TWO_SIDED if i <= len(self.floor))
 
     def parts(
         self, found: Prediction, x: Tensor, deviation: Deviation, n: int, apart: int | None = None
@@ -131,7 +154,19 @@ class ImageParts:
         copies = square[:, :CLOSE].isinf()  # where there are too few others
         distance = torch.where(copies, COPY, square[:, :CLOSE]).log().mean(1)
         order = [0, 1, 2, 0, *range(3, values.shape[1])]
-        return torch.cat([values[:, :3], distance[:, None], values[:, 3:]], 1), shares[:, order]
+        values, shares = torch.cat([values[:, :3], distance[:, None], values[:, 3:]], 1), shares[:, order]
+        if self.regions is None:
+            return values, shares
+        lack = self._lacking(full)
+        at = interpolate(lack.clamp_min(0).square()[:, None], size=x.shape[2:], mode="bilinear", align_corners=False)
+        of_region = shared(at.expand_as(x).flatten(1))[:, None]
+        return torch.cat([values, lack.flatten(1).amax(1, keepdim=True)], 1), torch.cat([shares, of_region], 1)
+
+    def _lacking(self, x: Tensor) -> Tensor:
+        """Return by how much less detail than usual the regions of images x (B, C, H, W) have, (B, h, w)."""
+        assert self.regions is not None
+        floor, mean, spread = self.regions
+        return (mean - (detail_at(x) + floor).log()) / spread
 
     def energies(self, gap: Tensor, x: Tensor, deviation: Deviation) -> tuple[Tensor, Tensor]:
         """Measure error, texture and detail of samples.
@@ -196,11 +231,16 @@ def contributions(gap: Tensor, whiten: Tensor) -> Tensor:
     if len(whiten) == gap.shape[1]:
         weight = pulls(gap, whiten)
         return torch.cat([weight[:, :1] + t[:, :1].clamp_min(0).square(), weight[:, 1:]], 1)
-    two = [i for i in TWO_SIDED if i < gap.shape[1]]
-    n = len(two)  # then error given these, error, and of the others the distance
-    error, distance = tail(t[:, n : n + 2].amax(1, keepdim=True)), tail(t[:, n + 4 : n + 5])
+    regional = len(whiten) == 2 * gap.shape[1] - 2
+    two = [i for i in TWO_SIDED if i < gap.shape[1] - regional]
+    n = len(two)  # then error given these, error, of the others the distance, and the region last
+    error, distance = t[:, n : n + 2].amax(1, keepdim=True), tail(t[:, n + 4 : n + 5])
     both = pulls(gap[:, two], whiten[:n, two]) / 2
-    return torch.cat([error, both[:, :2], distance, both[:, 2:]], 1)
+    if not regional:
+        return torch.cat([tail(error), both[:, :2], distance, both[:, 2:]], 1)
+    most, here = tail(torch.maximum(error, t[:, -1:])), t[:, -1:] > error
+    of_error, of_region = (torch.where(here == side, most, torch.zeros_like(most)) for side in (False, True))
+    return torch.cat([of_error, both[:, :2], distance, both[:, 2:], of_region], 1)
 
 
 def pulls(gap: Tensor, whiten: Tensor) -> Tensor:
@@ -231,6 +271,23 @@ def steps(x: Tensor) -> Tensor:
         edge = torch.zeros_like(x.narrow(axis, 0, 1))
         total = total + torch.cat([half, edge], axis) + torch.cat([edge, half], axis)
     return total
+
+
+def detail_at(x: Tensor) -> Tensor:
+    """Return the mean squared difference of neighbours in regions of images x (B, C, H, W), (B, h, w)."""
+    side = max(3, min(x.shape[2:]) // REGIONS)
+    return avg_pool2d(steps(x).mean(1, keepdim=True), side, side // 2)[:, 0]
+
+
+def regions_of(x: Tensor) -> Tensor | None:
+    """Return floor, mean and standard deviation of the log detail of regions, (3, h, w), by training samples x; None if
+    these are no images, or small ones."""
+    if x.ndim != 4 or min(x.shape[2:]) < LEAST_SIDE:
+        return None
+    detail = detail_at(x)
+    floor = (FLOOR * detail.mean() + TINY).expand_as(detail[0])
+    level = (detail + floor).log()
+    return torch.stack([floor, level.mean(0), level.std(0).clamp_min(LEAST_SPREAD)])
 
 
 def colourful(x: Tensor) -> bool:

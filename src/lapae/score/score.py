@@ -27,7 +27,7 @@ from lapae.predict.deviation import Deviation
 from lapae.predict.prediction import Prediction, Quantity
 from lapae.runs.parts import IN_COMMON, formerly
 from lapae.score.channels import Channels
-from lapae.score.images import PARTS, ImageParts, contributions, shared, standardising
+from lapae.score.images import ImageParts, contributions, shared, standardising
 from lapae.score.marginals import Marginals
 from lapae.score.neighbours import NearestRows
 from lapae.score.patches import PatchDistances
@@ -156,10 +156,10 @@ class Score:
             left_out = start.of_series(known, rows, shares=False, apart=apart).values
             left_out = left_out[left_out.isfinite().all(1)]
             values = torch.cat([left_out - left_out.mean(0) + values.mean(0), values]) if len(left_out) else values
-        if table:
+        if image_parts is None:
             whiten = torch.diag(values.std(0).clamp_min(1e-6).reciprocal())
         else:
-            whiten = standardising(values, TWO) if series else standardising(values)
+            whiten = standardising(values, TWO if series else image_parts.two_sided)
         fitted = replace(start, mean=values.mean(0), whiten=whiten)
         return replace(fitted, tail=tail(fitted.total(values))) if table else fitted
 
@@ -200,8 +200,9 @@ class Score:
         """Names of the parts."""
         if self.patches is not None:
             return ("patches",)
-        every = PARTS if self.shapes is None else SERIES
-        return TABLE if self.image_parts is None else every[: len(self.mean)]
+        if self.image_parts is None:
+            return TABLE
+        return self.image_parts.names[: len(self.mean)] if self.shapes is None else SERIES[: len(self.mean)]
 
     def parts(self, found: Prediction, x: Tensor, own: Tensor | None = None, *, shares: bool = True) -> Parts:
         """Measure samples x (B, *features); missing values count as the model expects them.
