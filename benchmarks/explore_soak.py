@@ -73,7 +73,7 @@ class Client:
             body = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + x.tobytes()
             self.send("POST", "/api/upload?row=0", body, "application/octet-stream")
         else:
-            self.ask("heat", {"axes": self.random.choice(([0, 1], [1, 0])), "anchor": None})
+            self.ask("heat", {"axes": self.random.choice(([0, 1], [1, 0])), "anchor": None, "of": "deviation"})
 
     def run(self, n: int) -> None:
         for _ in range(n):

@@ -39,7 +39,7 @@ MOST_WEIGHTS = 2**27
 SEGMENTS = 96
 """Segments of a path while it is shortened: with half of them, one distance of twenty was 3 % too long."""
 FINER = 4
-"""Points per segment of the smooth path whose length is reported."""
+"""Points per segment of the smooth path whose length is reported, and segments for each one of a first, coarse path."""
 NODES = 400
 """Maximum number of training codes that a first path may lead through."""
 NEIGHBOURS = 8
@@ -48,8 +48,11 @@ PAIRS = 8
 """Pairs shortened at once."""
 STEPS = 200
 """Maximum number of steps of the optimiser."""
-TOLERANCE = 1e-11
-"""Relative decrease of the energy below which a path is done, twice in a row."""
+TOLERANCE = 1e-10
+"""Relative decrease of the energy below which a path is done, twice in a row: paths are right to about 1e-5 of their
+length."""
+ROUGH = 1e-5
+"""The same for a coarse path, which is where the fine one starts: three times as fast as without."""
 MEMORY = 8
 """Past steps that L-BFGS learns the curvature of the energy from."""
 
@@ -65,11 +68,13 @@ class Geometry:
         decode: decoders, from codes (B, K) to outputs (S, B, *shape); a function that autograd can follow.
         likelihood: gives H at an output.
         codes: training codes (R, K), along which a first path may lead; none if there are none.
+        segments: segments of a path while it is shortened, a multiple of `FINER`.
     """
 
     decode: Decode
     likelihood: Likelihood
     codes: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.float64))
+    segments: int = SEGMENTS
 
     @classmethod
     def of(cls, method: Method, codes: Tensor, *, n_draws: int = DRAWS, seed: int = 0) -> Geometry:
@@ -79,14 +84,14 @@ class Geometry:
             method: the trained method; a copy of it in 64 bits decodes. If it draws no decoders that share a latent
                 space (ae, vae, ensemble, dropout, …), its one network counts.
             codes: training codes (R, *code).
-            n_draws: decoders to draw; fewer if they are large.
+            n_draws: decoders to draw, fewer if they are large; 0 for the network at the mean of the weights.
             seed: seed of the draws.
         """
         exact = copy.deepcopy(method).double().requires_grad_(False)
         shape, device = codes.shape[1:], next(exact.parameters()).device
         n_weights = sum(p.numel() for p in exact.parameters())
         draws: Draws = exact.draw_mean()
-        if exact.stochastic and exact.shared_codes:
+        if n_draws and exact.stochastic and exact.shared_codes:
             n = max(2, min(n_draws, MOST_WEIGHTS // max(n_weights, 1)))
             drawn = exact.draw(draw_seeds(seed, n_distinct(exact, n)))
             draws = drawn if isinstance(drawn, WeightDraws) else draws  # others draw anew at every call
@@ -100,17 +105,24 @@ class Geometry:
 
     # ------------------------------------------------------------------ at a code
 
-    def metric(self, z: Tensor) -> Tensor:
-        """Return the expected metric G at codes z (B, K): (B, K, K)."""
+    def metric(self, z: Tensor, along: Tensor | None = None) -> Tensor:
+        """Return the expected metric G at codes z (B, K): (B, K, K).
+
+        Args:
+            z: codes.
+            along: directions (A, K): the metric between them, (B, A, A); default: the axes of the latent space.
+        """
+        directions = torch.eye(z.shape[1], dtype=torch.float64) if along is None else along
         with torch.enable_grad():
             free = z.detach().double().requires_grad_()
             output = self.decode(free)
             parts = [output.loc] if output.var is None else [output.loc, output.var.log()]
             w = [torch.zeros_like(part, requires_grad=True) for part in parts]
-            # Jᵀw is linear in w: its gradient along e_k is column k of J, for each decoder and code
+            # Jᵀw is linear in w: its gradient along a direction is J times that, for each decoder and code
             back = torch.autograd.grad(parts, free, w, create_graph=True)[0]
-            columns = [torch.autograd.grad(back[:, k].sum(), w, retain_graph=True) for k in range(z.shape[1])]
-        tangents = [torch.stack(part) for part in zip(*columns, strict=True)]  # (K, S, B, *shape)
+            slopes = (back @ directions.to(back).T).sum(0)
+            columns = [torch.autograd.grad(slope, w, retain_graph=True) for slope in slopes]
+        tangents = [torch.stack(part) for part in zip(*columns, strict=True)]  # (A, S, B, *shape)
         at = Output(output.loc.detach(), None if output.var is None else output.var.detach())
         return torch.einsum("ksbd,lsbd->bkl", tangents[0].flatten(3), self._weighed(at, tangents[0]).flatten(3)).div(
             len(at.loc)
@@ -120,15 +132,24 @@ class Geometry:
             else torch.einsum("ksbd,lsbd->bkl", tangents[1].flatten(3), tangents[1].flatten(3)) / (2 * len(at.loc))
         )
 
-    def log_volume(self, z: Tensor) -> Tensor:
-        """Return log √det G at codes z (B, K): (B,), how much data a piece of the latent space stands for."""
-        return 0.5 * torch.linalg.slogdet(self.metric(z))[1]
+    def log_volume(self, z: Tensor, along: Tensor | None = None) -> Tensor:
+        """Return log √det G at codes z (B, K): (B,), how much data a piece of the latent space stands for.
+
+        Args:
+            z: codes.
+            along: directions (A, K) of the line or plane whose pieces are meant; default: the whole space.
+        """
+        return 0.5 * torch.linalg.slogdet(self.metric(z, along))[1]
 
     # ------------------------------------------------------------------ between codes
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the lengths (n,) of the geodesics between codes a and b, (n, K) each."""
-        return self._length(self._fine(self._paths(a, b)))
+        return self.length(self._fine(self._paths(a, b)))
+
+    def straight(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the lengths (n,) of the straight lines between codes a and b, (n, K) each."""
+        return self.length(_lines(a, b, self.segments * FINER))
 
     def geodesic(self, a: Tensor, b: Tensor, n_points: int = 50) -> Tensor:
         """Return shortest paths between codes.
@@ -141,28 +162,36 @@ class Geometry:
         Returns:
             (n, n_points, K), at equal distances along the path.
         """
+        return self.shortest(a, b, n_points)[0]
+
+    def shortest(self, a: Tensor, b: Tensor, n_points: int = 50) -> tuple[Tensor, Tensor]:
+        """Return shortest paths (n, n_points, K) as `geodesic` does, and their lengths (n,)."""
         if not len(a):
-            return a.new_empty(0, n_points, a.shape[1])
+            return a.new_empty(0, n_points, a.shape[1]), a.new_empty(0)
         fine = self._fine(self._paths(a, b))
-        steps = self._squares(fine).sqrt()
+        with torch.no_grad():
+            steps = torch.cat([self._squares(part).sqrt() for part in fine.split(PAIRS)])
         out = [_at_equal_steps(path, step, n_points) for path, step in zip(fine, steps, strict=True)]
-        return torch.stack(out)
+        return torch.stack(out), steps.sum(1)
 
     def _paths(self, a: Tensor, b: Tensor) -> Tensor:
         """Return points of shortest paths, (n, T + 1, K)."""
         if not len(a):
-            return a.new_empty(0, SEGMENTS + 1, a.shape[1])
+            return a.new_empty(0, self.segments + 1, a.shape[1])
         return torch.cat([self._shortened(x, y) for x, y in zip(a.split(PAIRS), b.split(PAIRS), strict=True)])
 
     def _shortened(self, a: Tensor, b: Tensor) -> Tensor:
-        t = torch.linspace(0, 1, SEGMENTS + 1, dtype=a.dtype, device=a.device)[:, None]
-        straight = a[:, None] + t * (b - a)[:, None]
-        found = self._minimised(straight)
+        straight = _lines(a, b, self.segments // FINER)
+        found = self._refined(straight)
         if len(self.codes):
-            other = self._minimised(self._along_data(a, b, straight))
-            better = self._length(self._fine(other)) < self._length(self._fine(found)) * (1 - 1e-9)
+            other = self._refined(self._along_data(a, b, straight))
+            better = self.length(self._fine(other)) < self.length(self._fine(found)) * (1 - 1e-9)
             found = torch.where(better[:, None, None], other, found)
         return found
+
+    def _refined(self, coarse: Tensor) -> Tensor:
+        """Return the paths (n, T + 1, K) with least energy near coarse ones, first as coarse as they are."""
+        return self._minimised(self._fine(self._minimised(coarse, ROUGH)))
 
     def _along_data(self, a: Tensor, b: Tensor, straight: Tensor) -> Tensor:
         """Return first paths that lead from training code to training code; the straight one where none does."""
@@ -178,7 +207,7 @@ class Geometry:
             near = torch.cdist(flat, flat).topk(min(NEIGHBOURS + 1, n), largest=False).indices[:, 1:]
             rows = torch.arange(n, device=near.device)[:, None].expand_as(near).flatten()
             ends = torch.stack([nodes[rows], nodes[near.flatten()]], 1)
-            lengths = torch.cat([self._length(part) for part in ends.split(1024)]).clamp_min(1e-12)
+            lengths = torch.cat([self.length(part) for part in ends.split(1024)]).clamp_min(1e-12)
         first = n - len(a) - len(b)
         graph = csr_matrix((lengths.cpu().numpy(), (rows.cpu().numpy(), near.flatten().cpu().numpy())), shape=(n, n))
         sources = np.arange(first, first + len(a))
@@ -194,7 +223,7 @@ class Geometry:
             corners = nodes[way[::-1]]
             if len(corners) > 2:
                 steps = (corners[1:] - corners[:-1]) @ factor
-                out[i] = _at_equal_steps(corners, steps.norm(dim=1), SEGMENTS + 1)
+                out[i] = _at_equal_steps(corners, steps.norm(dim=1), straight.shape[1])
         out[:, 0], out[:, -1] = a, b
         return out
 
@@ -205,7 +234,7 @@ class Geometry:
         scale = mean.diagonal().mean().clamp_min(1e-300)
         return mean + 1e-6 * torch.diag(mean.diagonal()) + 1e-12 * scale * torch.eye(len(mean)).to(mean)
 
-    def _minimised(self, paths: Tensor) -> Tensor:
+    def _minimised(self, paths: Tensor, tolerance: float = TOLERANCE) -> Tensor:
         """Return the paths (n, T + 1, K) with least energy near these.
 
         The unknowns are whitened by the typical metric and by the second difference along the path: of a linear
@@ -214,7 +243,7 @@ class Geometry:
         n, _, k = paths.shape
         with torch.no_grad():
             metric = torch.linalg.cholesky(self._typical(paths))
-        inner = SEGMENTS - 1
+        inner = paths.shape[1] - 2
         second = 2 * torch.eye(inner) - torch.diag(torch.ones(inner - 1), 1) - torch.diag(torch.ones(inner - 1), -1)
         along = torch.linalg.cholesky(second.to(paths))
         back_along, back_metric = torch.linalg.inv(along), torch.linalg.inv(metric)
@@ -224,15 +253,15 @@ class Geometry:
             moves = torch.einsum("tj,njk,kl->ntl", back_along.T, u.unflatten(1, (inner, k)), back_metric)
             return torch.cat([paths[:, :1], paths[:, 1:-1] + moves * scale.sqrt()[:, None, None], paths[:, -1:]], 1)
 
-        u = minimise(lambda u: self._energy(path_of(u)) / scale, paths.new_zeros(n, inner * k))
+        u = minimise(lambda u: self._energy(path_of(u)) / scale, paths.new_zeros(n, inner * k), tolerance)
         return path_of(u)
 
     def _energy(self, paths: Tensor) -> Tensor:
         """Return half the energy (n,) of paths (n, T + 1, K), up to a factor."""
         return 0.5 * self._squares(paths).sum(1) * (paths.shape[1] - 1)
 
-    def _length(self, paths: Tensor) -> Tensor:
-        """Return the lengths (n,) of paths (n, T + 1, K)."""
+    def length(self, paths: Tensor) -> Tensor:
+        """Return the lengths (n,) of paths through points (n, T + 1, K)."""
         if not len(paths):
             return paths.new_empty(0)
         with torch.no_grad():
@@ -277,12 +306,19 @@ class Geometry:
         return found
 
 
-def minimise(f: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
+def _lines(a: Tensor, b: Tensor, segments: int) -> Tensor:
+    """Return points (n, segments + 1, K) at equal distances on the straight lines from a to b, (n, K) each."""
+    t = torch.linspace(0, 1, segments + 1, dtype=a.dtype, device=a.device)[:, None]
+    return a[:, None] + t * (b - a)[:, None]
+
+
+def minimise(f: Callable[[Tensor], Tensor], u: Tensor, tolerance: float = TOLERANCE) -> Tensor:
     """Minimise n functions of P numbers each, by L-BFGS with a line search of its own for each of them.
 
     Args:
         f: from (n, P) to (n,); row i of the result depends on row i alone.
         u: where to start, (n, P).
+        tolerance: relative decrease below which a row is done, twice in a row.
     """
 
     def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
@@ -315,7 +351,7 @@ def minimise(f: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
                 break
             step = torch.where(taken, step, 0.5 * step)
         past = [*past, (new_u - u, new_gradient - gradient, _curved(new_u - u, new_gradient - gradient))][-MEMORY:]
-        small = value - new_value <= TOLERANCE * value.abs()
+        small = value - new_value <= tolerance * value.abs()
         still = torch.where(small, still + 1, torch.zeros_like(still))
         u, value, gradient = new_u, new_value, new_gradient
         if bool((still >= 2).all()):

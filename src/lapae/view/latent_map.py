@@ -79,6 +79,10 @@ class LatentSpace:
         """Return the code (K,) at two coordinates of a map."""
         return self.origin + np.asarray(at) @ self.directions[list(axes)]
 
+    def spanned(self, axes: tuple[int, int]) -> np.ndarray:
+        """Return the directions (1 or 2, K) that lead anywhere on a map."""
+        return np.array([self.directions[axis] for axis in axes if self.directions[axis].any()])
+
     def grid(self, axes: tuple[int, int], side: int) -> np.ndarray:
         """Return codes (side * side, K) at the centres of the cells of a map, row by row from the top."""
         centres = (np.arange(side) + 0.5) / side

@@ -14,7 +14,7 @@ from serving import cookie_of, known
 from test_uploads import npy, png, square
 from waiting import PATIENCE
 
-QUESTIONS = ("place", "heat", "item", "find", "look", "complete")
+QUESTIONS = ("place", "heat", "path", "item", "find", "look", "complete")
 KEYS = ("axes", "at", "anchor", "split", "index", "id", "values", "seed")
 FEW, MANY = 150, 8000
 """Examples of each of three tests by default, and in the slow run."""
@@ -31,6 +31,8 @@ near = st.fixed_dictionaries(
     optional={
         "axes": st.just([0, 1]) | st.lists(numbers, max_size=3) | values,
         "at": st.lists(numbers, min_size=2, max_size=2) | values,
+        "of": st.sampled_from(["deviation", "volume"]) | values,
+        "ends": st.lists(st.dictionaries(st.sampled_from(["point", "at", "code"]), values, max_size=2), max_size=3),
         "anchor": st.none() | st.lists(numbers, min_size=2, max_size=2) | values,
         "split": st.sampled_from(["train", "validation", "test"]) | values,
         "index": st.integers(-2, 130) | values,
@@ -41,7 +43,8 @@ near = st.fixed_dictionaries(
 )
 SHAPES = {
     "place": ("axes", "at", "anchor"),
-    "heat": ("axes", "anchor"),
+    "heat": ("axes", "anchor", "of"),
+    "path": ("axes", "anchor", "ends"),
     "item": ("split", "index"),
     "find": ("id",),
     "look": ("values",),

@@ -17,6 +17,7 @@ from waiting import PATIENCE
 from lapae.data import Split
 from lapae.runs import Run
 from lapae.space import Space
+from lapae.view.explore.requests import BadRequest
 from lapae.view.report.page import write_report
 from lapae.view.sizes import ReportSizes
 
@@ -136,6 +137,97 @@ def test_zoom_pan_and_the_sample_under_the_pointer(page):
     page.run("document.getElementById('zoom-reset').click()")
     page.until("document.getElementById('zoom-reset').hidden")
     assert page.run("document.getElementById('heat').toDataURL()") == before
+
+
+def at(page, i: int) -> tuple[float, float]:
+    """Place of a dot on the map, from 0 to 1."""
+    about = page.run("ask('opening')")
+    (across, up), (x, y) = about["axes"][:2], about["points"][i][:2]
+    return (x - across["low"]) / (across["high"] - across["low"]), (up["high"] - y) / (up["high"] - up["low"])
+
+
+def press(page, u: float, v: float) -> None:
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        page.mouse(kind, *page.inside("#over", u, v))
+
+
+def key(page, name: str) -> None:
+    page.call("Input.dispatchKeyEvent", type="keyDown", key=name)
+
+
+def test_the_shade_may_be_the_volume_element(page):
+    page.until("document.body.dataset.shade === 'deviation' && document.getElementById('compare').textContent")
+    before, gauge = page.run("document.getElementById('heat').toDataURL()"), text(page, "compare")
+    choose(page, "#shade", "volume")
+    page.until("document.body.dataset.shade === 'volume'")
+    assert page.run("document.getElementById('heat').toDataURL()") != before
+    assert text(page, "shade-name") == "volume element here"
+    page.until("Number(document.getElementById('total').textContent) > 0")
+    assert page.run(
+        "document.getElementById('about-deviation').hidden && !document.getElementById('about-volume').hidden"
+    )
+    choose(page, "#shade", "deviation")
+    page.until("document.body.dataset.shade === 'deviation'")
+    assert page.run("document.getElementById('heat').toDataURL()") == before
+    page.until(f"document.getElementById('compare').textContent === {json.dumps(gauge)}")
+
+
+def test_a_path_with_the_mouse_and_with_the_keyboard(page):
+    note = text(page, "note")
+    page.run("document.getElementById('path').click()")
+    assert text(page, "path-text").startswith("Press where the path begins")
+    press(page, *at(page, 5))
+    assert text(page, "path-text").startswith("Press where it ends")
+    press(page, 0.02, 0.97)
+    page.until("document.body.dataset.paths === '1'")
+    found = page.run("ask('path', {axes: [0, 1], anchor: null, ends: [{point: 5}, {point: 6}]})")
+    assert found["length"] <= found["straight"]
+    told = text(page, "path-text")
+    assert told.startswith("Distance ")
+    assert "straight line" in told
+    assert page.run("document.querySelectorAll('#stops canvas').length") == 7
+    assert text(page, "note") == note  # a press while a path is measured picks no sample
+    page.run("document.getElementById('over').focus()")
+    key(page, "Escape")
+    assert page.run("document.getElementById('along').hidden && !document.querySelector('#stops canvas')")
+    key(page, "p")
+    assert page.run("document.getElementById('path').getAttribute('aria-pressed')") == "true"
+    key(page, "Enter")
+    for _ in range(5):
+        key(page, "ArrowRight")
+    key(page, "Enter")
+    page.until("document.body.dataset.paths === '2'")
+    key(page, "Escape")
+    key(page, "Enter")  # picks a sample again
+    page.until(f"document.getElementById('note').textContent !== {json.dumps(note)}")
+
+
+def test_a_path_that_cannot_be_measured_has_a_message(browser, of_images, monkeypatch):
+    def failing(*arguments):
+        raise BadRequest("no way")
+
+    monkeypatch.setattr(of_images, "path", failing)
+    with served(of_images) as server:
+        browser.events.clear()
+        browser.open(server.url)
+        browser.until(READY)
+        browser.run("document.getElementById('path').click()")
+        for i in (3, 4):
+            press(browser, *at(browser, i))
+        browser.until("document.getElementById('message').textContent === 'no way'")
+        browser.until("document.getElementById('along').hidden")
+
+
+def test_a_path_through_rows(row_page):
+    row_page.run("document.getElementById('path').click()")
+    for i in (3, 4):
+        press(row_page, *at(row_page, i))
+    row_page.until("document.body.dataset.paths === '1'")
+    assert row_page.run("document.querySelectorAll('#stops tr').length") == 5
+    assert row_page.run("document.querySelectorAll('#stops tr:first-child td').length") == 8
+    choose(row_page, "#axis-x", "2")  # on other axes it is the same path
+    row_page.until("document.body.dataset.shade === 'deviation'")
+    assert text(row_page, "path-text").startswith("Distance ")
 
 
 def test_an_address_names_a_sample(browser, image_server):

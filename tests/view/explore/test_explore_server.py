@@ -37,6 +37,8 @@ from lapae.view.sizes import Sizes
 JSON = {"Content-Type": "application/json"}
 HEAD = b"POST /api/place HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 PLACE = {"axes": [0, 1], "at": [0.1, 0.2], "anchor": None}
+HEAT = {"axes": [0, 1], "anchor": None, "of": "deviation"}
+PATH = {"axes": [0, 1], "anchor": None, "ends": [{"point": 0}, {"point": 1}]}
 
 
 def raw(server: Server, content: bytes, *, close: bool = True) -> bytes:
@@ -94,8 +96,12 @@ def test_questions(client):
     status, found = client.ask("place", PLACE)
     assert status == 200
     assert set(found) == {"mean", "deviation", "total", "z"}
-    status, heat = client.ask("heat", {"axes": [1, 0], "anchor": None})
-    assert (status, len(heat["heat"])) == (200, 64)
+    for of in ("deviation", "volume"):
+        status, heat = client.ask("heat", HEAT | {"axes": [1, 0], "of": of})
+        assert (status, len(heat["heat"]), heat["side"]) == (200, 64, 8)
+    for end in ({"point": 3}, {"at": [0.5, 0]}, {"code": [0.5, 0]}):
+        status, path = client.ask("path", PATH | {"ends": [{"point": 0}, end]})
+        assert (status, len(path["at"]), len(path["samples"])) == (200, 50, 7)
     status, item = client.ask("item", {"split": "validation", "index": 14})
     assert status == 200
     assert client.ask("look", {"values": item["values"]})[1]["code"] == item["code"]
@@ -124,7 +130,17 @@ def test_questions(client):
         ("place", b'{"axes": [0, 1], "at": [1' + b"0" * 400 + b', 0], "anchor": null}', "from -1e+06"),
         ("place", PLACE | {"at": ["0", 0]}, "expected a number, got '0'"),
         ("place", PLACE | {"anchor": [0]}, "expected a list of 2, got a list of 1"),
-        ("heat", {"axes": [0, 1], "anchor": "x"}, "got a text"),
+        ("heat", HEAT | {"anchor": "x"}, "got a text"),
+        ("heat", HEAT | {"of": "heat"}, "of: expected one of deviation, volume, got 'heat'"),
+        ("heat", HEAT | {"of": ["volume"]}, "of: expected one of"),
+        ("path", PATH | {"ends": [{"point": 0}]}, "expected a list of 2, got a list of 1"),
+        ("path", PATH | {"ends": [0, 1]}, "expected an object of one key, point, at or code, got a number"),
+        ("path", PATH | {"ends": [{"point": 0}, {"at": [0, 0], "code": [0, 0]}]}, "got an object of 2"),
+        ("path", PATH | {"ends": [{"point": 0}, {"dot": 1}]}, "expected one of point, at, code, got 'dot'"),
+        ("path", PATH | {"ends": [{"point": 0}, {"point": 40}]}, "from 0 to 39, got 40"),
+        ("path", PATH | {"ends": [{"point": 0}, {"point": True}]}, "got true"),
+        ("path", PATH | {"ends": [{"at": [1e9, 0]}, {"point": 1}]}, "from -1e+06 to 1e+06"),
+        ("path", PATH | {"ends": [{"code": [0]}, {"point": 1}]}, "expected a list of 2, got a list of 1"),
         ("item", {"split": "../../etc/passwd", "index": 0}, "expected one of train, validation, test"),
         ("item", {"split": ["train"], "index": 0}, "expected one of"),
         ("item", {"split": "test", "index": 25}, "from 0 to 24, got 25"),
@@ -392,7 +408,7 @@ def test_an_error_of_ours_is_answered_and_does_not_end_the_server(of_images, mon
     with served(of_images) as server:
         status, found = Client(server).ask("place", PLACE)
         assert (status, found["error"]) == (500, "an error in the explorer: its terminal has the details")
-        assert Client(server).ask("heat", {"axes": [0, 1], "anchor": None})[0] == 200
+        assert Client(server).ask("heat", HEAT)[0] == 200
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
@@ -400,7 +416,8 @@ def test_only_who_has_the_address_is_answered(of_images):
     """Every user of the machine can reach a loopback address."""
     asked = [("GET", name, None) for name in ("", "explore.js", "shared.css", "report", "api/opening", "nothing")]
     asked += [
-        ("POST", f"api/{name}", b"{}") for name in ("place", "heat", "item", "find", "look", "complete", "upload")
+        ("POST", f"api/{name}", b"{}")
+        for name in ("place", "heat", "path", "item", "find", "look", "complete", "upload")
     ]
     with served(of_images) as server, served(of_images) as other:
         stranger, path = Client(server, known=False), f"/{server.token}/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,8 @@ from serving import QUICK, explorer, images, rows
 from test_uploads import png, square
 
 from lapae.data import Split
+from lapae.generate.geometry import Geometry
+from lapae.methods.base import Output
 from lapae.predict import predict
 from lapae.predict.decode import decode, encode_mean
 from lapae.predict.mc import draw_seeds
@@ -53,6 +56,57 @@ def test_shades_are_deviations_row_by_row(of_images):
     found = [value for r in (0, 4) for value in of_images.heat((0, 1), None, range(r, r + 4))]
     whole = decode(of_images.model.method, torch.as_tensor(of_images.space.grid((0, 1), 8)), n_samples=6)
     np.testing.assert_allclose(found, whole.total.numpy(), rtol=1e-3)
+
+
+def test_volume_elements_are_those_of_the_plane(of_rows):
+    """Against finite differences: how far decoders move along the two axes of the map, and at what angle."""
+    space, geometry = of_rows.space, of_rows.geometry
+    assert of_rows.volume_side == 8
+    found = of_rows.volume((2, 0), None, range(3, 5))
+    z = torch.as_tensor(space.grid((2, 0), 8)[24:40])
+    steps = [1e-5 * torch.as_tensor(space.directions[axis]) for axis in (2, 0)]
+    slopes = torch.stack([(geometry.decode(z + d).loc - geometry.decode(z - d).loc) / 2e-5 for d in steps])
+    weighed = geometry.likelihood.hessian_product(slopes[0, 0], slopes.flatten(0, 1)).view_as(slopes)
+    metric = torch.einsum("asbd,csbd->bac", slopes, weighed) / slopes.shape[1]
+    np.testing.assert_allclose(found, metric.det().log() / 2, rtol=1e-3)
+
+
+def test_a_path_is_the_geodesic(of_rows):
+    found = of_rows.path((0, 1), None, ({"point": 3}, {"code": of_rows.space.codes[9]}))
+    a, b = of_rows.space.codes[[3]], of_rows.space.codes[[9]]
+    points = of_rows.geometry.geodesic(torch.as_tensor(a), torch.as_tensor(b))
+    assert found["length"] == pytest.approx(float(of_rows.model.distance(a, b)[0]), rel=1e-3)
+    assert found["length"] <= found["straight"]
+    np.testing.assert_allclose(
+        found["at"], (points[0].numpy() - of_rows.space.origin) @ of_rows.space.directions.T, atol=2e-3
+    )
+    ends = decode(of_rows.model.method, torch.as_tensor(np.concatenate([a, b])), n_samples=20).mean
+    shown = of_rows.model.space.to_user(ends.double().numpy())[:, of_rows.display.features]
+    np.testing.assert_allclose([found["samples"][0], found["samples"][-1]], shown, rtol=0.02)
+    same = of_rows.path((0, 1), None, ({"point": 3}, {"point": 3}))
+    assert max(same["length"], same["straight"]) < 1e-9
+
+
+@pytest.mark.parametrize(("method", "latent_dim"), [("ae", 1), ("ensemble", 2), ("vae", 5), ("posthoc", 1)])
+def test_paths_and_volumes_without_a_posterior_and_in_other_dimensions(tmp_path, method, latent_dim):
+    made = explorer(rows(), tmp_path, method, latent_dim)
+    volume = made.volume((0, 1), None, range(8))
+    assert np.isfinite(volume).all()
+    if latent_dim == 1:  # the second axis leads nowhere
+        assert volume[:8] == volume[8:16]
+    found = made.path((1, 0), None, ({"at": (0.0, 0.5)}, {"at": (0.0, -0.5)}))
+    assert 0 < found["length"] <= found["straight"] * (1 + 1e-3)
+    assert len(found["samples"]) == 7
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_decoder_that_ignores_the_code_has_a_map_without_volume(of_images, monkeypatch):
+    blind = Geometry(lambda z: Output(0 * z[None]), of_images.geometry.likelihood)
+    monkeypatch.setattr(of_images, "geometry", blind)
+    assert set(of_images.volume((0, 1), None, range(8))) == {-60}
+    found = of_images.geometry.shortest(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
+    assert float(found[1]) == 0
+    assert bool(found[0].isfinite().all())
 
 
 def test_item_is_what_the_model_says_of_it(of_images):

@@ -1,6 +1,7 @@
 """Answers of a trained model to the page's questions: places on the map, samples, completions.
 
 An `Explorer` is not safe in threads (the networks of a draw share one module): the server asks it from one thread.
+`volume` and `path` use a copy of the decoder, `geometry`: one other thread may ask them meanwhile.
 Shapes: A axes, K latent dimensions; samples have the user's units and layout, except images, which are (C, H, W).
 Answers are plain JSON types.
 """
@@ -8,7 +9,9 @@ Answers are plain JSON types.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,11 @@ import torch
 from torch import Tensor
 
 from lapae.errors import ConfigError
+from lapae.generate.geometry import FINER, SEGMENTS, Geometry
 from lapae.model import Model
 from lapae.predict import predict
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
+from lapae.predict.statistics import expected
 from lapae.view.display import TOP, choose_display, image_of, in_units, short, shorts
 from lapae.view.explore.networks import KeptNetworks
 from lapae.view.latent_map import LatentSpace, latent_space, networks_of, usual_samples
@@ -30,8 +35,16 @@ from lapae.view.verdicts import Verdicts, in_words
 COMPLETIONS = 6
 SIDES = (32, 24, 16, 12, 8)
 PATIENCE = 10.0
-"""Seconds that the shades of a map may take: fewer cells are computed if networks are slow."""
+"""Seconds that the shades of a map, or a path, may take: fewer cells or points are computed if networks are slow."""
+EVALUATIONS = 150
+"""How often a path is decoded, and its gradient taken, until it is short: a guess at high."""
+STOPS = 7
+"""Number of places along a path that are decoded, both ends among them."""
+LARGEST = 60.0
+"""Largest logarithm of a volume element, up or down, that is told: a decoder that ignores a direction has -∞."""
 Axes = tuple[int, int]
+End = dict[str, Any]
+"""Where a path begins or ends: {"point": index of a dot}, {"at": two coordinates} or {"code": a code (K,)}."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +81,11 @@ class Explorer:
         usual = usual_samples(self.verdicts, splits, len(shown))
         space = latent_space(self.method, torch.cat([shown, usual]).nan_to_num(0.0), n_axes=8, usual=len(usual))
         self.space: LatentSpace = replace(space, codes=space.codes[: len(shown)])
+        some = torch.as_tensor(self.space.codes[:8])
         self.display = choose_display(
             model, *((usual, space.codes[len(shown) :]) if len(usual) else (shown, space.codes))
         )
-        self.side = fitting(self._seconds_each(), options.side)
+        self.side = fitting(seconds_each(lambda: self._decode(some), some), options.side)
         """Number of cells along a side of the map."""
         decoded = self._decode(torch.as_tensor(self.space.grid((0, 1), min(self.side, 12))))
         everywhere = decoded.deviation.mean(1) if self.image else decoded.deviation
@@ -112,6 +126,40 @@ class Explorer:
         side = self.side
         codes = self._through(axes, anchor).grid(axes, side)[rows.start * side : rows.stop * side]
         return shorts(self._decode(torch.as_tensor(codes)).total)
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """What distances and volumes are measured with; its paths have fewer points if decoders are slow."""
+        made = self.model.geometry
+        some = torch.as_tensor(self.space.codes[:8]).double()
+        # its gradient takes twice as long as decoding, and everything is done from two first paths
+        whole = 6 * EVALUATIONS * SEGMENTS * seconds_each(lambda: made.length(some[None]), some)
+        parts = next((n for n in (1, 2, 4) if whole / n <= PATIENCE), 8)
+        return replace(made, segments=SEGMENTS // parts // FINER * FINER)
+
+    @cached_property
+    def volume_side(self) -> int:
+        """Number of cells along a side of the map of volume elements."""
+        some = torch.as_tensor(self.space.codes[:8])
+        return fitting(seconds_each(lambda: self._log_volume((0, 1), some), some), self.side)
+
+    def volume(self, axes: Axes, anchor: np.ndarray | None, rows: range) -> list[float]:
+        """Return the logarithm of the decoder's volume element in some rows of a map of `volume_side`, from the top."""
+        side = self.volume_side
+        codes = self._through(axes, anchor).grid(axes, side)[rows.start * side : rows.stop * side]
+        return shorts(self._log_volume(axes, torch.as_tensor(codes)))
+
+    def path(self, axes: Axes, anchor: np.ndarray | None, ends: tuple[End, End]) -> dict[str, Any]:
+        """Return the shortest path between two codes for the decoder, and samples along it."""
+        a, b = (torch.as_tensor(self._end(axes, anchor, end)).double()[None] for end in ends)
+        points, length = self.geometry.shortest(a, b)
+        stops = points[0, np.linspace(0, points.shape[1] - 1, STOPS).round().astype(int)]
+        found = {"length": short(float(length)), "straight": short(float(self.geometry.straight(a, b)))}
+        with torch.no_grad():
+            mean = expected(self.geometry.likelihood, self.geometry.decode(stops)).mean(0).cpu()
+        of = self.display.features
+        shown = list(map(packed, mean)) if self.image else [exact(row[of]) for row in in_units(self.model, mean)]
+        return found | {"at": self._at(points[0]), "stops": self._at(stops), "samples": shown}
 
     def item(self, split: str, index: int) -> dict[str, Any]:
         """Return everything about one sample of the data set."""
@@ -187,13 +235,16 @@ class Explorer:
             return index, np.asarray(main.x[index])
         return np.zeros(0, dtype=int), self.model.sample(min(self.options.points, 500), self.options.seed)
 
-    def _seconds_each(self) -> float:
-        """Measure the seconds needed to decode one code with networks that are already drawn."""
-        codes = torch.as_tensor(self.space.codes[:8])
-        self._decode(codes)
-        began = time.perf_counter()
-        self._decode(codes)
-        return (time.perf_counter() - began) / len(codes)
+    def _end(self, axes: Axes, anchor: np.ndarray | None, end: End) -> np.ndarray:
+        """Return the code (K,) at an end of a path."""
+        if "point" in end:
+            return self.space.codes[end["point"]]
+        return end["code"] if "code" in end else self._through(axes, anchor).code(axes, end["at"])
+
+    def _log_volume(self, axes: Axes, codes: Tensor) -> Tensor:
+        """Return the logarithm of the volume element at codes (B, K), of a plane what a piece of that is: (B,)."""
+        along = torch.as_tensor(self.space.spanned(axes))
+        return self.geometry.log_volume(codes.double(), along).nan_to_num(-LARGEST).clamp(-LARGEST, LARGEST)
 
     def _tensor(self, given: np.ndarray) -> Tensor:
         """Convert a sample to (1, *shape) in the model's space, keeping missing values."""
@@ -218,6 +269,14 @@ class Explorer:
         if not self.image:
             return {"blame": shorts(share.reshape(-1))}
         return {"blame": packed_deviation(image_of(self.model.space, share, scaled=False)[0])}
+
+
+def seconds_each(work: Callable[[], Any], codes: Tensor) -> float:
+    """Measure the seconds that some work takes per code, the second time that it is done."""
+    work()
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) / len(codes)
 
 
 def fitting(seconds: float, most: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -75,6 +76,26 @@ def axes(value: Any, n: int) -> tuple[int, int]:
 def code(value: Any, size: int) -> np.ndarray | None:
     """Check a code (K,), or None."""
     return None if value is None else np.array([number(v, "anchor") for v in sequence(value, "anchor", size)])
+
+
+def one_of(value: Any, name: str, known: Sequence[str]) -> str:
+    """Check one of some words."""
+    if not isinstance(value, str) or value not in known:
+        raise BadRequest(f"{name}: expected one of {', '.join(known) or 'none'}, got {told(value)}")
+    return value
+
+
+def end(value: Any, n: int, size: int) -> dict[str, Any]:
+    """Check an end of a path: {"point": one of n dots}, {"at": two coordinates} or {"code": a code of that size}."""
+    if not isinstance(value, dict) or len(value) != 1:
+        came = kind(value) if not isinstance(value, dict) else f"an object of {len(value)}"
+        raise BadRequest(f"ends: expected an object of one key, point, at or code, got {came}")
+    ((key, given),) = value.items()
+    one_of(key, "ends", ("point", "at", "code"))
+    if key == "point":
+        return {"point": whole(given, "ends", n)}
+    found = [number(v, "ends") for v in sequence(given, "ends", 2 if key == "at" else size)]
+    return {key: tuple(found) if key == "at" else np.array(found)}
 
 
 def sample(value: Any, shape: tuple[int, ...], *, most: float | None) -> np.ndarray:

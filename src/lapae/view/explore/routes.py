@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -23,26 +23,34 @@ PATIENCE = 30.0
 CELLS = 64
 """Rows of the map computed at a time, so that mouse moves are answered in between."""
 MOST_HEATS = 32
+Quantity = Literal["deviation", "volume"]
+"""What the shade of a map may be."""
 
 
 class Routes:
-    """Answers of an explorer. The model works in one thread of its own, for one request at a time."""
+    """Answers of an explorer.
+
+    The model works in one thread of its own, for one request at a time; a copy of its decoder measures paths and
+    volumes in another, so that mouse moves are answered meanwhile.
+    """
 
     def __init__(self, explorer: Explorer, opening: dict[str, Any]) -> None:
         self.explorer, self.opening = explorer, opening
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="lapae-model")
-        self.heats: OrderedDict[Any, list[float]] = OrderedDict()
+        self.measurer = ThreadPoolExecutor(1, thread_name_prefix="lapae-geometry")
+        self.heats: OrderedDict[Any, dict[str, Any]] = OrderedDict()
         self.heating = threading.Lock()
         image = explorer.display.kind == "image"
         self.most = explorer.model.space.most if image else None
         self.most_json = min(MOST_BYTES, 2**16 + 32 * int(np.prod(explorer.shape)))
         """Maximum number of bytes of a question: one sample and some room."""
-        asked = (self.place, self.heat, self.item, self.find, self.look, self.complete)
+        asked = (self.place, self.heat, self.path, self.item, self.find, self.look, self.complete)
         self.questions: dict[str, Callable[[bytes], dict[str, Any]]] = {answer.__name__: answer for answer in asked}
 
     def close(self) -> None:
-        """End the thread; waiting requests are dropped."""
-        self.worker.shutdown(wait=True, cancel_futures=True)
+        """End the threads; waiting requests are dropped."""
+        for worker in (self.worker, self.measurer):
+            worker.shutdown(wait=True, cancel_futures=True)
 
     def place(self, body: bytes) -> dict[str, Any]:
         """{axes, at, anchor} -> what is decoded there."""
@@ -51,30 +59,44 @@ class Routes:
         return self._work(self.explorer.place, self._axes(asked), (a, b), self._anchor(asked))
 
     def heat(self, body: bytes) -> dict[str, Any]:
-        """{axes, anchor} -> summed standard deviation in every cell of the map, row by row from the top."""
-        asked = requests.parse(body, {"axes", "anchor"})
+        """{axes, anchor, of} -> a quantity in every cell of the map, row by row from the top.
+
+        `of` is "deviation", the summed standard deviation, or "volume", the logarithm of the volume element.
+        """
+        asked = requests.parse(body, {"axes", "anchor", "of"})
         axes, anchor = self._axes(asked), self._anchor(asked)
-        side = self.explorer.side
-        key = (axes, None if anchor is None else anchor.tobytes())
+        of = requests.one_of(asked["of"], "of", get_args(Quantity))
+        key = (of, axes, None if anchor is None else anchor.tobytes())
         with self.heating:  # one map at a time, and each once
             if key not in self.heats:
-                found: list[float] = []
-                step = max(1, CELLS // side)
-                for row in range(0, side, step):
-                    rows = range(row, min(row + step, side))
-                    found += self._work(self.explorer.heat, axes, anchor, rows)
-                self.heats[key] = found
+                self.heats[key] = self._heat(of, axes, anchor)
                 while len(self.heats) > MOST_HEATS:
                     self.heats.popitem(last=False)
-            return {"heat": self.heats[key]}
+            return self.heats[key]
+
+    def _heat(self, of: str, axes: tuple[int, int], anchor: np.ndarray | None) -> dict[str, Any]:
+        work, rows_of, side = self._work, self.explorer.heat, self.explorer.side
+        if of == "volume":
+            work, rows_of = self._measure, self.explorer.volume
+            side = work(lambda: self.explorer.volume_side)
+        step = max(1, CELLS // side)
+        found: list[float] = []
+        for row in range(0, side, step):
+            found += work(rows_of, axes, anchor, range(row, min(row + step, side)))
+        return {"heat": found, "side": side}
+
+    def path(self, body: bytes) -> dict[str, Any]:
+        """{axes, anchor, ends} -> the shortest path between two codes, and what is decoded along it."""
+        asked = requests.parse(body, {"axes", "anchor", "ends"})
+        n, size = self.explorer.space.codes.shape
+        first, last = (requests.end(end, n, size) for end in requests.sequence(asked["ends"], "ends", 2))
+        return self._measure(self.explorer.path, self._axes(asked), self._anchor(asked), (first, last))
 
     def item(self, body: bytes) -> dict[str, Any]:
         """{split, index} -> everything about that sample."""
         asked = requests.parse(body, {"split", "index"})
         splits = {name: len(split) for name, split in self.explorer.splits.parts.items()}
-        split = asked["split"]
-        if not isinstance(split, str) or split not in splits:
-            raise BadRequest(f"split: expected one of {', '.join(splits) or 'none'}, got {requests.told(split)}")
+        split = requests.one_of(asked["split"], "split", list(splits))
         return self._work(self.explorer.item, split, requests.whole(asked["index"], "index", splits[split]))
 
     def find(self, body: bytes) -> dict[str, Any]:
@@ -137,11 +159,16 @@ class Routes:
         if np.isinf(scaled).any() or np.nanmax(scaled, initial=0.0) > FARTHEST:
             raise BadRequest(f"a value is more than {FARTHEST:,.0f} standard deviations away from the data")
 
-    def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in the model's thread."""
+    def _measure(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function in the thread of the geometry, which is made in the model's: it is a copy of the decoder."""
+        self._work(lambda: self.explorer.geometry)
+        return self._work(function, *arguments, worker=self.measurer)
+
+    def _work(self, function: Callable[..., Any], *arguments: Any, worker: ThreadPoolExecutor | None = None) -> Any:
+        """Call a function in the model's thread, or in another."""
         ending = BadRequest("the explorer is shutting down", HTTPStatus.SERVICE_UNAVAILABLE)
         try:
-            future = self.worker.submit(function, *arguments)
+            future = (worker or self.worker).submit(function, *arguments)
         except RuntimeError:
             raise ending from None
         try:

@@ -39,7 +39,7 @@ MOST_UPLOADS = 2
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 FILES = (
     *("explore.html", "shared.css", "explore.css"),
-    *("numbers.js", "map.js", "stage.js", "explore.js", "kinds.js", "sample.js"),
+    *("numbers.js", "map.js", "stage.js", "explore.js", "kinds.js", "path.js", "sample.js"),
 )
 
 

@@ -2,7 +2,7 @@
 
 shared.css, map.js, numbers.js    both pages
 report.html, report.js            the report, which has everything in one file
-explore.html, .css, .js, sample.js the explorer, served file by file
+explore.html, .css, .js, path.js, sample.js the explorer, served file by file
 """
 
 from __future__ import annotations

@@ -78,8 +78,9 @@ function startMap(about) {
     return [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((times) => times * pixels >= 12) || 1000;
   }
 
-  // The codes of completions, and of the sample with its ellipses.
+  // The path, the codes of completions, and of the sample with its ellipses.
   function draw(context, project) {
+    path.draw(context, project);
     context.fillStyle = css("--c1");
     for (const [x, y] of shown.completions.map(project)) {
       context.beginPath();
@@ -127,9 +128,11 @@ function startMap(about) {
     return box;
   }
 
-  const warm = latest(() => ask("heat", { axes: stage.axes(), anchor: anchor() }), ({ heat }) => {
-    stage.shade((c, r) => heat[r * about.side + c]);
+  const warm = latest((of) => ask("heat", { axes: stage.axes(), anchor: anchor(), of }), ({ heat, side }, of) => {
+    if (of !== $("shade").value) return;
+    stage.shade((c, r) => heat[r * side + c], side, of === "volume");
     stage.move();
+    document.body.dataset.shade = of;
   });
   const decode = latest((at) => ask("place", { axes: stage.axes(), at, anchor: anchor() }), (found) => {
     if (image) {
@@ -142,16 +145,27 @@ function startMap(about) {
   function again() {
     stage.shade(null);
     stage.move();
-    warm();
+    warm($("shade").value);
   }
   const stage = startStage($, about, {
-    moved: decode, over: draw, hovered, turned: again,
+    moved: decode, over: draw, hovered, turned: () => { path.turned(); again(); }, pressed: (at, gap) => path.pressed(at, gap),
     picked: (i) => { if (about.index.length) map.pick(about.main, about.index[i]); },
   });
-  $("anchor").addEventListener("change", again);
+  const path = startPath(about, () => stage, anchor);
+  $("anchor").addEventListener("change", () => { path.turned(); again(); });
+  const shadeChosen = () => {
+    const volume = $("shade").value === "volume", shades = volume || about.spread;
+    $("shade-name").textContent = volume ? "volume element here" : "standard deviation here, summed";
+    document.querySelector(".gauge").hidden = !shades;
+    $("about-deviation").hidden = volume || !about.spread;
+    $("about-volume").hidden = !volume;
+    again();
+  };
+  $("shade").addEventListener("change", shadeChosen);
   $("here").hidden = !image;
   $("features").hidden = image;
-  $("deviation-figure").hidden = $("shade").hidden = document.querySelector(".gauge").hidden = !about.spread;
+  $("deviation-figure").hidden = $("about-deviation").hidden = document.querySelector(".gauge").hidden = !about.spread;
+  if (!about.spread) $("shade").options[0].textContent = "nothing";
   $("top").textContent = readable(about.top, 3);
 
   const map = {
@@ -169,7 +183,7 @@ function startMap(about) {
   // Begin in the middle of the data.
   stage.draw();
   stage.go(about.axes.map((_, k) => about.points.map((p) => p[k]).sort((a, b) => a - b)[Math.floor(about.points.length / 2)]));
-  warm();
+  warm("deviation");
   return map;
 }
 

@@ -16,9 +16,11 @@ const latentMap = (() => {
   }
 
   // Range of the shades of a map: a few large values would lighten all others, and where all values are about the same,
-  // so is the shade.
-  function range(values) {
-    const sorted = values.slice().sort((a, b) => a - b), low = sorted[0], high = Math.max(sorted[Math.floor(sorted.length * 0.995)], low + 1e-9);
+  // so is the shade. Logarithms have no zero, and a few small ones would darken all others.
+  function range(values, logs) {
+    const sorted = values.slice().sort((a, b) => a - b), n = sorted.length;
+    const low = sorted[logs ? Math.floor(n * 0.005) : 0], high = Math.max(sorted[Math.floor(n * 0.995)], low + 1e-9);
+    if (logs) return high - low < 0.02 ? [low, low + 1] : [low, high];
     return [high - low < 0.02 * high ? 0 : low, high];
   }
 
@@ -159,18 +161,18 @@ const latentMap = (() => {
     });
   }
 
-  // The standard deviation at a place: a needle on the scale of the shades, beside where 90 % of the samples are.
-  function gauge($, here, sorted, [low, high]) {
+  // What is shaded at a place: a needle on the scale of the shades, beside where 90 % of the samples are.
+  function gauge($, here, sorted, [low, high], logs) {
     const at = (value) => 100 * clamp((value - low) / (high - low));
     const n = sorted.length, quantile = (q) => sorted[Math.min(n - 1, Math.floor(q * n))];
-    $("total").textContent = readable(here, 3);
-    $("shade-low").textContent = readable(low, 3, high);
-    $("shade-high").textContent = readable(high, 3);
+    $("total").textContent = readable(logs ? Math.exp(here) : here, 3);
+    $("shade-low").textContent = logs ? readable(Math.exp(low), 3) : readable(low, 3, high);
+    $("shade-high").textContent = readable(logs ? Math.exp(high) : high, 3);
     $("needle").style.left = `${at(here)}%`;
     $("data-range").style.left = `${at(quantile(0.05))}%`;
     $("data-range").style.width = `${Math.max(at(quantile(0.95)) - at(quantile(0.05)), 1)}%`;
     const below = sorted.filter((value) => value < here).length;
-    const times = here / quantile(0.5);
+    const times = logs ? Math.exp(here - quantile(0.5)) : here / quantile(0.5);
     $("compare").textContent = (below === 0 ? "less than at almost all samples"
       : below === n ? `more than at any of the ${n} samples: ${times.toFixed(1)} times the median`
       : `more than at ${Math.round(100 * below / n)} % of the samples`) + "; the line marks where 90 % of them are";

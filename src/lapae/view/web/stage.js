@@ -1,22 +1,22 @@
 "use strict";
 // The stage of a latent map: axes, zoom and pan, the place and the sample under the pointer, classes. What is decoded at
-// a place is the page's: `page` has moved(at, place), over(context, project), and where data can be picked picked(i) and
-// hovered(i), an element about a sample.
+// a place is the page's: `page` has moved(at), over(context, project), and where data can be picked picked(i) and
+// hovered(i), an element about a sample; pressed(at, gap) is told of every press, and returns whether it was meant.
 function startStage($, data, page) {
   const { clamp, fit } = latentMap, over = $("over"), heat = $("heat"), MOST_ZOOM = 40;
   const state = { x: 0, y: 1, u: 0.5, v: 0.5, labeling: 0, alone: null, nearest: -1 };
   const view = { left: 0, top: 0, zoom: 1 };
-  let value = null, shown = [0, 1], atData = [];
+  let value = null, side = data.side, logs = false, shown = [0, 1], atData = [];
   const axis = (k) => data.axes[k], part = (k, t) => (t - axis(k).low) / (axis(k).high - axis(k).low);
   // Places on the whole map run from 0 to 1, from its upper left corner; those in sight from 0 to 1 as well.
   const whole = (p) => [part(state.x, p[state.x]), 1 - part(state.y, p[state.y])];
   const sight = ([u, v]) => [(u - view.left) * view.zoom, (v - view.top) * view.zoom];
   const at = (u, v) => [axis(state.x).low + u * (axis(state.x).high - axis(state.x).low), axis(state.y).high - v * (axis(state.y).high - axis(state.y).low)];
-  const cell = (u, v) => value(Math.round(clamp(u * data.side - 0.5, 0, data.side - 1)), Math.round(clamp(v * data.side - 0.5, 0, data.side - 1)));
+  const cell = (u, v) => value(Math.round(clamp(u * side - 0.5, 0, side - 1)), Math.round(clamp(v * side - 0.5, 0, side - 1)));
 
   function draw() {
     const [context, width, height] = fit(heat);
-    latentMap.shades(context, width, height, data.side, value || (() => 0), shown, !data.spread || !value, view);
+    latentMap.shades(context, width, height, side, value || (() => 0), shown, !value || !(data.spread || logs), view);
     latentMap.dots(context, width, height, data.points, (p) => sight(whole(p)), data.labelings[state.labeling], state.alone);
     latentMap.axisNames(context, width, height, axis(state.x).name, axis(state.y).name);
     drawOver();
@@ -30,13 +30,16 @@ function startStage($, data, page) {
     page.over(context, project);
   }
 
-  // The summed standard deviation in the cells of the map, a function of column and row; null while it is not known.
-  function shade(values) {
+  // What is shaded in the cells of the map, a function of column and row; null while it is not known. Standard
+  // deviations, or logarithms, of which the map may have fewer.
+  function shade(values, cells = data.side, areLogs = false) {
     value = values;
+    side = cells;
+    logs = areLogs;
     if (value) {
       const all = [];
-      for (let r = 0; r < data.side; r++) for (let c = 0; c < data.side; c++) all.push(value(c, r));
-      shown = latentMap.range(all);
+      for (let r = 0; r < side; r++) for (let c = 0; c < side; c++) all.push(value(c, r));
+      shown = latentMap.range(all, logs);
       atData = data.points.map((p) => cell(...whole(p))).sort((a, b) => a - b);
     }
     draw();
@@ -56,7 +59,8 @@ function startStage($, data, page) {
   }
 
   function gauge(total) {
-    if (data.spread && atData.length) latentMap.gauge($, total, atData, shown);
+    if (value && logs) latentMap.gauge($, cell(state.u, state.v), atData, shown, true);
+    else if (data.spread && atData.length) latentMap.gauge($, total, atData, shown);
   }
 
   // How far the pointer is from the nearest sample, in pixels.
@@ -66,6 +70,8 @@ function startStage($, data, page) {
     const [a, b] = sight(whole(p)), [c, d] = sight([state.u, state.v]);
     return Math.hypot((a - c) * box.width, (b - d) * box.height);
   }
+
+  const pressedAt = () => page.pressed && page.pressed(at(state.u, state.v), gap());
 
   function tell(event) {
     const box = $("hover");
@@ -126,13 +132,13 @@ function startStage($, data, page) {
   over.addEventListener("pointerup", (event) => {
     const still = pressed && !dragging && Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) < 6;
     pressed = null;
-    if (still && gap() < 16 && page.picked) page.picked(state.nearest);
+    if (still && !pressedAt() && gap() < 16 && page.picked) page.picked(state.nearest);
   });
   over.addEventListener("pointerleave", () => tell(null));
   over.addEventListener("wheel", (event) => { event.preventDefault(); zoom(1.0015 ** -event.deltaY, ...latentMap.place(over, event)); look(event); }, { passive: false });
   over.addEventListener("keydown", (event) => {
     const step = latentMap.step(event.key);
-    if (event.key === "Enter" && page.picked) page.picked(state.nearest);
+    if (event.key === "Enter" && !pressedAt() && page.picked) page.picked(state.nearest);
     if ("+-0".includes(event.key)) zoom({ "+": 1.5, "-": 1 / 1.5, 0: 1e-9 }[event.key], ...sight([state.u, state.v]));
     if (!step) return;
     event.preventDefault();
