@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from threading import Timer
 
-from lapae.arrow.parts import Part, Written
+from lapae.arrow.mapper import Mapper
+from lapae.arrow.parts import Part, Written, write_part
 
 
 def killed_at_first(part: Part, times: int) -> Written:
@@ -16,3 +18,14 @@ def killed_at_first(part: Part, times: int) -> Written:
         Path(part.target).with_name(f"try-{tries}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return Written(part, 1, None)
+
+
+def killed_half_way(part: Part, mapper: Mapper) -> Written:
+    """Do a part, but let every other part's first process be killed while it works on it."""
+    tried = Path(part.target).with_name(f"tried-{Path(part.target).name}")
+    if int(Path(part.target).stem) % 2 == 0 and not tried.exists():
+        tried.touch()
+        Timer(0.01, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        while True:
+            write_part(mapper, part)
+    return write_part(mapper, part)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from people import people
 
@@ -58,6 +59,19 @@ def test_the_order_of_rows_and_keys_does_not_matter(fitted, tmp_path):
         again.frame(one)
     for key in ("A/1", "b b"):
         assert (again.run_of(key) / MODEL).read_bytes() == (fitter.run_of(key) / MODEL).read_bytes()
+
+
+def test_columns_of_arrow_s_types_are_learned_as_those_of_a_file(tmp_path):
+    """Ray hands over frames of Arrow's types, Dask its own text: a run would remember them."""
+    rows = people(60, 0).drop(columns="id").assign(shop="A", member=lambda x: x["member"].astype(object))
+    rows["age"] = rows["age"].astype(float)
+    rows.loc[3, "age"] = np.nan
+    plain, odd = (lapae.fit_mapper(tmp_path / name, "shop", **QUICK) for name in ("plain", "odd"))
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    plain.frame(table.to_pandas())
+    of_arrow = table.set_column(0, "age", table["age"].cast(pa.int64())).to_pandas(types_mapper=pd.ArrowDtype)
+    assert odd.frame(of_arrow)["error"].isna().all()
+    assert (odd.run_of("A") / MODEL).read_bytes() == (plain.run_of("A") / MODEL).read_bytes()
 
 
 def test_a_worker_that_was_lost_is_done_again(fitted):

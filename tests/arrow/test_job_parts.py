@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -74,7 +75,7 @@ def test_every_verb_takes_a_glob(runs, tables, tmp_path, verb):
     out = tmp_path / "out"
     assert main([verb, str(runs / "online"), str(tables / "*.parquet"), "--out", str(out), *VERBS[verb]]) == 0
     assert set(content(out)) == {"a.parquet", "b.parquet"}
-    options = {"score": {"explain": True}}.get(verb, {})
+    options: dict[str, Any] = {"score": {"explain": True}}.get(verb, {})
     expected = lapae.mapper(runs / "online", verb, keep={"id": pa.string()}, **options)
     found = pq.read_table(out / "a.parquet")
     assert found.to_pylist() == expected.table(pq.read_table(tables / "a.parquet")).to_pylist()

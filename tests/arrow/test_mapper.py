@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -157,6 +158,14 @@ def test_columns_may_come_in_other_types_and_order(runs, rows):
     other = other.set_column(6, "day", rows["day"].cast(pa.date32())).select(other.schema.names[::-1])
     mapper = lapae.mapper(runs / "online")
     assert mapper.table(other).equals(mapper.table(rows))
+
+
+def test_decimals_are_the_nearest_floating_point_numbers(runs, rows):
+    weights = [None if weight is None else Decimal(f"{weight:.2f}") for weight in rows["weight"].to_pylist()]
+    exact = pa.array([None if weight is None else float(weight) for weight in weights])
+    decimals, floats = (rows.set_column(3, "weight", of) for of in (pa.array(weights, pa.decimal128(9, 2)), exact))
+    mapper = lapae.mapper(runs / "online", "impute")
+    assert mapper.table(decimals).equals(mapper.table(floats))
 
 
 @pytest.mark.parametrize(

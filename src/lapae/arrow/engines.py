@@ -6,6 +6,8 @@ asked for. A worker that is lost is replaced by the engine, and its part is done
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
@@ -63,9 +65,12 @@ def on_ray(address: str | None, jobs: int) -> Engine:
 def on_spark(address: str | None, jobs: int) -> Engine:
     """Return Spark as an engine: `address` is that of a master, such as spark://host:7077 or yarn."""
     sql = _imported("pyspark.sql", "lapae[spark]")
+    if address is None:  # workers on this machine are of this Python, and not of the first one on the path
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
     def engine(work: Work, parts: Sequence[Part]) -> Iterator[Written]:
-        session = sql.SparkSession.builder.master(address or f"local[{jobs}]").appName("lapae").getOrCreate()
+        master = address or f"local[{jobs}, {RETRIES + 1}]"  # local[2] would give up after one lost worker
+        session = sql.SparkSession.builder.master(master).appName("lapae").getOrCreate()
         rows = session.sparkContext.parallelize(list(parts), len(parts)).map(work)
         yield from rows.collect()
 

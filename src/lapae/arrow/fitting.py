@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ class FitMapper:
             warnings.simplefilter("always")
             try:
                 model = LaplacianAutoencoder(**self.options)
-                model.fit(in_order(rows.drop(columns=[*self.keys])))
+                model.fit(in_order(as_read(rows.drop(columns=[*self.keys]))))
                 model.save(place, overwrite=True)
             except Exception as found:  # whatever is wrong with one key, the others go on
                 error = str(found) if isinstance(found, LapaeError) else f"{type(found).__name__}: {found}"
@@ -128,6 +129,24 @@ class FitMapper:
             "error": error,
             "warnings": "\n".join(texts) or None,
         }
+
+
+def as_read(rows: Any) -> Any:
+    """Return a frame with the types that pandas reads a file with, which a run remembers: engines hand over Arrow's own
+    (Ray), text of other types (Dask, Spark) and times of another unit (Spark)."""
+    import pandas as pd
+
+    out = {}
+    for name in rows.columns:
+        values = rows[name]
+        if values.dtype == object or isinstance(values.dtype, (pd.ArrowDtype, pd.StringDtype)):
+            with suppress(pa.ArrowException):  # cells of several types stay as they are
+                table = pa.table({"": pa.array(values, from_pandas=True)})
+                values = table.to_pandas()[""].set_axis(rows.index)
+        if values.dtype.kind == "M":
+            values = values.dt.as_unit("us")
+        out[name] = values
+    return rows.assign(**out)
 
 
 def in_order(rows: Any) -> Any:

@@ -36,12 +36,16 @@ def is_many(command: ManyCommand) -> bool:
 
     source = command.input
     if source.is_dir():
+        if not any(source.iterdir()):
+            raise ConfigError(f"{source}: is an empty folder; expected tables (.csv, .tsv, .parquet), images or a glob")
         names = [path.suffix.lower() for path in source.rglob("*") if not path.name.startswith((".", "_"))]
         found = any(name in TABLES for name in names) and not any(name in IMAGES for name in names)
     elif source.exists():
         found = source.suffix.lower() in TABLES and not command.out.suffix
     else:
         found = has_magic(str(source))
+        if not found and not command.out.suffix:
+            raise ConfigError(f"{source}: there is no such file or folder")
     if not found and command.many != Many():
         given = [f"--{each.name}" for each in fields(Many) if getattr(command.many, each.name) != each.default]
         raise ConfigError(

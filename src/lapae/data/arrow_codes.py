@@ -37,8 +37,7 @@ def codes_of(
         array = batch.column(place)
         if pa.types.is_nested(array.type) or pa.types.is_binary(array.type):
             raise DataError(f"{where}: column {column.name!r} is of type {array.type}, the model takes a {column.kind}")
-        if pa.types.is_decimal(array.type):
-            array = array.cast(pa.float64())
+        array = as_floats(array)
         plain = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
         if not plain or column.kind not in ("number", "count"):
             rest.append((i, place))
@@ -61,6 +60,15 @@ def codes_of(
 
 
 def readable(array: Any, column: Column) -> Any:
-    """Return a date without a time of day as pandas has dates."""
+    """Return a date without a time of day as pandas has dates, and decimal numbers as floats."""
     is_day = column.kind == "date" and pa.types.is_date(array.type)
+    if column.kind in ("number", "count"):
+        return as_floats(array)
     return array.cast(pa.timestamp("us")) if is_day else array
+
+
+def as_floats(array: Any) -> Any:
+    """Return decimals as the nearest floating-point numbers, which Arrow's cast misses by a bit; others as they are."""
+    if not pa.types.is_decimal(array.type):
+        return array
+    return array.cast(pa.string()).cast(pa.float64())
