@@ -40,6 +40,7 @@ from lapae.predict.moments import moments
 from lapae.predict.prediction import Prediction
 from lapae.runs.files import whole
 from lapae.runs.parts import from_tensors, to_tensors, under
+from lapae.score.unseen import differ
 from lapae.space import Column
 from lapae.space.columns import DAY, UNSEEN, Spans
 from lapae.space.scaling import FARTHEST
@@ -187,6 +188,7 @@ class NewLevels(nn.Module):
     keys: Tensor
     levels: Tensor
     contradicts: Tensor
+    words: Tensor
 
     def __init__(self, calibration: Calibration, masks: Tensor, n_columns: int) -> None:
         super().__init__()
@@ -205,7 +207,9 @@ class NewLevels(nn.Module):
             "place": torch.nn.functional.one_hot(torch.from_numpy(unseen.blamed), n_columns).to(tail.dtype),
         }
         if rules is not None:
-            buffers |= {"keys": rules.keys, "levels": rules.levels + 1, "contradicts": tail * rules.surprise}
+            keys = rules.keys.float()  # as numbers come
+            buffers |= {"keys": keys, "levels": rules.levels.nan_to_num(), "contradicts": tail * rules.surprise}
+            buffers["words"] = rules.words
         for name, value in buffers.items():
             self.register_buffer(name, value)
         self.most = unseen.count.shape[1] - 1
@@ -218,10 +222,10 @@ class NewLevels(nn.Module):
         x, more = with_columns(x, self.columns, torch.where(new, UNSEEN, codes)), new.to(x.dtype) * self.surprise
         if not self.determined:
             return x, more
-        same = x[:, self.sources, None] == self.keys
-        expected = torch.where(same, self.levels, 0.0).sum(2) - 1  # -1: nothing goes with it
+        same = x[:, self.sources, None].float() == self.keys
+        expected = torch.where(same, self.levels, 0.0).sum(2)
         own = x[:, self.determined]
-        wrong = ~own.isnan() & (own != UNSEEN) & (expected >= 0) & (own != expected)
+        wrong = ~((own == UNSEEN) & self.words) & (same.sum(2) == 1) & differ(own, expected)
         return x, torch.cat([more, wrong.to(x.dtype) * self.contradicts], 1)
 
 

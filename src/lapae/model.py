@@ -826,9 +826,9 @@ class Model:
         if best is None or sure is None:
             return low, high
         for j, p, reach in self.space.booleans(mean, up):
-            low[:, j] = np.where((p <= reach) & ~sure[:, j], 0.0, low[:, j])
-            high[:, j] = np.where((1 - p <= reach) & ~sure[:, j], 1.0, high[:, j])
-        return np.fmin(low, best), np.fmax(high, best)
+            low[:, j] = np.where(p <= reach, 0.0, low[:, j])
+            high[:, j] = np.where(1 - p <= reach, 1.0, high[:, j])
+        return np.where(sure, best, np.fmin(low, best)), np.where(sure, best, np.fmax(high, best))
 
     @cached_property
     def _possible(self) -> Possible | None:

@@ -149,6 +149,20 @@ def test_numbers_that_are_codes_determine_as_well():
     assert dict(columns["text"].implied)[1000.0] == columns["text"].categories.index("thing 1000")
 
 
+def test_numbers_are_determined_too():
+    rng = np.random.default_rng(0)
+    code = rng.integers(0, 30, 600)
+    price = np.cos(np.arange(30.0))[code]
+    columns = (Column("code", "category", tuple(f"c{i}" for i in range(30))), Column("price"), Column("sold"))
+    x = np.stack([code, price, price + 0.1 * rng.normal(size=600)], 1)
+    found = with_levels(columns, x)
+    assert [column.given_by for column in found] == ["", "code", ""]
+    assert dict(found[1].implied) == {float(i): np.cos(float(i)) for i in range(30)}
+    assert Column.from_dict(found[1].to_dict()) == found[1]
+    with pytest.raises(ValueError, match="implied values"):
+        Column.from_dict(found[1].to_dict() | {"implied": [[0.0, float("nan")]]})
+
+
 def test_what_is_not_determined():
     rng = np.random.default_rng(0)
     n = 2000

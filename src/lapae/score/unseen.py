@@ -7,7 +7,7 @@ the logarithm of this share, 0 from `OFTEN` on, and each of its nats adds as muc
 scores, which fall off about exponentially, rarer by one nat. Calibration rows whose level no other row has are scored
 like new rows with a new level, so that p-values hold.
 
-A level that contradicts the column which determines it (a borough that is not that of the zone, see
+A value that contradicts the column which determines it (a borough that is not that of the zone, see
 `lapae.space.levels`) is a surprise likewise, minus the logarithm of the share of held-out rows with one.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,23 +28,32 @@ from lapae.space.scaling import Source, chunks
 OFTEN = 0.002
 """Share of rows with a level that no other row has, from which on new levels come often, and would use up the false
 alarms: they are no surprise."""
+SAME = 1e-6
+"""Difference of two numbers, as a share, up to which they are one: graphs take numbers of 32 bits."""
+
+
+def differ(values: Any, expected: Any) -> Any:
+    """Return whether values differ from those expected, of arrays or tensors; not if either is NaN."""
+    return abs(values - expected) > SAME * (1 + abs(expected))
 
 
 @dataclass(frozen=True)
 class Contradictions:
-    """What levels that contradict another column of their row add to anomaly scores.
+    """What values that contradict another column of their row add to anomaly scores.
 
     Attributes:
         columns: places of the columns that others determine, (K,).
         sources: places of the columns that determine them, (K,).
+        words: whether the former have levels, not numbers, (K,).
         features: the first feature of either in the model, -1 for one that the network does not see, (K, 2).
         keys: codes of the column that determines, (K, N), NaN beyond those that it has.
-        levels: codes of the levels that go with them, (K, N).
-        surprise: of a level that does not, in nats, (K,).
+        levels: codes of the values that go with them, (K, N).
+        surprise: of a value that does not, in nats, (K,).
     """
 
     columns: Tensor
     sources: Tensor
+    words: Tensor
     features: Tensor
     keys: Tensor
     levels: Tensor
@@ -59,7 +69,7 @@ class Contradictions:
         pairs = [
             (i, places[column.given_by])
             for i, column in enumerate(columns)
-            if column.given_by in places and column.implied and column.kind in ("category", "boolean")
+            if column.given_by in places and column.implied
         ]
         if not pairs:
             return None
@@ -71,27 +81,25 @@ class Contradictions:
         own, source = torch.tensor(pairs).T
         features = torch.tensor([[int(starts[i]) if columns[i].width else -1 for i in pair] for pair in pairs])
         keys, levels = torch.from_numpy(table)
-        found = cls(own, source, features, keys, levels, torch.zeros(len(pairs), dtype=torch.float64))
+        words = torch.tensor([columns[i].kind in ("category", "boolean") for i, _ in pairs])
+        found = cls(own, source, words, features, keys, levels, torch.zeros(len(pairs), dtype=torch.float64))
         held_out = [source for source in rows[1:] if len(source)] or rows[:1]
         known, wrong = np.zeros((2, len(pairs)))
         for x in (part for source in held_out for _, part in chunks(getattr(source, "sample", source))):
             own, expected = found._pairs(np.asarray(x, np.float64))
-            there = ~np.isnan(own) & ~np.isnan(expected)
-            known += there.sum(0)
-            wrong += (there & (own != expected)).sum(0)
+            known += (~np.isnan(own) & ~np.isnan(expected)).sum(0)
+            wrong += differ(own, expected).sum(0)
         found = replace(found, surprise=torch.from_numpy(np.log((known + 2) / (wrong + 1))))
         sure = torch.from_numpy((known > 0) & (wrong <= (1 - SURE) * known))
         values = (getattr(found, field.name) for field in fields(found))
         return cls(*(value[sure] for value in values)) if sure.any() else None
 
     def surprises(self, codes: np.ndarray) -> Tensor:
-        """Return the surprise (n, K) of levels of codes (n, F)."""
-        own, expected = self._pairs(codes)
-        contradict = ~np.isnan(own) & ~np.isnan(expected) & (own != expected)
-        return torch.from_numpy(contradict) * self.surprise
+        """Return the surprise (n, K) of values of codes (n, F)."""
+        return torch.from_numpy(differ(*self._pairs(codes))) * self.surprise
 
     def _pairs(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the levels of codes (n, F), and those that go with the columns which determine them: (n, K) each, NaN
+        """Return the values of codes (n, F), and those that go with the columns which determine them: (n, K) each, NaN
         where missing or new."""
         own = codes[:, self.columns.numpy()]
         expected = np.full(own.shape, np.nan)
@@ -99,12 +107,12 @@ class Contradictions:
             keys, levels = self.keys[k].numpy(), self.levels[k].numpy()
             at = np.searchsorted(keys, codes[:, source]).clip(0, len(keys) - 1)  # NaN are last
             expected[:, k] = np.where(keys[at] == codes[:, source], levels[at], np.nan)
-        return np.where(own == UNSEEN, np.nan, own), expected
+        return np.where((own == UNSEEN) & self.words.numpy(), np.nan, own), expected
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """What levels that no row has had, and levels that contradict others, add to anomaly scores.
+    """What levels that no row has had, and values that contradict others, add to anomaly scores.
 
     Attributes:
         columns: places of the columns that have levels, (C,).

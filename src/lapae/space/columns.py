@@ -126,7 +126,8 @@ class Column:
             )
         if column.carried is not None and not (type(column.carried) is int and 0 <= column.carried < n):
             raise ValueError(f"the usual level of {column.name!r} is {column.carried!r}: expected one of its {n}")
-        if not all(0 <= b < max(n, 2) and b == int(b) for _, b in column.implied):
+        levels = column.kind in ("category", "boolean")
+        if not all((0 <= b < max(n, 2) and b == int(b)) if levels else np.isfinite(b) for _, b in column.implied):
             raise ValueError(f"implied values of {column.name!r} are no codes of its levels")
         return column
 

@@ -43,6 +43,8 @@ GAIN = 0.25
 """Errors that are left, at most, of those that the most frequent value makes."""
 ROWS_COMPARED = 100_000
 """Rows that say whether a column determines another, at most."""
+PAIRS, ALIKE = 200, 0.9
+"""Pairs of rows with one value of a column that say which others are worth a look: those that agree as often."""
 MOST_COLUMNS = 200
 """Columns of which one may determine another; in wider tables nothing is looked for."""
 
@@ -148,18 +150,16 @@ def determined(columns: Sequence[Column], x: np.ndarray) -> dict[tuple[int, int]
     """Find columns that others determine.
 
     Args:
-        columns: columns; those that determine are categories and counts, those that are determined categories and
-            booleans.
+        columns: columns; those that determine are categories and counts, those that are determined of any kind.
         x: codes (n, F); NaN is missing.
 
     Returns:
         By the places (a, b) of two columns: the value of b for each value of a.
     """
     found: dict[tuple[int, int], dict[float, float]] = {}
-    targets = [i for i, column in enumerate(columns) if column.kind in ("category", "boolean")]
-    if len(columns) > MOST_COLUMNS or not targets:
+    if len(columns) > MOST_COLUMNS:
         return found
-    usual = {b: _most_frequent(x[:, b]) for b in targets}
+    usual = [_most_frequent(x[:, b]) for b in range(len(columns))]
     for a, column in enumerate(columns):
         if column.kind not in ("category", "count"):
             continue
@@ -169,7 +169,7 @@ def determined(columns: Sequence[Column], x: np.ndarray) -> dict[tuple[int, int]
         same = value[1:] == value[:-1]
         if 2 * same.sum() < len(rows) or len(rows) < 2:
             continue
-        for b in targets:
+        for b in _alike(x, rows, np.flatnonzero(same)):
             if a == b or len(columns[b].categories) > max(2, len(np.unique(value))):
                 continue
             pair = x[rows, b]
@@ -181,6 +181,15 @@ def determined(columns: Sequence[Column], x: np.ndarray) -> dict[tuple[int, int]
             if right >= SURE and 1 - right <= GAIN * (1 - usual[b]):
                 found[a, b] = mapping
     return found
+
+
+def _alike(x: np.ndarray, rows: np.ndarray, same: np.ndarray) -> list[int]:
+    """Return the columns of x (n, F) that are mostly equal in pairs of rows: `rows` at some of the places `same`, and
+    the next of them."""
+    some = same[np.linspace(0, len(same) - 1, min(len(same), PAIRS)).astype(int)]
+    one, other = x[rows[some]], x[rows[some + 1]]
+    known = ~(np.isnan(one) | np.isnan(other))
+    return np.flatnonzero((known & (one == other)).sum(0) >= ALIKE * known.sum(0)).tolist()
 
 
 def _most_frequent(values: np.ndarray) -> float:
