@@ -41,6 +41,8 @@ SURE = 0.99
 """Share of rows that have the usual value of the level that determines it, at least."""
 GAIN = 0.25
 """Errors that are left, at most, of those that the most frequent value makes."""
+EVIDENCE = 10
+"""Rows that do not have the most frequent value, at least: a column that is almost always the same is told by none."""
 ROWS_COMPARED = 100_000
 """Rows that say whether a column determines another, at most."""
 PAIRS, ALIKE = 200, 0.9
@@ -159,7 +161,6 @@ def determined(columns: Sequence[Column], x: np.ndarray) -> dict[tuple[int, int]
     found: dict[tuple[int, int], dict[float, float]] = {}
     if len(columns) > MOST_COLUMNS:
         return found
-    usual = [_most_frequent(x[:, b]) for b in range(len(columns))]
     for a, column in enumerate(columns):
         if column.kind not in ("category", "count"):
             continue
@@ -177,8 +178,11 @@ def determined(columns: Sequence[Column], x: np.ndarray) -> dict[tuple[int, int]
             agree = both & (pair[1:] == pair[:-1])
             if agree.sum() < (2 * SURE - 1) * both.sum() or 2 * both.sum() < len(rows):
                 continue
+            others = 1 - _most_frequent(pair[1:][both])
+            if others * both.sum() < EVIDENCE:
+                continue
             mapping, right = _lookup(value, pair)
-            if right >= SURE and 1 - right <= GAIN * (1 - usual[b]):
+            if right >= SURE and 1 - right <= GAIN * others:
                 found[a, b] = mapping
     return found
 
