@@ -3,6 +3,7 @@
     python benchmarks/shift.py --data FOLDER [--sets NAME ...] [--variants NAME ...] [--out results.jsonl]
     python benchmarks/shift.py --data FOLDER --outliers [...]
     python benchmarks/shift.py --data FOLDER --library [...]
+    python benchmarks/shift.py --data FOLDER --ablation [--sets tables fashion_mnist faces series ...] [--most 1000]
     python benchmarks/shift.py --table results.jsonl
 
 FOLDER is the data folder of the tests (imputation/*.csv, adbench/*.npz). A table is shifted along its first two
@@ -11,6 +12,9 @@ mean ± q √(noise² + v) in every column, v the variance of the network linear
 method `ae`, 0), q from held-out rows of the three quarters. One network per shift serves all variants of the posterior.
 With --outliers, Σ_k z_std_k / standard deviation of the training codes scores the rows of ADBench's sets, beside kNN.
 With --library, intervals are what `predict_interval` of the estimator gives, for several methods and posteriors.
+With --ablation, the same for `online`, `posthoc`, `ae` and `ensemble`: on tables, on images (FashionMNIST and faces,
+blurred, darkened and turned by degrees) and on series (generated plants of plants.py, where one sensor drifts over a
+window by degrees). Besides, how score and width rank what has moved, and how widths go with errors (Spearman).
 Nothing is chosen by set; at most 1,200 rows of each. What the file of results has already is not done again.
 """
 
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import time
 import warnings
@@ -27,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.ndimage import gaussian_filter, rotate
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
@@ -78,6 +84,74 @@ def of_library(name: str, x: np.ndarray, axis: int, way: int, variants: list[str
         truth = np.r_[np.zeros(len(widths["new"])), np.ones(len(widths["moved"]))]
         row["auroc"] = float(roc_auc_score(truth, np.r_[widths["new"], widths["moved"]]))
         found.append(row)
+    return found
+
+
+Moved = dict[str, np.ndarray]
+"""Samples by how they have moved."""
+SIGMAS, LIGHTS, ANGLES, DRIFTS = (0.5, 1.0, 2.0), (0.75, 0.5, 0.25), (10, 20, 45), (0.5, 1.0, 2.0)
+WINDOW = 32
+
+
+def of_images(data: Path, name: str, most: int) -> tuple[np.ndarray, np.ndarray, Moved]:
+    """Images (n, H, W) to learn, new ones, and these as they are blurred, darkened and turned."""
+    from images import read_faces, read_gray
+
+    x = read_faces(data, most + MOST_MOVED) if name == "faces" else read_gray(data, name)[0]
+    x = x[np.random.default_rng(0).permutation(len(x))][: most + MOST_MOVED]
+    known, new = x[:-MOST_MOVED], x[-MOST_MOVED:]
+    moved = {f"blurred {s:g}": gaussian_filter(new, (0, s, s)) for s in SIGMAS}
+    moved |= {f"darkened {light:g}": light * new for light in LIGHTS}
+    turned = {f"turned {a}": rotate(new, a, (1, 2), reshape=False, order=1).clip(0, 1) for a in ANGLES}
+    return known, new, moved | turned
+
+
+def of_series(name: str, most: int) -> tuple[np.ndarray, np.ndarray, Moved]:
+    """Windows (n, WINDOW, C) of a generated plant to learn, new ones, and these with one sensor that drifts."""
+    from plants import PLANTS
+
+    def windows(seed: int, n: int) -> np.ndarray:
+        return PLANTS[name](n * WINDOW, seed).reshape(n, WINDOW, -1)
+
+    known, new = windows(0, most), windows(1, MOST_MOVED)
+    sensor = np.random.default_rng(0).integers(0, new.shape[2], len(new))
+    ramp = np.linspace(0, 1, WINDOW)[:, None] * np.eye(new.shape[2])[sensor][:, None] * known.std((0, 1))
+    return known, new, {f"drifting {size:g}": new + size * ramp for size in DRIFTS}
+
+
+def ablated(name: str, known: np.ndarray, new: np.ndarray, moved: Moved, variants: list[str]) -> list[dict]:
+    """What estimators say of new samples and of those that have moved: ranking, intervals, width beside error."""
+    from scipy.stats import rankdata
+
+    from lapae import LaplacianAutoencoder
+
+    found = []
+    for variant in variants:
+        began = time.process_time()
+        model = LaplacianAutoencoder(random_state=0, device="cpu", **LIBRARY[variant]).fit(known)
+        seconds = time.process_time() - began
+
+        def judged(x: np.ndarray, model: Any = model) -> dict[str, np.ndarray]:
+            low, high = model.predict_interval(x, level=LEVEL)
+            beyond = np.maximum(low - x, 0) + np.maximum(x - high, 0)
+            rows = {"covered": (low <= x) & (x <= high), "score": high - low + 2 / (1 - LEVEL) * beyond}
+            rows |= {"width": high - low, "error": np.abs(x - model.reconstruct(x))}
+            by_row = {key: value.reshape(len(x), -1).mean(1) for key, value in rows.items()}
+            return by_row | {"unusual": -model.score_samples(x)}
+
+        of_new = judged(new)
+        for kind, x in moved.items():
+            of_moved = judged(x)
+            both = {key: np.r_[of_new[key], of_moved[key]] for key in of_new}
+            truth = np.r_[np.zeros(len(new)), np.ones(len(x))]
+            row: dict[str, Any] = {"of": name, "kind": kind, "variant": variant, "seconds": seconds}
+            row |= {
+                f"{part} coverage": float(at["covered"].mean()) for part, at in (("new", of_new), ("moved", of_moved))
+            }
+            row |= {f"{part} score": float(at["score"].mean()) for part, at in (("new", of_new), ("moved", of_moved))}
+            row |= {f"auroc of {key}": float(roc_auc_score(truth, both[key])) for key in ("unusual", "width")}
+            row["correlation"] = float(np.corrcoef(rankdata(both["width"]), rankdata(both["error"]))[0, 1])
+            found.append(row)
     return found
 
 
@@ -205,6 +279,18 @@ def show(rows: list[dict]) -> None:
             f"{min(row['moved coverage'] for row in own):.3f} | {mean('new score'):.2f} | {mean('moved score'):.2f} | "
             f"{mean('auroc'):.3f} | {mean('seconds'):.2f} | {mean('low_rank_share'):.2f} |"
         )
+    for name in dict.fromkeys(row["of"].split(":")[0] for row in rows if "of" in row):
+        of_set = [row for row in rows if row.get("of", "").split(":")[0] == name]
+        keys = ("new coverage", "moved coverage", "new score", "moved score")
+        more = ("auroc of unusual", "auroc of width", "correlation", "seconds")
+        print(f"\n| {name} | n | " + " | ".join((*keys[:2], "worst", *keys[2:], *more)) + " |")
+        print("|---" * (3 + len(keys) + len(more)) + "|")
+        for variant in dict.fromkeys(row["variant"] for row in of_set):
+            own = [row for row in of_set if row["variant"] == variant]
+            means = {key: np.mean([row[key] for row in own]) for key in (*keys, *more)}
+            means["worst"] = min(row["moved coverage"] for row in own)
+            cells = [f"{means[key]:.3f}" for key in (*keys[:2], "worst", *keys[2:], *more)]
+            print(f"| {variant} | {len(own)} | " + " | ".join(cells) + " |")
     for setting in dict.fromkeys(row["setting"] for row in rows if "setting" in row):
         print(f"\n{setting}: AUROC of the code's deviation")
         own = [row for row in rows if row.get("setting") == setting]
@@ -220,10 +306,13 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, *LIBRARY])
     parser.add_argument("--library", action="store_true")
     parser.add_argument("--outliers", action="store_true")
+    parser.add_argument("--ablation", action="store_true")
+    parser.add_argument("--most", type=int, default=1000, help="images or windows to learn")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path)
     args = parser.parse_args()
-    args.variants = args.variants or (list(LIBRARY) if args.library else ["none", "diagonal", "lowrank"])
+    some = ["online", "posthoc", "ae", "ensemble"] if args.ablation else list(LIBRARY)
+    args.variants = args.variants or (some if args.library or args.ablation else ["none", "diagonal", "lowrank"])
     warnings.simplefilter("ignore")
     if args.table:
         show([json.loads(line) for line in args.table.read_text("utf-8").splitlines()])
@@ -234,6 +323,7 @@ def main() -> None:
         else []
     )
     done = {tuple(row.get(k) for k in ("set", "axis", "way", "setting", "variant")) for row in rows}
+    done |= {(row["of"], row["variant"]) for row in rows if "of" in row}
 
     def run(key: tuple, work: Callable[[list[str]], list[dict]]) -> None:
         open_ = [v for v in args.variants if (*key, v) not in done]
@@ -243,6 +333,27 @@ def main() -> None:
             with args.out.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(row) + "\n" for row in found)
 
+    if args.ablation:
+        from plants import PLANTS
+
+        for name in args.sets or ["tables", "fashion_mnist", "faces", "series"]:
+            if name == "tables":
+                for path in sorted((args.data / "imputation").glob("*.csv"), key=lambda path: path.stat().st_size):
+                    x = table(path)
+                    for axis, way in itertools.product(range(min(2, x.shape[1])), (1, -1)):
+                        parts = shifted(x, axis, way)
+                        known, of = np.concatenate([parts["train"], parts["held"]]), f"tables:{path.stem} {axis} {way}"
+                        samples = known, parts["new"], {"shifted": parts["moved"]}
+                        run((of,), lambda v, of=of, s=samples: ablated(of, *s, v))
+            elif name == "series":
+                for plant in PLANTS:
+                    samples = of_series(plant, args.most)
+                    run((f"series:{plant}",), lambda v, p=plant, s=samples: ablated(f"series:{p}", *s, v))
+            else:
+                samples = of_images(args.data, name, args.most)
+                run((name,), lambda v, n=name, s=samples: ablated(n, *s, v))
+        show(rows)
+        return
     folder = args.data / ("adbench" if args.outliers else "imputation")
     paths = sorted(folder.glob("*.npz" if args.outliers else "*.csv"), key=lambda path: path.stat().st_size)
     for path in paths:
