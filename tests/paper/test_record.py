@@ -158,3 +158,13 @@ def test_mistakes(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     copy.write_text(TEXT + "\n<!-- hessian 9 -->\n<!-- end -->\n", "utf-8")
     assert main(["reproduce", "--page", str(copy)]) == 2
     assert "asks for 'hessian 9'" in capsys.readouterr().err
+
+
+def test_gains_of_a_single_width_decide_nothing() -> None:
+    def found(widths: dict[str, float]) -> str:
+        gains = {width: {"-log p": [gain, gain + 0.1], "MSE": [gain, gain]} for width, gain in widths.items()}
+        rows = {row[0]: row for row in claims({"width": {"raw": {"gains": gains}}}).rows}
+        return rows["gains grow with the width of the network: over post-hoc"][2]
+
+    assert found({"512, 256": 3.0}) == "not measured"
+    assert found({"64, 32": 1.0, "512, 256": 9.0}) == "**reproduced**"

@@ -94,11 +94,11 @@ def miss(method: str) -> Callable[[Raw], list[float]]:
 
 
 def wider(key: str) -> Callable[[Raw], list[float]]:
-    """Return by how much a gain of the widest network exceeds that of the narrowest."""
+    """Return by how much a gain of the widest network exceeds that of the narrowest; none of a single width."""
 
     def gains(raw: Raw) -> list[float]:
-        by_width = list(raw["width"]["gains"].values())
-        return less(by_width[-1][key], by_width[0][key])
+        first, *_, last = raw["width"]["gains"].values()
+        return less(last[key], first[key])
 
     return gains
 

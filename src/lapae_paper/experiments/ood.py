@@ -85,7 +85,7 @@ SMALL = Setup(
     drawn=False,
 )
 """0.2 million weights instead of the paper's 17, and few epochs: longer training lowers its error and the AUROC of its
-output deviation alike (docs/results.md)."""
+output deviation alike (benchmarks/ood_settings.md)."""
 REVERSED = replace(SMALL, title="MNIST in, FashionMNIST out, small network", inside="mnist", outside="fashion_mnist")
 """Pair of data sets on which no setting was chosen."""
 SETUPS = {"paper": PAPERS, "small": SMALL, "reversed": REVERSED}
