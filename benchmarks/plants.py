@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lapae.calibrate.adaptive import SPAN, AdaptiveThreshold
+from lapae.calibrate.adaptive import SPAN
 from lapae.calibrate.conformal import p_values
 from lapae.config import Config, TrainConfig
 from lapae.data import Data
@@ -137,7 +137,7 @@ def judged(model: Model, x: np.ndarray) -> tuple[np.ndarray, ...]:
         score = model.anomaly_score(np.ascontiguousarray(every[block]))[0]
         steps.add(block, np.broadcast_to(score[:, None], (len(score), window)))
     rule, score = model.rule(RATE), steps.mean()
-    threshold = AdaptiveThreshold(rule, overlap=window)
+    threshold = model.threshold(rule, overlap=window)
     found = [threshold.update(value) for value in score.tolist()]
     return p_values(score, rule.held_out), *(np.array(part) for part in zip(*found, strict=True))
 

@@ -245,9 +245,13 @@ class Model:
         rule = self.rule(rate)
         if overlap is None:
             overlap = -(-self.space.shape[0] // self.space.stride) if self.space.stride else 1
-        threshold = AdaptiveThreshold(rule, overlap=overlap, every=every, seed=self.seed)
-        new = Stream(self.anomaly_score, self.space.shape, rule.held_out, threshold)
+        new = Stream(self.anomaly_score, self.space.shape, rule.held_out, self.threshold(rule, overlap, every))
         return new if state is None else new.load(state)
+
+    def threshold(self, rule: Rule, overlap: int, every: int = 10_000) -> AdaptiveThreshold:
+        """Return an adaptive threshold of anomaly scores by a rule; overlap and every as in `stream`."""
+        logarithmic = self._calibrated.score.logarithmic
+        return AdaptiveThreshold(rule, overlap=overlap, every=every, seed=self.seed, logarithmic=logarithmic)
 
     def parts(self, X: Any) -> dict[str, np.ndarray]:
         """Return what the anomaly scores of samples X (n, *shape) are made of, and the paper's scores.

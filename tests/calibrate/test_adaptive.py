@@ -17,9 +17,10 @@ def scores(seed: int, n: int) -> np.ndarray:
     return np.exp(np.convolve(noise, np.ones(OVERLAP) / np.sqrt(OVERLAP), "valid"))
 
 
-def watch(x: np.ndarray, **options: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def watch(x: np.ndarray, *, log: bool = False, **options: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return p-values, verdicts and alarms (n,) of scores x (n,)."""
-    stream = AdaptiveThreshold(Rule(RATE, scores(99, 1500)), **{"overlap": OVERLAP, **options})
+    held_out, x = (np.log(part) if log else part for part in (scores(99, 1500), x))
+    stream = AdaptiveThreshold(Rule(RATE, held_out), **{"overlap": OVERLAP, **options}, logarithmic=log)
     return tuple(map(np.array, zip(*map(stream.update, x.tolist()), strict=True)))  # pyright: ignore
 
 
@@ -31,9 +32,10 @@ STREAMS = {
 }
 
 
+@pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("kind", STREAMS)
-def test_as_many_are_flagged_as_promised(kind):
-    p, flagged, drift = watch(scores(0, N) * STREAMS[kind](np.arange(N)))
+def test_as_many_are_flagged_as_promised(kind, log):
+    p, flagged, drift = watch(scores(0, N) * STREAMS[kind](np.arange(N)), log=log)
     assert flagged.mean() == pytest.approx(RATE, abs=0.01)
     assert drift.mean() < 0.02
     together = np.convolve(flagged & ~drift, np.ones(SPAN), "valid")
@@ -41,16 +43,41 @@ def test_as_many_are_flagged_as_promised(kind):
     assert (flagged == (p <= RATE)).all()
 
 
+@pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("overlap", [1, OVERLAP])
-def test_a_fault_stays_flagged_until_it_ends(overlap):
+def test_a_fault_stays_flagged_until_it_ends(overlap, log):
     x = scores(0, 10_000) if overlap > 1 else np.exp(np.random.default_rng(0).standard_normal(10_000))
     x[3000:7000] *= 200
-    _, flagged, drift = watch(x, overlap=overlap)
+    _, flagged, drift = watch(x, overlap=overlap, log=log)
     assert flagged[3000:7000].mean() > 0.95
     assert drift[3000 + 10 * OVERLAP : 7000].all()
-    assert not drift[:3000].any()
+    assert drift[:3000].mean() < 0.03  # a false alarm once in 10,000
     assert not drift[7500:].any()
     assert flagged[7500:].mean() < 0.08
+
+
+def test_a_fault_after_a_long_creep_is_found():
+    """Of logarithms it is: a threshold that has moved far compares with the spread that it began with."""
+    x = scores(0, N) * np.exp(4 * np.arange(N) / N)
+    x[9000:] *= np.exp(6)
+    _, flagged, drift = watch(x, log=True)
+    assert not drift[:9000].any()
+    assert drift[9100:].all()
+    assert flagged[9000:].mean() > 0.95
+
+
+@pytest.mark.parametrize("overlap", [1, OVERLAP])
+def test_a_stream_that_begins_elsewhere_says_so_and_is_followed(overlap):
+    x = scores(0, N) if overlap > 1 else np.exp(np.random.default_rng(0).standard_normal(N))
+    x *= np.exp(10)
+    x[9000:] *= np.exp(8)
+    _, flagged, drift = watch(x, overlap=overlap, log=True)
+    first = int(drift.argmax())
+    assert 0 < first < 10 * OVERLAP
+    assert flagged[first : first + 20].all()
+    assert drift[20 * OVERLAP : 9000].mean() < 0.03
+    assert flagged[20 * OVERLAP : 9000].mean() == pytest.approx(RATE, abs=0.02)
+    assert drift[9200:].all()  # a change within the stream
 
 
 def test_a_new_normal_can_be_accepted():
@@ -68,10 +95,11 @@ def test_a_stream_goes_on_where_its_state_was_taken():
     x = scores(3, 4000)
     x[1500:1900] *= 100
     held_out = scores(99, 1500)
-    whole = AdaptiveThreshold(Rule(RATE, held_out), overlap=OVERLAP)
+    x[:900] *= 1000  # begins elsewhere
+    whole = AdaptiveThreshold(Rule(RATE, held_out), overlap=OVERLAP, logarithmic=True)
     expected = [whole.update(value) for value in x]
-    for cut in (700, 1750, 3000):
-        first = AdaptiveThreshold(Rule(RATE, held_out), overlap=OVERLAP)
+    for cut in (10, 50, 700, 1750, 3000):
+        first = AdaptiveThreshold(Rule(RATE, held_out), overlap=OVERLAP, logarithmic=True)
         before = [first.update(value) for value in x[:cut]]
         second = AdaptiveThreshold.of_state(first.state(), held_out)
         assert before + [second.update(value) for value in x[cut:]] == expected

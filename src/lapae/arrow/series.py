@@ -192,7 +192,8 @@ def _scores(verb: Score, model: Model, n: int, blocks: list[tuple[np.ndarray, np
             assert found.contribution is not None
             yield first, found.anomaly_score, found.contribution
 
-    steps = StepScores.of(n, judged(), rule, model.seed)  # type: ignore[arg-type]
+    threshold = model.threshold(rule, overlap=model.space.shape[0])
+    steps = StepScores.of(n, judged(), rule, threshold)  # type: ignore[arg-type]
     if steps is None:
         unknown = np.full(n, np.nan)
         steps = StepScores(unknown, unknown, unknown, np.zeros(n, bool), np.full((n, model.space.shape[1]), np.nan))

@@ -1,8 +1,8 @@
 """Adaptive p-values of a stream: a threshold that follows slow change, and stands still while an alarm does.
 
 A p-value compares with scores of the past; where data change slowly (a machine warms up, seasons), it ends up flagging
-everything. The adaptive one compares u - level - offset with the held-out scores, u = asinh((score - median) / spread)
-so that large scores count by their logarithm:
+everything. The adaptive one compares u - level - offset with the held-out scores, u = (score - median) / spread. Where
+scores are squares, u is asinh of that, so that large ones count by their logarithm:
 
 - `level` is the median of u over the last samples, `MEMORY` times those that overlap; where it rises, continued to now.
   It follows slow change, and outliers do not move it.
@@ -15,7 +15,8 @@ are those of `lapae.calibrate.drift`, on samples that do not overlap, by their d
 moves slowly (`SLOW`). It is raised when the evidence reaches `every`, or `SUSPECT` where twice the rate of the last
 `SPAN` samples has been flagged and one more is due; with less evidence the offset jumps, and this one is not flagged.
 So never are more flagged without an alarm. It falls when as many samples in a row are normal as overlap twice, or when
-a user says that this is the new normal (`accept`).
+a user says that this is the new normal (`accept`). Where a stream was elsewhere from its first sample on, nothing has
+changed within it: the alarm says so, and falls by itself after `START`, with the level of what has come.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ DELAY = 2
 """Samples after which one counts, in samples that overlap: an alarm comes sooner."""
 CALM, LEAST_CALM = 2, 20
 """Normal samples in a row after which an alarm falls, in samples that overlap, and their minimum number."""
+START = 2
+"""Samples after which an alarm falls in a stream that was elsewhere from the start, in samples that overlap."""
+ELSEWHERE = 0.9
+"""Share of a stream's first samples that are flagged if it was elsewhere from the start."""
 SPAN = 1000
 """Samples of which at most twice the rate are flagged without an alarm."""
 BEYOND = 1e-9
@@ -67,7 +72,9 @@ class AdaptiveThreshold:
         n_seen: scores so far, NaN left aside.
     """
 
-    def __init__(self, rule: Rule, *, overlap: int = 1, every: int = 10_000, seed: int = 0) -> None:
+    def __init__(
+        self, rule: Rule, *, overlap: int = 1, every: int = 10_000, seed: int = 0, logarithmic: bool = False
+    ) -> None:
         """Start at the held-out scores.
 
         Args:
@@ -76,6 +83,7 @@ class AdaptiveThreshold:
             every: minimum number of samples that do not overlap between two false alarms, on average, if these are
                 independent.
             seed: seed of the random order of equal scores.
+            logarithmic: whether scores are logarithms already, see `lapae.score.score.Score.logarithmic`.
         """
         if overlap < 1 or every < 1:
             raise ValueError(f"overlap={overlap}, every={every}: expected at least 1")
@@ -83,10 +91,11 @@ class AdaptiveThreshold:
         if not len(held_out):
             raise ValueError("expected held-out scores to compare with, got none")
         self.rate, self.overlap, self.every, self.seed = rule.rate, overlap, every, seed
+        self.logarithmic = logarithmic
         self._middle = float(np.median(held_out))
         high = float(np.quantile(held_out, 0.95)) - self._middle
         self._spread = high if high > 0 else max(abs(self._middle), 1.0)
-        u = np.arcsinh((held_out - self._middle) / self._spread)
+        u = np.array([self._scaled(score) for score in held_out.tolist()])
         self._known, self._threshold = sorted(u.tolist()), Rule(rule.rate, u).threshold
         self._memory = max(MEMORY * overlap, LEAST_MEMORY)
         self._remember(u[np.linspace(0, len(u) - 1, self._memory).astype(int)].tolist())
@@ -95,7 +104,8 @@ class AdaptiveThreshold:
         self._newest: deque[float] = deque(maxlen=self._memory)
         self._bets = np.zeros(len(POWERS))
         self._offset = self._steady = 0.0
-        self._quiet = 0
+        self._quiet = self._early = 0
+        self._few = max(overlap, LEAST_CALM)
         self.drift, self.n_seen = False, 0
 
     @property
@@ -107,7 +117,7 @@ class AdaptiveThreshold:
         """Take in the next anomaly score; of NaN nothing is said, and nothing is learned."""
         if math.isnan(score):
             return Adapted(float("nan"), False, self.drift)
-        u = math.asinh((score - self._middle) / self._spread)
+        u = self._scaled(score)
         older, newer = (half[len(half) // 2] for half in self._ordered)
         level = newer + AHEAD * max(newer - older, 0.0)
         usual = level + self._steady  # without what a few samples have moved
@@ -122,11 +132,14 @@ class AdaptiveThreshold:
                 self._offset = u - level - self._threshold + BEYOND
         p = self._p(u - (usual if self.drift else level + self._offset))
         flagged = p <= self.rate
+        self._early += flagged and self.n_seen < self._few
         if self.drift:
             self._newest.append(u)
             self._quiet = 0 if flagged else self._quiet + 1
             if self._quiet >= max(CALM * self.overlap, LEAST_CALM):
                 self._settle()
+            elif self._begun_elsewhere and len(self._newest) >= START * self._few:
+                self.accept()
         else:
             self._learn(u, flagged, beyond=self._p(u - usual) <= self.rate)
         self._flags[place] = flagged and not self.drift
@@ -153,7 +166,7 @@ class AdaptiveThreshold:
             self.seed,
         ]
         return {
-            "numbers": np.array([*numbers, self.rate], dtype=np.float64),
+            "numbers": np.array([*numbers, self.rate, self._early, self.logarithmic], dtype=np.float64),
             "bets": self._bets.copy(),
             "window": np.concatenate(self._halves).astype(np.float64),
             "queue": np.array(self._queue, dtype=np.float64).reshape(-1, 3),
@@ -164,10 +177,12 @@ class AdaptiveThreshold:
     @classmethod
     def of_state(cls, state: dict[str, np.ndarray], held_out: np.ndarray) -> AdaptiveThreshold:
         """Return a stream that goes on where `state` was taken, with the same held-out scores (n,)."""
-        offset, smooth, quiet, drift, n_seen, overlap, every, seed, rate = state["numbers"].tolist()
+        offset, smooth, quiet, drift, n_seen, overlap, every, seed, rate, *more = state["numbers"].tolist()
+        early, logarithmic = more or (0.0, 0.0)  # older states do not have them
         rule = Rule(rate, held_out)
-        found = cls(rule, overlap=int(overlap), every=int(every), seed=int(seed))
+        found = cls(rule, overlap=int(overlap), every=int(every), seed=int(seed), logarithmic=bool(logarithmic))
         found._offset, found._steady, found._quiet = offset, smooth, int(quiet)
+        found._early = int(early)
         found.drift, found.n_seen = bool(drift), int(n_seen)
         found._bets, found._flags = state["bets"].copy(), state["flags"].astype(bool)
         found._remember(state["window"].tolist())
@@ -181,6 +196,10 @@ class AdaptiveThreshold:
         self._halves = deque(values[: self._memory // 2]), deque(values[self._memory // 2 :])
         self._ordered = [sorted(half) for half in self._halves]
 
+    def _scaled(self, score: float) -> float:
+        u = (score - self._middle) / self._spread
+        return u if self.logarithmic else math.asinh(u)
+
     def _p(self, u: float) -> float:
         n = len(self._known)
         return (1.0 + n - bisect_left(self._known, u)) / (n + 1.0)
@@ -191,6 +210,10 @@ class AdaptiveThreshold:
         same = len(self._known) - above - bisect_left(self._known, u)
         between = np.random.default_rng([self.seed, self.n_seen]).random()
         return (above + between * (same + 1)) / (len(self._known) + 1)
+
+    @property
+    def _begun_elsewhere(self) -> bool:
+        return self._early >= ELSEWHERE * self._few and self.n_seen < self._memory
 
     def _crowded(self, place: int) -> bool:
         """Return whether one more flagged sample is too many for the last `SPAN`."""

@@ -34,25 +34,26 @@ class StepScores:
     unusual: np.ndarray
 
     @classmethod
-    def of(cls, n_steps: int, windows: Iterable[Windows], rule: Rule, seed: int) -> StepScores | None:
+    def of(
+        cls, n_steps: int, windows: Iterable[Windows], rule: Rule, threshold: AdaptiveThreshold
+    ) -> StepScores | None:
         """Put together what was found for windows; None if there are none.
 
         Args:
             n_steps: steps of the series.
             windows: blocks of its windows. Those with nothing observed do not count.
             rule: which steps are flagged.
-            seed: breaks ties.
+            threshold: an adaptive one, at the start of the series; as many steps overlap as a window has.
         """
-        scores, parts, overlap = Fold(n_steps), Fold(n_steps), None
+        scores, parts = Fold(n_steps), Fold(n_steps)
         for first, score, values in windows:
-            known, overlap = ~np.isnan(score), values.shape[1]
+            known = ~np.isnan(score)
             scores.add(first[known], np.broadcast_to(score[known, None], values[known].shape[:2]))
             parts.add(first[known], values[known])
-        if overlap is None:
+        if scores.total is None:
             return None
         score = scores.mean()
-        stream = AdaptiveThreshold(rule, overlap=overlap, seed=seed)
-        adapted = [stream.update(surprise) for surprise in score.tolist()]
+        adapted = [threshold.update(surprise) for surprise in score.tolist()]
         p, drift = np.array([step.p_adaptive for step in adapted]), np.array([step.drift for step in adapted])
         return cls(score, p_values(score, rule.held_out), p, drift, parts.mean())
 

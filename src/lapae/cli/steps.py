@@ -57,7 +57,8 @@ def write_steps(
     if (times := times_of(source.steps.cells)) is not None:
         for fault in time_faults(*times, model.space.shape[0]):
             warnings.warn(f"{source.path}: {fault}", stacklevel=2)
-    steps = StepScores.of(len(source.steps.x), chain([begun], of_windows), rule, model.seed)
+    threshold = model.threshold(rule, overlap=model.space.shape[0])
+    steps = StepScores.of(len(source.steps.x), chain([begun], of_windows), rule, threshold)
     assert steps is not None
     score, part, p, p_adaptive, drift = steps.anomaly_score, steps.unusual, steps.p_value, steps.p_adaptive, steps.drift
     flagged = p <= rule.rate

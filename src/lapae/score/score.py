@@ -191,6 +191,11 @@ class Score:
         return (t.clamp_min(0) + 1e-3 * t) @ weight  # the small term tells apart what is normal in all parts
 
     @property
+    def logarithmic(self) -> bool:
+        """Whether scores are sums of logarithms, not of squares as those of images and of series saved before."""
+        return self.image_parts is None or self.shapes is not None
+
+    @property
     def needs(self) -> tuple[Quantity, ...]:
         """Quantities of a prediction that the score is made of."""
         return ("means",) if self.image_parts is None else ("codes", "outputs")
