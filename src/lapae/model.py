@@ -249,7 +249,13 @@ class Model:
         return new if state is None else new.load(state)
 
     def threshold(self, rule: Rule, overlap: int, every: int = 10_000) -> AdaptiveThreshold:
-        """Return an adaptive threshold of anomaly scores by a rule; overlap and every as in `stream`."""
+        """Return an adaptive threshold of anomaly scores, at its start.
+
+        Args:
+            rule: the false alarm rate, and held-out scores.
+            overlap: how many scores in a row share data.
+            every: as in `stream`.
+        """
         logarithmic = self._calibrated.score.logarithmic
         return AdaptiveThreshold(rule, overlap=overlap, every=every, seed=self.seed, logarithmic=logarithmic)
 

@@ -40,7 +40,7 @@ class DataConfig:
     """Time steps per window. The rows of a table or of an array (time, channels) are then a time series, which is cut
     into windows and split in time."""
     stride: int | None = None
-    """Time steps from one window to the next; default: an eighth of a window."""
+    """Time steps from one window to the next; default: an eighth of a window, less where that makes fewer than 500."""
     image_size: int | None = None
     """Side of the square that the images of a folder are fitted into."""
     fit: Literal["border", "crop", "stretch"] | None = None

@@ -25,6 +25,8 @@ ARRAYS = (".npy", ".npz")
 MAX_AXES = 32
 """NumPy has 64 at most; some are added on the way."""
 AT_ONCE = 2**24
+MANY = 500
+"""Windows of a series: where they are fewer, they are less than an eighth of their length apart by default."""
 MOST_PACKED = 100
 """Bytes that one byte of an archive may unpack to, in arrays of more than `LARGE` bytes: more is a decompression bomb,
 or an array of almost nothing but zeros."""
@@ -142,7 +144,10 @@ def range_in(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> Range:
 
 
 def in_windows(records: Records, where: str | Path, window: int | None, stride: int | None) -> Records:
-    """Return a series (T, C) as windows (n, window, C), `stride` steps apart; default an eighth of a window."""
+    """Return a series (T, C) as windows (n, window, C), `stride` steps apart.
+
+    By default they are an eighth of their length apart, or less, so that there are `MANY`.
+    """
     x = np.asarray(records.x)
     if window is None:
         raise DataError(f"{where}: a stride of {stride} needs a window")
@@ -150,7 +155,7 @@ def in_windows(records: Records, where: str | Path, window: int | None, stride: 
         raise DataError(f"{where}: a window is for a series (time, channels), this has the shape {x.shape}")
     if window < 2 or (stride is not None and stride < 1):
         raise DataError(f"{where}: window={window}, stride={stride}: expected at least 2 steps, and 1 between windows")
-    stride = stride or max(1, window // 8)
+    stride = stride or max(1, min(window // 8, len(x) // MANY))
     windows = cut(x, window, where)[::stride]
     # a label of a window is that of its last step
     y = None if records.y is None else records.y[window - 1 :: stride][: len(windows)]

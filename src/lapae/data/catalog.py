@@ -77,7 +77,8 @@ def load(
         drop: see `columns`.
         window: the rows of a table or of an array (time, channels) are steps of a series, which is cut into windows of
             this many steps and split in time.
-        stride: steps from one window to the next; default an eighth of a window.
+        stride: steps from one window to the next; default an eighth of a window, less where that makes
+            fewer than 500 windows.
         image_size: height and width that images of a folder are resized to.
         fit: border, crop or stretch: how images of a folder are brought to one size.
         tile: cut the images of a folder into squares of this side, instead of bringing them to one size.
