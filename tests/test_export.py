@@ -282,6 +282,18 @@ def test_the_documented_runtime_needs_neither_torch_nor_lapae(exported):
     assert flagged == np.flatnonzero(model.p_value(new) <= 0.05).tolist()
 
 
+def test_windows_of_series_go_through_the_graph_in_any_number(tmp_path):
+    t, rng = np.arange(1600)[:, None] / [7, 11, 5], np.random.default_rng(0)
+    x = (np.sin(t) + 0.1 * rng.standard_normal(t.shape)).astype(np.float32).reshape(100, 16, 3)
+    model = LaplacianAutoencoder(epochs=1, random_state=0, device="cpu").fit(x)
+    model.export(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    x[:, 5:, 1] = 0.0
+    for n in (1, 7, 100):
+        score = session.run(["anomaly_score"], {"x": x[:n], "rate": RATE, "level": LEVEL})[0]
+        np.testing.assert_allclose(score, -model.score_samples(x[:n]), rtol=1e-3)
+
+
 def test_what_cannot_be_exported_is_said(tmp_path):
     x = np.random.default_rng(0).standard_normal((40, 3))
     model = LaplacianAutoencoder(method="ae", random_state=0, epochs=1, device="cpu").fit(x)

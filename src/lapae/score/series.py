@@ -45,8 +45,6 @@ LEAST_SCALE = 1e-6
 """Standard deviation of a channel below which it stands still, as a share of the largest."""
 MOST_VALUES = 2**21
 """Maximum number of values of training windows to keep."""
-AT_ONCE = 1024
-"""Windows that are compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Shapes:
             The log of the mean squared distance (B,), and squared distances of values (B, T * J).
         """
         flat = without_level(x, self.scale)
-        near = torch.cat([self._square(part).min(1).indices for part in flat.split(AT_ONCE)])
+        near = self._square(flat).argmin(1)
         gap = (flat - self.rows[near]).square()
         return (gap.mean(1) + FLOOR).log(), gap
 
@@ -86,14 +84,12 @@ class Shapes:
         Returns:
             As `__call__`, (R,), infinite where there are none.
         """
-        flat, found = without_level(x, self.scale), []
+        flat = without_level(x, self.scale)
         share = len(self.rows) / len(flat)  # of the windows that are kept
-        for start in range(0, len(flat), AT_ONCE):
-            part = flat[start : start + AT_ONCE]
-            place = share * torch.arange(start, start + len(part))[:, None]
-            near = (place - torch.arange(len(self.rows))).abs() < max(1.0, share * apart)
-            found.append(self._square(part).masked_fill(near, torch.inf).min(1).values)
-        return (torch.cat(found).clamp_min(0) / flat.shape[1] + FLOOR).log()
+        place = share * torch.arange(len(flat))[:, None]
+        near = (place - torch.arange(len(self.rows))).abs() < max(1.0, share * apart)
+        least = self._square(flat).masked_fill(near, torch.inf).amin(1)
+        return (least.clamp_min(0) / flat.shape[1] + FLOOR).log()
 
     def _square(self, flat: Tensor) -> Tensor:
         """Return squared distances (B, R)."""
