@@ -1,14 +1,16 @@
 """Defects on surfaces: `features=` beside the usual detectors on the same features.
 
     python benchmarks/defects.py --data FOLDER [--splits 20] [--defective 0.1] [--out results.json]
+    python benchmarks/defects.py --generated grain part --splits 1
 
-FOLDER holds free/ (images without a defect), and by kind of defect NAME/ and NAME_masks/ (its .png mask, by the same
-name). In each split 100 images of free/ are learned, of which a share `--defective` is replaced by defective ones that
-are not tested; the others are tested beside the defective ones. All images are stretched to 224x224 pixels, and all
-methods get the same features, those of EfficientNet-Lite0, which are computed once. `lapae` is the score that a model
-of `features=` has, without the training of its autoencoder, which has no part in it; `whole` is the estimator, with
-that training and with features made anew. Figures: AUROC of images and of pixels, PRO (mean share of each defect that
-is found, up to 30 % false pixels; Bergmann et al. 2020), and the share of new normal images that lapae flags at 5 %.
+Generated sets are those of `surfaces.py`: 140 normal images and 60 with a defect. FOLDER holds free/ (images without
+a defect), and by kind of defect NAME/ and NAME_masks/ (its .png mask, by the same name). In each split 100 images of
+free/ are learned, of which a share `--defective` is replaced by defective ones that are not tested; the others are
+tested beside the defective ones. All images are stretched to 224x224 pixels, and all methods get the same features,
+those of EfficientNet-Lite0, which are computed once. `lapae` is the score that a model of `features=` has, without
+the training of its autoencoder, which has no part in it; `whole` is the estimator, with that training and with
+features made anew. Figures: AUROC of images and of pixels, PRO (mean share of each defect that is found, up to 30 %
+false pixels; Bergmann et al. 2020), and the share of new normal images that lapae flags at 5 %.
 
 The peers: PaDiM (a Gaussian for each position, ridge 0.01), PatchCore (distance to the nearest of a tenth of all
 training patches, chosen by its greedy k-center search in a random projection to 128 features; minutes per split without
@@ -29,6 +31,7 @@ import torch
 from PIL import Image
 from scipy.ndimage import label
 from sklearn.metrics import roc_auc_score
+from surfaces import SURFACES, drawn
 from torch.nn.functional import avg_pool2d
 
 from lapae.features import feature_maps, load
@@ -149,7 +152,9 @@ def whole(train: np.ndarray, test: np.ndarray, seed: int) -> tuple[np.ndarray, n
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path)
+    source.add_argument("--generated", nargs="*", choices=[*SURFACES], help="default: all")
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--defective", type=float, default=0.0, help="share of the training images with a defect")
     parser.add_argument("--only", nargs="*", choices=["lapae", "whole", *PEERS], default=["lapae", *PEERS])
@@ -157,7 +162,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    x, masks, kinds = read(options.data)
+    every = [None] if options.data else options.generated or list(SURFACES)
+    results: dict[str, dict[str, list[list[float]]]] = {}
+    for name in every:
+        x, masks, kinds = read(options.data) if name is None else drawn(name, 140, 60, 0)
+        results[name or options.data.name] = compared(x, masks, kinds, options)
+    for set_name, found in results.items():
+        for name, figures in found.items():
+            images, pixels, overlap, flagged, seconds = np.mean(figures, 0)
+            line = f"image AUROC {images:.3f} pixel AUROC {pixels:.3f} PRO {overlap:.3f} flagged {flagged:.3f}"
+            print(f"{set_name}: mean {name:<12} {line} {seconds:.0f} s")
+    if options.out is not None:
+        options.out.write_text(json.dumps(results, indent=1))
+
+
+def compared(
+    x: np.ndarray, masks: np.ndarray, kinds: np.ndarray, options: argparse.Namespace
+) -> dict[str, list[list[float]]]:
+    """Return by method, for each split: AUROC of images and pixels, PRO, share flagged, seconds."""
     free, defective = np.flatnonzero(kinds == "free"), np.flatnonzero(kinds != "free")
     network = load("efficientnet_lite0").to(options.device)
     maps = torch.from_numpy(feature_maps(network, x[:, None].astype(np.float32) / 255)).to(options.device)
@@ -181,12 +203,7 @@ def main() -> None:
             areas = [roc_auc_score(unusual, score), roc_auc_score(masks[test].ravel(), pixels.ravel())]
             figures.append([*map(float, areas), pro(pixels, masks[test]), flagged, seconds])
             print(seed, f"{name:<12}", " ".join(f"{value:.3f}" for value in figures[-1]), flush=True)
-    for name, figures in found.items():
-        images, pixels, overlap, flagged, seconds = np.mean(figures, 0)
-        line = f"image AUROC {images:.3f} pixel AUROC {pixels:.3f} PRO {overlap:.3f} flagged {flagged:.3f}"
-        print(f"mean {name:<12} {line} {seconds:.0f} s")
-    if options.out is not None:
-        options.out.write_text(json.dumps(found, indent=1))
+    return found
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from scipy.stats import kstest
 
@@ -27,11 +29,16 @@ def test_left_out_in_closed_form_is_left_out_by_brute_force(monkeypatch):
         torch.testing.assert_close(found[i], others.distances(x[i : i + 1])[0], rtol=1e-5, atol=1e-5)
 
 
-def test_a_distance_is_the_least_mahalanobis_distance_from_a_position_and_its_neighbours(monkeypatch):
+def test_models_that_compared_positions_with_their_neighbours_keep_their_score(monkeypatch):
+    """The least Mahalanobis distance from a position and its neighbours; now it is that from the position."""
     monkeypatch.setattr(patches, "ROUNDS", 0)
     monkeypatch.setattr(patches, "RIDGE", 1e-9)
     x, new = maps(40, 0).double(), maps(3, 1).double()
-    fitted = PatchDistances.fit(x)
+    now = PatchDistances.fit(x)
+    gap = new[:, 2, 5] - now.mean[2, 5]
+    own = torch.einsum("ni,ij,nj->n", gap, torch.linalg.inv(x[:, 2, 5].T.cov()), gap).log()
+    torch.testing.assert_close(now.distances(new)[:, 2, 5], own, rtol=1e-5, atol=1e-5)
+    fitted = replace(now, reach=None)
     every = []
     for row, column in ((1, 4), (1, 5), (2, 4), (2, 5), (3, 4), (3, 5)):  # at the right edge
         here = x[:, row, column]

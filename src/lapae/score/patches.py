@@ -5,8 +5,6 @@ ridge, as images may be fewer than features. The squared Mahalanobis distance of
 
     d²_j = gᵀ S_j⁻¹ g,    g = x - m_j
 
-and that of a position is its least distance from itself and its eight neighbours, as objects do not lie still.
-
 An image that is one of the n is measured without itself, in closed form (Sherman and Morrison). With u = its own
 features at position j minus m_j, w its weight there, c the sum of weights, t = w / (c - w) and b = t c / (c - 1),
 
@@ -34,8 +32,9 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 RIDGE = 0.3
 """Share of the mean variance of a feature at a position that is added to every variance."""
-REACH = 1
-"""Positions to each side that features may have come from."""
+OLD_REACH = 1
+"""Positions to each side that features may have come from, in models saved without `reach`: the least distance counted.
+On surfaces this cost more than it gained on objects that do not lie still."""
 SMOOTH = 3
 """Side of the square of positions that log d² is averaged over."""
 TOP = 256
@@ -61,12 +60,14 @@ class PatchDistances:
         factor: inverse L of the lower Cholesky factor of S, |L g|² = d², (h, w, D, D).
         kept: weights of the training images in m and S, from 0 to 1, (n, h, w); older models have truths.
         usual: quantiles of log d² of the training images, each left out in turn, increasing, (Q,).
+        reach: positions to each side that features may have come from, (); see `OLD_REACH`.
     """
 
     mean: Tensor
     factor: Tensor
     kept: Tensor
     usual: Tensor
+    reach: Tensor | None = None
 
     @classmethod
     def fit(cls, maps: Tensor) -> PatchDistances:
@@ -94,7 +95,7 @@ class PatchDistances:
             covariance = gap.transpose(1, 2) @ gap / (count[row, :, None, None] - 1) + ridge * eye
             lower = torch.linalg.cholesky(covariance)
             factor[row] = torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False)
-        return cls(mean, factor, weight, mean.new_empty(0))
+        return cls(mean, factor, weight, mean.new_empty(0), torch.zeros((), dtype=torch.long))
 
     def distances(self, maps: Tensor, own: Tensor | None = None) -> Tensor:
         """Return log d² (B, h, w) of maps (B, h, w, D); `own` (B,) as in `__call__`."""
@@ -103,7 +104,8 @@ class PatchDistances:
         return torch.cat([self._some(part, at) for part, at in parts])
 
     def _some(self, maps: Tensor, own: Tensor) -> Tensor:
-        h, w, reach = *self.mean.shape[:2], 0 if self._old else REACH
+        h, w = self.mean.shape[:2]
+        reach = 0 if self._old else OLD_REACH if self.reach is None else int(self.reach)
         inside = own >= 0
         member = maps[inside]
         weight = self.kept[own[inside]].to(maps.dtype)
