@@ -175,6 +175,11 @@ def test_what_is_not_determined():
     x[:, 1] = rng.integers(0, 2, n)
     ids = [Column("a", "count"), *columns[1:]]
     assert determined(ids, x) == {}  # a value for each row says nothing of others
+    x[:, 0] = np.where(np.arange(n) < 60, rng.integers(0, 4, n), np.nan)
+    x[:, 1:] = np.stack([np.arange(n) % 7 == 6, np.arange(n) % 90 == 89], 1)
+    x[:60, 1] = 0
+    assert determined(columns, x) == {}  # rows with a value of the first are all alike
+    x[:, 0] = rng.integers(0, 4, n)
     assert with_levels(ids, x) == tuple(ids)
 
 
