@@ -222,8 +222,8 @@ MUTANTS = (
     Mutant(
         "interval: no wider beyond the largest value",
         CONFORMAL,
-        "most * (normal[:, None] / normal[np.maximum(last, 0)])",
-        "most + 0 * normal[:, None]",
+        "further = normal[:, None] / normal[np.maximum(last, 0)]",
+        "further = np.ones_like(normal)[:, None]",
         T_CONFORMAL,
         "test_beyond_the_largest_value_radii_grow_as_a_normal_tail",
     ),
@@ -359,8 +359,8 @@ MUTANTS = (
     Mutant(
         "hidden values of one row count as rows",
         IMPUTER,
-        "ratio[:, some].numpy(), rows=chosen.numpy())",
-        "ratio[:, some].numpy())",
+        "Radius.fit(ratio.numpy(), rows=chosen.numpy(), one_sided=one_sided)",
+        "Radius.fit(ratio.numpy(), one_sided=one_sided)",
         T_CALIBRATE,
         "test_a_row_with_values_hidden_in_turn_counts_once",
     ),
