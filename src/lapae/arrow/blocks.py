@@ -18,6 +18,7 @@ import torch
 
 from lapae.model import Model
 from lapae.networks.threads import one_thread
+from lapae.predict import Prediction
 
 FULL = 512
 """Rows of a block of rows that lack nothing."""
@@ -98,8 +99,12 @@ class RowModel:
     def one_by_one(self) -> bool:
         """Whether predictions depend on the place of a row in its batch, as with noise drawn for each row (dropout,
         variational autoencoders): such rows are predicted one by one, all with the same noise."""
-        found = self.model.predict(_equal_rows(self.model))
-        return _differs(*(value.numpy() for value in found.values.values()))
+        return _differ(self.model.predict(_equal_rows(self.model)))
+
+    @cached_property
+    def scored_one_by_one(self) -> bool:
+        """Whether this is so of what scores are made of, which takes less memory to see."""
+        return _differ(self.model.for_score(_equal_rows(self.model)))
 
     @cached_property
     def filled_one_by_one(self) -> bool:
@@ -113,6 +118,10 @@ def _equal_rows(model: Model) -> torch.Tensor:
     assert model.calibration is not None
     rows = model.calibration.reference.rows
     return rows[:1].nan_to_num().expand(LACKING, *rows.shape[1:]).clone()
+
+
+def _differ(found: Prediction) -> bool:
+    return _differs(*(value.numpy() for value in found.values.values()))
 
 
 def _differs(*arrays: np.ndarray) -> bool:

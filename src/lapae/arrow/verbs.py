@@ -85,7 +85,8 @@ class Score(Verb):
 
     def __call__(self, loaded: RowModel, x: np.ndarray, features: list[Any], words: Words) -> list[Any]:
         model = loaded.model
-        groups = by_pattern(np.isnan(x), alone=loaded.one_by_one, full_size=FULL if self.explain else SCORED)
+        full_size = FULL if self.explain else SCORED
+        groups = by_pattern(np.isnan(x), alone=loaded.scored_one_by_one, full_size=full_size)
 
         def judge(rows: np.ndarray) -> tuple[np.ndarray, ...]:
             found = _quiet(model.judge, rows, reasons=self.explain)
