@@ -149,8 +149,11 @@ class NearestRows:
             index = torch.where(same, found.index[:, 1:], index)
         again = (~found.decided).nonzero()[:, 0]
         for some in again.split(PLAIN) if len(again) else ():
-            square[some], index[some] = self._nearest(x[some], None)
-        bulk = torch.cat([self._bulk(part, None) for part in x.split(GROUPS_AT_ONCE)]) if groups else None
+            square[some], index[some] = self._nearest(x[some], self._squares(x[some], None, len(self.rows)))
+        bulk = None
+        if groups:
+            parts = x.split(GROUPS_AT_ONCE)
+            bulk = torch.cat([self._bulk(part, self._squares(part, None, self._n_grouped)) for part in parts])
         return self._near(x, square, index, bulk, gaps)
 
     def _is_same(self, x: Tensor, index: Tensor) -> Tensor:
@@ -165,16 +168,21 @@ class NearestRows:
 
     def _measure(self, x: Tensor, own: Tensor | None, groups: bool, gaps: bool) -> Near:
         """Measure one batch in the plain way, as a graph does."""
-        square, index = self._nearest(x, own)
-        return self._near(x, square, index, self._bulk(x, own) if groups else None, gaps)
+        every = self._squares(x, own, len(self.rows))
+        square, index = self._nearest(x, every)
+        return self._near(x, square, index, self._bulk(x, every[: self._n_grouped]) if groups else None, gaps)
 
-    def _nearest(self, x: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the squared distances to the nearest rows (B, k), and where they are. They are in the groups with the
-        least distances: few have to be sorted."""
+    @property
+    def _n_grouped(self) -> int:
+        return len(self.rows) if self.grouped is None else self.grouped
+
+    def _nearest(self, x: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the squared distances to the nearest rows (B, k), and where they are, by those to all rows, (R, B).
+        They are in the groups with the least distances: few have to be sorted."""
         n = len(self.rows)
         n_groups = max(1, n // GROUP)
         size = -(-n // n_groups)
-        square = _in_groups(self._squares(x, own, n).float().clamp_min_(TINY), n_groups)
+        square = _in_groups(square.float().clamp_min_(TINY), n_groups)
         least = square.amin(0).T
         k = min(NEAREST + 1, n)
         chosen = smallest(least.contiguous(), min(k, n_groups))
@@ -187,11 +195,12 @@ class NearestRows:
             index = torch.where(same, index[:, 1:], index[:, :-1])
         return nearest, index
 
-    def _bulk(self, x: Tensor, own: Tensor | None) -> Tensor:
-        """Return the mean log distance to the nearest row of each group, (B,); a row that is x itself is left out."""
-        n = len(self.rows) if self.grouped is None else self.grouped
+    def _bulk(self, x: Tensor, square: Tensor) -> Tensor:
+        """Return the mean log distance to the nearest row of each group, (B,), by the squared distances to the rows of
+        the groups, (n, B); a row that is x itself is left out."""
+        n = len(square)
         n_groups = max(1, n // GROUP)
-        square = _in_groups(self._squares(x, own, n), n_groups)
+        square = _in_groups(square, n_groups)
         least = square.amin(0).float().clamp_min_(TINY)  # (G, B)
         nearest, group = least.min(0)
         length = x.square().sum(1)
