@@ -87,6 +87,26 @@ OVERLAPS = """[...document.querySelectorAll('.feature')].filter((row) => {
 }).length"""
 
 
+TEXTS_THAT_OVERLAP = """[...document.querySelectorAll('.chart svg')].flatMap((svg) => {
+  const boxes = [...svg.querySelectorAll('text')].map((text) => text.getBoundingClientRect());
+  return boxes.filter((a, i) => boxes.slice(i + 1).some((b) => Math.min(a.right, b.right) > Math.max(a.left, b.left) + 1
+    && Math.min(a.bottom, b.bottom) > Math.max(a.top, b.top) + 3));
+}).length"""
+
+
+def test_the_panel_of_images_has_room_on_a_phone(tmp_path):
+    run, model = trained(images(), tmp_path)
+    write_report(run, model, images(), QUICK)
+    with Browser(tmp_path / "profile") as browser:
+        browser.open((run / REPORT).as_uri())
+        browser.until("document.readyState === 'complete'")
+        for width in (1280, 390):
+            browser.screenshot(tmp_path / "shot.png", width=width)
+            for part, least in (("#mean", 100), ("#deviation", 100), (".bar", 200)):
+                assert browser.run(f"document.querySelector('{part}').getBoundingClientRect().width") > least
+            assert browser.run(TEXTS_THAT_OVERLAP) == 0, width
+
+
 def test_a_report_looks_right_on_a_desk_and_on_a_phone_in_light_and_in_dark(tmp_path):
     """With dates and long words: nothing overlaps, nothing is wider than the page, the map keeps its size."""
     known = deliveries(200, seed=0)
