@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -158,7 +157,7 @@ def test_second_writer_is_refused_until_the_first_is_dead(tmp_path):
             with pytest.raises(RunError, match=f"in use: process {process.pid} on"), run.lock():
                 pass
         finally:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.wait()
     with run.lock():
         assert not (run / STRAY).exists()
