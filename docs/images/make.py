@@ -142,7 +142,7 @@ def latent_figure(model: Model, x: Tensor, y: np.ndarray, n_samples: int) -> Fig
     axes = figure.add_subplot()
     extent = (*space.limits[0], *space.limits[1])
     heat = axes.imshow(shades, extent=extent, aspect="auto", cmap="Greys", interpolation="bilinear")
-    figure.colorbar(heat, label="standard deviation, summed over the datum", shrink=0.85)
+    figure.colorbar(heat, label="standard deviation, summed over the image", shrink=0.85)
     for i, value in enumerate(np.unique(y)):
         axes.scatter(*space.points[y == value, :2].T, s=4, linewidths=0, color=f"C{i % 10}", label=str(value))
     style = {"fontsize": 8, "markerscale": 3, "frameon": False, "handletextpad": 0.1, "columnspacing": 0.8}
@@ -152,7 +152,7 @@ def latent_figure(model: Model, x: Tensor, y: np.ndarray, n_samples: int) -> Fig
 
 
 def imputation_figure(model: Model, x: Tensor, n: int = 6) -> Figure:
-    """One row per datum of x (N, C, H, W): truth, what is left of it, n completions of the missing upper half."""
+    """One row per image of x (N, C, H, W): truth, what is left of it, n completions of the missing upper half."""
     observed = mask("upper", tuple(x.shape[1:]))
     incomplete = model.space.to_user(x.masked_fill(~observed, torch.nan).numpy())
     made = [model.tensor(part) for part in model.impute(incomplete, n_samples=n)]
