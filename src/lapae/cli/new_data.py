@@ -107,7 +107,7 @@ class Many:
     address: str | None = None
     """Address of the scheduler of the engine; default: workers on this machine, as many as --jobs."""
     series: str | None = None
-    """Of a run that was trained on a series: the column that says which series of a file a row is a step of, all rows
+    """For a run that was trained on a series: the column that says which series of a file a row is a step of, all rows
     of each one after another; default: each file is one series."""
     time: str | None = None
     """Column that the steps of a series are put in order of; default their order in the file."""

@@ -60,7 +60,7 @@ class CoverageResult:
     split: str
     """Which samples were judged: "test", "validation" or "calibration"."""
     tenths: Tenths = ()
-    """Of a table, see `Tenths`."""
+    """Results for each tenth of a column of a table, see `Tenths`."""
 
     @property
     def flagged(self) -> dict[float, float]:

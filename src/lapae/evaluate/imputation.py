@@ -57,7 +57,7 @@ class ImputationResult:
     split: str
     """Which samples were judged: "test", "validation" or "calibration"."""
     tenths: Tenths = ()
-    """Of a table, see `Tenths`."""
+    """Results for each tenth of a column of a table, see `Tenths`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers."""

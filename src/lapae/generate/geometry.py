@@ -52,7 +52,7 @@ TOLERANCE = 1e-10
 """Relative decrease of the energy below which a path is done, twice in a row: paths are right to about 1e-5 of their
 length."""
 ROUGH = 1e-5
-"""The same for a coarse path, which is where the fine one starts: three times as fast as without."""
+"""Such a decrease for a coarse path, which is where the fine one starts: three times as fast as without."""
 MEMORY = 8
 """Past steps that L-BFGS learns the curvature of the energy from."""
 

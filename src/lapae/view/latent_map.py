@@ -99,7 +99,7 @@ def latent_space(method: Method, x: Tensor, *, n_axes: int = 4, usual: int = 0) 
         method: the trained method.
         x: samples.
         n_axes: maximum number of axes.
-        usual: the last so many samples are usual ones: they set the axes, and the map reaches beyond
+        usual: number of usual samples, the last ones of x: they set the axes, and the map reaches beyond
             them by at most `BEYOND` of their range. By default all samples set both.
     """
     codes = encode_mean(method, x).double().numpy()
