@@ -133,8 +133,9 @@ class Score:
         scaled = residuals(found, valid, deviation)
         image_parts = None if table else ImageParts.fit(*chosen(judged, rows, known, deviation))
         series = image_parts is not None and rows.ndim == 3
+        channels: Channels | None = None
+        shapes: Shapes | None = None
         if image_parts is not None:
-            channels = shapes = None
             if series:
                 seen, new = (full_channels(judged, x, of) for x, of in ((rows, known), (valid, found)))
                 channels, shapes = Channels.fit(seen, new) if seen.shape[2] > 1 else None, Shapes.fit(seen)
@@ -143,8 +144,16 @@ class Score:
             n_parts = len(TABLE)
         zero, eye = scaled.new_zeros(n_parts), torch.eye(n_parts, dtype=scaled.dtype)
         if image_parts is not None:
-            about = {"judged": judged, "channels": channels, "shapes": shapes}
-            start = cls(deviation, scaled[:0], zero, eye, image_parts=image_parts, **about)
+            start = cls(
+                deviation,
+                scaled[:0],
+                zero,
+                eye,
+                image_parts=image_parts,
+                judged=judged,
+                channels=channels,
+                shapes=shapes,
+            )
         else:
             full = filled(rows, known.x_mean)
             marginals = Marginals.fit(full[:n_seen])
