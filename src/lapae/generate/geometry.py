@@ -182,9 +182,10 @@ class Geometry:
 
     def _shortened(self, a: Tensor, b: Tensor) -> Tensor:
         straight = _lines(a, b, self.segments // FINER)
-        found = self._refined(straight)
-        if len(self.codes):
-            other = self._refined(self._along_data(a, b, straight))
+        found = _lines(a, b, self.segments)  # a path with few points may come out longer than where it started
+        starts = [straight, self._along_data(a, b, straight)] if len(self.codes) else [straight]
+        for start in starts:
+            other = self._refined(start)
             better = self.length(self._fine(other)) < self.length(self._fine(found)) * (1 - 1e-9)
             found = torch.where(better[:, None, None], other, found)
         return found
