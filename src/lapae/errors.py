@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+UNFINISHED = "this model has no calibration, as its training was not finished: lapae train --resume RUN finishes it"
+"""Said where scores are asked of a run that was stopped."""
+
 
 class LapaeError(Exception):
     """Base of the errors that a user can fix."""

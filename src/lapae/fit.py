@@ -22,7 +22,7 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, Split, load
 from lapae.data.source import Source, sampled
 from lapae.data.splits import check_enough
-from lapae.errors import ConfigError, RunError
+from lapae.errors import UNFINISHED, ConfigError, RunError
 from lapae.generate.rows import MOST_COLUMNS, MOST_SAMPLED, RowSampler
 from lapae.impute import rows_to_impute
 from lapae.methods import Method
@@ -380,7 +380,7 @@ def calibrate_on(
         codes = LatentCodes.fit(method, train if many is None else many, valid)
         how: dict[str, Any] = {"table": table, "learned": learned, "adds_variance": model.natural}
         how["judged"] = not_commands(model.space, train) if len(model.space.model_shape) == 2 else None
-        how["apart"] = -(-model.space.shape[0] // model.space.stride) if model.space.stride else None
+        how["apart"] = overlap(model)
         how["maps"] = model.space.features is not None
         how |= {"unseen": unseen, "surprises": surprises}
 
@@ -428,6 +428,11 @@ def surprises_of(
     return unseen.surprises(unseen.among(rows) if counted else unseen.marked(rows))
 
 
+def overlap(model: Model) -> int | None:
+    """Return how many windows of a series lie between two that share no step; None for other data."""
+    return -(-model.space.shape[0] // model.space.stride) if model.space.stride else None
+
+
 def check_rates(model: Model, data: Data) -> None:
     """Warn if held-out rows that are compared with the calibration rows are flagged more often than chance allows.
 
@@ -442,7 +447,7 @@ def check_rates(model: Model, data: Data) -> None:
     p, n = p[~np.isnan(p)], len(model.calibration.reference.scores)
     for rate in RATES:
         flagged = int((p <= rate).sum())
-        if by_chance(flagged, len(p), rate, n) < CHANCE:
+        if by_chance(flagged, len(p), rate, n, overlap(model) or 1) < CHANCE:
             warnings.warn(
                 f"{flagged} of {len(p)} {name} rows have p <= {rate}, where {rate * len(p):.0f} are expected: p-values "
                 "do not hold for rows like these. The rows may have changed with time, or belong to groups",
@@ -473,7 +478,7 @@ def learn_on(model: Model, X: Any) -> Model:
     if config.method.method != "online":
         raise ConfigError("only the online method can learn on: its posterior is a running one")
     if known is None:
-        raise RunError("this model has no calibration: it was saved before its training was finished")
+        raise RunError(UNFINISHED)
     x, turn = model.tensor(X), model.metrics.get("portions", 0)
     x = x[~x.isnan().flatten(1).all(1)]  # there is nothing to learn from a row without a value
     held = held_out(len(x), model.seed, turn)

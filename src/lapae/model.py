@@ -25,7 +25,7 @@ from lapae.calibrate.conformal import Rule
 from lapae.calibrate.stream import Stream
 from lapae.config import Config, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
-from lapae.errors import ConfigError, RunError
+from lapae.errors import UNFINISHED, ConfigError, RunError
 from lapae.generate.geometry import Geometry
 from lapae.generate.rows import MOST_COLUMNS, RowSampler
 from lapae.generate.sample import from_codes
@@ -778,7 +778,7 @@ class Model:
     @property
     def _calibrated(self) -> Calibration:
         if self.calibration is None:
-            raise RunError("this model has no calibration: it was saved before its training was finished")
+            raise RunError(UNFINISHED)
         return self.calibration
 
     @property

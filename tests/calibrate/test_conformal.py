@@ -170,7 +170,7 @@ def test_beyond_the_largest_value_radii_grow_as_a_normal_tail():
 
 def test_too_few_values_of_a_feature_are_those_of_all_rows():
     ratio = np.full((60, 2), np.nan)
-    ratio[:, 0], ratio[:19, 1] = np.linspace(0, 1, 60), 5.0
+    ratio[:, 0], ratio[:8, 1] = np.linspace(0, 1, 60), 5.0
     own = Radius.fit(ratio)
     assert own.at(0.5)[0] == pytest.approx(0.5, abs=0.02)
     assert own.at(0.5)[1] < 1.0
@@ -183,6 +183,22 @@ def test_the_number_of_flagged_rows_is_beta_binomial(n_new, rate, n):
         expected = betabinom.sf(flagged - 1, n_new, k, n + 1 - k)
         assert by_chance(flagged, n_new, rate, n) == pytest.approx(expected)
     assert by_chance(1, n_new, 0.001, n) == 0  # no p-value is so small
+
+
+def test_windows_that_share_steps_count_once():
+    """Scores of windows that overlap go together: counted one by one, one series in ten seems to have changed."""
+    rng, overlap = np.random.default_rng(0), 8
+    alarms = {1: 0, overlap: 0}
+    for _ in range(400):
+        noise = rng.standard_normal((2, 400 + overlap - 1))
+        held_out, new = (np.convolve(x, np.ones(overlap), "valid") for x in noise)
+        flagged = int((p_values(new, held_out) <= 0.2).sum())
+        for shared in alarms:
+            alarms[shared] += by_chance(flagged, len(new), 0.2, len(held_out), shared) < 1e-3
+    assert alarms[1] > 20
+    assert alarms[overlap] <= 3  # 0.4 on average if windows were independent
+    assert by_chance(60, 160, 0.2, 160, overlap) < by_chance(40, 160, 0.2, 160, overlap)
+    assert by_chance(20, 100, 0.05, 100, overlap) == 1  # twelve windows tell nothing of one in twenty
 
 
 def test_radii_of_few_hidden_values_are_at_least_those_of_all():

@@ -292,12 +292,12 @@ class Calibration:
             unseen: what levels that no row has had add to scores.
             surprises: of levels of `rows` (of `valid` without any) that no other row has, (n, C).
         """
-        apart = len(rows) > 0 and len(valid) > 0 and not learned
+        unused = len(rows) > 0 and len(valid) > 0 and not learned
         valid = valid if len(valid) else train
         rows = valid if rows is valid or not len(rows) else rows[:MOST_CALIBRATION_ROWS]
         few = len(rows) < FEW and not maps
         less = means if means is not None and adds_variance else predict
-        known, found = less(train), (predict if rows is valid or (few and apart) else less)(valid)
+        known, found = less(train), (predict if rows is valid or (few and unused) else less)(valid)
         of_rows = found if rows is valid else predict(rows)
         seen = torch.cat([train, valid]) if few else valid
         least = 0.0 if len(valid) < SCARCE else -math.inf
@@ -323,7 +323,7 @@ class Calibration:
         if len(valid) < LEAST_SPREAD:
             fitted, of_fitted, at = torch.cat([train, valid]), join([known, found]), torch.cat([where[0], where[1]])
         score = Score.fit(every, of_every, of_fitted, fitted, deviation, own=at, **about)
-        more = valid[: len(valid) if few and apart else 0]
+        more = valid[: len(valid) if few and unused else 0]
         every = torch.cat([rows, more])
         radius = fit_radius(join([of_rows, found]) if len(more) else of_rows, every, every, deviation)
         surprises = None if surprises is None else surprises[: len(rows)]

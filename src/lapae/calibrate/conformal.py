@@ -21,8 +21,9 @@ import numpy as np
 
 LEVELS = np.concatenate([np.arange(0.01, 0.99, 0.01), [0.99, 0.995, 0.999, 0.9995]])
 """Levels at which the radius of intervals is stored; between them it is interpolated."""
-ENOUGH = 20
-"""Minimum number of held-out values of a feature for its own quantiles; with fewer, all features are pooled."""
+ENOUGH = 9
+"""Minimum number of held-out values of a feature for its own quantiles: as many have the one at 0.9. With fewer, all
+features are pooled: intervals of columns that others tell hold more than those of columns that none tells."""
 SURE = 100
 """Number of hidden values of a feature below which its quantiles are at least those of all features, and of a higher
 level: what few values happen to be would decide about all that are filled in later."""
@@ -107,7 +108,7 @@ class Rule:
         )
 
 
-def by_chance(flagged: int, n_new: int, rate: float, n: int) -> float:
+def by_chance(flagged: int, n_new: int, rate: float, n: int, overlap: int = 1) -> float:
     """Return the probability that as many or more of `n_new` rows have p <= `rate` among n calibration rows like them.
 
     Their number is beta-binomial: the share of all rows that lie beyond the k-th largest of n is Beta(k, n + 1 - k).
@@ -117,7 +118,13 @@ def by_chance(flagged: int, n_new: int, rate: float, n: int) -> float:
         n_new: number of new rows.
         rate: false alarm rate.
         n: number of calibration rows.
+        overlap: number of windows of a series that share a step. They count as one window; the probability is 1 if too
+            few are left to tell.
     """
+    if overlap > 1:
+        flagged, n_new, n = flagged // overlap, n_new // overlap, n // overlap
+        if not Rule(rate, np.arange(n, dtype=float)).rank:
+            return 1.0
     k = Rule(rate, np.arange(n, dtype=float)).rank
     if not flagged or not k:
         return float(not flagged)

@@ -69,7 +69,9 @@ def main(arguments: Sequence[str]) -> int:
             for i, image in enumerate(image_bytes(model.space.arrange(x), model.space.most)):
                 save_image(folder / f"{i:0{len(str(command.n - 1))}d}.png", image)
     if command.options.json:
-        print(json.dumps({"out": str(command.out), "n": command.n, "shape": list(model.shape)}))
+        print(json.dumps({"out": str(command.out), "n": command.n, "shape": list(x.shape[1:])}))
+    elif model.space.kind == "table":
+        print(f"{command.out}: {command.n} rows of {x.shape[1]} columns")
     else:
-        print(f"{command.out}: {command.n} samples of shape {tuple(model.shape)}")
+        print(f"{command.out}: {command.n} samples of shape {x.shape[1:]}")
     return 0

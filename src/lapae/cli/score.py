@@ -140,6 +140,7 @@ class MostUnusual:
         self.scores, self.unit, self.label, self.most, self.passed = scores, "samples", "", float("-inf"), 0
         self.block: Any = None
         self.x: Any = None
+        self.words: dict[int, str] = {}
 
     def __call__(self, model: Model, x: Any) -> dict[str, Any]:
         """Score a block of samples x (B, *shape)."""
@@ -158,6 +159,8 @@ class MostUnusual:
             if len(score) and score.max() > self.most:
                 i = int(score.argmax())
                 self.most, self.x = float(score[i]), self.block[i]
+                words = {} if rows.block is None else rows.block.words
+                self.words = {j: word for (row, j), word in words.items() if row == i}
                 cell = rows.cells[i][0] if rows.cells[i] else ""
                 named = cell if rows.names[:1] == ["file"] else f"{rows.names[0]} {cell}" if cell else ""
                 self.label = named or f"row {self.passed + i}"
@@ -174,7 +177,8 @@ class MostUnusual:
         j = int(contribution[0].argmax())
         expected = model.counterfactual(row, top=1, contribution=contribution)[0]
         name = model.space.names[j] if model.space.names else f"column {j}"
-        return f"{said}, {name} {as_written(model, j, row)}, expected {as_written(model, j, expected)}"
+        value = self.words.get(j) or as_written(model, j, row) or "missing"
+        return f"{said}, {name} {value}, expected {as_written(model, j, expected)}"
 
 
 def as_written(model: Model, j: int, row: Any) -> str:

@@ -51,7 +51,6 @@ options:
 examples:
   lapae train customers.csv --drop note --out runs/customers
   lapae train machine.csv --window 32 --out runs/machine
-  lapae train good_parts --features efficientnet_lite0 --out runs/parts
 
 Then: lapae score runs/customers new.csv --explain --out scores.csv"""
 

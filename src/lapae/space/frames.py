@@ -378,7 +378,8 @@ def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
         form = ".8g" if column.kind == "number" else ".0f"
         words = ["" if np.isnan(value) else f"{value:{form}}".replace(".", decimal) for value in values.tolist()]
         return ["0" if word == "-0" else word for word in words]
-    return [str(value) for value in uncode(values, column)]
+    told = uncode(values, column)
+    return ["" if lacks else str(value) for value, lacks in zip(told, told.isna(), strict=True)]
 
 
 def table_cells(x: np.ndarray, columns: Sequence[Column]) -> list[tuple[str, ...]]:

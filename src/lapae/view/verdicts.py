@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lapae.data import Split
-from lapae.errors import RunError
+from lapae.errors import UNFINISHED, RunError
 from lapae.model import Model
 from lapae.predict.prediction import numpy
 from lapae.runs.numbers import number
@@ -66,7 +66,7 @@ class Verdicts:
 
     def __init__(self, model: Model) -> None:
         if model.calibration is None:
-            raise RunError("this model has no calibration: it was saved before its training was finished")
+            raise RunError(UNFINISHED)
         self.model, self.calibration = model, model.calibration
         self.n_references = len(self.calibration.reference.scores)
         """Number of held-out samples that p-values compare with."""
