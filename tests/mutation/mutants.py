@@ -343,8 +343,8 @@ MUTANTS = (
     Mutant(
         "rows that the model was fitted to make intervals",
         CALIBRATE,
-        "apart = len(rows) > 0 and len(valid) > 0 and not learned",
-        "apart = len(rows) > 0 and len(valid) > 0",
+        "unused = len(rows) > 0 and len(valid) > 0 and not learned",
+        "unused = len(rows) > 0 and len(valid) > 0",
         T_CALIBRATE,
         "test_few_data_are_joined_by_those_that_steered_training",
     ),

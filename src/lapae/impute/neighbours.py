@@ -99,6 +99,7 @@ class NeighbourImputer(Imputer):
 
     def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
         donors = self.held if held else self.all
+        x = x.to(donors.rows.dtype)
         lacks = [x[:, donors.groups == column].isnan().any(1) for column in donors.groups.unique()]
         missing = torch.stack(lacks).sum(0)
         chained = (missing > 1) & (missing * donors.rows.numel() <= CHAINED)
