@@ -326,3 +326,12 @@ def test_one_row_of_validation_is_enough(table, n_valid):
     assert p[-1] == 1 / 4
     assert calibration.reference.scores.isfinite().all()
     assert calibration.reference.scores.abs().max() < 1e3  # one row has no spread to divide by
+
+
+def test_copies_in_the_validation_set_make_intervals_once():
+    """Ten copies of a row say where one new row lies, not ten."""
+    valid = data(6, 1)
+    once = Calibration.fit(predict, data(300, 0), valid, data(12, 2), table=True)
+    several = Calibration.fit(predict, data(300, 0), valid.repeat_interleave(10, 0), data(12, 2), table=True)
+    assert len(once.held_out) == len(several.held_out) == 18
+    assert torch.equal(once.held_out, several.held_out)

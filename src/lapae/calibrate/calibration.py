@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from lapae.calibrate.conformal import Radius, Rule, p_values
+from lapae.data.copies import copied
 from lapae.predict.deviation import Deviation
 from lapae.predict.prediction import Prediction, join
 from lapae.predict.rows import distinct, evenly, hidden_too
@@ -323,9 +324,10 @@ class Calibration:
         if len(valid) < LEAST_SPREAD:
             fitted, of_fitted, at = torch.cat([train, valid]), join([known, found]), torch.cat([where[0], where[1]])
         score = Score.fit(every, of_every, of_fitted, fitted, deviation, own=at, **about)
-        more = valid[: len(valid) if few and unused else 0]
+        once = first_copies(valid, table) if few and unused else torch.arange(0)
+        more = valid[once]
         every = torch.cat([rows, more])
-        radius = fit_radius(join([of_rows, found]) if len(more) else of_rows, every, every, deviation)
+        radius = fit_radius(join([of_rows, found.take(once)]) if len(more) else of_rows, every, every, deviation)
         surprises = None if surprises is None else surprises[: len(rows)]
         scores = ranked(_surprised(score(of_rows, rows, own), score, unseen, surprises, rows))
         reference = Reference(rows, scores, own, surprises)
@@ -372,6 +374,12 @@ def _surprised(scores: Tensor, score: Score, unseen: Unseen | None, surprises: T
     if unseen is None or surprises is None or score.tail is None:
         return scores
     return scores + score.tail * unseen.total(surprises, x)
+
+
+def first_copies(rows: Tensor, table: bool) -> Tensor:
+    """Return the index of rows (n, *features) without copies of rows of a table: these say no more than one of them."""
+    groups = copied(rows.double().cpu().numpy()) if table else None
+    return torch.arange(len(rows)) if groups is None else torch.from_numpy(np.unique(groups, return_index=True)[1])
 
 
 def fit_radius(
