@@ -23,7 +23,8 @@ from lapae.predict import Prediction
 FULL = 512
 """Rows of a block of rows that lack nothing."""
 SCORED = 2048
-"""The same for scores without reasons, which need the mean network alone: what is done once for a block costs more."""
+"""Rows of a block for scores without reasons: these need the mean network alone, and what is done once per block costs
+more."""
 LACKING = 32
 """Rows of a block of rows with missing values: there may be as many patterns as rows."""
 Arrays = tuple[np.ndarray, ...]

@@ -270,7 +270,7 @@ class Imputer(ABC):
 
 
 def n_copies(n_columns: int, lacking: float) -> int:
-    """Return how many rows to hide values of, if so many of a row's columns are hidden, on average."""
+    """Return how many rows to hide values of, given the mean number of columns that are hidden in a row."""
     return min(COPIES, math.ceil(max(HIDDEN, OF_COLUMN * n_columns) / lacking))
 
 
