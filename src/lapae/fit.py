@@ -16,7 +16,7 @@ import torch
 
 from lapae.calibrate.calibration import MOST_CALIBRATION_ROWS, Calibration, Tiles
 from lapae.calibrate.conformal import by_chance
-from lapae.calibrate.temperature import ROWS, fit_temperature
+from lapae.calibrate.temperature import ROWS, fit_drawn, fit_temperature
 from lapae.config import Config, DataConfig, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, Split, load
@@ -308,10 +308,13 @@ def train_method(
 def with_temperature(model: Model, data: Data) -> Model:
     """Return a trained model whose posterior has the size that predicts held-out rows best, unless one was given."""
     method, options = model.method, model.config.method
-    if method.temperature is None or options.temperature is not None:
+    if method.temperature is None:
         return model
     rows = some(model, data.valid.x if len(data.valid.x) else data.train.x, ROWS)
     with few_threads(method, model.config.train.batch_size or 1):
+        fit_drawn(method, rows, seed=model.seed)
+        if options.temperature is not None:
+            return model
         linearized = model.predictive.kind == "linearized"
         found = fit_temperature(method, rows, seed=model.seed, linearized=linearized)
     config = replace(model.config, method=MethodConfig(options.method, options.options, temperature=found))

@@ -11,10 +11,10 @@ import torch
 from narrow import as_a
 
 from lapae import LaplacianAutoencoder
-from lapae.calibrate.temperature import fit_temperature
+from lapae.calibrate.temperature import fit_drawn, fit_temperature
 from lapae.curvature.likelihoods import Gaussian
 from lapae.methods.laplace import Laplace
-from lapae.posterior import DiagonalPrecision
+from lapae.posterior import DiagonalPrecision, LowRankPrecision
 from lapae.predict.prediction import Prediction
 
 QUICK = {"epochs": 30, "latent_dim": 2, "device": "cpu", "random_state": 0}
@@ -105,3 +105,24 @@ def test_linearised_networks_find_their_own_size_and_warn_where_it_is_far_from_n
     with pytest.warns(UserWarning, match="hessian='lowrank'"):
         found = fit_temperature(method, x, linearized=True)
     assert natural / 11e4 < found < 11 * natural / 1e4
+
+
+def test_networks_drawn_from_a_low_rank_posterior_are_as_good_as_their_mean_but_a_fifth(tmp_path):
+    """Their temperature belongs to them alone: linearised variances keep their own."""
+    model = LaplacianAutoencoder(method="posthoc", hessian="lowrank", **QUICK).fit(plane(300, 0))
+    method, x = as_a(Laplace, model.model_.method), plane(200, 1)
+    precision = as_a(LowRankPrecision, method.posterior)
+    rows = model.model_.tensor(x)
+    mean = float((method.network(rows) - rows).square().sum(-1).mean().detach())
+    narrow = float(precision.drawn)
+    assert method.temperature == 1
+    assert narrow < 1
+    assert error_of_networks(model, x) < 1.4 * mean  # 1.2 on the rows that it was found on
+    precision.drawn.fill_(1.0)
+    assert error_of_networks(model, x) > 2 * mean
+    before = model.transform(x, return_std=True)[1]
+    assert fit_drawn(method, model.model_.tensor(plane(300, 0))) == pytest.approx(narrow, rel=0.9)
+    assert np.array_equal(before, model.transform(x, return_std=True)[1])
+    model.save(tmp_path / "run")
+    loaded = as_a(Laplace, LaplacianAutoencoder.load(tmp_path / "run").model_.method)
+    assert float(as_a(LowRankPrecision, loaded.posterior).drawn) == pytest.approx(float(precision.drawn))

@@ -12,9 +12,13 @@ import pytest
 
 from lapae.cli import main
 from lapae_paper.experiments import EXPERIMENTS
+from lapae_paper.experiments.base import Size
 from lapae_paper.experiments.claims import claims
 from lapae_paper.experiments.record import BLOCK, commits_since, faults, filled, publish, records_of
 from lapae_paper.experiments.results import tables
+from lapae_paper.experiments.workspace import Workspace
+from lapae_paper.experiments.workspace import _digest as digest
+from lapae_paper.tasks.ood import SCORES
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 TEXT = PAGE.read_text("utf-8")
@@ -168,3 +172,39 @@ def test_gains_of_a_single_width_decide_nothing() -> None:
 
     assert found({"512, 256": 3.0}) == "not measured"
     assert found({"64, 32": 1.0, "512, 256": 9.0}) == "**reproduced**"
+
+
+def test_a_record_is_extended_by_new_measurements(tmp_path: Path) -> None:
+    """Those of the record stand in for what the folder lacks; figures that need more are left as they are."""
+    page = tmp_path / "docs" / "results.md"
+    page.parent.mkdir()
+    page.write_text("![a](images/results/ood_roc.png)\n\n<!-- ood 1 -->\n<!-- end -->\n", "utf-8")
+    auroc = dict.fromkeys(SCORES, 0.25)
+    old = {
+        f"paper: AE, seed {seed}": {
+            "machine": "a GPU, lapae 0.3.0",
+            "commit": "old",
+            "date": "2026-01-01",
+            "found": {"auroc": {"mc": auroc}},
+        }
+        for seed in (0, 1)
+    }
+    (tmp_path / "docs" / "results").mkdir()
+    (tmp_path / "docs" / "results" / "ood.json").write_text(json.dumps({"figures": ["ood_roc.png"], "measured": old}))
+    workspace = Workspace(EXPERIMENTS["ood"], Size(), tmp_path / "out")
+    path = workspace.folder_of_measures / "new.json"
+    path.parent.mkdir(parents=True)
+    found = {"auroc": {"mc": dict.fromkeys(SCORES, 0.75)}, "scores": {}}
+    new = {"name": "paper: AE, seed 1", "machine": "a GPU, lapae 0.3.0", "commit": "new", "date": "2026-02-02"}
+    path.write_text(json.dumps(new | {"found": found, "digest": digest(found)}))
+
+    assert main(["reproduce", "ood", "--kept", "--out", str(tmp_path / "out"), "--page", str(page)]) == 0
+    record = records_of(page)["ood"]
+    assert record["commits"] == ["new", "old"]
+    assert record["raw"]["auroc"]["paper"]["AE"]["log_likelihood"] == [0.25, 0.75]
+    assert record["figures"] == ["ood_roc.png"]
+    assert set(record["measured"]) == set(old)
+    assert "scores" not in record["measured"]["paper: AE, seed 1"]["found"]
+    assert "draws_all" not in record
+    assert main(["reproduce", "ood", "--kept", "--out", str(tmp_path / "none"), "--page", str(page)]) == 0
+    assert records_of(page)["ood"]["raw"] == record["raw"]  # the record is enough to make itself

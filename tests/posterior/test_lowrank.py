@@ -282,7 +282,7 @@ def test_given_some_weights_the_precision_of_the_others_is_a_part_of_the_matrix(
     assert_close(warmer.T @ warmer, 2 * covariance)
     precision.set_vectors(2 * precision.u)
     assert precision.given(decoder, 0.2) is not given
-    assert set(precision.state_dict()) == {"prior", "h", "u", "d", "rho", "n_values"}
+    assert set(precision.state_dict()) == {"prior", "h", "u", "d", "rho", "n_values", "drawn"}
 
 
 def test_a_code_is_certain_where_the_data_are_though_a_decoder_could_undo_what_an_encoder_does():

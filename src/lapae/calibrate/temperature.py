@@ -10,7 +10,8 @@ and T is the best of a few candidates. Of two that are equally good, the one nea
 
 With the linearised predictive the mean is that of the network at its mean weights, and v(T) = T v(1): one v(1) answers
 for all T. The natural T is 1 there; one far below says that the posterior is not that of the network, and is warned of.
-(Networks that are drawn and evaluated as they are need a small T for another reason: far from the mean they break.)
+(Networks that are drawn and evaluated as they are need a small T for another reason: far from the mean they break.
+`fit_drawn` finds theirs where the posterior is a low-rank one, whose own T has nothing to do with that.)
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import torch
 from torch import Tensor
 
 from lapae.methods import Method
-from lapae.methods.laplace import with_posterior
+from lapae.methods.laplace import Laplace, with_posterior
+from lapae.posterior import LowRankPrecision
 from lapae.predict.linearized_lowrank import draws, tangents
 from lapae.predict.mc import evaluating
 from lapae.predict.predictive import predict
@@ -38,6 +40,11 @@ TANGENTS, BUDGET = 64, 1 << 26
 """Directions for the variance of a linearised network, and numbers in memory for them."""
 LEAST_NATURAL = 0.1
 """Temperature of a linearised network below which a warning says that the posterior is too wide for its data."""
+DEAREST = 1.2
+"""Largest error of drawn networks, as a multiple of that of the mean network."""
+NARROWER = 10.0**-0.25
+"""Factor from one temperature of drawn networks to the next."""
+NARROWEST = 1e-8
 GAIN = 2.0
 """Number of standard errors by which another temperature must be better."""
 LEAST_NOISE_SHARE = 0.1
@@ -81,6 +88,35 @@ def fit_temperature(method: Method, x: Tensor, *, seed: int = 0, linearized: boo
             stacklevel=2,
         )
     return best
+
+
+def fit_drawn(method: Method, x: Tensor, *, seed: int = 0) -> float:
+    """Set the temperature of networks that a low-rank posterior draws, and return it, at most that of the posterior.
+
+    It is the highest at which the squared error of drawn networks is at most `DEAREST` times that of the mean network.
+    Networks that were drawn in training, from the running diagonal, have a temperature already.
+
+    Args:
+        method: the trained method; other posteriors are left as they are.
+        x: held-out samples (n, *shape) in the model's space.
+        seed: seed of the networks.
+    """
+    precision = method.posterior if isinstance(method, Laplace) else None
+    if not isinstance(precision, LowRankPrecision) or not precision.n_vectors or precision.has_trained or not len(x):
+        return 1.0
+    x = evenly(x, min(len(x), ROWS, max(LEAST_ROWS, VALUES // x[0].numel())))
+    with evaluating(method, len(x)), torch.no_grad():
+        rows = x.to(precision.prior.device, precision.prior.dtype)
+        least = float((rows - method.likelihood.mean(method.network(rows))).square().nansum())  # pyright: ignore
+    value = 1.0
+    while value > NARROWEST:
+        precision.drawn.fill_(value)
+        found = predict(method, x, n_samples=NETWORKS, seed=seed, want=("outputs",))
+        if float(((x - found.x_mean).square() + found.x_var).nansum()) <= DEAREST * least:
+            break
+        value *= NARROWER
+    precision.drawn.fill_(value)
+    return value
 
 
 def _of_networks(method: Method, x: Tensor, seed: int) -> Callable[[float], Tensor]:

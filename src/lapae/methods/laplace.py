@@ -199,15 +199,16 @@ class Laplace(Method):
         """Return the posterior that networks are drawn from to be evaluated as they are, not linearised.
 
         That is the posterior but for a low-rank one, whose wide directions change nothing to first order and break a
-        network all the same: its diagonal serves, the running one that the network was trained with, if it was.
+        network all the same: its diagonal serves, the running one that the network was trained with, if it was, or at
+        the temperature that held-out data allow (`lapae.calibrate.temperature.fit_drawn`).
         """
         precision = self.posterior
         if not isinstance(precision, LowRankPrecision) or not precision.n_vectors:
             return precision
-        alone = DiagonalPrecision(precision.shapes, 1.0, precision.temperature).to(precision.prior)
+        temperature = precision.temperature * float(precision.drawn)
+        alone = DiagonalPrecision(precision.shapes, 1.0, temperature).to(precision.prior)
         alone.set_prior(self.first_prior)
-        trained = bool((precision.h.isfinite() & (precision.h > 0)).any())
-        alone.h.copy_(precision.h if trained else precision.d)
+        alone.h.copy_(precision.h if precision.has_trained else precision.d)
         return alone
 
     def posterior_of_codes(self) -> Precision:

@@ -57,6 +57,8 @@ class LowRankPrecision(RunningDiagonal):
     rho: Tensor
     n_values: Tensor
     """Numbers in all of the data that the vectors are of, samples times outputs; 0 if that is not known."""
+    drawn: Tensor
+    """Temperature of networks that are drawn and evaluated as they are, as a multiple of `temperature`."""
 
     def __init__(self, shapes: Mapping[str, torch.Size], prior_precision: float, temperature: float = 1.0) -> None:
         super().__init__(shapes, prior_precision, temperature)
@@ -64,6 +66,7 @@ class LowRankPrecision(RunningDiagonal):
         self.register_buffer("d", torch.zeros(0))
         self.register_buffer("rho", torch.ones(()))
         self.register_buffer("n_values", torch.zeros(()))
+        self.register_buffer("drawn", torch.ones(()))
         self._eigen: tuple[Tensor, Tensor] | None = None
         self._base: Tensor | None = None
         self._kept: dict[str, list[Tensor]] = {}
@@ -72,6 +75,11 @@ class LowRankPrecision(RunningDiagonal):
     @property
     def n_vectors(self) -> int:
         return len(self.u)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether networks were drawn from the running diagonal while they were trained."""
+        return bool((self.h.isfinite() & (self.h > 0)).any())
 
     def set_vectors(self, u: Tensor, d: Tensor | None = None, rho: float = 1.0) -> None:
         """Take vectors whose outer products add up to the curvature.
@@ -135,7 +143,8 @@ class LowRankPrecision(RunningDiagonal):
         weight = state_dict.pop(prefix + "weight", None)  # of models saved by 0.3.0 before its release: W = √weight U
         if weight is not None and weight != state_dict[prefix + "rho"]:
             state_dict[prefix + "u"] = state_dict[prefix + "u"] * (weight / state_dict[prefix + "rho"]).sqrt()
-        state_dict.setdefault(prefix + "n_values", torch.zeros(()))  # of models saved before it was kept
+        for name, value in (("n_values", 0.0), ("drawn", 1.0)):  # of models saved before they were kept
+            state_dict.setdefault(prefix + name, torch.tensor(value))
         for name in ("u", "d"):  # of another number of vectors than those here
             found = state_dict.get(prefix + name)
             if found is not None:

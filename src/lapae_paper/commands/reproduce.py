@@ -33,7 +33,7 @@ class ReproduceCommand:
     """Number of models to train and measure at the same time, each in its own process."""
     kept: bool = False
     """Train and measure nothing: make tables of the measurements that are there, whatever machine they were made on,
-    with as many seeds as they have."""
+    with as many seeds as they have. With --page those that its record keeps are there, too: the record is extended."""
     again: bool = False
     """Measure everything again, with all also finished experiments. Trained models are kept in any case."""
     page: Path | None = None
@@ -125,7 +125,7 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     from lapae.errors import DataError
     from lapae.runs.files import make_folder
     from lapae_paper.experiments import Size, Workspace
-    from lapae_paper.experiments.record import publish
+    from lapae_paper.experiments.record import measurements_of, publish
     from lapae_paper.experiments.results import save, settings, tables, write_pages
     from lapae_paper.experiments.training import fit_all
 
@@ -142,7 +142,18 @@ def reproduce(chosen: Sequence[Any], command: ReproduceCommand) -> int:
     )
     size = Size(command.quick, command.seeds)
     places: dict[str, Any] = {"device": command.device, "data_dir": command.data_dir}
-    workspaces = [Workspace(entry, size, root, **places, kept_only=command.kept) for entry in chosen]
+    extended = command.page if command.kept else None
+    workspaces = [
+        Workspace(
+            entry,
+            size,
+            root,
+            **places,
+            kept_only=command.kept,
+            record={} if extended is None else measurements_of(extended, entry.name),
+        )
+        for entry in chosen
+    ]
     if command.kept:
         workspaces = [workspace for workspace in workspaces if workspace.plan]
         if not workspaces:

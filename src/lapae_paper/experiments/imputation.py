@@ -104,7 +104,7 @@ def measure(workspace: Workspace, name: str, model: Model) -> dict[str, Any]:
         },
         "hidden": calibration(classifiers, noisy(model, x, observed, seed)[None], y),
         "test images": len(index),
-        **({"drawn": pictures(model, data)} if seed == 0 and method in DRAWN else {}),
+        **(pictures(model, data) if seed == 0 and method in DRAWN else {}),
     }
 
 
@@ -112,10 +112,13 @@ def pictures(model: Model, data: Data) -> dict[str, Any]:
     """Return images completed and from noise, and how different the latter are, as plain JSON."""
     generated = [from_nothing(model, steps) for steps in STEPS]
     test = tensor(model, data.test, data.test.some(64))
-    return {
+    drawn = {
         "shown": shown(model, data).tolist(),
         "halves": half_samples(model, data).tolist(),
         "generated": [images[:18].tolist() for images in generated],
+    }
+    return {
+        "drawn": drawn,
         "variety": variety_of(model, data, generated),
         "variety of test images": variety_of(model, data, [test] * len(STEPS)),
     }
@@ -135,7 +138,7 @@ def run(workspace: Workspace) -> Outcome:
     found: dict[str, dict[str, list[float]]] = {}
     bare: dict[str, dict[str, float]] = {}  # by seed
     drawn: dict[str, dict[str, Any]] = {}
-    variety = []
+    variety, of_test = [], []
     n_images = 0
     for name in workspace.plan:
         method, _, seed = name.rpartition(", seed ")
@@ -146,10 +149,12 @@ def run(workspace: Workspace) -> Outcome:
             found.setdefault(method, {}).setdefault(key, []).append(value)
         if "drawn" in numbers:  # of the first seed of the methods that are drawn
             drawn[method] = numbers["drawn"]
-            variety.append((NAMES[method], *(cell(number) for number in drawn[method]["variety"])))
+        if "variety" in numbers:
+            variety.append((NAMES[method], *(cell(number) for number in numbers["variety"])))
+            of_test = numbers["variety of test images"]
     found[CLASSIFIER] = {key: [bare[seed][key] for seed in sorted(bare)] for key in CALIBRATION}
-    for first in list(drawn.values())[:1]:
-        variety.append(("test images", *(cell(number) for number in first["variety of test images"])))
+    if variety:
+        variety.append(("test images", *(cell(number) for number in of_test)))
     tables = [
         Table("Upper half missing; observed pixels put back before classifying (as the text says)", *table3(found)),
         Table(

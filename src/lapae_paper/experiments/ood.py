@@ -173,7 +173,7 @@ def run(workspace: Workspace) -> Outcome:
             values = found.setdefault(setup, {}).setdefault(row + PREDICTIVES[way], {})
             for score, value in aurocs.items():
                 values.setdefault(score, []).append(value)
-        if measured["scores"]:
+        if measured.get("scores"):
             first[row] = measured["scores"]
     tables = [table(setups[setup].title, rows) for setup, rows in found.items()]
     figures = {"ood_roc": roc(first), "ood_histograms": histograms(first)} if first else {}

@@ -50,6 +50,12 @@ def records_of(page: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def measurements_of(page: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Return the measurements that the record beside a page keeps of an experiment, by name in its plan."""
+    path = page.with_suffix("") / f"{name}.json"
+    return json.loads(path.read_text("utf-8")).get("measured", {}) if path.exists() else {}
+
+
 def filled(text: str, records: Records) -> str:
     """Return the text of a page with its head and tables as the results say."""
 
@@ -82,13 +88,17 @@ def publish(page: Path, found: Sequence[dict[str, Any]], root: Path) -> None:
     pictures, text = page.parent / "images" / page.stem, _text(page)
     for record in found:
         make_folder(page.with_suffix(""))
+        path = page.with_suffix("") / f"{record['experiment']}.json"
+        drawn = record.pop("draws_all", True)
+        if not drawn:  # what figures show is not in a record that is extended: they stay as they are
+            record["figures"] = json.loads(path.read_text("utf-8"))["figures"]
         content = json.dumps(_rounded(record), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         for figure in record["figures"]:
-            if f"images/{page.stem}/{figure})" not in text:  # faces are not ours to publish
+            if not drawn or f"images/{page.stem}/{figure})" not in text:  # faces are not ours to publish
                 continue
             make_folder(pictures)
             write_whole(pictures / figure, (root / record["experiment"] / figure).read_bytes())
-        write_whole(page.with_suffix("") / f"{record['experiment']}.json", f"{content}\n".encode())
+        write_whole(path, f"{content}\n".encode())
     write_whole(page, filled(text, records_of(page)).encode())
 
 

@@ -52,6 +52,8 @@ def save(workspace: Workspace, outcome: Outcome, seconds: float) -> dict[str, An
             "figures": names,
             "notes": outcome.notes,
             "raw": outcome.raw,
+            "measured": workspace.measurements,
+            "draws_all": workspace.draws_all,
         }
     )
     text = json.dumps(record, indent=1, allow_nan=False)

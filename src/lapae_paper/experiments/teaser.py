@@ -66,16 +66,16 @@ def run(workspace: Workspace) -> Outcome:
     grid = figure.add_gridspec(1, len(METHODS))
     found = {method: [workspace.measured(name) for name in workspace.named(method)] for method in METHODS}
     found = {method: numbers for method, numbers in found.items() if numbers}
-    for i, (method, numbers) in enumerate(found.items()):
+    pictures = {method: numbers[0]["picture"] for method, numbers in found.items() if "picture" in numbers[0]}
+    for i, (method, picture) in enumerate(pictures.items()):
         part = figure.add_subfigure(grid[i])
-        measured = numbers[0]
         part.suptitle(LABELS[method], fontsize=11)
         cells = part.add_gridspec(2, 2, height_ratios=(1.7, 1))
         space = part.add_subplot(cells[0, :])
-        draw_latent(space, measured["picture"])
+        draw_latent(space, picture)
         space.set_xlabel("z1", fontsize=8)
         space.set_ylabel("z2", fontsize=8)
-        draw_reconstruction(part.add_subplot(cells[1, 0]), part.add_subplot(cells[1, 1]), measured["picture"])
+        draw_reconstruction(part.add_subplot(cells[1, 0]), part.add_subplot(cells[1, 1]), picture)
     table = Table(
         "Deviation of the decoder away from the training data, as a multiple of that on them",
         ("method", "away / on", "share of the places away where it is larger", "the paper says"),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 COMMIT_VARIABLE = "LAPAE_COMMIT"
+DRAWN = ("picture", "scores", "drawn")
+"""Parts of a measurement that are for figures: large, and no part of a record."""
 NOT_IDENTITY = {
     "data": ("data_dir",),
     "method": ("pretrained", "predictive", "n_samples"),
@@ -54,6 +56,8 @@ class Workspace:
     data_dir: str | None = None
     kept_only: bool = False
     """Whether to train and measure nothing: the plan is what has been measured, on any machine."""
+    record: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Measurements of a record to extend, by name in the plan, with `kept_only`; those in the folder come first."""
     _models: dict[str, Model] = field(default_factory=dict)
     _used: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Measurements that were asked for."""
@@ -67,7 +71,7 @@ class Workspace:
     @cached_property
     def _found_kept(self) -> dict[str, dict[str, Any]]:
         """Measurements by name in the plan, wherever they were made; of two, that of the newest file."""
-        found = {}
+        found = dict(self.record)
         for path in sorted(self.folder_of_measures.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
             kept = _read(path)
             if kept is not None and "name" in kept:
@@ -133,6 +137,22 @@ class Workspace:
 
     def _measurement(self, name: str) -> Path:
         return self.folder_of_measures / f"{key(self.plan[name])}.json"
+
+    @property
+    def measurements(self) -> dict[str, dict[str, Any]]:
+        """Measurements that were asked for, by name in the plan, without what is for figures: what a record keeps."""
+        return {
+            name: {
+                **{key: kept.get(key) for key in ("machine", "commit", "date")},
+                "found": {key: value for key, value in kept["found"].items() if key not in DRAWN},
+            }
+            for name, kept in self._used.items()
+        }
+
+    @property
+    def draws_all(self) -> bool:
+        """Whether what is for figures is there: not if measurements of a record stand in for those of this folder."""
+        return not any(kept is self.record.get(name) for name, kept in self._used.items())
 
     @property
     def made(self) -> dict[str, Any]:
