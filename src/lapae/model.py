@@ -119,15 +119,17 @@ class Model:
             The reconstructions, and the standard deviation of values from them: (n, *shape) each. ± 1.64 standard
             deviations hold 90 % of the values of new samples.
         """
-        x = self.tensor(X)
-        return self._reconstruction(self.predict(x), x)
+        x, calibration = self.tensor(X), self._calibrated
+        found = self.predict(x, calibration.deviation.needs)
+        deviation = numpy(calibration.deviation(found, x)) * (calibration.intervals.radius.at(0.9) / NORMAL_90)
+        return self._completed(found, x), self.space.to_user(deviation, deviation=True)
 
-    def _reconstruction(self, found: Prediction, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        calibration, missing, mean = self._calibrated, x.isnan(), numpy(found.x_mean)
+    def _completed(self, found: Prediction, x: Tensor) -> np.ndarray:
+        """Return reconstructions like X of samples x (n, *model_shape), with the best guess of what is missing."""
+        missing, mean = x.isnan(), numpy(found.x_mean)
         if missing.any():
             mean = np.where(numpy(missing), numpy(self.complete(x).x_mean), mean)
-        deviation = numpy(calibration.deviation(found, x)) * (calibration.intervals.radius.at(0.9) / NORMAL_90)
-        return self.space.to_user(mean), self.space.to_user(deviation, deviation=True)
+        return self.space.to_user(mean)
 
     def decode(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Decode latent codes z (n, *code): samples and their standard deviation over networks, (n, *shape) each."""
@@ -149,7 +151,7 @@ class Model:
         """
         coded = self.space.known(self.space.code(X))
         x = self.tensor(coded)
-        return self._interval(self.predict(x), x, coded, level)
+        return self._interval(self.predict(x, self._calibrated.deviation.needs), x, coded, level)
 
     def expected(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return reconstructions of samples X (n, *shape) and the ends of their prediction intervals, each like X.
@@ -160,8 +162,8 @@ class Model:
         """
         coded = self.space.known(self.space.code(X))
         x = self.tensor(coded)
-        found = self.predict(x)
-        return self._reconstruction(found, x)[0], *self._interval(found, x, coded, level)
+        found = self.predict(x, self._calibrated.deviation.needs)
+        return self._completed(found, x), *self._interval(found, x, coded, level)
 
     def _interval(self, found: Prediction, x: Tensor, coded: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
         calibration = self._calibrated

@@ -31,6 +31,7 @@ LIKELIHOODS = {"gaussian": Gaussian(0.7), "bernoulli": Bernoulli(), "categorical
 def every_direction(monkeypatch):
     """Have the variance of a low-rank posterior from a root of its covariance: exact, where draws are unbiased."""
     monkeypatch.setattr("lapae.predict.linearized_lowrank.draws", whole_root)
+    monkeypatch.setattr("lapae.predict.linearized_lowrank.NEGLIGIBLE", -1.0)  # never in single precision
 
 
 def dense() -> Autoencoder:
@@ -193,3 +194,20 @@ def test_layers_that_are_no_sequence(form):
     z_cov, x_var = brute_force(method, x)
     assert_close(found.z_cov, z_cov)
     assert_close(found.output_var, x_var)
+
+
+@pytest.mark.parametrize("likelihood", sorted(LIKELIHOODS))
+@pytest.mark.parametrize("network", ["dense", "residual"])
+def test_single_precision_where_it_changes_next_to_nothing(network, likelihood, monkeypatch):
+    found = {}
+    for negligible in (-1.0, 1e-5, 1e-12):
+        monkeypatch.setattr("lapae.predict.linearized_lowrank.NEGLIGIBLE", negligible)
+        method, x = method_of(*NETWORKS[network], LIKELIHOODS[likelihood], "lowrank")
+        with torch.no_grad():
+            found[negligible] = linearized(method, x)
+    double, single, strict = found.values()
+    assert_close(single.z_var, double.z_var, rtol=1e-5, atol=0.0)
+    assert_close(single.output_var, double.output_var, rtol=1e-5, atol=1e-12)
+    assert not torch.equal(single.output_var, double.output_var)
+    assert torch.equal(strict.output_var, double.output_var)
+    assert torch.equal(single.output, double.output)

@@ -1,22 +1,16 @@
 """Products with the Jacobian of the weights, for networks whose weights are all those of linear layers (B, in).
 
 The Jacobian of such a network is never formed. Of a row v of the output, pulled back to the output of a layer, it is
-the outer product of v and the layer's input a, so that
-
-    Σ_b J_bᵀ v_b       is one matrix product vᵀ a per layer, for any number of vectors at once
-    J_b δ              takes the direction Δ of a layer to its input, Δ a, and adds what comes from the layers below
-
-The second costs about two multiplications per weight, sample and direction, in a few large matrix products.
+the outer product of v and the layer's input a, so that Σ_b J_bᵀ v_b is one matrix product vᵀ a per layer, for any
+number of vectors at once. `lapae.predict.dense` has products J_b δ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from torch import Tensor, nn
 
 from lapae.curvature.forms import Rows
-from lapae.curvature.forward import Forward, Node, Skip, begin, leaves
+from lapae.curvature.forward import Forward, begin, leaves
 from lapae.curvature.rules.affine import Linear
 from lapae.curvature.rules.base import Leaf, Params
 from lapae.curvature.walked import pull_rows
@@ -53,30 +47,3 @@ def summed_gradients(tape: Forward, v: Tensor) -> Params:
 
     pull_rows(tape.nodes[tape.first_trainable :], Rows(v), read, need_input=False)
     return found
-
-
-def push_directions(nodes: Sequence[Node], along: Mapping[str, Tensor], t: Tensor | None = None) -> Tensor | None:
-    """Return the tangents at the output of the last node along directions of the weights.
-
-    Args:
-        nodes: layers of a record of `walk_dense`.
-        along: n directions, {parameter name: (n, *shape)}.
-        t: tangents at the input of the first node, (n, B, *in); None is zero.
-
-    Returns:
-        (n, B, *out); None is zero.
-    """
-    for node in nodes:
-        if isinstance(node, Skip):
-            first, second = (push_directions(way, along, t) for way in node.ways)
-            t = first if second is None else second if first is None else first + second
-            continue
-        if t is not None:
-            t = node.rule.jvp(node, t)
-        if node.params:
-            weight = along[f"{node.name}.weight"]
-            own = (node.x @ weight.flatten(0, 1).T).unflatten(1, weight.shape[:2]).transpose(0, 1)
-            if f"{node.name}.bias" in along:
-                own = own + along[f"{node.name}.bias"][:, None]
-            t = own if t is None else own + t
-    return t

@@ -11,6 +11,7 @@ as many passes; `LowRankPrecision.variance` has that for single rows of the Jaco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import jvp, vmap
 
 from lapae.curvature.chunking import is_out_of_memory
-from lapae.curvature.dense import push_directions, walk_dense
+from lapae.curvature.dense import walk_dense
 from lapae.curvature.forward import Forward, leaves
 from lapae.curvature.stateless import Stateless
 from lapae.methods.laplace import Laplace
@@ -26,6 +27,7 @@ from lapae.networks import Autoencoder
 from lapae.posterior import LowRankPrecision, Precision
 from lapae.posterior.noise import fill_normal
 from lapae.predict.closed_form import ClosedForm
+from lapae.predict.dense import can_cast, in_precision, push_directions, slopes
 
 DRAWS = 64
 """Draws of the weights for a variance."""
@@ -35,10 +37,16 @@ CACHED_FLOATS = 1 << 22
 """Numbers of the tangents of linear layers at a time: more do not fit into the cache of a core."""
 MOST_COVARIANCES = 128
 """Maximum size of a code whose covariances are computed."""
+NEGLIGIBLE = 2e-5
+"""Largest share of a variance, or of the mean one of a sample, by which single precision may change it."""
+PROBES = 64
+"""Samples by which this is found out."""
 
 Outputs = tuple[Tensor, Tensor]
 """Codes and expected data, or tangents of them."""
-Push = Callable[[Mapping[str, Tensor]], Outputs]
+Directions = Mapping[str, Tensor]
+"""Directions of the weights, {parameter name: (n, *shape)}."""
+Push = Callable[[Directions], Outputs]
 
 
 def of_low_rank(method: Laplace, x: Tensor, outputs: bool, budget: int, codes: bool = True) -> ClosedForm:
@@ -51,21 +59,61 @@ def of_low_rank(method: Laplace, x: Tensor, outputs: bool, budget: int, codes: b
         budget: numbers in memory.
         codes: whether the variance of codes is wanted; else it is 0.
     """
-    z = method.network.encode(x)
-    output = method.network.decode(z)
+    tape = _walk(method, x)
+    if tape is None:
+        z = method.network.encode(x)
+        output = method.network.decode(z)
+    else:
+        z, output = tape.nodes[_n_encoder(tape) - 1].y, tape.output
     z_var, k = torch.zeros_like(z), z[0].numel()
     z_cov = z.new_zeros(len(z), k, k) if k <= MOST_COVARIANCES else None
     x_var = torch.zeros_like(output) if outputs else None
-    encoders = draws(method.posterior_of_codes(), range(DRAWS)) if codes else iter(())
-    for of_codes, _ in tangents(method, x, encoders, budget, outputs=False):
-        z_var += of_codes.square().sum(0) / DRAWS
-        if z_cov is not None:
-            flat = of_codes.flatten(2)
-            z_cov += torch.einsum("sbk,sbl->bkl", flat, flat) / DRAWS
+    if codes:
+        for of_codes, _ in _tangents(method, x, tape, _drawn(method, x, tape, of_outputs=False), budget, outputs=False):
+            z_var += of_codes.square().sum(0) / DRAWS
+            if z_cov is not None:
+                flat = of_codes.flatten(2)
+                z_cov += torch.einsum("sbk,sbl->bkl", flat, flat) / DRAWS
     if x_var is not None:
-        for _, of_outputs in tangents(method, x, draws(method.posterior, range(DRAWS)), budget):
+        for _, of_outputs in _tangents(method, x, tape, _drawn(method, x, tape, of_outputs=True), budget):
             x_var += of_outputs.square().sum(0) / DRAWS
     return ClosedForm(z, z_var, z_cov, output, x_var)
+
+
+def _drawn(method: Laplace, x: Tensor, tape: Forward | None, *, of_outputs: bool) -> Iterator[Directions]:
+    """Yield draws of all weights, or of the encoder given the decoder: in single precision if that changes variances by
+    no more than `NEGLIGIBLE`, which is found out once.
+
+    It changes most where the terms of a sum cancel most: where data say much about the network, as at its own
+    reconstructions.
+    """
+    precision = method.posterior if of_outputs else method.posterior_of_codes()
+
+    def along(dtype: torch.dtype) -> Iterator[Directions]:
+        for part in draws(precision, range(DRAWS)):
+            yield {name: value.to(dtype).contiguous() for name, value in method.posterior.split(part).items()}
+
+    def variance(probe: Tensor, dtype: torch.dtype) -> Tensor:
+        moves = _tangents(method, probe, _walk(method, probe), along(dtype), CACHED_FLOATS, outputs=of_outputs)
+        return torch.stack([move[of_outputs].double().square().sum(0) for move in moves]).sum(0)
+
+    def made() -> Iterator[Tensor]:
+        noise = torch.randn(PROBES, *x.shape[1:], dtype=x.dtype, generator=torch.Generator().manual_seed(0))
+        probe = method.likelihood.mean(method.network(noise)).reshape(noise.shape)
+        double, single = variance(probe, torch.float64), variance(probe, torch.float32)
+        mean = double.flatten(1).mean(1).reshape(-1, *(1 for _ in double.shape[1:]))
+        if ((single - double).abs() <= NEGLIGIBLE * torch.maximum(double, mean)).all():
+            yield from (value for part in along(torch.float32) for value in part.values())
+
+    kept: list[Tensor] = []
+    castable = tape is not None and can_cast(tape) and x.dtype == torch.float64 and x.device.type == "cpu"
+    if castable and isinstance(precision, LowRankPrecision) and DRAWS * precision.n_weights <= KEPT_FLOATS:
+        name = f"single draws {DRAWS} at {precision.temperature}, of outputs: {of_outputs}"
+        kept = list(precision.kept(name, KEPT_FLOATS, made))
+    if kept:
+        yield dict(zip(method.posterior.shapes, kept, strict=True))
+    else:
+        yield from map(method.posterior.split, draws(precision, range(DRAWS)))
 
 
 def draws(precision: Precision, seeds: range) -> Iterator[Tensor]:
@@ -100,23 +148,48 @@ def tangents(
     Yields:
         Tangents (n, B, *code) and (n, B, *shape); the latter are those of the codes again if not `outputs`.
     """
+    yield from _tangents(method, x, _walk(method, x), map(method.posterior.split, stacked), budget, outputs=outputs)
+
+
+def _walk(method: Laplace, x: Tensor) -> Forward | None:
     with method.unfrozen():
-        tape = walk_dense(method.network, x)
+        return walk_dense(method.network, x)
+
+
+def _tangents(
+    method: Laplace,
+    x: Tensor,
+    tape: Forward | None,
+    stacked: Iterator[Directions],
+    budget: int,
+    *,
+    outputs: bool = True,
+) -> Iterator[Outputs]:
+    """Yield `tangents`, in the precision of the directions, of a batch that `tape` records if its network is dense."""
+
+    def through_weights(along: Directions) -> Outputs:
+        return of_both({f"network.{name}": t for name, t in along.items()})
+
+    @cache
+    def pushing_in(dtype: torch.dtype) -> Push:
+        return through_weights if tape is None else of_dense(method, in_precision(tape, dtype), outputs)
+
     if tape is not None:
-        push, width = of_dense(method, tape, outputs), max(leaf.y.shape[1] for leaf in leaves(tape.nodes))
-        budget = min(budget, CACHED_FLOATS)
+        width, budget = max(leaf.y.shape[1] for leaf in leaves(tape.nodes)), min(budget, CACHED_FLOATS)
     else:
         both = Stateless(_Both(method.network, method.likelihood.mean if outputs else None))
         mean = {f"network.{name}": p.detach() for name, p in method.network.named_parameters()}
         of_both, width = pushing(lambda values: both(values, (x,)), mean), _width(method.network, x)
-
-        def push(along: Mapping[str, Tensor], /) -> Outputs:
-            return of_both({f"network.{name}": t for name, t in along.items()})
-
     size = max(1, budget // (4 * len(x) * width))
     for some in stacked:
-        for part in some.split(size):
-            yield push(method.posterior.split(part))
+        first = next(iter(some.values()))
+        push = pushing_in(first.dtype)
+        for start in range(0, len(first), size):
+            yield push({name: value[start : start + size] for name, value in some.items()})
+
+
+def _n_encoder(tape: Forward) -> int:
+    return sum(node.name.startswith("encoder") for node in tape.nodes)
 
 
 def of_dense(method: Laplace, tape: Forward, outputs: bool) -> Push:
@@ -127,16 +200,16 @@ def of_dense(method: Laplace, tape: Forward, outputs: bool) -> Push:
         tape: its network on a batch, as `walk_dense` records it.
         outputs: as for `tangents`.
     """
-    n_encoder = sum(node.name.startswith("encoder") for node in tape.nodes)
+    n_encoder, steep = _n_encoder(tape), slopes(tape)
 
-    def push(along: Mapping[str, Tensor]) -> Outputs:
-        codes = push_directions(tape.nodes[:n_encoder], along)
+    def push(along: Directions) -> Outputs:
+        codes = push_directions(tape.nodes[:n_encoder], along, steep)
         assert codes is not None
         if not outputs:
-            return codes, codes
-        found = push_directions(tape.nodes[n_encoder:], along, codes)
+            return codes.transpose(0, 1), codes.transpose(0, 1)
+        found = push_directions(tape.nodes[n_encoder:], along, steep, codes)
         assert found is not None
-        return codes, method.likelihood.tangent_of_mean(tape.output, found)
+        return codes.transpose(0, 1), method.likelihood.tangent_of_mean(tape.output, found.transpose(0, 1))
 
     return push
 

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lapae.predict.dense import product
+
 IN_CACHE = 128
 """Rows whose distances are computed at a time: to some thousand rows of a bank they fit into the cache of a core."""
 SIZE = 16
@@ -109,16 +111,6 @@ class Search:
         decided = apart & (exact[:, k] < beyond - error)
         index = torch.from_numpy(index[:, :k] & 0xFFFFFFFF)
         return Found(torch.from_numpy(exact[:, :k]), index, torch.from_numpy(length), torch.from_numpy(decided))
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a bᵀ (m, n) of float32 matrices (m, D) and (n, D).
-
-    By oneDNN where torch has it, which uses the widest registers of a CPU: MKL takes twice as long on AMD's.
-    """
-    if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
-    return a @ b.T
 
 
 def _smallest(values: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
