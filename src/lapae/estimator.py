@@ -682,7 +682,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             n_samples: how many.
             random_state: seed or generator; default that of `fit`.
             given: values of columns of a table that all samples have, such as `{"color": "red"}`: the other columns
-                are drawn given these.
+                are drawn given these. None is missing; a warning says so if a value is beyond those of `fit`.
             missing: whether samples lack values as the rows of the table do; default only for a frame.
             noise: add the residuals of held-out samples; default to all but images.
 

@@ -519,7 +519,8 @@ class Model:
             seed: seed of codes, networks and noise; default that of the configuration.
             noise: add the residuals of held-out samples to what networks make of a code; default: to all but images.
                 False decodes codes without noise, for tables too.
-            given: values that all samples have, by the name of their column: the others depend on them.
+            given: values that all samples have, by the name of their column: the others depend on them. None is
+                missing. A warning says so if a value is beyond those of the rows.
             missing: whether samples of a table lack values as its rows do; default: those of tables with named columns.
 
         Returns:

@@ -199,3 +199,34 @@ def test_tiny_units_are_not_rounded_away():
     new = model.sample(60, random_state=1)
     assert len(np.unique(new[:, 0])) > 50
     np.testing.assert_allclose(new.std(0), x.std(0), rtol=0.5)
+
+
+@pytest.fixture(scope="module")
+def lacking():
+    rng = np.random.default_rng(0)
+    a = rng.normal(50, 10, 600)
+    table = pd.DataFrame({"a": a, "b": 2 * a + rng.normal(0, 5, 600), "c": rng.gamma(2, 3, 600), "d": a})
+    table[["c", "d"]] = table[["c", "d"]].mask(rng.random((600, 2)) < 0.11)
+    return LaplacianAutoencoder(epochs=2, random_state=0, device="cpu").fit(table)
+
+
+def test_given_values_leave_the_others_missing_as_often_as_in_rows_that_are_alike(lacking):
+    for value in (70.0, 50.0, 30.0):
+        new = lacking.sample(400, given={"a": value})
+        assert new[["c", "d"]].isna().mean().between(0.03, 0.25).all()
+        assert new["b"].std() > 3  # one leaf of five rows is not all that may be
+
+
+def test_a_given_value_beyond_the_rows_is_told_with_their_range(lacking):
+    with pytest.warns(UserWarning, match=r"a = 1000000 is beyond the values of training, 1\d\.\d+ to 8\d\.\d+"):
+        new = lacking.sample(400, given={"a": 1e6})
+    assert (new["a"] == 1e6).all()
+    assert new[["c", "d"]].isna().mean().between(0.03, 0.25).all()
+
+
+def test_a_given_value_may_be_missing(lacking):
+    assert lacking.sample(20, given={"c": None})["c"].isna().all()
+    with pytest.warns(UserWarning, match="a is missing, and no row of training lacks it"):
+        assert lacking.sample(20, given={"a": np.nan})["a"].isna().all()
+    with pytest.raises(ValueError, match="'much' is not a number"):
+        lacking.sample(1, given={"c": "much"})

@@ -13,23 +13,30 @@ whose value is taken, and s the slope of z on l within leaves; and it lies betwe
 - A column that is near a sum or a difference of columns before it is drawn as what it differs from these by: a trip
   ends after it begins, and a total is that of its parts.
 - A column that another one determines is looked up (`lapae.space.levels`).
-- Columns that are given come first, so that all others depend on them; nothing is rejected.
+- Columns that are given come first, so that all others depend on them; nothing is rejected. New rows then ask much the
+  same of a tree, and one leaf of few rows would answer for all: each of several trees, on rows drawn anew, answers for
+  a part of them.
 
 Shapes: n rows, m new rows, F columns, as codes: numbers in the user's units, NaN where missing.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from lapae.space.columns import Column
+from lapae.space.frames import cells
 
 LEAF = 5
 """Minimum number of rows in a leaf."""
+LEAF_LACKING = 25
+"""The same, where it is asked whether a value is missing: a share needs more rows than a value."""
 PRIOR = 5.0
 """Rows that pull the mean of a level to that of all rows."""
 GAIN = 0.3
@@ -40,6 +47,8 @@ DISTINCT, SPIKE = 0.3, 0.05
 RIDGE = 1e-2
 TRIES = 4
 """Draws of a row that is not the one whose value was taken last, at most."""
+TREES = 10
+"""Trees that new rows with given values are drawn from."""
 MOST_SAMPLED = 4000
 """Rows that new ones are made from, at most."""
 MOST_COLUMNS = 128
@@ -73,10 +82,25 @@ class RowSampler:
             columns: the columns of the table.
             m: how many.
             seed: seed of the draws.
-            given: values that all new rows have, by the index of their column.
+            given: values that all new rows have, by the index of their column; NaN is missing.
             missing: whether values are missing as they are in the table; else rows are complete.
         """
+        for j, value in (given or {}).items():
+            if told := self._unlike(columns[j], j, value):
+                warnings.warn(f"given: {told}", stacklevel=4)
         return _Draw(self.rows.double().numpy(), columns, m, np.random.default_rng(seed), missing).run(given or {})
+
+    def _unlike(self, column: Column, j: int, value: float) -> str:
+        """Say that no row has a value as far out as the given one of column j, or lacks one; "" if some do."""
+        known = self.rows[:, j].double().numpy()
+        known = known[~np.isnan(known)]
+        if np.isnan(value):
+            return "" if len(known) < len(self.rows) else f"{column.name} is missing, and no row of training lacks it"
+        if not len(known) or column.kind in ("category", "boolean") or known.min() <= value <= known.max():
+            return ""
+        own, low, high = cells(np.array([value, known.min(), known.max()]), column)
+        nearest = "sums and differences hold, all else is drawn as for the nearest value"
+        return f"{column.name} = {own} is beyond the values of training, {low} to {high}: {nearest}"
 
 
 class _Draw:
@@ -93,6 +117,7 @@ class _Draw:
         self.differences: list[tuple[np.ndarray, np.ndarray]] = []  # of the rows, and of the new ones
 
     def run(self, given: Mapping[int, float]) -> np.ndarray:
+        self.trees = min(TREES, len(self.made)) if given else 1
         for j in [*given, *(j for j in range(len(self.columns)) if j not in given)]:
             if j in given:
                 self.made[:, j] = given[j]
@@ -105,6 +130,7 @@ class _Draw:
         values, made = self.rows[:, j], self.made
         if np.isnan(values).all():
             return
+        lacks = self._lacking(np.isnan(values))
         parts = [] if self.words[j] else self._parts(j)
         ours, theirs = (
             sum((sign * _filled(x[:, i], self.rows[:, i]) for i, sign in parts), np.zeros(len(x)))
@@ -113,12 +139,26 @@ class _Draw:
         target = values - ours
         found = self._words(j) if self.words[j] else self._numbers(target)
         if parts:
-            self.differences.append((target, found))
+            self.differences.append((target, np.where(lacks, np.nan, found)))
             found = found + theirs
             found = np.maximum(found, 0.0) if np.nanmin(values) >= 0 else found
         decimals = None if self.words[j] else _decimals(values)
         made[:, j] = found if decimals is None else np.round(found, decimals)
         self._look_up(j)
+        made[lacks, j] = np.nan
+
+    def _lacking(self, lacks: np.ndarray) -> np.ndarray:
+        """Draw which new rows lack a value, (m,), by those that do, `lacks` (n,)."""
+        from sklearn.tree import DecisionTreeClassifier
+
+        if not (self.missing and lacks.any()):
+            return np.zeros(len(self.made), bool)
+        x, ours = self._features(lacks.astype(float))
+        every = np.ones(len(lacks), bool)
+        last = self.last
+        donors = self._donors(DecisionTreeClassifier, x, ours, lacks, every, LEAF_LACKING)[0]
+        self.last = last
+        return lacks[donors]
 
     def _parts(self, j: int) -> list[tuple[int, int]]:
         """Choose columns, each with its sign, that column j is near the sum of."""
@@ -156,8 +196,35 @@ class _Draw:
             return np.zeros((len(self.rows), 1)), np.zeros((len(self.made), 1))
         return np.stack([a for a, _ in pairs], 1), np.stack([b for _, b in pairs], 1)
 
-    def _donors(self, leaves: np.ndarray, ours: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-        """Choose one of the `allowed` rows (n,) in the leaf of each new row: (m,)."""
+    def _donors(
+        self, kind: Any, x: np.ndarray, ours: np.ndarray, target: np.ndarray, allowed: np.ndarray, least: int = LEAF
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Choose one of the `allowed` rows x (n, p), with the `target` (n, …), in the leaf of each of ours (m, p).
+
+        Args:
+            kind: class of the trees.
+            x: what is known of the rows.
+            ours: what is known of the new ones.
+            target: what the trees tell.
+            allowed: rows that are chosen from.
+            least: minimum number of rows in a leaf.
+
+        Returns:
+            The rows chosen, (m,), and the leaf of each row in each tree, (n,).
+        """
+        donors, leaves = np.full(len(ours), -1), []
+        for t in range(self.trees):
+            rows = np.flatnonzero(allowed)
+            rows = rows if self.trees == 1 else self.rng.choice(rows, len(rows))
+            tree = kind(min_samples_leaf=least, random_state=0).fit(x[rows], target[rows])
+            leaves.append(tree.apply(x))
+            mine = np.arange(t, len(ours), self.trees)
+            donors[mine] = self._within(leaves[-1], tree.apply(ours[mine]), allowed, self.last[mine])
+        self.last = donors
+        return donors, leaves
+
+    def _within(self, leaves: np.ndarray, ours: np.ndarray, allowed: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Choose one of the `allowed` rows (n,) in the leaf of each new row, not its `last` one: (m,)."""
         order = np.argsort(leaves, kind="stable")
         order = order[allowed[order]]
         start, stop = (np.searchsorted(leaves[order], ours, side=side) for side in ("left", "right"))
@@ -165,10 +232,9 @@ class _Draw:
         start, stop = np.where(empty, 0, start), np.where(empty, len(order), stop)
         donors = np.full(len(ours), -1)
         for _ in range(TRIES):  # not the row that gave the value before: rows would be copied
-            again = (donors < 0) | (donors == self.last)
+            again = (donors < 0) | (donors == last)
             place = start + (self.rng.random(len(ours)) * (stop - start)).astype(int)
             donors = np.where(again, order[place], donors)
-        self.last = donors
         return donors
 
     def _words(self, j: int) -> np.ndarray:
@@ -178,14 +244,12 @@ class _Draw:
         known = ~np.isnan(values)
         n_levels = int(values[known].max()) + 1
         target = np.where(known, values, n_levels).astype(int)
-        allowed = np.ones(len(values), bool) if self.missing else known
         x, ours = self._features(_component(target, n_levels + 1))
-        tree = DecisionTreeClassifier(min_samples_leaf=LEAF, random_state=0).fit(x[allowed], target[allowed])
-        donors = self._donors(tree.apply(x), tree.apply(ours), allowed)
+        donors = self._donors(DecisionTreeClassifier, x, ours, target, known)[0]
         for b in self.done:
             if self.columns[b].given_by == self.columns[j].name:
                 for level in np.unique(self.made[:, b][~np.isnan(self.made[:, b])]):
-                    fitting = np.flatnonzero(allowed & (self.rows[:, b] == level))
+                    fitting = np.flatnonzero(known & (self.rows[:, b] == level))
                     wrong = np.flatnonzero((self.made[:, b] == level) & (self.rows[donors, b] != level))
                     if len(fitting) and len(wrong):
                         donors[wrong] = self.rng.choice(fitting, len(wrong))
@@ -197,26 +261,23 @@ class _Draw:
 
         known = ~np.isnan(values)
         marginal = np.sort(values[known])
-        allowed = np.ones(len(values), bool) if self.missing else known
         rank = _ranks(marginal, values)
         z = np.nan_to_num(ndtri(rank))
         x, ours = self._features(z)
-        target = np.stack([z, 2.0 * ~known], 1) if not known.all() and self.missing else z
         smooth = _continuous(marginal)
         expected, theirs = _expected(x, ours, z, known) if smooth and self.done else (None, None)
         if expected is not None and theirs is not None:
             x, ours = np.column_stack([x, expected]), np.column_stack([ours, theirs])
-        tree = DecisionTreeRegressor(min_samples_leaf=LEAF, random_state=0).fit(x[allowed], target[allowed])
-        leaves = tree.apply(x)
-        donors = self._donors(leaves, tree.apply(ours), allowed)
+        donors, leaves = self._donors(DecisionTreeRegressor, x, ours, z, known)
         if not smooth:
             return values[donors]
         jitter = (self.rng.random(len(donors)) - 0.5) / len(marginal)
         score = ndtri(np.clip(rank[donors] + jitter, 1e-9, 1 - 1e-9))
         if expected is not None and theirs is not None:
-            score = score + _slope(leaves[known], z[known], expected[known]) * (theirs - expected[donors])
+            slope = np.mean([_slope(leaf[known], z[known], expected[known]) for leaf in leaves])
+            score = score + slope * (theirs - expected[donors])
         place = ndtr(score) * len(marginal) - 0.5
-        return np.interp(place, np.arange(len(marginal)), marginal) + 0 * values[donors]
+        return np.interp(place, np.arange(len(marginal)), marginal)
 
     def _look_up(self, j: int) -> None:
         """Take column j from the one that determines it, if that is drawn already."""

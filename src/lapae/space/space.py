@@ -214,7 +214,7 @@ class Space:
         """Return values that a user gives of columns of a table, by the index of the column.
 
         Args:
-            given: values by the name of their column; by its number where columns have no names.
+            given: values by the name of their column; by its number where columns have no names. None is missing.
         """
         import pandas as pd
 
@@ -226,7 +226,7 @@ class Space:
             column = self.numbered[places[str(name)]]
             unknown: dict[str, set[str]] = {}
             code = code_frame(pd.DataFrame({column.name: [value]}), [column], "given", unknown=unknown)[0, 0]
-            if np.isnan(code) or (code == UNSEEN and unknown):
+            if unknown:
                 seen = f"; seen: {', '.join(column.categories[:20])}" if column.categories else ""
                 raise DataError(f"given: {column.name} = {value!r} was not seen in training{seen}")
             found[places[str(name)]] = float(code)
