@@ -32,7 +32,7 @@ from lapae.runs.files import make_folder, whole_folder, write_whole
 from lapae.runs.toml import read_config, write_config
 from lapae.space import Column
 from lapae.space.columns import unique_names
-from lapae.space.frames import as_frame, is_frame, unnamed
+from lapae.space.frames import as_frame, is_frame, unnamed, without_rows
 
 if TYPE_CHECKING:
     from lapae.calibrate.conformal import Rule
@@ -127,6 +127,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     """Models of cross-conformal p-values, once they were asked for."""
     _names: list[str] | None = None
     """Names of all columns of the frame that was fitted."""
+    _labels: list[str | int] | None = None
+    """The labels that they had there, which may be whole numbers."""
+    _like: Any = None
+    """The learned columns of that frame, without rows."""
     n_features_in_: int
     feature_names_in_: np.ndarray
 
@@ -250,6 +254,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if names is not None:
             data = replace(data, space=replace(data.space, columns=tuple(Column(str(name)) for name in names)))
         self._names = None if not is_frame(X) else unique_names(as_frame(X).columns)  # pyright: ignore
+        self._labels = None if not is_frame(X) else [_label(label) for label in as_frame(X).columns]  # pyright: ignore
         self.model_ = fit(
             configuration(self, x),
             data,
@@ -258,7 +263,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             observers=[make_progress(sys.stderr)] if self.verbose else [],
             integers=holds_integers(X),
         )
-        self._cross = None
+        self._cross, names = None, self.model_.space.names
+        self._like = without_rows(X, names) if is_frame(X) and is_frame(x) and names is not None else None
         return self._settle()
 
     def partial_fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
@@ -664,7 +670,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         import pandas as pd
 
         index = X.index if isinstance(X, pd.DataFrame) else None
-        return pd.DataFrame(made, index=index, columns=[columns[j].name for j in found])
+        return pd.DataFrame(made, index=index, columns=[self._label_of(columns[j].name) for j in found])
 
     def sample(
         self,
@@ -702,7 +708,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             raise ValueError(f"n_samples={n_samples}: expected at least 1")
         seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
         made = self._fitted().sample(int(n_samples), seed, noise=noise, given=given, missing=missing)
-        return self.model_.space.uncode(made)
+        space = self.model_.space
+        if self._like is not None or space.kind != "table" or not is_frame(frame := space.uncode(made)):
+            return space.uncode(made, self._like)
+        return frame.set_axis(self.learned_columns_, axis=1)
 
     def distance(self, a: Any, b: Any) -> np.ndarray:
         """Return distances between latent codes in the geometry of the stochastic decoder.
@@ -781,7 +790,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             if self._cross is not None:
                 self._cross.keep(run)
             about = {"params": _plain(self.get_params(deep=False))}
-            run.write_json(ABOUT, about | ({} if self._names is None else {"columns": self._names}))
+            run.write_json(ABOUT, about | ({} if self._names is None else {"columns": self._labels}))
         self.model_ = replace(self.model_, path=place, as_saved=True)
 
     @classmethod
@@ -817,7 +826,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if model.calibration is not None:
             estimator._share_rate()
         if model.space.kind == "table":
-            estimator._names = _saved_columns(run, model.space)
+            estimator._labels = _saved_columns(run, model.space)
+            estimator._names = None if estimator._labels is None else unique_names(estimator._labels)
             estimator.n_features_in_ = len(estimator._names or range(model.space.shape[0]))
             if estimator._names is not None and not unnamed(estimator._names):
                 estimator.feature_names_in_ = np.asarray(estimator._names, dtype=object)
@@ -896,7 +906,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         space = self._fitted().space
         if space.kind != "table":
             raise AttributeError(f"learned_columns_ is for tables: this model was fitted to {space.kind} data")
-        return np.arange(space.shape[0]) if space.names is None else np.asarray(space.names, dtype=object)
+        if space.names is None:
+            return np.arange(space.shape[0])
+        return np.asarray([self._label_of(name) for name in space.names], dtype=object)
+
+    def _label_of(self, name: str) -> str | int:
+        """Return the label that a column has in frames, by its name."""
+        labels, names = getattr(self, "_labels", None), getattr(self, "_names", None)
+        return labels[names.index(name)] if labels and names and name in names else name
 
     def _values(self, x: np.ndarray, X: Any, *, keep: bool = True, observed: bool = False) -> Any:
         """Return values (…, n, F) of the learned columns like X: a frame for a frame.
@@ -967,23 +984,43 @@ def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
             if not unnamed(unique_names(frame.columns)):
                 estimator.feature_names_in_ = np.asarray([str(name) for name in frame.columns], dtype=object)
         return frame
+    X = _without_na(X)
     if hasattr(X, "detach"):
         X = X.detach().cpu()
         X = (X.float() if str(X.dtype) == "torch.bfloat16" else X).numpy()  # numpy has no such type
     deep = isinstance(X, np.ndarray) and X.ndim > 2
-    x: Any = validate_data(
-        estimator,
-        X,  # pyright: ignore[reportArgumentType]
-        reset=reset,
-        ensure_all_finite="allow-nan",
-        ensure_2d=not deep,
-        allow_nd=deep,
-        dtype=None if deep else "numeric",
-    )
+    try:
+        x: Any = validate_data(
+            estimator,
+            X,  # pyright: ignore[reportArgumentType]
+            reset=reset,
+            ensure_all_finite="allow-nan",
+            ensure_2d=not deep,
+            allow_nd=deep,
+            dtype=None if deep else "numeric",
+        )
+    except ValueError as error:
+        if not str(error).startswith("could not convert string"):
+            raise
+        raise ValueError(f"X holds text, {error}: expected numbers, or a frame, whose columns may be words") from error
     if deep and reset:
         for name in ("n_features_in_", "feature_names_in_"):
             estimator.__dict__.pop(name, None)
     return x if x.dtype.kind == "f" or (deep and x.dtype in (np.uint8, np.bool_)) else x.astype(np.float64)
+
+
+def _without_na(X: Any) -> Any:
+    """Return lists or an array of objects with NaN for None and what pandas has for it; everything else as it is."""
+    if not (isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and X.dtype == object)):
+        return X
+    try:
+        x = np.asarray(X)
+    except ValueError:  # rows of several lengths
+        return X
+    if x.dtype != object:
+        return X
+    lacks = np.vectorize(lambda value: value is None or type(value).__name__ in ("NAType", "NaTType"), otypes=[bool])
+    return np.where(lacks(x), np.nan, x) if x.size else X
 
 
 def holds_integers(X: Any) -> bool:
@@ -1074,14 +1111,19 @@ def _saved_params(run: Run, **again: Any) -> dict[str, Any]:
     return params
 
 
-def _saved_columns(run: Run, space: Any) -> list[str] | None:
-    """Return the names of all columns of the frame that was fitted; those that are learned if no others are known."""
+def _label(label: Any) -> str | int:
+    """Return the label of a column as it is saved: a whole number as it is, else its text."""
+    return int(label) if isinstance(label, Integral) and not isinstance(label, bool) else str(label)
+
+
+def _saved_columns(run: Run, space: Any) -> list[str | int] | None:
+    """Return the labels of all columns of the frame that was fitted; those that are learned if no others are known."""
     names = run.read_json(ABOUT).get("columns") if (run / ABOUT).exists() else None
     if names is None:
         return None if space.names is None else list(space.names)
-    if not isinstance(names, list) or not {*(space.names or ())} <= {*map(str, names)}:
+    if not isinstance(names, list) or not {*(space.names or ())} <= {*unique_names(names)}:
         raise RunError(f"{run / ABOUT} is damaged: its columns are not those of the model")
-    return list(map(str, names))
+    return list(map(_label, names))
 
 
 def _renamed(saved: dict[str, Any], run: Run) -> dict[str, Any]:

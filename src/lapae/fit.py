@@ -20,9 +20,9 @@ from lapae.calibrate.temperature import ROWS, fit_drawn, fit_temperature
 from lapae.config import Config, DataConfig, MethodConfig
 from lapae.curvature.likelihoods import Likelihood
 from lapae.data import Batches, Data, Split, load
-from lapae.data.source import Source, sampled
+from lapae.data.source import Source, Streamed, sampled
 from lapae.data.splits import check_enough
-from lapae.errors import UNFINISHED, ConfigError, RunError
+from lapae.errors import UNFINISHED, ConfigError, DataError, RunError
 from lapae.generate.rows import MOST_COLUMNS, MOST_SAMPLED, RowSampler
 from lapae.impute import rows_to_impute
 from lapae.methods import Method
@@ -39,6 +39,7 @@ from lapae.score.code_density import MOST_CODES
 from lapae.score.latent_codes import LatentCodes
 from lapae.score.unseen import Unseen
 from lapae.space import Space, for_trained
+from lapae.space.scaling import chunks
 from lapae.storage import load_run, save
 from lapae.train.checkpoint import load_shared_checkpoint
 from lapae.train.choose import choose
@@ -112,6 +113,20 @@ def check_values(data: Data, likelihood: Likelihood) -> None:
         )
 
 
+def check_varies(data: Data) -> None:
+    """Raise DataError if no column of a table has two values."""
+    if data.kind != "table" or len(data.train) < 2:
+        return
+    x = data.train.x
+    rows = x.sample if isinstance(x, Streamed) else x
+    low, high = np.full((2, x.shape[1]), [[np.inf], [-np.inf]])
+    for _, part in chunks(rows):
+        low, high = np.fmin(low, np.fmin.reduce(part)), np.fmax(high, np.fmax.reduce(part))
+        if (low < high).any():
+            return
+    raise DataError(f"{data.space.name}: has no column that can be learned: each has one value alone")
+
+
 def as_it_is(data: Data, likelihood: Likelihood, integers: bool | None) -> Data:
     """Return data whose values a trained network gets as they are; integer images divided by 255, with a message."""
     if integers is None:  # booleans are held as bytes, with a scale of 1
@@ -154,6 +169,8 @@ def fit(
             return done
     data = node_first(lambda: load_data(config.data)) if data is None else data
     check_enough(sum(len(split.x) for split in (data.train, data.valid, data.calib)), data.space.name)
+    if network is None:
+        check_varies(data)
     config = choose(config, data.space, own=network is not None, portion=data.portion)
     starts_from = config.method.options.starts_from
     if config.train.epochs == 0 and network is not None and starts_from is None:

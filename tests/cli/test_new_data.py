@@ -69,6 +69,13 @@ def test_score_a_table_keeps_index_label_and_order(place, holes, tmp_path, capsy
     assert all(0 < float(row[3]) <= 1 for row in rows)
 
 
+def test_a_table_with_a_header_alone(place, tmp_path):
+    (tmp_path / "a.csv").write_text("name,speed,temp,load\n")
+    for verb, names in (("score", SCORED), ("embed", ["z0", "z1", "z0_std", "z1_std"])):
+        assert main([verb, str(place / "table"), str(tmp_path / "a.csv"), "-o", str(tmp_path / "s.csv"), *FAST]) == 0
+        assert rows_of(tmp_path / "s.csv") == [["name", *names]]
+
+
 def test_columns_are_found_by_name(place, tmp_path):
     (tmp_path / "a.csv").write_text("speed,temp,load\n50,51,52\n")
     (tmp_path / "b.csv").write_text("load,speed,temp\n52,50,51\n")

@@ -159,6 +159,43 @@ def test_frames_of_numbers_alone_are_learned_as_others_are(tmp_path):
     assert np.isnan(again.explain(frame.to_numpy())[:, [0, 3]]).all()
 
 
+@pytest.mark.parametrize("labels", [[0, 1, 2], [10, 20, 30], ["a", "a", "b"]])
+def test_samples_have_the_labels_and_types_of_the_frame(labels, tmp_path):
+    made = [FRAME["size"].astype("float32"), FRAME["rooms"].astype("Int64"), FRAME["city"].astype("category")]
+    frame = pd.concat(made, axis=1).set_axis(labels, axis=1)
+    model = LaplacianAutoencoder(epochs=1, random_state=0, device="cpu").fit(frame)
+    model.save(tmp_path / "run")
+    for one in (model, LaplacianAutoencoder.load(tmp_path / "run")):
+        new = one.sample(5)
+        assert new.columns.tolist() == one.learned_columns_.tolist() == labels
+        assert new.dtypes.tolist() == frame.dtypes.tolist()
+        assert one.impute_levels(frame).columns.tolist() == labels[2:]
+
+
+def test_samples_are_frames_of_the_library_that_was_fitted():
+    pl, pa = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    plain = FRAME[LEARNED].reset_index(drop=True)
+    for frame in (pl.from_pandas(plain), pa.Table.from_pandas(plain, preserve_index=False)):
+        new = LaplacianAutoencoder(epochs=1, random_state=0, device="cpu").fit(frame).sample(5)
+        assert type(new) is type(frame)
+        theirs = pl.DataFrame(new).schema if isinstance(new, pa.Table) else new.schema
+        assert theirs == (pl.DataFrame(frame).schema if isinstance(frame, pa.Table) else frame.schema)
+    arrow = plain.convert_dtypes(dtype_backend="pyarrow")
+    new = LaplacianAutoencoder(epochs=1, random_state=0, device="cpu").fit(arrow).sample(5)
+    assert list(pd.DataFrame(new).dtypes) == list(arrow.dtypes)
+
+
+def test_lists_and_objects_may_hold_what_pandas_has_for_a_missing_value():
+    x = np.array(FRAME[["size", "rooms"]], object)
+    x[3, 0], x[4, 1] = pd.NA, None
+    numbers = np.where(pd.isna(x), np.nan, x).astype(float)
+    model = LaplacianAutoencoder(epochs=1, random_state=0, device="cpu").fit(x)
+    for given in (x, x.tolist()):
+        np.testing.assert_array_equal(model.score_samples(given), model.score_samples(numbers))
+    with pytest.raises(ValueError, match=r"X holds text, .*'Oslo'.*: expected numbers, or a frame"):
+        model.fit(np.array([["Oslo", 1], ["Rome", 2]], object))
+
+
 def test_sparse_matrices_are_refused():
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(TypeError, match=r"[Ss]parse.*dense"):

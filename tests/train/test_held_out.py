@@ -17,7 +17,7 @@ from lapae import LaplacianAutoencoder
 from lapae.config import Config, MethodConfig, ModelConfig, TrainConfig
 from lapae.curvature.likelihoods import Bernoulli, Gaussian, Likelihood, Mixed, StudentT
 from lapae.data import Data
-from lapae.errors import ConfigError
+from lapae.errors import ConfigError, DataError
 from lapae.fit import fit
 from lapae.methods.base import Draws, Method, Output
 from lapae.train.held_out import NOISE_FLOOR, SHRINK, mean, set_noise, variance
@@ -62,13 +62,22 @@ def test_a_training_that_diverges_to_a_finite_number_is_noticed(method, table):
     assert -10 < model.metrics["explained"] <= 0
 
 
-def test_data_that_do_not_vary(table):
-    for split in (table.train, table.valid, table.test):
+def test_held_out_data_that_do_not_vary(table):
+    for split in (table.valid, table.test):
         split.x[:] = 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "no rows are held out to calibrate")
         assert fit(config(epochs=1), table).metrics["explained"] is None
+
+
+LACKING = np.where(np.arange(60)[:, None] % 2, [[1.0, np.nan]], [[1.0, 2.0]])
+
+
+@pytest.mark.parametrize("x", [np.full((60, 3), 7.0), LACKING, np.ones((60, 2), bool)])
+def test_a_table_of_one_value_in_each_column_is_refused_as_a_frame_is(x):
+    with pytest.raises(DataError, match="has no column that can be learned"):
+        fit(config(epochs=1), Data.of(x))
 
 
 @pytest.mark.parametrize("wrong", [2.5, "2", 0, -1, 10**9, True, 1e9])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,17 +38,18 @@ def main(arguments: Sequence[str]) -> int:
     suffix = check_out(command.out, command.input, (".csv", ".npz", ".npy"))
     import numpy as np
 
-    from lapae.data import DataError
     from lapae.runs.outputs import csv_rows, write_arrays
 
     options = command.options
-    _, source, blocks = command.predictions(encoded, "embedding")
+    model, source, blocks = command.predictions(encoded, "embedding")
     first = next(blocks, None)
-    if first is None:
-        raise DataError(f"{command.input}: there are no data to embed")
-    n, k = 0, first.found["z"].shape[1]
+    n, k = 0, math.prod(model.code_shape)
     if suffix == ".csv":
-        header = [*first.names, *(f"z{i}" for i in range(k)), *(f"z{i}_std" for i in range(k))]
+        header = [
+            *(first.names if first else source.carried),
+            *(f"z{i}" for i in range(k)),
+            *(f"z{i}_std" for i in range(k)),
+        ]
         with csv_rows(command.out, header) as write:
             while first is not None:
                 codes = np.concatenate([first.found["z"], first.found["z_std"]], 1).tolist()
@@ -55,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
                 n += len(codes)
                 first = next(blocks, None)
         return finish(source, command.out, n, options, latent_dim=k)
-    parts = [first.found, *(rows.found for rows in blocks)]
+    parts = [rows.found for rows in (first, *blocks) if rows is not None]
+    parts = parts or [{"z": np.empty((0, k)), "z_std": np.empty((0, k))}]
     z, z_std = (np.concatenate([part[name] for part in parts]) for name in ("z", "z_std"))
     write_arrays(command.out, {"z": z, "z_std": z_std})
     return finish(source, command.out, len(z), options, latent_dim=k)

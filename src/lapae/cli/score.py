@@ -150,8 +150,8 @@ class MostUnusual:
         self.block = x
         return self.scores(model, x)
 
-    def watching(self, blocks: Iterator[Rows]) -> Iterator[Rows]:
-        """Yield blocks as they are, each just after it was scored."""
+    def watching(self, blocks: Iterator[Rows], number: Callable[[int], str]) -> Iterator[Rows]:
+        """Yield blocks as they are, each just after it was scored; `number` is that of a sample, from its place."""
         import numpy as np
 
         for rows in blocks:
@@ -163,7 +163,7 @@ class MostUnusual:
                 self.words = {j: word for (row, j), word in words.items() if row == i}
                 cell = rows.cells[i][0] if rows.cells[i] else ""
                 named = cell if rows.names[:1] == ["file"] else f"{rows.names[0]} {cell}" if cell else ""
-                self.label = named or f"row {self.passed + i}"
+                self.label = named or f"row {number(self.passed + i)}"
             self.passed += len(score)
             yield rows
 
@@ -172,23 +172,29 @@ class MostUnusual:
         if self.x is None:
             return ""
         said, row = f"; most unusual: {self.label}", self.x[None]
-        if model.space.kind != "table" or not (contribution := model.explain(row)).max() > 0:
+        if model.space.kind != "table":
             return said
-        j = int(contribution[0].argmax())
-        expected = model.counterfactual(row, top=1, contribution=contribution)[0]
+        from lapae.view.reasons import find_reasons
+
+        found = find_reasons(model, row)
+        j = int(found.feature[0])
+        if j < 0:
+            return said
         name = model.space.names[j] if model.space.names else f"column {j}"
-        value = self.words.get(j) or as_written(model, j, row) or "missing"
-        return f"{said}, {name} {value}, expected {as_written(model, j, expected)}"
+        value = self.words.get(j) or as_written(model, j, found.value[0])
+        return f"{said}, {name} {value}, expected {as_written(model, j, found.expected[0])}"
 
 
-def as_written(model: Model, j: int, row: Any) -> str:
-    """Write value j of a row (1, F) as people do."""
+def as_written(model: Model, j: int, value: float) -> str:
+    """Write a value of column j as people do."""
+    import numpy as np
+
     from lapae.space.frames import cells
 
     column = (model.space.columns or ())[j : j + 1]
     if not column or (column[0].kind == "number" and not column[0].written):
-        return f"{row[0, j]:.4g}"
-    return cells(row[:, j], column[0])[0]
+        return f"{value:.4g}"
+    return cells(np.array([value]), column[0])[0]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -233,7 +239,7 @@ def main(arguments: Sequence[str]) -> int:
 
         blocks = image_rows(blocks)
 
-    blocks = most.watching(blocks)
+    blocks = most.watching(blocks, source.row_number)
     n = n_outliers = 0
     if suffix != ".csv":
         parts = [rows.found for rows in blocks]
@@ -247,10 +253,9 @@ def main(arguments: Sequence[str]) -> int:
     if table and model.calibration.unseen is not None:
         columns.append("unseen")
     first = next(blocks, None)
-    numbered = table and command.explain and first is not None and not first.names
-    with csv_rows(
-        command.out, [*(["row"] if numbered else first.names if first else []), *columns, "outlier"]
-    ) as write:
+    names = source.carried if first is None else first.names
+    numbered = table and command.explain and not names
+    with csv_rows(command.out, [*(["row"] if numbered else names), *columns, "outlier"]) as write:
         while first is not None:
             marks = verdicts(first.found["p_value"], rule.rate)
             cells = {name: list(map(repr, values.tolist())) for name, values in first.found.items() if name in columns}

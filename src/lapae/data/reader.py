@@ -89,6 +89,11 @@ class Reader(ABC):
         """Data in a block."""
         return max(1, min(self.at_once, BLOCK_ELEMENTS // max(1, int(np.prod(self.space.model_shape)))))
 
+    @property
+    def carried(self) -> list[str]:
+        """Names of the columns of a table that are no features, and stand beside what is found."""
+        return []
+
     def row_number(self, row: int) -> str:
         """Return the number by which people know sample `row`, from 0."""
         return str(row)

@@ -102,6 +102,15 @@ class TableReader(Reader):
         """Columns of the model that the rows are read for."""
         return self.space.numbered
 
+    @property
+    def carried(self) -> list[str]:
+        return [self.names[i] for i in self._others] if self.header else []
+
+    @property
+    def _others(self) -> list[int]:
+        """Places of the columns that are no features."""
+        return [i for i in range(self.file.width) if i not in set(self.features)]
+
     def row_name(self, row: int) -> str:
         """Return what messages call data row `row` (from 0): its line in the file."""
         return f"row {self.row_number(row)}"
@@ -195,9 +204,8 @@ class TableReader(Reader):
     def _rows(self, progress: Progress) -> Iterator[Block]:
         """Yield blocks of rows; for a series, of its steps."""
         columns, where = self.columns, str(self.path)
-        others = [i for i in range(self.file.width) if i not in set(self.features)]
-        carried = others if self.header else []
-        names = [self.names[i] for i in carried]
+        others, names = self._others, self.carried
+        carried = others[: len(names)]
         unknown: dict[str, set[str]] = {}
         constants = Constants(self.space.left_out, where)
         plain = {i for i, column in zip(self.features, columns, strict=True) if _is_plain(column)}

@@ -84,6 +84,20 @@ def _narwhals(X: Any) -> Any:
     return found.to_frame() if isinstance(found, nw.Series) else found
 
 
+def without_rows(X: Any, names: Sequence[str]) -> Any:
+    """Return a frame of the library of a frame X, with its columns of these names, their labels and types, and no rows:
+    what `uncode_frame` makes new rows like."""
+    if type(X).__module__.partition(".")[0] == "pandas":
+        given = X if hasattr(X, "columns") else X.to_frame()
+        every = unique_names(given.columns)
+        return given.iloc[:0, [every.index(name) for name in names]].copy()
+    import narwhals as nw
+
+    given = _narwhals(X)
+    schema = {name: given.schema[name] for name in names}
+    return nw.from_dict({name: [] for name in names}, schema, backend=given.implementation).to_native()
+
+
 def _without_arrow(frame: Frame) -> Frame:
     """Return a frame of pandas with its columns of Arrow types in those of pandas."""
     arrow = [i for i, dtype in enumerate(frame.dtypes) if type(dtype).__name__ == "ArrowDtype"]
@@ -232,7 +246,7 @@ def uncode_frame(
         x: codes (n, F).
         columns: what they are of.
         like: frame that they belong to: the result is of its library and has its columns, types and index. Columns that
-            are no codes are as they were, and so is text that says what the code says.
+            are no codes are as they were, and so is text that says what the code says. One without rows has no index.
         observed: whether cells of `like` that are not missing stay as they are, also where the code says otherwise.
         others: whether columns that are no codes are as they were; else they are missing.
     """
@@ -240,12 +254,12 @@ def uncode_frame(
 
     made = {column.name: uncode(x[:, i], column) for i, column in enumerate(columns)}
     given = as_frame(like)
-    if given is None or len(given) != len(x):
+    if given is None or (len(given) and len(given) != len(x)):
         return pd.DataFrame(made)
     names = unique_names(given.columns)
     if not made.keys() <= set(names):  # columns without names go by their place
         made = dict(zip(names, made.values(), strict=True))
-    for i, (name, series) in enumerate(made.items()):
+    for i, (name, series) in enumerate(made.items() if len(given) else ()):
         cells_in = given.iloc[:, names.index(name)]
         made[name] = _as_written(series, cells_in, x[:, i], columns[i], observed=observed)
     if not others:
@@ -275,14 +289,16 @@ def _rebuilt(made: dict[str, Series], like: Any, names: list[str], *, keep: bool
         import pandas as pd
 
         given = like.to_frame() if not hasattr(like, "columns") else like
-        found = [made[name].set_axis(given.index) if name in made else given.iloc[:, i] for i, name in enumerate(names)]
+        found = [made[name] if name in made else given.iloc[:, i] for i, name in enumerate(names)]
+        if len(given):
+            found = [series.set_axis(given.index) for series in found]
         if keep:
             found = [_typed(series, given.iloc[:, i].dtype) for i, series in enumerate(found)]
         return pd.concat(found, axis=1).set_axis(given.columns, axis=1)
     import narwhals as nw
 
     given = _narwhals(like)
-    library = given.implementation
+    library, columns = given.implementation, {}
     for name, series in made.items():
         values: list[Any] = series.astype(object).where(series.notna(), None).tolist()
         if len({type(value) for value in values if value is not None and not isinstance(value, int | float)}) > 1:
@@ -298,8 +314,9 @@ def _rebuilt(made: dict[str, Series], like: Any, names: list[str], *, keep: bool
             and column.dtype == nw.Datetime
             and all(value is None or value.time() == MIDNIGHT for value in values)
         )
-        given = given.with_columns(column.cast(kind) if keep and lossless and column.dtype != kind else column)
-    return given.to_native()
+        columns[name] = column.cast(kind) if keep and lossless and column.dtype != kind else column
+    made_frame = given.with_columns(*columns.values()) if len(given) else nw.from_dict(columns, backend=library)
+    return made_frame.to_native()
 
 
 def _typed(series: Series, dtype: Any) -> Series:
