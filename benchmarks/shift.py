@@ -2,7 +2,7 @@
 
     python benchmarks/shift.py --data FOLDER [--sets NAME ...] [--variants NAME ...] [--out results.jsonl]
     python benchmarks/shift.py --data FOLDER --outliers [...]
-    python benchmarks/shift.py --data FOLDER --library [...]
+    python benchmarks/shift.py --data FOLDER --library [--tables adbench generated] [--missing] [...]
     python benchmarks/shift.py --data FOLDER --ablation [--sets tables fashion_mnist faces series ...] [--most 1000]
     python benchmarks/shift.py --table results.jsonl
 
@@ -11,7 +11,9 @@ principal axes, both ways: a network is trained on three quarters, the others ha
 mean ± q √(noise² + v) in every column, v the variance of the network linearised in its weights at temperature 1 (or of
 method `ae`, 0), q from held-out rows of the three quarters. One network per shift serves all variants of the posterior.
 With --outliers, Σ_k z_std_k / standard deviation of the training codes scores the rows of ADBench's sets, beside kNN.
-With --library, intervals are what `predict_interval` of the estimator gives, for several methods and posteriors.
+With --library, intervals are what `predict_interval` of the estimator gives, for several methods and posteriors: of new
+rows, of moved ones, and of new ones with one value that is 4 off. Tables are those of imputation, the usual rows of
+ADBench's sets, or generated here. With --missing, also intervals of values that are missing from both, a fifth of them.
 With --ablation, the same for `online`, `posthoc`, `ae` and `ensemble`: on tables, on images (FashionMNIST and faces,
 blurred, darkened and turned by degrees) and on series (generated plants of plants.py, where one sensor drifts over a
 window by degrees). Besides, how score and width rank what has moved, and how widths go with errors (Spearman).
@@ -26,7 +28,8 @@ import itertools
 import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +64,15 @@ LIBRARY: dict[str, dict[str, Any]] = {
 """Options of estimators."""
 
 
-def of_library(name: str, x: np.ndarray, axis: int, way: int, variants: list[str]) -> list[dict]:
+def of_library(name: str, x: np.ndarray, axis: int, way: int, variants: list[str], missing: bool = False) -> list[dict]:
     """Coverage and interval score of what estimators say, of new rows and of those that have moved."""
     from lapae import LaplacianAutoencoder
 
     parts, found = shifted(x, axis, way), []
     known = np.concatenate([parts["train"], parts["held"]])
+    rng = np.random.default_rng(0)
+    odd = np.arange(x.shape[1]) == rng.integers(0, x.shape[1], len(parts["new"]))[:, None]
+    parts["odd"] = parts["new"] + 4 * odd * rng.choice([-1, 1], odd.shape)
     for variant in variants:
         options, began = LIBRARY[variant], time.process_time()
         model = LaplacianAutoencoder(random_state=0, device="cpu", **options).fit(known)
@@ -76,15 +82,85 @@ def of_library(name: str, x: np.ndarray, axis: int, way: int, variants: list[str
         widths = {}
         for which in ("new", "moved"):
             low, high = model.predict_interval(parts[which], level=LEVEL)
-            y = parts[which]
-            beyond = np.maximum(low - y, 0) + np.maximum(y - high, 0)
-            row[f"{which} coverage"] = float(((low <= y) & (y <= high)).mean())
-            row[f"{which} score"] = float((high - low + 2 / (1 - LEVEL) * beyond).mean())
+            row |= {f"{which} {key}": v for key, v in holding(parts[which], low, high).items()}
             widths[which] = (high - low).mean(1)
+            if missing:
+                hidden = np.random.default_rng(1).random(low.shape) < 0.2
+                low, high = model.impute_interval(np.where(hidden, np.nan, parts[which]), level=LEVEL)
+                of_hidden = holding(parts[which][hidden], low[hidden], high[hidden])
+                row |= {f"{which} missing {key}": v for key, v in of_hidden.items()}
+        low, high = model.predict_interval(parts["odd"], level=LEVEL)
+        inside = (low <= parts["odd"]) & (parts["odd"] <= high)
+        row |= {"odd found": float(1 - inside[odd].mean()), "beside odd coverage": float(inside[~odd].mean())}
         truth = np.r_[np.zeros(len(widths["new"])), np.ones(len(widths["moved"]))]
         row["auroc"] = float(roc_auc_score(truth, np.r_[widths["new"], widths["moved"]]))
         found.append(row)
     return found
+
+
+def holding(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, float]:
+    """Share of values y within their intervals, and the interval score."""
+    beyond = np.maximum(low - y, 0) + np.maximum(y - high, 0)
+    return {
+        "coverage": float(((low <= y) & (y <= high)).mean()),
+        "score": float((high - low + 2 / (1 - LEVEL) * beyond).mean()),
+    }
+
+
+def generated(kind: str, n: int, d: int, seed: int) -> np.ndarray:
+    """A standardised table (n, d) whose columns depend on each other as its kind says."""
+    rng = np.random.default_rng(seed)
+    k = max(2, d // 4)
+    z, mixing, more = rng.standard_normal((n, k)), rng.standard_normal((k, d)), rng.standard_normal((k, d))
+    noise = 0.3 * rng.standard_normal((n, d))
+    group, u = rng.integers(0, 4, n), rng.random((n, d - 2))
+    shares = rng.gamma(0.8, size=(n, d - 1)) * (rng.random((n, d - 1)) < 0.7)
+    shares /= np.maximum(shares.sum(1, keepdims=True), 1e-9)
+    tails = rng.standard_t(3, (n, k)) @ mixing + 0.4 * rng.standard_t(3, (n, d))
+    x = {
+        "linear": z @ mixing + noise,
+        "curved": z @ mixing + 0.5 * z**2 @ more + noise,
+        "interaction": z @ mixing + z[:, :1] * z @ more + noise,
+        "heavy tails": tails,
+        "lognormal": np.exp(0.7 * z @ mixing / np.sqrt(k) + noise),
+        "noise grows": z @ mixing + np.exp(0.6 * z[:, :1]) * noise,
+        "sine": np.sin(1.5 * z @ mixing) + 0.5 * z @ more + noise,
+        "clusters": 2 * rng.standard_normal((4, d))[group] + z @ mixing * rng.uniform(0.3, 1.2, (4, 1))[group] + noise,
+        "independent": noise,
+        "formulas": np.c_[
+            u,
+            np.sin(4 * u[:, 0]) * u[:, 1] + u[:, 2] ** 2 + noise[:, 0] / 3,
+            np.exp(u[:, 1] - u[:, 2]) * (1 + u[:, 0]) + noise[:, 1] / 3,
+        ],
+        "recipes": np.c_[shares, 8 * shares[:, 0] * shares[:, 1] + np.sqrt(shares[:, 2]) + noise[:, 0] / 6],
+        "powers": np.abs(z @ mixing) ** 1.5 + noise,
+    }[kind]
+    return (x - x.mean(0)) / x.std(0)
+
+
+KINDS = (
+    *("linear", "curved", "interaction", "heavy tails", "lognormal", "noise grows"),
+    *("sine", "clusters", "independent", "formulas", "recipes", "powers"),
+)
+SIZES = ((250, 7), (1000, 9), (5000, 11))
+
+
+def tables(source: str, data: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and tables: of imputation, the usual rows of ADBench's sets of up to 40 columns, or generated."""
+    if source == "imputation":
+        for path in sorted((data / "imputation").glob("*.csv"), key=lambda path: path.stat().st_size):
+            yield path.stem, table(path)
+    elif source == "adbench":
+        for path in sorted((data / "adbench").glob("*.npz"), key=lambda path: path.stat().st_size):
+            stored = np.load(path, allow_pickle=True)
+            x = stored["X"][stored["y"] == 0].astype(float)
+            x = x[np.random.default_rng(0).permutation(len(x))][:MOST_ROWS]
+            x = x[:, x.std(0) > 0]
+            if x.shape[1] <= 40:
+                yield f"adbench {path.stem}", (x - x.mean(0)) / x.std(0)
+    else:
+        for i, (kind, (n, d)) in enumerate(itertools.product(KINDS, SIZES)):
+            yield f"{kind}, {n}", generated(kind, n, d, i)
 
 
 Moved = dict[str, np.ndarray]
@@ -268,6 +344,7 @@ def show(rows: list[dict]) -> None:
     if shifts:
         print(f"| {'variance from':20s} | shifts | in | shifted | worst | score in | score shifted | AUROC | s | ρ |")
         print("|---|---|---|---|---|---|---|---|---|---|")
+        also = [key for key in shifts[0] if "odd" in key or "missing" in key]
     for variant in variants:
         own = [row for row in shifts if row["variant"] == variant]
 
@@ -279,6 +356,7 @@ def show(rows: list[dict]) -> None:
             f"{min(row['moved coverage'] for row in own):.3f} | {mean('new score'):.2f} | {mean('moved score'):.2f} | "
             f"{mean('auroc'):.3f} | {mean('seconds'):.2f} | {mean('low_rank_share'):.2f} |"
         )
+        print("; ".join(f"{key} {mean(key):.3f}" for key in also))
     for name in dict.fromkeys(row["of"].split(":")[0] for row in rows if "of" in row):
         of_set = [row for row in rows if row.get("of", "").split(":")[0] == name]
         keys = ("new coverage", "moved coverage", "new score", "moved score")
@@ -305,6 +383,8 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, *LIBRARY])
     parser.add_argument("--library", action="store_true")
+    parser.add_argument("--tables", nargs="+", default=["imputation"], choices=["imputation", "adbench", "generated"])
+    parser.add_argument("--missing", action="store_true")
     parser.add_argument("--outliers", action="store_true")
     parser.add_argument("--ablation", action="store_true")
     parser.add_argument("--most", type=int, default=1000, help="images or windows to learn")
@@ -338,11 +418,10 @@ def main() -> None:
 
         for name in args.sets or ["tables", "fashion_mnist", "faces", "series"]:
             if name == "tables":
-                for path in sorted((args.data / "imputation").glob("*.csv"), key=lambda path: path.stat().st_size):
-                    x = table(path)
+                for stem, x in itertools.chain.from_iterable(tables(source, args.data) for source in args.tables):
                     for axis, way in itertools.product(range(min(2, x.shape[1])), (1, -1)):
                         parts = shifted(x, axis, way)
-                        known, of = np.concatenate([parts["train"], parts["held"]]), f"tables:{path.stem} {axis} {way}"
+                        known, of = np.concatenate([parts["train"], parts["held"]]), f"tables:{stem} {axis} {way}"
                         samples = known, parts["new"], {"shifted": parts["moved"]}
                         run((of,), lambda v, of=of, s=samples: ablated(of, *s, v))
             elif name == "series":
@@ -354,20 +433,18 @@ def main() -> None:
                 run((name,), lambda v, n=name, s=samples: ablated(n, *s, v))
         show(rows)
         return
-    folder = args.data / ("adbench" if args.outliers else "imputation")
-    paths = sorted(folder.glob("*.npz" if args.outliers else "*.csv"), key=lambda path: path.stat().st_size)
-    for path in paths:
-        if args.sets and path.stem not in args.sets:
-            continue
-        if args.outliers:
-            for setting in ("one-class", "unsupervised"):
-                run((path.stem, None, None, setting), lambda v, p=path, s=setting: of_outliers(p, s, v))
-            continue
-        x = table(path)
-        for axis in range(min(2, x.shape[1])):
-            for way in (1, -1):
-                work = of_library if args.library else of_shift
-                run((path.stem, axis, way, None), lambda v, x=x, p=path, a=axis, w=way, f=work: f(p.stem, x, a, w, v))
+    if args.outliers:
+        for path in sorted((args.data / "adbench").glob("*.npz"), key=lambda path: path.stat().st_size):
+            if not args.sets or path.stem in args.sets:
+                for setting in ("one-class", "unsupervised"):
+                    run((path.stem, None, None, setting), lambda v, p=path, s=setting: of_outliers(p, s, v))
+        show(rows)
+        return
+    work = partial(of_library, missing=args.missing) if args.library else of_shift
+    for name, x in itertools.chain.from_iterable(tables(source, args.data) for source in args.tables):
+        if not args.sets or name in args.sets:
+            for axis, way in itertools.product(range(min(2, x.shape[1])), (1, -1)):
+                run((name, axis, way, None), lambda v, x=x, n=name, a=axis, w=way: work(n, x, a, w, v))
     show(rows)
 
 

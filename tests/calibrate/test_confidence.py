@@ -137,3 +137,16 @@ def test_a_table_that_is_learned_exactly_has_intervals_that_hold(kind):
     assert (high - low).max() < 0.01
     codes, deviation = model.transform(x[300:], return_std=True)
     assert deviation.max() < 1000 * codes.std()  # codes may be scaled, and decoders scaled back, but for the prior
+
+
+def test_rows_that_are_off_as_a_whole_have_wider_intervals():
+    """Recipes far from those learned are reconstructed badly; the variance alone says so too little."""
+    rng = np.random.default_rng(0)
+    parts = rng.gamma(0.8, size=(300, 7)) * (rng.random((300, 7)) < 0.7)
+    parts /= parts.sum(1, keepdims=True).clip(1e-9)
+    strength = 8 * parts[:, 0] * parts[:, 1] + np.sqrt(parts[:, 2]) + 0.05 * rng.standard_normal(300)
+    x = np.column_stack([parts, strength])
+    x = (x - x.mean(0)) / x.std(0)
+    order = np.argsort(np.linalg.svd(x, full_matrices=False)[0][:, 1])
+    model = LaplacianAutoencoder(random_state=0, device="cpu").fit(x[order[:225]])
+    assert coverage(model, x[order[225:]]) > 0.84

@@ -1,4 +1,4 @@
-"""Standard deviation of every value from its reconstruction, before one has looked at the residual.
+"""Standard deviation of every value from its reconstruction, before one has looked at its own residual.
 
 The standard deviation of value j of row i is s_j · exp(w · f_ij). The noise s_j of a feature is that of held-out
 residuals; f_ij is what the model knows about its own ignorance of this value,
@@ -9,14 +9,21 @@ residuals; f_ij is what the model knows about its own ignorance of this value,
                   log distance of the value from its mean
 
 each standardised. If the posterior's variance has its natural size (covariances, linearised), it is added as it is,
-and is none of f: intervals then widen where the data end. The noise widens there too, as it was learned from residuals
-of rows that the model knows: with o = mean variance / mean noise² of a row, which says how open the data leave it, the
-standard deviation is sqrt(noise² (1 + 2 o) + variance). The weights w maximise the likelihood of held-out residuals, as
-if they were Laplace-distributed with this scale. With few rows none is below 0, as more ignorance makes no value surer:
-residuals of few training rows say otherwise, small far from the others, where a network bends to each. Conformal radii
-on top (`calibrate/conformal.py`) make the intervals hold whatever this model gets wrong; what it gets right makes them
-narrow where the model is good and wide where it is not. A second one, fitted to values that were hidden from the
-network, serves imputation.
+and is none of f: intervals then widen where the data end. How much the network errs there it cannot know, as it has
+learned from rows that it knows; the other values of the row show it. So the variance v_ij counts k_ij times,
+
+    standard deviation² = noise² + 2 k_ij v_ij,
+    k_ij = (1 + sum_l (e_il² - noise_il²) / (noise_il² + v_il)) / (1 + sum_l v_il / (noise_il² + v_il)) >= 0
+
+with e the residuals and sums over the other values l of the row: an estimate by moments of E e² = noise² + k v, with a
+prior of k = 1. What a value does to the residuals of the others is taken off them first (`passed`), so that an odd one
+does not widen its own interval.
+
+The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with this scale. With
+few rows none is below 0, as more ignorance makes no value surer: residuals of few training rows say otherwise, small
+far from the others, where a network bends to each. Conformal radii on top (`calibrate/conformal.py`) make the intervals
+hold whatever this model gets wrong; what it gets right makes them narrow where the model is good and wide where it is
+not. A second one, fitted to values that were hidden from the network, serves imputation.
 
 Shapes: B rows, K latent dimensions (flattened), x is (B, *features) in the model's space.
 """
@@ -41,6 +48,8 @@ KEPT = 2_000_000
 """Maximum number of residuals of references to keep."""
 OWN = 5.0
 """Weight, in neighbours, of the noise of a feature in its local noise."""
+RIDGE_OF_ROWS = 1e-3
+"""Penalty on coefficients of a regression on standardised rows, in variances."""
 RIDGE = 5.0
 """Weight, in held-out rows, of the penalty on w."""
 CELLS = 200_000
@@ -53,9 +62,15 @@ SHRINK = 2.0
 """Weight, in rows, of the noise of all features in that of one: few rows say little about a single feature."""
 WIDEST = 3.0
 """Largest difference of the log of a standard deviation from that of its feature's noise."""
-WIDENS = 2.0
-"""Growth of the squared noise of a row with the mean variance of its outputs over networks. With 0, 1 and 2, 90 %
-intervals of shifted rows hold 87.3, 88.7, 89.3 %, at interval scores of 2.48, 2.48, 2.50 (`benchmarks/shift.md`)."""
+COUNTS = 2.0
+"""How often the variance counts where the other values of a row are as far off as it says: these say only about how far
+this one is. `benchmarks/shift.md` has others."""
+USUAL = 1.0
+"""Weight, in values, of k = 1."""
+WIDE = 1000
+"""Number of features from which one value does too little to the residuals of the others to be taken off."""
+LEAST_OWN = 0.3
+"""Share of a value that its residual keeps, below which it says little about what the value does to the others."""
 OF_ROW, OF_VALUE = 5, 3
 SAME = 1e-10
 """Squared distance up to which two codes are of one row."""
@@ -76,6 +91,8 @@ class Deviation:
         weights: w, and a constant, (9,).
         adds_variance: whether the variance of the output over networks is added to that of the noise. Then it has no
             weight in w, or it would count twice.
+        passed: how much of the residual of one feature (column) is in those of the others (row), 0 on the diagonal,
+            (D, D); None if it counts for nothing.
     """
 
     noise: Tensor
@@ -87,6 +104,7 @@ class Deviation:
     scale: Tensor
     weights: Tensor
     adds_variance: bool = False
+    passed: Tensor | None = None
 
     @classmethod
     def fit(
@@ -130,6 +148,7 @@ class Deviation:
             scale=noise.new_ones(n),
             weights=noise.new_zeros(n + 1),
             adds_variance=adds_variance,
+            passed=passed_on(rows, known.x_mean) if adds_variance and noise.numel() < WIDE else None,
         )
         counted = ~error.isnan()
         if not counted.any():
@@ -186,10 +205,50 @@ class Deviation:
         noise = log.clamp(-WIDEST, WIDEST).exp() * self.noise
         if not self.adds_variance:
             return noise
-        square, variance = noise.square(), found.x_var
-        left_open = variance.flatten(1).mean(1) / square.flatten(1).mean(1)
-        left_open = left_open.reshape(-1, *(1 for _ in self.noise.shape))
-        return (square * (1 + WIDENS * left_open) + variance).sqrt()
+        return (noise.square() + COUNTS * self.counts(found, x, noise) * found.x_var).sqrt()
+
+    def counts(self, found: Prediction, x: Tensor, noise: Tensor) -> Tensor:
+        """Return how often the variance of each value counts by the other values of its row, k (B, *features).
+
+        Args:
+            found: predictions of the rows.
+            x: the rows (B, *features).
+            noise: standard deviation of their values without the variance, (B, *features).
+        """
+        parts = (x - found.x_mean, noise.square(), found.x_var)
+        error, square, variance = (part.flatten(1).double() for part in parts)  # large ones cancel
+        weight = torch.where(error.isnan(), 0.0, 1 / (square + variance + TINY))
+        error = error.nan_to_num()
+        excess = all_but_one(weight * (error.square() - square))
+        if self.passed is not None:
+            passed = self.passed.double()
+            excess = excess + error * (error * (weight @ passed.square()) - 2 * ((weight * error) @ passed))
+        counted = (USUAL + excess) / (USUAL + all_but_one(weight * variance))
+        return counted.clamp_min(0.0).to(noise).reshape(noise.shape)
+
+
+def all_but_one(values: Tensor) -> Tensor:
+    """Return the sums of values (B, D) over the others of their rows, (B, D)."""
+    return values.sum(1, keepdim=True) - values
+
+
+def passed_on(rows: Tensor, means: Tensor) -> Tensor:
+    """Return how much of the residual of one feature is in those of the others, (D, D), 0 on the diagonal.
+
+    A value that is larger by 1 moves reconstructions by the coefficients b of their linear regression on the rows, and
+    its own residual by 1 - b. Where little of it is left, its residual is not blamed for others.
+
+    Args:
+        rows: training rows (n, *features), NaN where they do not count.
+        means: their reconstructions (n, *features).
+    """
+    x, y = (part - part.mean(0) for part in (torch.where(rows.isnan(), means, rows).flatten(1), means.flatten(1)))
+    x, y = x.double(), y.double()
+    ridge = torch.eye(x.shape[1], dtype=x.dtype, device=x.device) * (RIDGE_OF_ROWS * len(x) + TINY)
+    b = torch.linalg.solve(x.T @ x + ridge, x.T @ y).T
+    own = 1 - b.diagonal()
+    found = -b * (own / (own.square() + LEAST_OWN**2))
+    return found.fill_diagonal_(0.0).to(means.dtype)
 
 
 def mean_log(variance: Tensor, error: Tensor) -> Tensor:
