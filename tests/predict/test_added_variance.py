@@ -52,7 +52,8 @@ def test_the_variance_counts_as_often_as_the_other_values_say(rows, projection, 
             total = [noise[i, k] ** 2 + variance[i, k] for k in others]
             excess = sum((error[i, k] ** 2 - noise[i, k] ** 2) / t for k, t in zip(others, total, strict=True))
             said = sum(variance[i, k] / t for k, t in zip(others, total, strict=True))
-            expected[i, j] = (noise[i, j] ** 2 + 2 * max(0, (1 + excess) / (1 + said)) * variance[i, j]).sqrt()
+            square, v = noise[i, j] ** 2, variance[i, j]
+            expected[i, j] = min(square + 2 * max(0, (1 + excess) / (1 + said)) * v, 9 * (square + v)) ** 0.5
     assert torch.allclose(alone(found, x), expected)
 
 
@@ -71,6 +72,14 @@ def test_an_odd_value_widens_the_intervals_of_the_others_and_not_its_own(rows, p
     assert own.mean() < 1.25 < 2 < others.mean()
     blamed = replace(deviation, passed=None)
     assert (blamed(predict(odd, projection), odd)[:, 0] / usual[:, 0]).mean() > 1.5
+
+
+def test_a_value_that_is_very_far_off_leaves_something_known_of_the_others(rows, projection, deviation):
+    far = rows[:50].clone()
+    far[:, 0] += 1e3
+    found = predict(far, projection)
+    noise = deviation(predict(far, projection, 0.0), far)
+    assert (deviation(found, far) <= 3 * (noise.square() + found.x_var).sqrt() + 1e-9).all()
 
 
 def test_what_is_passed_on_is_that_of_a_linear_network(rows, projection):

@@ -17,7 +17,7 @@ learned from rows that it knows; the other values of the row show it. So the var
 
 with e the residuals and sums over the other values l of the row: an estimate by moments of E e² = noise² + k v, with a
 prior of k = 1. What a value does to the residuals of the others is taken off them first (`passed`), so that an odd one
-does not widen its own interval.
+does not widen its own interval, and it widens those of the others three times at most.
 
 The weights w maximise the likelihood of held-out residuals, as if they were Laplace-distributed with this scale. With
 few rows none is below 0, as more ignorance makes no value surer: residuals of few training rows say otherwise, small
@@ -67,6 +67,9 @@ COUNTS = 2.0
 this one is. `benchmarks/shift.md` has others."""
 USUAL = 1.0
 """Weight, in values, of k = 1."""
+MOST_TIMES = 9.0
+"""Bound of a squared standard deviation, in noise² + variance: by a value that is a hundred standard deviations off,
+nothing at all would be known of the others."""
 WIDE = 1000
 """Number of features from which one value does too little to the residuals of the others to be taken off."""
 LEAST_OWN = 0.3
@@ -205,7 +208,9 @@ class Deviation:
         noise = log.clamp(-WIDEST, WIDEST).exp() * self.noise
         if not self.adds_variance:
             return noise
-        return (noise.square() + COUNTS * self.counts(found, x, noise) * found.x_var).sqrt()
+        square, counts = noise.square(), self.counts(found, x, noise)
+        most = MOST_TIMES * (square + found.x_var)
+        return torch.minimum(square + COUNTS * counts * found.x_var, most).sqrt()
 
     def counts(self, found: Prediction, x: Tensor, noise: Tensor) -> Tensor:
         """Return how often the variance of each value counts by the other values of its row, k (B, *features).
