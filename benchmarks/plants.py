@@ -4,7 +4,9 @@
 
 Three kinds of generated plants, 4,000 steps to learn from and 4,000 new ones. In windows of the new steps one sensor,
 drawn at random, is stuck at its last value before the window, drifts by three of its standard deviations over it, or
-gets noise of three standard deviations. A sensor is named if `explain` gives it most.
+gets noise of three standard deviations. A sensor is named if `explain` gives it most. In the second half of the new
+steps each sensor in turn is off by one or by three standard deviations, or drifts off by three: named is the one that
+`lapae drift` names first, by the windows after the change.
 
 `bench` is a pump on a test bench: cycles of load that eight sensors follow, of which two vibrate with the load, one
 warms up slowly, and one is almost only noise. `cycles` are six mixtures of three oscillations of unsteady size. `mixed`
@@ -28,6 +30,7 @@ import numpy as np
 
 from lapae.calibrate.adaptive import SPAN
 from lapae.calibrate.conformal import p_values
+from lapae.cli.drift import excess
 from lapae.config import Config, TrainConfig
 from lapae.data import Data
 from lapae.fit import fit
@@ -113,6 +116,18 @@ def faulty(
     return windows, channel
 
 
+def drifted(x: np.ndarray, scale: np.ndarray) -> dict[str, list[np.ndarray]]:
+    """Return series (T, C) like x in which one sensor each changes in the second half, by the kind of change."""
+    n = len(x) // 2
+    changes = {"off by 1": np.ones(n), "off by 3": np.full(n, 3.0), "ramp to 3": np.linspace(0, 3, n)}
+    found: dict[str, list[np.ndarray]] = {name: [] for name in changes}
+    for name, by in changes.items():
+        for c, unit in enumerate(scale):
+            found[name].append(x.copy())
+            found[name][-1][-n:, c] += unit * by
+    return found
+
+
 def streams(x: np.ndarray, scale: np.ndarray) -> dict[str, np.ndarray]:
     """Return streams (T, C) made of x (T, C), in which sensor 4 does what their names say."""
     n, t = len(x), np.arange(len(x))
@@ -196,6 +211,10 @@ def main() -> None:
             named = model.explain(windows).sum(1).argmax(1) == channel
             flagged = model.anomaly_score(windows)[1] <= RATE
             print(f"  fault {fault:<8} named {named.mean():.2f} flagged {flagged.mean():.2f}", flush=True)
+        for change, series in drifted(new, train.std(0)).items():
+            later = [cut(x[len(x) // 2 :], options.window)[:: options.window] for x in series]
+            right = [excess(model, np.ascontiguousarray(windows)).argmax() == c for c, windows in enumerate(later)]
+            print(f"  change {change:<9} named {np.mean(right):.2f} of {len(right)}", flush=True)
         for kind, x in streams(stream, train.std(0)).items():
             p, _, flagged, drift = judged(model, x)
             free = np.convolve(drift, np.ones(SPAN), "valid") == 0

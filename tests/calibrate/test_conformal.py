@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, norm
 
-from lapae.calibrate.conformal import Radius, Rule, by_chance, discoveries, p_values
+from lapae.calibrate.conformal import Radius, Rule, by_chance, discoveries, independent, p_values, widened
 
 
 def test_p_values_are_the_definition():
@@ -199,6 +199,50 @@ def test_windows_that_share_steps_count_once():
     assert alarms[overlap] <= 3  # 0.4 on average if windows were independent
     assert by_chance(60, 160, 0.2, 160, overlap) < by_chance(40, 160, 0.2, 160, overlap)
     assert by_chance(20, 100, 0.05, 100, overlap) == 1  # twelve windows tell nothing of one in twenty
+
+
+def energies(rng: np.random.Generator, n: int, overlap: int) -> np.ndarray:
+    """Log energies of n windows of noise, one step apart: those more than `overlap` apart share no step."""
+    return np.log(np.convolve(rng.standard_normal(n + overlap - 1) ** 2, np.ones(overlap), "valid"))
+
+
+def test_windows_that_depend_on_each_other_are_few():
+    rng, overlap = np.random.default_rng(0), 8
+    shares = [independent(energies(rng, 800, overlap), overlap) for _ in range(20)]
+    assert max(shares) <= 1 / overlap
+    assert np.mean(shares) == pytest.approx(1 / overlap, rel=0.2)
+    slow = np.convolve(rng.standard_normal(1000), np.ones(100), "valid")  # longer than windows
+    assert independent(slow, overlap) < 1 / 40
+    assert independent(np.zeros(50), 5) == 1 / 5  # nothing is known of windows that are all alike
+
+
+def test_the_tail_of_few_windows_is_widened_to_that_of_others():
+    """The threshold of windows that overlap is hardly above the largest of a few: others are beyond it too often."""
+    rng, overlap, few = np.random.default_rng(0), 8, 10
+    flagged = []
+    for _ in range(150):
+        held_out, new = energies(rng, few * overlap, overlap), energies(rng, 2000, overlap)
+        share = independent(held_out, overlap)
+        scores = widened(held_out, share * len(held_out))
+        flagged.append([(p_values(new, of) <= 0.05).mean() for of in (held_out, scores)])
+    plain, wider = np.mean(flagged, 0)
+    assert plain > 0.075
+    assert wider == pytest.approx(0.05, abs=0.012)
+
+
+def test_widening_moves_no_more_than_the_upper_quarter_and_keeps_the_order():
+    scores = np.random.default_rng(0).exponential(size=399)
+    few, many = widened(scores, 5), widened(scores, 1e9)
+    upper = np.quantile(scores, 0.75)
+    np.testing.assert_array_equal(few[scores < upper], scores[scores < upper])
+    assert (few >= scores).all()
+    assert (np.argsort(few, kind="stable") == np.argsort(scores, kind="stable")).all()
+    assert (few >= many - 1e-12).all()
+    excess = scores[scores >= upper].mean() - upper
+    k = np.arange(1, 100)  # the k-th largest of 399 is exceeded with probability k / 400
+    expected = upper + excess * np.log(0.25 * 400 / k)
+    np.testing.assert_allclose(np.sort(many)[::-1][:99], np.maximum(np.sort(scores)[::-1][:99], expected))
+    np.testing.assert_array_equal(widened(np.full(20, 3.0), 2.0), np.full(20, 3.0))  # ties stay
 
 
 def test_radii_of_few_hidden_values_are_at_least_those_of_all():

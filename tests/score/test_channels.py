@@ -57,6 +57,22 @@ def test_the_sensor_at_fault_is_named(model, kind):
     assert (named == which).mean() >= 0.9
 
 
+def test_of_sensors_that_follow_each_other_the_one_that_moved_is_named():
+    """Also where what they leave over varied in other ways on held-out windows: both would be found far out."""
+    rng = np.random.default_rng(0)
+    mix, noise = rng.standard_normal((2, 6)), rng.standard_normal((500, 8, 6))
+    x = torch.from_numpy(np.repeat(rng.standard_normal((500, 1, 2)) @ mix, 8, axis=1) + 0.1 * noise)
+    rows, valid, new = x[:400], x[400:430].clone(), x[430:]
+    for wild in range(6):
+        valid[:, :, wild] += 0.3 * torch.randn(30, 1, dtype=x.dtype)
+        channels = Channels.fit(rows, valid)
+        for moved in range(6):
+            for window in (torch.ones(8), torch.linspace(0, 3, 8)):
+                found = channels.surprise(new + 2 * window[:, None] * torch.eye(6)[moved]).mean(0)
+                assert found.argmax() == moved
+        valid = x[400:430].clone()
+
+
 def test_contributions_add_up_to_the_score_and_survive_saving(model, tmp_path):
     windows = faulty("drift", 5)[0]
     windows[0, :, 2] = np.nan

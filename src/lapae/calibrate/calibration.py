@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lapae.calibrate.conformal import Radius, Rule, p_values
+from lapae.calibrate.conformal import Radius, Rule, independent, p_values, widened
 from lapae.data.copies import copied
 from lapae.predict.deviation import Deviation
 from lapae.predict.prediction import Prediction, join
@@ -80,12 +80,26 @@ class Reference:
         scores: their anomaly scores, as they are ranked, (n,).
         own: where they are among the neighbours of the score, below 0 for those that are not, (n,).
         surprises: of their levels that no other row has, (n, C), see `Unseen`; None if these count as missing.
+        independent: the share of them that say something of their own, (), if they are windows of a series: `scores`
+            then have the tail of `widened`.
     """
 
     rows: Tensor
     scores: Tensor
     own: Tensor
     surprises: Tensor | None = None
+    independent: Tensor | None = None
+
+    def with_scores(self, scores: Tensor) -> Reference:
+        """Return the calibration rows with these anomaly scores (n,)."""
+        return replace(self, scores=self.with_tail(scores))
+
+    def with_tail(self, scores: Tensor) -> Tensor:
+        """Return scores (n,) of calibration rows as those of new ones are compared with them."""
+        if self.independent is None or not len(scores):
+            return scores
+        n = len(scores) * float(self.independent)
+        return ranked(torch.from_numpy(widened(scores.double().numpy(), n)))
 
     def compare(
         self,
@@ -123,7 +137,7 @@ class Reference:
         scores = in_blocks(rank, parts())
         for (members, mask), (chosen, _, weights) in zip(patterns, alike, strict=True):
             ours = mean_score(scores, weights).numpy()
-            theirs = next(scores).numpy() if mask.any() and len(chosen) else full[chosen]
+            theirs = self.with_tail(next(scores)).numpy() if mask.any() and len(chosen) else full[chosen]
             for row, of_ours, of_theirs in zip(p, by[:, members], their[:, chosen], strict=True):
                 row[members] = p_values(ours + of_ours, theirs + of_theirs)
             score[members] = comparable(ours, theirs, full)
@@ -331,6 +345,10 @@ class Calibration:
         surprises = None if surprises is None else surprises[: len(rows)]
         scores = ranked(_surprised(score(of_rows, rows, own), score, unseen, surprises, rows))
         reference = Reference(rows, scores, own, surprises)
+        if apart is not None:  # validation windows come before those that calibrate
+            in_time = scores if rows is valid else torch.cat([ranked(score(found, valid)), scores])
+            share = independent(in_time.numpy(), apart)
+            reference = replace(reference, independent=torch.tensor(share)).with_scores(scores)
         return cls(deviation, score, reference, Intervals(radius, more), Tiles(reference.scores[:0]), unseen)
 
     @property
@@ -355,7 +373,7 @@ class Calibration:
         scores = self.rank(predict)(self.reference.rows, self.reference.own, self.reference.surprises)
         return replace(
             self,
-            reference=replace(self.reference, scores=scores),
+            reference=self.reference.with_scores(scores),
             intervals=replace(self.intervals, radius=radius),
             tiles=Tiles(self.tiles.scores[:0]),
         )

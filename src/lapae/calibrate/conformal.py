@@ -27,6 +27,8 @@ features are pooled: intervals of columns that others tell hold more than those 
 SURE = 100
 """Number of hidden values of a feature below which its quantiles are at least those of all features, and of a higher
 level: what few values happen to be would decide about all that are filled in later."""
+UPPER = 0.25
+"""Share of held-out scores of windows that say how far the tail of others reaches."""
 TINY = float(np.finfo(float).tiny)
 
 
@@ -43,6 +45,41 @@ def p_values(scores: np.ndarray, held_out: np.ndarray) -> np.ndarray:
     known = np.sort(held_out[~np.isnan(held_out)])
     at_least = len(known) - np.searchsorted(known, scores, side="left")
     return np.where(np.isnan(scores), np.nan, (1.0 + at_least) / (len(known) + 1.0))
+
+
+def independent(scores: np.ndarray, overlap: int) -> float:
+    """Return the share of anomaly scores of windows that say something of their own.
+
+    It is 1 / (1 + 2 Σ ρ_k), with ρ_k the correlation of the ranks of scores k windows apart, up to where it first falls
+    below 0: that of processes which go on as they did.
+
+    Args:
+        scores: of windows in the order of time, (n,).
+        overlap: number of windows that share a step; the share is at most 1 / overlap.
+    """
+    from scipy.stats import rankdata
+
+    rank, half = rankdata(scores) - (len(scores) + 1) / 2, len(scores) // 2
+    together = np.correlate(rank, rank, "full")[len(rank) - 1 :][:half] / max(float(rank @ rank), TINY)
+    until = int(np.argmax(together <= 0)) if (together <= 0).any() else half
+    return 1 / max(1 + 2 * float(together[1:until].sum()), overlap)
+
+
+def widened(scores: np.ndarray, n: float) -> np.ndarray:
+    """Return held-out scores (m,) of windows with the tail that those of others may have, as only n are independent.
+
+    Scores are sums of -log p, whose upper tail falls off exponentially. With its scale b known from the k = n / 4 among
+    the upper quarter, the score that a new window exceeds with probability p is (predictive distribution, a Pareto one)
+
+        u + b k ((1 / 4p)^(1/k) - 1),    u the upper quartile, b the mean excess over it,
+
+    which tends to u + b log(1 / 4p) for large k. Scores below it are raised to it; their order stays.
+    """
+    at_least = len(scores) - np.searchsorted(np.sort(scores), scores, side="left")
+    upper = float(np.quantile(scores, 1 - UPPER))
+    excess, k = float(np.mean(scores[scores >= upper])) - upper, UPPER * max(n, 1.0)
+    beyond = np.log((UPPER * (len(scores) + 1) / at_least).clip(1))
+    return np.maximum(scores, np.where(beyond > 0, upper + excess * k * np.expm1(beyond / k), scores))
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Channels:
         given: takes levels and slopes minus their mean to what the other channels leave over, (2, C, C).
         floor: added to the detail, (C,).
         middle: mean over held-out windows of what is left over, and of the log detail, (3, C).
-        scale: its standard deviation, (3, C).
+        scale: its standard deviation, (3, C); of levels and slopes that of all channels.
     """
 
     mean: Tensor
@@ -72,6 +72,7 @@ class Channels:
         middle = torch.cat([torch.zeros_like(mean), found[:, 2:].mean(0)])
         spread = torch.cat([mean.new_ones(2, rows.shape[2]), known[:, 2:].var(0, correction=0)])
         square = ((found - middle).square().sum(0) + PRIOR * spread) / (len(found) + PRIOR)
+        square[:2] = square[:2].mean(1, keepdim=True)  # of their own, the largest would not be where the fault is
         return cls(mean, given, floor, middle, square.sqrt().clamp_min(math.sqrt(TINY)))
 
     def __call__(self, x: Tensor) -> Tensor:
