@@ -43,7 +43,7 @@ def test_geodesics_of_a_sphere_are_great_circles() -> None:
     assert torch.allclose(space.distance(a, b), angle, atol=3e-5)
     path = sphere(space.geodesic(a, b, 9).flatten(0, 1)).loc[0].unflatten(0, (3, 9))
     normal = torch.nn.functional.normalize(torch.linalg.cross(x, y), dim=1)
-    assert (path * normal[:, None]).sum(2).abs().max() < 5e-5
+    assert (path * normal[:, None]).sum(2).abs().max() < 1e-3
     steps = (path[:, 1:] * path[:, :-1]).sum(2).acos()
     assert torch.allclose(steps, angle[:, None] / 8 * torch.ones(8), rtol=1e-3)
     assert torch.allclose(space.log_volume(a).exp(), a[:, 1].cos())
@@ -81,7 +81,7 @@ def test_distances_do_not_depend_on_coordinates() -> None:
     one = Geometry(lambda z: Output(net(z)[None]), Gaussian(sigma=1.0), seen)
     other = Geometry(lambda z: Output(net(z @ back)[None]), Gaussian(sigma=1.0), seen @ change)
     found = one.distance(a, b)
-    assert torch.allclose(found, other.distance(a @ change, b @ change), rtol=1e-6)
+    assert torch.allclose(found, other.distance(a @ change, b @ change), rtol=1e-4)
     assert torch.allclose(found, one.distance(b, a), rtol=1e-3)
     assert (found >= (net(a) - net(b)).norm(dim=1) * (1 - 1e-9)).all()  # no path is shorter than the chord
     assert torch.allclose(found[:1], one.distance(a[:1], b[:1]), rtol=1e-3)  # nor depends on other pairs
@@ -97,9 +97,22 @@ def test_a_first_path_along_the_data_finds_the_way_around_a_hill() -> None:
     assert float(Geometry(hill, Gaussian(sigma=1.0), seen).distance(a, -a)) < 5.0
 
 
+def test_short_ways_are_found_with_few_points() -> None:
+    asked = []
+
+    def plain(z: torch.Tensor) -> Output:
+        asked.append(len(z))
+        return Output(torch.cat([z, 0.1 * z.square()], 1)[None])
+
+    a, b = torch.tensor([[-1.0, 0.3]]).double(), torch.tensor([[1.0, 0.5]]).double()
+    around = 5 * torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert 2.0 < float(Geometry(plain, Gaussian(sigma=1.0), around).distance(a, b)) < 2.05
+    assert sum(asked) < 5_000  # with 96 segments, and a detour along the data, 10,000
+
+
 def test_minimise_serves_each_row() -> None:
     target, scale = codes(3, 4), torch.tensor([1.0, 100.0, 0.01], dtype=torch.float64)
-    found = minimise(lambda u: 1 + scale * (u - target).square().sum(1), torch.zeros_like(target))
+    found = minimise(lambda u, rows: 1 + scale[rows] * (u - target[rows]).square().sum(1), torch.zeros_like(target))
     assert torch.allclose(found, target, atol=1e-3)
 
 

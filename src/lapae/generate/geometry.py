@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -37,9 +38,15 @@ DRAWS = 20
 MOST_WEIGHTS = 2**27
 """Maximum number of weights of all decoders drawn."""
 SEGMENTS = 96
-"""Segments of a path while it is shortened: with half of them, one distance of twenty was 3 % too long."""
+"""Segments of a path while it is shortened, at most: with half of them, one distance of twenty was 3 % too long."""
+FIRST = 12
+"""Segments of a path at first, at most; then there are twice as many, until that changes its length little."""
+SETTLED = 1e-3
+"""Share by which its length then changes, at most."""
 FINER = 4
-"""Points per segment of the smooth path whose length is reported, and segments for each one of a first, coarse path."""
+"""Points per segment of the smooth path whose length is reported."""
+DETOUR = 3.0
+"""Times the length of the straight line beyond which a path along the data leads nowhere."""
 NODES = 400
 """Maximum number of training codes that a first path may lead through."""
 NEIGHBOURS = 8
@@ -48,11 +55,8 @@ PAIRS = 8
 """Pairs shortened at once."""
 STEPS = 200
 """Maximum number of steps of the optimiser."""
-TOLERANCE = 1e-10
-"""Relative decrease of the energy below which a path is done, twice in a row: paths are right to about 1e-5 of their
-length."""
-ROUGH = 1e-5
-"""Such a decrease for a coarse path, which is where the fine one starts: three times as fast as without."""
+TOLERANCE = 1e-6
+"""Relative decrease of the energy below which a path is done, twice in a row: lengths are right to about 1e-5."""
 MEMORY = 8
 """Past steps that L-BFGS learns the curvature of the energy from."""
 
@@ -68,7 +72,7 @@ class Geometry:
         decode: decoders, from codes (B, K) to outputs (S, B, *shape); a function that autograd can follow.
         likelihood: gives H at an output.
         codes: training codes (R, K), along which a first path may lead; none if there are none.
-        segments: segments of a path while it is shortened, a multiple of `FINER`.
+        segments: segments of a path while it is shortened, at most.
     """
 
     decode: Decode
@@ -181,18 +185,41 @@ class Geometry:
         return torch.cat([self._shortened(x, y) for x, y in zip(a.split(PAIRS), b.split(PAIRS), strict=True)])
 
     def _shortened(self, a: Tensor, b: Tensor) -> Tensor:
-        straight = _lines(a, b, self.segments // FINER)
-        found = _lines(a, b, self.segments)  # a path with few points may come out longer than where it started
-        starts = [straight, self._along_data(a, b, straight)] if len(self.codes) else [straight]
-        for start in starts:
-            other = self._refined(start)
-            better = self.length(self._fine(other)) < self.length(self._fine(found)) * (1 - 1e-9)
-            found = torch.where(better[:, None, None], other, found)
-        return found
+        n = self.segments
+        while n > FIRST and n % 2 == 0:
+            n //= 2
+        lines = _lines(a, b, n)
+        found, least = self._finest(lines), self.straight(a, b)  # a coarse path may come out longer than the line
+        path, length = self._shorter(lines)
+        if len(self.codes):
+            along = self._along_data(a, b, lines)
+            near = self.length(self._fine(along)) < DETOUR * least
+            if near.any():
+                other, theirs = self._shorter(along[near])
+                better = theirs < length[near] * (1 - 1e-9)
+                path[near] = torch.where(better[:, None, None], other, path[near])
+                length[near] = torch.where(better, theirs, length[near])
+        rows = torch.arange(len(a), device=a.device)
+        while True:
+            better = length < least[rows] * (1 - 1e-9)
+            found[rows[better]], least[rows[better]] = self._finest(path[better]), length[better]
+            if path.shape[1] > self.segments or not len(rows):
+                return found
+            before, (path, length) = length, self._shorter(self._fine(path, 2))
+            changed = (length - before).abs() > SETTLED * length
+            # those that are settled are kept, too
+            better = ~changed & (length < least[rows] * (1 - 1e-9))
+            found[rows[better]], least[rows[better]] = self._finest(path[better]), length[better]
+            rows, path, length = rows[changed], path[changed], length[changed]
 
-    def _refined(self, coarse: Tensor) -> Tensor:
-        """Return the paths (n, T + 1, K) with least energy near coarse ones, first as coarse as they are."""
-        return self._minimised(self._fine(self._minimised(coarse, ROUGH)))
+    def _shorter(self, paths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the paths (n, T + 1, K) with least energy near these, and the lengths (n,) of smooth ones."""
+        paths = self._minimised(paths)
+        return paths, self.length(self._fine(paths))
+
+    def _finest(self, paths: Tensor) -> Tensor:
+        """Return smooth paths through the points of these with as many as any path has."""
+        return self._fine(paths, self.segments // (paths.shape[1] - 1))
 
     def _along_data(self, a: Tensor, b: Tensor, straight: Tensor) -> Tensor:
         """Return first paths that lead from training code to training code; the straight one where none does."""
@@ -200,17 +227,13 @@ class Geometry:
         from scipy.sparse.csgraph import dijkstra
 
         out = straight.clone()
-        nodes = torch.cat([self.codes, a, b])
+        nodes, first = torch.cat([self.codes, a, b]), len(self.codes)
         n = len(nodes)
-        with torch.no_grad():
-            factor = torch.linalg.cholesky(self._typical(straight))
-            flat = nodes @ factor  # nearest by the mean metric, so that coordinates do not matter
-            near = torch.cdist(flat, flat).topk(min(NEIGHBOURS + 1, n), largest=False).indices[:, 1:]
-            rows = torch.arange(n, device=near.device)[:, None].expand_as(near).flatten()
-            ends = torch.stack([nodes[rows], nodes[near.flatten()]], 1)
-            lengths = torch.cat([self.length(part) for part in ends.split(1024)]).clamp_min(1e-12)
-        first = n - len(a) - len(b)
-        graph = csr_matrix((lengths.cpu().numpy(), (rows.cpu().numpy(), near.flatten().cpu().numpy())), shape=(n, n))
+        factor, *edges = self._edges
+        more = self._near(nodes[first:], factor)
+        rows, columns, lengths = (torch.cat(pair).cpu().numpy() for pair in zip(edges, more, strict=True))
+        rows[len(edges[0]) :] += first
+        graph = csr_matrix((lengths, (rows, columns)), shape=(n, n))
         sources = np.arange(first, first + len(a))
         far, before = dijkstra(graph, directed=False, indices=sources, return_predecessors=True)
         for i in range(len(a)):
@@ -227,6 +250,24 @@ class Geometry:
                 out[i] = _at_equal_steps(corners, steps.norm(dim=1), straight.shape[1])
         out[:, 0], out[:, -1] = a, b
         return out
+
+    @cached_property
+    def _edges(self) -> tuple[Tensor, ...]:
+        """A factor (K, K) of the mean metric at the training codes, and the edges between these, see `_near`."""
+        factor = torch.linalg.cholesky(self._typical(self.codes[None]))
+        return factor, *self._near(self.codes, factor)
+
+    def _near(self, nodes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the edges from nodes (m, K) to the nearest training codes that are others: where they begin, where
+        they end, and their lengths, (e,) each."""
+        with torch.no_grad():
+            # nearest by the mean metric, so that coordinates do not matter
+            far = torch.cdist(nodes @ factor, self.codes @ factor)
+            near = far.masked_fill(far == 0, torch.inf).topk(min(NEIGHBOURS, len(self.codes)), largest=False).indices
+            rows = torch.arange(len(nodes), device=near.device)[:, None].expand_as(near).flatten()
+            ends = torch.stack([nodes[rows], self.codes[near.flatten()]], 1)
+            lengths = torch.cat([self.length(part) for part in ends.split(1024)]).clamp_min(1e-12)
+        return rows, near.flatten(), lengths
 
     def _typical(self, paths: Tensor) -> Tensor:
         """Return the mean metric (K, K) on some points of paths (n, T + 1, K), a little away from singular."""
@@ -250,12 +291,16 @@ class Geometry:
         back_along, back_metric = torch.linalg.inv(along), torch.linalg.inv(metric)
         scale = (2 * self._energy(paths)).clamp_min(1e-300)
 
-        def path_of(u: Tensor) -> Tensor:
+        def path_of(u: Tensor, rows: Tensor) -> Tensor:
             moves = torch.einsum("tj,njk,kl->ntl", back_along.T, u.unflatten(1, (inner, k)), back_metric)
-            return torch.cat([paths[:, :1], paths[:, 1:-1] + moves * scale.sqrt()[:, None, None], paths[:, -1:]], 1)
+            begun, size = paths[rows], scale[rows].sqrt()[:, None, None]
+            return torch.cat([begun[:, :1], begun[:, 1:-1] + moves * size, begun[:, -1:]], 1)
 
-        u = minimise(lambda u: self._energy(path_of(u)) / scale, paths.new_zeros(n, inner * k), tolerance)
-        return path_of(u)
+        def energy(u: Tensor, rows: Tensor) -> Tensor:
+            return self._energy(path_of(u, rows)) / scale[rows]
+
+        u = minimise(energy, paths.new_zeros(n, inner * k), tolerance)
+        return path_of(u, torch.arange(n, device=u.device))
 
     def _energy(self, paths: Tensor) -> Tensor:
         """Return half the energy (n,) of paths (n, T + 1, K), up to a factor."""
@@ -294,14 +339,16 @@ class Geometry:
         return around.hessian_product(loc, t.flatten(1, 2)).unflatten(1, t.shape[1:3])
 
     @staticmethod
-    def _fine(paths: Tensor) -> Tensor:
-        """Return smooth paths through the points of paths (n, T + 1, K), with `FINER` points per segment."""
+    def _fine(paths: Tensor, finer: int = FINER) -> Tensor:
+        """Return smooth paths through the points of paths (n, T + 1, K), with `finer` points per segment."""
         from scipy.interpolate import CubicSpline
 
         if not len(paths):
-            return paths
+            return paths.new_empty(0, (paths.shape[1] - 1) * finer + 1, paths.shape[2])
+        if finer == 1:
+            return paths.clone()
         knots = np.linspace(0, 1, paths.shape[1])
-        fine = CubicSpline(knots, paths.detach().cpu().numpy(), axis=1)(np.linspace(0, 1, (len(knots) - 1) * FINER + 1))
+        fine = CubicSpline(knots, paths.detach().cpu().numpy(), axis=1)(np.linspace(0, 1, (len(knots) - 1) * finer + 1))
         found = torch.as_tensor(fine).to(paths)
         found[:, 0], found[:, -1] = paths[:, 0].detach(), paths[:, -1].detach()
         return found
@@ -313,22 +360,22 @@ def _lines(a: Tensor, b: Tensor, segments: int) -> Tensor:
     return a[:, None] + t * (b - a)[:, None]
 
 
-def minimise(f: Callable[[Tensor], Tensor], u: Tensor, tolerance: float = TOLERANCE) -> Tensor:
+def minimise(f: Callable[[Tensor, Tensor], Tensor], u: Tensor, tolerance: float = TOLERANCE) -> Tensor:
     """Minimise n functions of P numbers each, by L-BFGS with a line search of its own for each of them.
 
     Args:
-        f: from (n, P) to (n,); row i of the result depends on row i alone.
+        f: from numbers (m, P) and which of the n functions they are put into (m,), to (m,).
         u: where to start, (n, P).
         tolerance: relative decrease below which a row is done, twice in a row.
     """
 
-    def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(at: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             free = at.detach().requires_grad_()
-            value = f(free)
+            value = f(free, rows)
             return value.detach(), torch.autograd.grad(value.sum(), free)[0]
 
-    value, gradient = evaluate(u)
+    value, gradient = evaluate(u, torch.arange(len(u), device=u.device))
     past: list[tuple[Tensor, Tensor, Tensor]] = []
     still = torch.zeros(len(u), dtype=torch.long, device=u.device)  # steps in a row with hardly a decrease
     for _ in range(STEPS):
@@ -338,19 +385,18 @@ def minimise(f: Callable[[Tensor], Tensor], u: Tensor, tolerance: float = TOLERA
         direction = torch.where(uphill[:, None], -gradient, direction)
         slope = torch.where(uphill, -gradient.square().sum(1), slope)
         step = torch.ones_like(value)
-        new_u, new_value, new_gradient = u, value, gradient
-        taken = still >= 2
+        new_u, new_value, new_gradient = u.clone(), value.clone(), gradient.clone()
+        rows = (still < 2).nonzero()[:, 0]
         for _ in range(30):
-            tried = torch.where(taken[:, None], new_u, u + step[:, None] * direction)
-            at_value, at_gradient = evaluate(tried)
-            good = ~taken & (at_value <= value + 1e-4 * step * slope)
-            new_u = torch.where(good[:, None], tried, new_u)
-            new_value = torch.where(good, at_value, new_value)
-            new_gradient = torch.where(good[:, None], at_gradient, new_gradient)
-            taken = taken | good
-            if bool(taken.all()):
+            tried = u[rows] + step[rows, None] * direction[rows]
+            at_value, at_gradient = evaluate(tried, rows)
+            good = at_value <= value[rows] + 1e-4 * step[rows] * slope[rows]
+            taken = rows[good]
+            new_u[taken], new_value[taken], new_gradient[taken] = tried[good], at_value[good], at_gradient[good]
+            rows = rows[~good]
+            if not len(rows):
                 break
-            step = torch.where(taken, step, 0.5 * step)
+            step[rows] *= 0.5
         past = [*past, (new_u - u, new_gradient - gradient, _curved(new_u - u, new_gradient - gradient))][-MEMORY:]
         small = value - new_value <= tolerance * value.abs()
         still = torch.where(small, still + 1, torch.zeros_like(still))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lapae.errors import ConfigError
-from lapae.generate.geometry import FINER, SEGMENTS, Geometry
+from lapae.generate.geometry import SEGMENTS, Geometry
 from lapae.model import Model
 from lapae.predict import predict
 from lapae.predict.decode import GROUP, Decoded, decode, encode_mean
@@ -137,7 +137,7 @@ class Explorer:
         # its gradient takes twice as long as decoding, and everything is done from two first paths
         whole = 6 * EVALUATIONS * SEGMENTS * seconds_each(lambda: made.length(some[None]), some)
         parts = 4 if whole / 4 <= PATIENCE / 4 else 8
-        return replace(made, segments=SEGMENTS // parts // FINER * FINER)
+        return replace(made, segments=SEGMENTS // parts)
 
     @cached_property
     def volume_side(self) -> int:
