@@ -125,6 +125,25 @@ def test_a_level_that_contradicts_another_column_is_found_named_and_exported(tmp
     np.testing.assert_allclose(found.anomaly_score, -model.score_samples(both), rtol=1e-2, atol=1e-3)
 
 
+def test_of_two_values_that_contradict_each_other_the_one_that_is_wrong_is_named():
+    def trips(n: int, seed: int) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        zone = rng.integers(0, 30, n)
+        far = 10 * (zone % 3) + rng.normal(size=n)
+        borough = np.array(["east", "north", "west"])[zone % 3]
+        return pd.DataFrame({"zone": [f"z{i}" for i in zone], "borough": borough, "far": far, "fare": 2 * far + 1})
+
+    model = LaplacianAutoencoder(random_state=0, device="cpu", epochs=5).fit(trips(600, 0))
+    rows = trips(60, 1)
+    elsewhere = rows["borough"].replace({"east": "west", "north": "east", "west": "north"})
+    zones = rows["zone"].str[1:].astype(int).add(1).mod(30)
+    for name, wrong in (("borough", elsewhere), ("zone", "z" + zones.astype(str))):
+        found = model.reasons(rows.assign(**{name: wrong}))
+        assert (found["feature"] == name).mean() >= 0.9
+        assert (found["value"] == wrong)[found["feature"] == name].all()
+        assert (found["expected"] != wrong)[found["feature"] == name].all()
+
+
 def test_the_network_gets_none_of_the_levels():
     space = Space("table", (4,), columns=COLUMNS)
     np.testing.assert_array_equal(space.convert(np.array([[5, UNSEEN, UNSEEN, UNSEEN]])), [[5, 0, 0, 0.5]])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lapae.model import Model
+from lapae.score.unseen import differ
 from lapae.space import Column
 from lapae.space.columns import UNSEEN
 from lapae.space.frames import cells
@@ -117,7 +118,36 @@ def find_reasons(model: Model, coded: np.ndarray, contribution: np.ndarray | Non
         expected, low, high = (end[np.arange(len(rows)), j] for end in found)
         return expected, low, high
 
-    return choose_reasons(model.space.numbered, model.marked(coded), part, expected_of)
+    columns, marked = model.space.numbered, model.marked(coded)
+    return _of_two(model, coded, choose_reasons(columns, marked, part, expected_of), marked)
+
+
+def _of_two(model: Model, coded: np.ndarray, found: Reasons, marked: np.ndarray) -> Reasons:
+    """Choose between two values that contradict each other, of which one determines the other: a reason is the one
+    without which the row is less unusual, when what was expected is in its place."""
+    columns = model.space.numbered
+    places = {column.name: i for i, column in enumerate(columns)}
+    implied = model.space.implied(model.space.known(coded))
+    made = {name: getattr(found, name).copy() for name in ("feature", "value", "expected", "low", "high")}
+    for own, source in ((i, places[c.given_by]) for i, c in enumerate(columns) if c.given_by in places):
+        wrong = differ(coded[:, own], implied[:, own]) & (marked[:, own] != UNSEEN) & (marked[:, source] != UNSEEN)
+        rows = np.flatnonzero(wrong & np.isin(found.feature, (own, source)))
+        if not len(rows):
+            continue
+        repaired, ends = [], []
+        for j in (own, source):
+            lacking = model.space.known(coded[rows])
+            lacking[:, j] = np.nan
+            best, (low, high) = model.impute(lacking), model.impute_interval(lacking)
+            repaired.append(best)
+            ends.append(np.stack([best[:, j], low[:, j], high[:, j]]))
+        scores = [model.judge(np.where(np.isnan(coded[rows]), np.nan, x)).anomaly_score for x in repaired]
+        other = scores[1] < scores[0]
+        chosen = np.where(other, source, own)
+        made["feature"][rows], made["value"][rows] = chosen, coded[rows, chosen]
+        for k, name in enumerate(("expected", "low", "high")):
+            made[name][rows] = np.where(other, ends[1][k], ends[0][k])
+    return replace(found, **made)
 
 
 def never_seen(model: Model, coded: np.ndarray, words: Mapping[tuple[int, int], str]) -> list[str]:
