@@ -151,7 +151,7 @@ def judged(model: Model, x: np.ndarray) -> tuple[np.ndarray, ...]:
     for block in np.array_split(first, -(-len(first) // 1000)):
         score = model.anomaly_score(np.ascontiguousarray(every[block]))[0]
         steps.add(block, np.broadcast_to(score[:, None], (len(score), window)))
-    rule, score = model.rule(RATE), steps.mean()
+    rule, score = model.step_rule(RATE), steps.mean()
     threshold = model.threshold(rule, overlap=window)
     found = [threshold.update(value) for value in score.tolist()]
     return p_values(score, rule.held_out), *(np.array(part) for part in zip(*found, strict=True))

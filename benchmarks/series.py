@@ -161,7 +161,7 @@ def by_steps(model: Model, test: np.ndarray) -> StepScores:
     """Judge the steps of `test` (T, C), as `lapae score` does."""
     from lapae.calibrate.steps import StepScores
 
-    length, rule = model.space.shape[0], model.rule(RATE)
+    length, rule = model.space.shape[0], model.step_rule(RATE)
     windows, first = model.space.windows(test.astype(np.float64))
 
     def judged() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -187,7 +187,7 @@ def streams(files: list[Path], length: int, seed: int) -> None:
     for file in files:
         train, test, label = opened(file)
         model = trained(train, length, seed)
-        rule, threshold = model.rule(RATE), model.threshold(model.rule(RATE), overlap=length)
+        rule, threshold = model.step_rule(RATE), model.threshold(model.step_rule(RATE), overlap=length)
         near = np.convolve(label, np.ones(2 * length + 1), "same") > 0
         score = by_steps(model, test).anomaly_score[~near]
         found = [threshold.update(value) for value in score.tolist()]

@@ -509,7 +509,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """
         from lapae.calibrate.drift import DriftAlarm
 
-        return DriftAlarm(self.reference_, every=every)
+        return DriftAlarm(self._fitted().step_rule(self.false_alarm_rate).held_out, every=every)
 
     def stream(self, *, overlap: int = 1, every: int = 10_000, state: str | Path | None = None) -> Stream:
         """Return a stream: `update(x)` judges the next sample, or samples, by a threshold that follows slow change.

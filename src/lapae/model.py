@@ -227,6 +227,15 @@ class Model:
         rate = self.config.train.false_alarm_rate if rate is None else rate
         return Rule(rate, self._calibrated.reference.scores.double().numpy())
 
+    def step_rule(self, rate: float | None = None) -> Rule:
+        """Return how steps of a series, and samples of a stream, are flagged.
+
+        The held-out scores are as they are, without the wider tail of those that single windows are compared with: the
+        score of a step is a mean over windows, which varies less, and a stream finds its threshold by itself.
+        """
+        rule, plain = self.rule(rate), self._calibrated.reference.plain
+        return rule if plain is None else Rule(rule.rate, plain.double().numpy())
+
     def stream(
         self,
         *,
@@ -244,7 +253,7 @@ class Model:
             every: minimum number of samples that share no data between two false alarms of drift, on average.
             state: file that `Stream.save` wrote, to go on from; rate, overlap and every are then those of it.
         """
-        rule = self.rule(rate)
+        rule = self.step_rule(rate)
         if overlap is None:
             overlap = -(-self.space.shape[0] // self.space.stride) if self.space.stride else 1
         new = Stream(self.anomaly_score, self.space.shape, rule.held_out, self.threshold(rule, overlap, every))
@@ -254,7 +263,7 @@ class Model:
         """Return an adaptive threshold of anomaly scores, at its start.
 
         Args:
-            rule: the false alarm rate, and held-out scores.
+            rule: the false alarm rate, and held-out scores, see `step_rule`.
             overlap: how many scores in a row share data.
             every: as in `stream`.
         """

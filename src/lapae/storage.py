@@ -51,7 +51,7 @@ PARTS: dict[str, type[Any]] = {
     "sampler": RowSampler,
 }
 """Fitted parts of a model that are saved with it, by the names of its fields."""
-DOUBLE = {f"calibration.{name}" for name in ("reference.scores", "tiles.scores")}
+DOUBLE = {f"calibration.{name}" for name in ("reference.scores", "reference.plain", "tiles.scores")}
 DOUBLE |= {f"calibration.intervals.radius.{name}" for name in ("levels", "table")}
 DOUBLE |= {"calibration.score.patches.usual", "sampler.rows", "radii", "radius", "reference", "images"}
 """Tensors of parts that are compared with numbers of 64 bits; the last three of the former format."""

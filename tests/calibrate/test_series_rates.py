@@ -74,9 +74,13 @@ def test_the_held_out_scores_of_a_series_are_those_of_few_windows():
     assert float(known.independent) <= (model.space.stride or 0) / WINDOW
     with torch.no_grad():
         plain = model.calibration.score(model.for_score(known.rows), known.rows)
+    np.testing.assert_allclose(model.step_rule().held_out, plain, atol=2e-6)  # of steps and streams
+    assert model.rule().held_out.max() == known.scores.max()
     assert (known.scores >= plain - 1e-5).all()
     assert known.scores.max() > plain.max() + 0.1
-    assert np.array_equal(model.calibration.anew(model.predict).reference.scores, known.scores)
+    again = model.calibration.anew(model.predict).reference
+    assert np.array_equal(again.scores, known.scores)
+    assert np.array_equal(again.plain, known.plain)
 
 
 @pytest.mark.slow

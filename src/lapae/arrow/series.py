@@ -182,7 +182,7 @@ def of_steps(verb: Verb, model: Model, x: np.ndarray, features: list[Any], name:
 
 
 def _scores(verb: Score, model: Model, n: int, blocks: list[tuple[np.ndarray, np.ndarray]]) -> list[Any]:
-    rule = model.rule(verb.false_alarm_rate)
+    rule = model.step_rule(verb.false_alarm_rate)
 
     def judged() -> Iterator[Arrays]:
         for first, windows in blocks:

@@ -82,6 +82,7 @@ class Reference:
         surprises: of their levels that no other row has, (n, C), see `Unseen`; None if these count as missing.
         independent: the share of them that say something of their own, (), if they are windows of a series: `scores`
             then have the tail of `widened`.
+        plain: their scores without it, (n,); None without it.
     """
 
     rows: Tensor
@@ -89,10 +90,11 @@ class Reference:
     own: Tensor
     surprises: Tensor | None = None
     independent: Tensor | None = None
+    plain: Tensor | None = None
 
     def with_scores(self, scores: Tensor) -> Reference:
         """Return the calibration rows with these anomaly scores (n,)."""
-        return replace(self, scores=self.with_tail(scores))
+        return replace(self, scores=self.with_tail(scores), plain=None if self.independent is None else scores)
 
     def with_tail(self, scores: Tensor) -> Tensor:
         """Return scores (n,) of calibration rows as those of new ones are compared with them."""

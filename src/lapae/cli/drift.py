@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     ]
     cells = [cell for block, _, _ in kept for cell in block]
     score = np.concatenate([part for _, _, part in kept]) if kept else np.empty(0)
-    reference, at = model.rule().held_out, np.arange(len(score))
+    reference, at = model.step_rule().held_out, np.arange(len(score))
     if source.is_series:
         first = np.array([int(cell) for (cell,) in cells])
         at = apart(first, model.space.shape[0])

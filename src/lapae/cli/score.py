@@ -221,7 +221,7 @@ def main(arguments: Sequence[str]) -> int:
         if model.space.kind != "image" and model.space.features is None:
             raise ConfigError("--maps is for images")
         blocks = writing(blocks, command.maps, model, source)
-    rule = model.rule(rate)
+    rule = model.step_rule(rate) if source.is_series else model.rule(rate)
     assert model.calibration is not None
     if unmet := model.calibration.unmet(rule.rate, tiles=model.space.tile):
         warnings.warn(unmet, stacklevel=1)
