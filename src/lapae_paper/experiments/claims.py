@@ -94,7 +94,7 @@ def miss(method: str) -> Callable[[Raw], list[float]]:
 
 
 def wider(key: str) -> Callable[[Raw], list[float]]:
-    """Return by how much a gain of the widest network measured exceeds that of the narrowest; none of a single width."""
+    """Return how much larger a gain is of the widest network measured than of the narrowest; none of a single width."""
 
     def gains(raw: Raw) -> list[float]:
         first, *_, last = (gains for gains in raw["width"]["gains"].values() if gains[key])
