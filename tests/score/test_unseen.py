@@ -179,6 +179,16 @@ def test_towns_of_one_row_are_no_surprise(fitted):
     assert (surprise["town"], surprise["sex"]) == (0, pytest.approx(np.log(302)))
 
 
+def test_new_levels_are_a_surprise_in_the_columns_where_they_come_least_often():
+    columns = [Column(name, "category", tuple(f"{i}" for i in range(8))) for name in "abc"]
+    rows = np.zeros((1000, 3))
+    for j, alone in enumerate((6, 2, 4)):  # 0.6, 0.2 and 0.4 % of the rows have a level of their own
+        rows[:alone, j] = np.arange(1, alone + 1)
+    unseen = Unseen.fit(columns, [rows])
+    assert unseen is not None
+    np.testing.assert_allclose(unseen.surprise, [0, np.log(1002 / 3), np.log(1002 / 5)])
+
+
 def test_as_missing():
     model = LaplacianAutoencoder(random_state=0, device="cpu", epochs=2, unseen="missing").fit(people(120, 0))
     rows = people(20, 1)

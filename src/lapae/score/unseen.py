@@ -3,9 +3,9 @@
 A level nobody has seen is a surprise where the levels of a column are few and known (`femle`), and none where every
 tenth row has a level of its own (a street, a ticket). How likely one is follows from the rows at hand: the share of new
 rows with a new level is about that of rows with a level that no other row has (Good and Turing). Its surprise is minus
-the logarithm of this share, 0 from `OFTEN` on, and each of its nats adds as much to the anomaly score as makes ordinary
-scores, which fall off about exponentially, rarer by one nat. Calibration rows whose level no other row has are scored
-like new rows with a new level, so that p-values hold.
+the logarithm of this share, in the columns where new levels come least often (`OFTEN`), and each of its nats adds as
+much to the anomaly score as makes ordinary scores, which fall off about exponentially, rarer by one nat. Calibration
+rows whose level no other row has are scored like new rows with a new level, so that p-values hold.
 
 A value that contradicts the column which determines it (a borough that is not that of the zone, see
 `lapae.space.levels`) is a surprise likewise, minus the logarithm of the share of held-out rows with one.
@@ -25,9 +25,9 @@ from lapae.space.columns import UNSEEN, Column, Spans
 from lapae.space.levels import SURE
 from lapae.space.scaling import Source, chunks
 
-OFTEN = 0.002
-"""Share of rows with a level that no other row has, from which on new levels come often, and would use up the false
-alarms: they are no surprise."""
+OFTEN = 0.01
+"""Share of rows with a level that no other row has, in all columns together, below which new levels are a surprise:
+where they come more often they would use up the false alarms."""
 SAME = 1e-6
 """Difference of two numbers, as a share, up to which they are one: graphs take numbers of 32 bits."""
 
@@ -153,11 +153,15 @@ class Unseen:
         count += 2 * streamed
         alone = (count == 1).sum(1) + new
         starts = Spans(tuple(columns)).starts
+        share = alone / known.clip(1)
+        order = np.argsort(share, kind="stable")
+        rare = np.empty(len(share), bool)
+        rare[order] = share[order].cumsum() < OFTEN
         return cls(
             torch.tensor(places),
             torch.tensor([int(starts[i]) if columns[i].width else -1 for i in places]),
             torch.from_numpy(count),
-            torch.from_numpy(np.where(alone < OFTEN * known, np.log((known + 2) / (alone + 1)), 0.0)),
+            torch.from_numpy(np.where(rare, np.log((known + 2) / (alone + 1)), 0.0)),
             Contradictions.fit(columns, rows),
         )
 
