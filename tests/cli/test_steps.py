@@ -143,6 +143,23 @@ def test_drift_of_a_series(run, capsys):
     assert next(iter(found["columns"])) == "flow"
 
 
+def test_a_short_file_that_is_elsewhere_from_its_first_step_has_drifted(run, capsys):
+    """It has too few windows for an alarm, which compares them with each other too."""
+    frame = series(3)[:300]
+    assert not drift(run, frame, capsys)["drift"]
+    found = drift(run, frame.assign(flow=frame["flow"] + 6), capsys)
+    assert found["drift"]
+    assert found["row"] == 0
+
+
+def test_steps_that_are_further_apart_than_those_of_training_are_told(run, capsys):
+    for every, told in ((1, False), (3, True)):
+        series(3)[::every].to_csv(run / "other.csv", index=False)
+        capsys.readouterr()
+        assert main(["score", str(run / "run"), str(run / "other.csv"), "--out", str(run / "other-scores.csv")]) == 0
+        assert ("Resample the file first" in capsys.readouterr().err) == told
+
+
 def test_drift_of_a_table(run, capsys):
     rng = np.random.default_rng(0)
 

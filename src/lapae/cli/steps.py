@@ -55,7 +55,7 @@ def write_steps(
     if begun is None or source.steps is None:
         raise DataError(f"{source.path}: there are no steps to score")
     if (times := times_of(source.steps.cells)) is not None:
-        for fault in time_faults(*times, model.space.shape[0]):
+        for fault in time_faults(*times, model.space.shape[0], model.space.interval):
             warnings.warn(f"{source.path}: {fault}", stacklevel=2)
     threshold = model.threshold(rule, overlap=model.space.shape[0])
     steps = StepScores.of(len(source.steps.x), chain([begun], of_windows), rule, threshold)

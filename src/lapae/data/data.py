@@ -113,7 +113,8 @@ class Data:
             return Split(take(every.x, rows), y, rows, groups, None if together is None else together[index])
 
         train, valid, calib, held_out = map(part, parts)
-        known = ("most", "columns", "left_out", "values", "stride", "name", "label_names", "missing", "fit", "features")
+        known = ("most", "columns", "left_out", "values", "stride", "name", "label_names", "missing", "fit")
+        known += ("features", "interval")
         about = {field: getattr(records, field) for field in known}
         space = Space.of(train.x, **about, tile=records.groups is not None)
         return cls(space, train, valid, calib, held_out)

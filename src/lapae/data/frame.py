@@ -16,7 +16,7 @@ from lapae.space.column_kinds import CONSTANT, decide_columns, place_of, select,
 from lapae.space.columns import unique_names
 from lapae.space.constants import only_value
 from lapae.space.frames import Frame, code_frame, numbers, position
-from lapae.space.series import is_clock, time_faults, times_of
+from lapae.space.series import interval_of, is_clock, time_faults, times_of
 
 
 def table_records(
@@ -70,6 +70,7 @@ def table_records(
             and window
             and (times := times_of([[cell] for cell in frame.iloc[:, 0].astype(str)]))
         ):
+            about["interval"] = interval_of(times[0])
             for fault in time_faults(*times, window):
                 warnings.warn(f"{where}: {fault}", stacklevel=2)
     warn_left_out(left_out, learned, where)

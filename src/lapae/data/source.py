@@ -170,5 +170,7 @@ class Records:
     """How images became the feature maps that these data are."""
     stride: int | None = None
     """Steps between windows of a series, which are split in time."""
+    interval: float | None = None
+    """Time between these steps, where there is a clock."""
     groups: np.ndarray | None = None
     """(N,) the image that each tile is of, from 0. All of one are in one split, but where images are few."""

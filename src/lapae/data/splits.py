@@ -97,7 +97,7 @@ def held_out_sizes(
     if n == 0 or n_valid + n_calib + n_test + gaps >= n:
         raise DataError(
             f"{n_valid} validation, {n_calib} calibration and {n_test} test data of {n} leave none to train on"
-            + (f", as {gap} are left out between them" if gaps else "")
+            + (f", as {gap} are left out between them: take shorter windows" if gaps else "")
         )
     return n_valid, n_calib
 

@@ -14,6 +14,8 @@ from lapae.errors import DataError
 
 CLOCK = 0.9
 """Share of steps at which a clock goes on: others may have the time of the one before."""
+FASTER = 1.5
+"""How many times as long the time between steps may be as that of training."""
 
 
 def starts(n_steps: int, window: int, stride: int) -> np.ndarray:
@@ -64,10 +66,20 @@ def _seconds(written: Sequence[str], *, day_first: bool) -> np.ndarray:
     return np.where(np.isnat(micro), np.nan, micro.astype(np.int64) / 1e6)
 
 
-def time_faults(times: np.ndarray, written: Sequence[str], window: int) -> list[str]:
-    """Say what is wrong with the times of steps (T,): out of order, the same twice, pauses longer than a window."""
-    gaps, found = np.diff(times), []
-    usual = float(np.median(np.abs(gaps)))
+def interval_of(times: np.ndarray) -> float | None:
+    """Return the usual time between steps at `times` (T,), None if they have none."""
+    return float(np.median(np.abs(np.diff(times)))) or None
+
+
+def time_faults(times: np.ndarray, written: Sequence[str], window: int, interval: float | None = None) -> list[str]:
+    """Say what is wrong with the times of steps (T,): out of order, the same twice, pauses longer than a window, or
+    another time between steps than the `interval` of training."""
+    gaps, found, usual = np.diff(times), [], interval_of(times) or 0.0
+    if interval and usual and not 1 / FASTER < usual / interval < FASTER:
+        found.append(
+            f"the steps are {usual:g} apart, those of training {interval:g} (in seconds, or as the clock counts): a "
+            "window is another time. Resample the file first"
+        )
     if (back := gaps < 0).any():
         where = f"{written[int(back.argmax()) + 1]} comes after {written[int(back.argmax())]}"
         found.append(f"the steps are not in the order of time: {where}. Sort the file first")

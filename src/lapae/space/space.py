@@ -65,6 +65,8 @@ class Space:
     """How images of other sizes were brought to this one; None where all were of one size."""
     stride: int | None = None
     """Steps between the windows of a series."""
+    interval: float | None = None
+    """Time between the steps of a series, in seconds or as its clock counts; None where there is no clock."""
     tile: bool = False
     """Whether images are tiles of larger ones."""
     unit: float | None = None
@@ -91,7 +93,7 @@ class Space:
             columns: of a table.
             values: what the values are like, where that is known already.
             stride: steps between windows, if x are windows of a series.
-            about: other fields: `name`, `left_out`, `label_names`, `missing`, `fit`, `tile`.
+            about: other fields: `name`, `left_out`, `label_names`, `missing`, `fit`, `tile`, `interval`.
         """
         shape, about = tuple(x.shape[1:]), {"n_data": len(x), "stride": stride, **about}
         columns = None if columns is None else tuple(columns)

@@ -52,6 +52,7 @@ def checked(values: Mapping[str, Any]) -> Space:
         "tile": bool(values.get("tile", False)),
         "name": str(values["name"]),
         "unit": None if unit is None else float(unit),
+        "interval": None if values.get("interval") is None else float(values["interval"]),
         "features": None if values.get("features") is None else Features.from_dict(values["features"]),
     }
     space = Space(**{**values, **fields})
