@@ -196,6 +196,15 @@ def test_lists_and_objects_may_hold_what_pandas_has_for_a_missing_value():
         model.fit(np.array([["Oslo", 1], ["Rome", 2]], object))
 
 
+def test_truth_values_among_objects_stay_such():
+    sold = FRAME["sold"].astype(object).where(np.arange(N) % 9 > 0, np.nan)
+    model = LaplacianAutoencoder(epochs=1, random_state=0, device="cpu").fit(FRAME[["size"]].assign(sold=sold))
+    filled = model.impute(FRAME[["size"]].assign(sold=sold))["sold"]
+    assert {type(value) for value in filled} == {bool}
+    assert (filled == sold)[sold.notna()].all()
+    assert set(model.sample(50)["sold"].dropna()) == {True, False}
+
+
 def test_sparse_matrices_are_refused():
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(TypeError, match=r"[Ss]parse.*dense"):

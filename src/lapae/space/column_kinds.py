@@ -121,6 +121,8 @@ def decide(series: Series, name: str, *, first: bool = False, alone: bool = Fals
         first: whether it is the first, which may be an index.
         alone: whether it is the only one: then it is data, whatever it looks like.
     """
+    if series.dtype.kind == "O" and _truths(series):  # beside missing ones
+        series = series.astype("boolean")
     dtype, kind = str(series.dtype), series.dtype.kind
     if kind == "b":
         different = series.nunique(dropna=True)
@@ -149,6 +151,12 @@ def decide(series: Series, name: str, *, first: bool = False, alone: bool = Fals
         if found is not None:
             return found
     return _category(series, known, values, name, dtype)
+
+
+def _truths(series: Series) -> bool:
+    """Whether the values of a column of objects are truth values."""
+    known = series.dropna()
+    return bool(len(known)) and all(isinstance(value, bool | np.bool_) for value in known)
 
 
 def near_miss(series: Series) -> str:
