@@ -92,11 +92,9 @@ class Marginals:
     def normal(self, x: Tensor) -> Tensor:
         """Return the normal score of the rank of each value of x (B, D) in the training data; NaN where missing."""
         values = x.T.contiguous()
-        if torch.compiler.is_exporting():  # ONNX has no binary search
-            below, upto = (
-                (self.ranks[:, None] < values[..., None]).sum(2),
-                (self.ranks[:, None] <= values[..., None]).sum(2),
-            )
+        if torch.compiler.is_exporting():  # ONNX has no binary search; whole numbers add up slowly in onnxruntime
+            smaller, no_larger = self.ranks[:, None] < values[..., None], self.ranks[:, None] <= values[..., None]
+            below, upto = smaller.float().sum(2).long(), no_larger.float().sum(2).long()
         else:
             below = self._below(values)
             at = below.clamp(max=self.ranks.shape[1] - 1)
