@@ -222,3 +222,14 @@ def test_images_are_no_rows(tmp_path):
 def test_importing_lapae_does_not_import_pyarrow():
     code = "import lapae, sys; dir(lapae); assert 'pyarrow' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_narrow_rows_are_worked_on_in_larger_chunks():
+    """Rows of which the same values are hidden go together: more rows at a time, fuller blocks."""
+    from lapae.arrow.mapper import CHUNK, VALUES, _chunks
+
+    for width, values, size in ((4, VALUES, VALUES // 4), (200, VALUES, CHUNK), (4, 0, CHUNK)):
+        batch = pa.RecordBatch.from_arrays([pa.nulls(CHUNK, pa.int8())] * width, names=[f"c{i}" for i in range(width)])
+        found = [chunk.num_rows for chunk in _chunks([batch] * 40, values)]
+        assert sum(found) == 40 * CHUNK
+        assert set(found[:-1]) == {size}

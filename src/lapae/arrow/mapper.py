@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 CHUNK = 8192
-"""Rows that are worked on at a time: smaller batches are put together."""
+"""Rows that are worked on at a time, at least: smaller batches are put together."""
+VALUES = 2**19
+"""Values that verbs which fill in work on at a time, if these are more rows: those that lack the same go together."""
 WHOLE_CALL = {
     "discoveries": "which rows are discoveries depends on all p-values together: map the verb 'score', collect the "
     "column p_value and apply Benjamini-Hochberg to it (scipy.stats.false_discovery_control)",
@@ -166,7 +168,7 @@ class Mapper:
             for name, rows in self.series.split(iter(batches)):
                 yield self._map_series(name, rows, unknown)
         else:
-            for chunk in _chunks(batches):
+            for chunk in _chunks(batches, VALUES if self.verb.imputes() else 0):
                 yield self._map(chunk, unknown)
         warn_unknown(unknown, "X")
 
@@ -255,14 +257,15 @@ def _column(batch: Any, wanted: Any) -> Any:
         raise DataError(f"X: column {wanted.name!r} of type {array.type} is not {wanted.type} ({error})") from None
 
 
-def _chunks(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield record batches of at most `CHUNK` rows, small ones put together."""
+def _chunks(batches: Iterable[Any], values: int = 0) -> Iterator[Any]:
+    """Yield record batches of at most `CHUNK` rows, or as many as have `values` values, small ones put together."""
     held: list[Any] = []
     n = 0
     for batch in batches:
-        for start in range(0, max(batch.num_rows, 1), CHUNK):
-            part = batch.slice(start, CHUNK)
-            if held and n + part.num_rows > CHUNK:
+        size = max(CHUNK, values // max(1, batch.num_columns))
+        for start in range(0, max(batch.num_rows, 1), size):
+            part = batch.slice(start, size)
+            if held and n + part.num_rows > size:
                 yield _joined(held)
                 held, n = [], 0
             held.append(part)

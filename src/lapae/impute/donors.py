@@ -155,8 +155,12 @@ class Donors:
 
     def find(self, x: Tensor) -> Tensor:
         """Return the donor that equals each of the rows x (n, D), the first of several, -1 for none: (n,)."""
-        known = {row: i for i, row in reversed(list(enumerate(_as_bytes(self.rows))))}
-        return torch.tensor([known.get(row, -1) for row in _as_bytes(x)])
+        return torch.tensor([self._places.get(row, -1) for row in _as_bytes(x)])
+
+    @cached_property
+    def _places(self) -> dict[bytes, int]:
+        """The first donor with each content."""
+        return {row: i for i, row in reversed(list(enumerate(_as_bytes(self.rows))))}
 
     def _weights(
         self,

@@ -67,10 +67,10 @@ class Spread:
         """Return how far below and above the best guesses values have the scores -low and high (*features)."""
         down, up = self.down.double() * low, self.up.double() * high
         if self.shaped is not None and self.points is not None:
-            width = KERNEL * self.up[self.shaped]
-            for reach, end, sign in ((down, low, -1), (up, high, 1)):
-                wanted = sign * end.expand(self.shaped.shape)[self.shaped]
-                reach[self.shaped] = sign * value(wanted, self.points, width)
+            width = (KERNEL * self.up[self.shaped]).repeat(2)
+            wanted = torch.cat([end.expand(self.shaped.shape)[self.shaped] for end in (-low, high)])
+            ends = value(wanted, self.points.repeat(2, 1), width).chunk(2)
+            down[self.shaped], up[self.shaped] = -ends[0], ends[1]
         return down, up
 
 

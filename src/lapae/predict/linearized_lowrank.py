@@ -59,7 +59,7 @@ def of_low_rank(method: Laplace, x: Tensor, outputs: bool, budget: int, codes: b
         budget: numbers in memory.
         codes: whether the variance of codes is wanted; else it is 0.
     """
-    tape = _walk(method, x)
+    tape = walk_dense(method.network, x)
     if tape is None:
         z = method.network.encode(x)
         output = method.network.decode(z)
@@ -94,7 +94,9 @@ def _drawn(method: Laplace, x: Tensor, tape: Forward | None, *, of_outputs: bool
             yield {name: value.to(dtype).contiguous() for name, value in method.posterior.split(part).items()}
 
     def variance(probe: Tensor, dtype: torch.dtype) -> Tensor:
-        moves = _tangents(method, probe, _walk(method, probe), along(dtype), CACHED_FLOATS, outputs=of_outputs)
+        moves = _tangents(
+            method, probe, walk_dense(method.network, probe), along(dtype), CACHED_FLOATS, outputs=of_outputs
+        )
         return torch.stack([move[of_outputs].double().square().sum(0) for move in moves]).sum(0)
 
     def made() -> Iterator[Tensor]:
@@ -148,12 +150,9 @@ def tangents(
     Yields:
         Tangents (n, B, *code) and (n, B, *shape); the latter are those of the codes again if not `outputs`.
     """
-    yield from _tangents(method, x, _walk(method, x), map(method.posterior.split, stacked), budget, outputs=outputs)
-
-
-def _walk(method: Laplace, x: Tensor) -> Forward | None:
-    with method.unfrozen():
-        return walk_dense(method.network, x)
+    yield from _tangents(
+        method, x, walk_dense(method.network, x), map(method.posterior.split, stacked), budget, outputs=outputs
+    )
 
 
 def _tangents(

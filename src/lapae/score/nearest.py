@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lapae.predict.dense import product
 
-IN_CACHE = 256
+IN_CACHE = 128
 """Rows whose distances are computed at a time: to some thousand rows of a bank they fit into the cache of a core."""
 SIZE = 16
 """Rows of a group."""
