@@ -15,7 +15,8 @@ frequent levels of a category.
   of that of the median; counts likewise; words: share that is wrong as a share of that of the most frequent one. Trees:
   IterativeImputer with ExtraTrees, on codes of levels. Copula: a Gaussian copula, conditional means.
 - Intervals: share of hidden numbers that 90 % intervals hold, by tenth of the true value in its column.
-- Samples: AUROC with which gradient boosting tells as many samples as there are other rows from these; 0.5 is best.
+- Samples: AUROC with which gradient boosting tells as many samples as there are other rows from these, by the columns
+  of which at least 20 of these have a value; 0.5 is best.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from lapae import LaplacianAutoencoder
 HERE = Path(__file__).parent
 TABLES = ("titanic", "taxis", "ames")
 LEARNED, JUDGED, LEVELS, HIDDEN = 3000, 400, 30, 0.2
+FEWEST = 20
+"""Values of a column, below which the classifier of samples is not shown it: a fold may have none."""
 WORDS = ("category", "boolean")
 Frame = Any
 """A frame of pandas, whose own annotations do not know what it holds."""
@@ -315,6 +318,7 @@ def _loss(truth: np.ndarray, made: np.ndarray, words: bool) -> float:
 
 def told_apart(real: np.ndarray, made: np.ndarray) -> float:
     x, y = np.concatenate([real, made]), np.repeat([0, 1], [len(real), len(made)])
+    x = x[:, (~np.isnan(real)).sum(0) >= FEWEST]
     chance = cross_val_predict(HistGradientBoostingClassifier(random_state=0), x, y, cv=3, method="predict_proba")
     return float(roc_auc_score(y, np.asarray(chance)[:, 1]))
 
