@@ -5,6 +5,10 @@ that were hidden from them lie in their distributions. Completions are taken at 
 far as these differ from even ones by more than chance, so that they scatter as values do. Values of a row that are
 missing together are drawn one after the other, each given those before it, so that they go together as the values of
 donors do: on a curve, if these lie on one. Where that would take long they are drawn together, as the copula has it.
+
+Where the data end there are no donors, and nothing in those that there are says so. The observed values of a row do: if
+they are further from their reconstructions than those of held-out rows, its missing values are further from their
+guesses, too. Standard deviations are multiplied by the root of the mean square of the former, in units of the latter.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from lapae.impute.donors import Donors
 from lapae.impute.imputer import Imputer, ImputerRows, Kinds, Trained, columns, n_copies
 from lapae.impute.spread import Spread, scaled
 from lapae.networks.threads import one_thread
-from lapae.predict.deviation import Deviation
+from lapae.predict.deviation import TINY, Deviation
 from lapae.predict.prediction import Prediction
 from lapae.predict.rows import HIDE, evenly, hide, several
 
@@ -34,6 +38,10 @@ MOST_FEATURES = 128
 values, and the network's guess serves."""
 CHAINED = 400_000
 """Numbers of donors times missing values of a row up to which these are drawn one after the other."""
+AS_OTHERS = 2.0
+"""Weight, in values, of a row like others in how far its observed values are from their reconstructions."""
+MOST_TIMES = 3.0
+"""Bound of the factor that they give, and of its inverse."""
 USUAL = 0.25
 """Weight of the variance of a column beside that of the donors in the scale of a missing value."""
 
@@ -47,12 +55,15 @@ class NeighbourImputer(Imputer):
         all: all rows as donors.
         places: quantiles of where values lie in their distributions, (D, `PLACES`).
         words: whether a feature is that of a category or a boolean, (D,).
+        residual: mean squared residual of observed values of held-out rows that lack others, (D,); None of imputers
+            that were saved before it was kept.
     """
 
     held: Donors
     all: Donors
     places: Tensor
     words: Tensor
+    residual: Tensor | None = None
 
     @classmethod
     @one_thread()  # many small operations
@@ -71,7 +82,8 @@ class NeighbourImputer(Imputer):
         (given, theirs), (seen, truth) = (hide(several(part, n), generator) for part in (rows.train, rows.valid))
         found = _complete(held, trained.predict(seen), seen, words)
         deviation = Deviation.fit(trained.predict(given), theirs, found, seen, truth)
-        return cls(deviation, None, None, held, every, places, words)
+        residual = (seen - found.x_mean).square().nanmean(0).nan_to_num()
+        return cls(deviation, None, None, held, every, places, words, residual)
 
     @property
     def least(self) -> Tensor:
@@ -91,11 +103,22 @@ class NeighbourImputer(Imputer):
 
     def spread(self, trained: Trained, found: Prediction, x: Tensor) -> Spread:
         normal, points = super().spread(trained, found, x), found.values.get("x_points")
+        factor = torch.where(self.words, 1.0, self.farther(found, x)[:, None])
+        normal = Spread(normal.down * factor, normal.up * factor)
         if points is None:
             return normal
         shaped = x.isnan() & ~points[..., 0].isnan()
         variance = found.x_var + USUAL * self.deviation.noise.square()
         return replace(normal, shaped=shaped, points=scaled(points[shaped], variance[shaped], normal.up[shaped]))
+
+    def farther(self, found: Prediction, x: Tensor) -> Tensor:
+        """Return how far observed values of rows x (n, D) are from their reconstructions, as a factor (n,)."""
+        if self.residual is None:
+            return x.new_ones(len(x))
+        known = ~x.isnan()
+        ratio = torch.where(known, (x - found.x_mean).square() / (self.residual + TINY), 0.0)
+        mean = (AS_OTHERS + ratio.double().sum(1)) / (AS_OTHERS + known.sum(1))
+        return mean.sqrt().clamp(1 / MOST_TIMES, MOST_TIMES).to(x.dtype)
 
     def draw(self, trained: Trained, x: Tensor, n: int, seed: int, *, held: bool = False) -> Tensor:
         donors = self.held if held else self.all
