@@ -43,7 +43,7 @@ def test_geodesics_of_a_sphere_are_great_circles() -> None:
     assert torch.allclose(space.distance(a, b), angle, atol=3e-5)
     path = sphere(space.geodesic(a, b, 9).flatten(0, 1)).loc[0].unflatten(0, (3, 9))
     normal = torch.nn.functional.normalize(torch.linalg.cross(x, y), dim=1)
-    assert (path * normal[:, None]).sum(2).abs().max() < 1e-3
+    assert (path * normal[:, None]).sum(2).abs().max() < 5e-5
     steps = (path[:, 1:] * path[:, :-1]).sum(2).acos()
     assert torch.allclose(steps, angle[:, None] / 8 * torch.ones(8), rtol=1e-3)
     assert torch.allclose(space.log_volume(a).exp(), a[:, 1].cos())
@@ -81,7 +81,7 @@ def test_distances_do_not_depend_on_coordinates() -> None:
     one = Geometry(lambda z: Output(net(z)[None]), Gaussian(sigma=1.0), seen)
     other = Geometry(lambda z: Output(net(z @ back)[None]), Gaussian(sigma=1.0), seen @ change)
     found = one.distance(a, b)
-    assert torch.allclose(found, other.distance(a @ change, b @ change), rtol=1e-4)
+    assert torch.allclose(found, other.distance(a @ change, b @ change), rtol=1e-6)
     assert torch.allclose(found, one.distance(b, a), rtol=1e-3)
     assert (found >= (net(a) - net(b)).norm(dim=1) * (1 - 1e-9)).all()  # no path is shorter than the chord
     assert torch.allclose(found[:1], one.distance(a[:1], b[:1]), rtol=1e-3)  # nor depends on other pairs
