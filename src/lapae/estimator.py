@@ -780,7 +780,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         if taken and not overwrite:
             raise RunError(f"{place} exists: choose another folder, or save(path, overwrite=True)")
         if taken and not (place / ABOUT).exists():
-            raise RunError(f"{place} holds something else than an estimator: choose another folder")
+            raise RunError(f"{place} contains something other than an estimator: choose another folder")
         make_folder(place.absolute().parent)
         with whole_folder(place, replace=True) as folder:
             run, history = Run(folder), self.model_.history
@@ -1002,7 +1002,7 @@ def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
     except ValueError as error:
         if not str(error).startswith("could not convert string"):
             raise
-        raise ValueError(f"X holds text, {error}: expected numbers, or a frame, whose columns may be words") from error
+        raise ValueError(f"X holds text, {error}: expected numbers, or a frame, whose columns may be text") from error
     if deep and reset:
         for name in ("n_features_in_", "feature_names_in_"):
             estimator.__dict__.pop(name, None)

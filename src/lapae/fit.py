@@ -109,7 +109,7 @@ def check_values(data: Data, likelihood: Likelihood) -> None:
         name = type(likelihood).__name__.lower()
         raise ConfigError(
             f"the {name} likelihood takes values from 0 to 1, such as images; these run from {low:.3g} to "
-            f"{high:.3g}{scaled}. Take the gaussian one"
+            f"{high:.3g}{scaled}. Use likelihood='gaussian'"
         )
 
 
@@ -124,7 +124,7 @@ def check_varies(data: Data) -> None:
         low, high = np.fmin(low, np.fmin.reduce(part)), np.fmax(high, np.fmax.reduce(part))
         if (low < high).any():
             return
-    raise DataError(f"{data.space.name}: has no column that can be learned: each has one value alone")
+    raise DataError(f"{data.space.name}: has no column that can be learned: each has a single value")
 
 
 def as_it_is(data: Data, likelihood: Likelihood, integers: bool | None) -> Data:
@@ -176,7 +176,9 @@ def fit(
     if config.train.epochs == 0 and network is not None and starts_from is None:
         data = as_it_is(data, likelihood or make_likelihood(config.model, data.space), integers)
     if config.train.epochs == 0 and network is None and not config.model.linear and not starts_from:
-        raise ConfigError("epochs = 0 is for a network that is trained already: this one would stay as it was drawn")
+        raise ConfigError(
+            "epochs = 0 is for a network that is trained already: this one would keep its random initial weights"
+        )
     observers = observers if rank() == 0 else ()
     trained = train_method(config, data, device, run, resume, network, likelihood, observers)
     for observer in observers:
@@ -365,7 +367,7 @@ def calibrate(model: Model, data: Data) -> Model:
         check_rates(model, data)
     else:
         warnings.warn(
-            "no rows are held out to calibrate: p-values and intervals are compared with rows that training has used, "
+            "no rows are held out to calibrate: p-values and intervals are based on rows that were trained on, "
             "and do not hold for new ones",
             stacklevel=2,
         )
@@ -470,7 +472,7 @@ def check_rates(model: Model, data: Data) -> None:
         if by_chance(flagged, len(p), rate, n, overlap(model) or 1) < CHANCE:
             warnings.warn(
                 f"{flagged} of {len(p)} {name} rows have p <= {rate}, where {rate * len(p):.0f} are expected: p-values "
-                "do not hold for rows like these. The rows may have changed with time, or belong to groups",
+                "do not hold for rows like these. The rows may have changed over time, or belong to groups",
                 stacklevel=2,
             )
             return
@@ -496,7 +498,7 @@ def learn_on(model: Model, X: Any) -> Model:
     """
     config, known = model.config, model.calibration
     if config.method.method != "online":
-        raise ConfigError("only the online method can learn on: its posterior is a running one")
+        raise ConfigError("only the online method can go on learning: it updates its posterior as it trains")
     if known is None:
         raise RunError(UNFINISHED)
     x, turn = model.tensor(X), model.metrics.get("portions", 0)

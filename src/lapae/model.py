@@ -332,7 +332,7 @@ class Model:
         """
         patches, features = self._calibrated.score.patches, self.space.features
         if patches is None or features is None:
-            raise ConfigError("scores of pixels are those of a model with features=...; explain(X) has contributions")
+            raise ConfigError("scores of pixels need a model with features=...; explain(X) gives contributions")
         found = patches(self.tensor(X))
         size = features.image[1:]
         return numpy(to_pixels(found, size)), numpy(to_pixels(patches.p_values(found), size))

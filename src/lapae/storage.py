@@ -186,7 +186,7 @@ def load_run(
     if calibration is None or {calibration.reference.rows.shape[1:], calibration.deviation.noise.shape, *shapes} != {
         model.shape
     }:
-        raise RunError(f"{run / CALIBRATION} is of data of another shape than {model.shape}")
+        raise RunError(f"{run / CALIBRATION} is of data of another shape; the model takes {model.shape}")
     return model
 
 

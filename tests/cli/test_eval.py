@@ -67,7 +67,7 @@ def test_tasks_write_results_that_the_report_shows(run, capsys):
     ("arguments", "complaint"),
     [
         (["eval", "nope", "RUN"], "unknown task 'nope': expected one of coverage, detection, imputation"),
-        (["eval", "detection", "RUN"], "which labels are unusual? Say so with --unusual, of 0, 1, 2"),
+        (["eval", "detection", "RUN"], "which labels are unusual? Name them with --unusual; there are 0, 1, 2"),
         (["eval", "detection", "RUN", "--unusual", "12"], "there is no label '12'"),
         (["eval", "detection", "absent", "--against", "digits"], "there is no run at absent"),
         (["eval", "detection", "RUN", "--against", "nowhere.npy"], "nowhere.npy: no such file"),

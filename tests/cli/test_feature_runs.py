@@ -99,8 +99,8 @@ def test_the_report_names_files_and_scores_training_images_as_left_out(folder):
 def test_what_a_run_of_features_does_not_do_is_one_line(folder, capsys):
     run, new = str(folder / "run"), str(folder / "new")
     for command, said in (
-        (["reconstruct", run, new, "--out", str(folder / "out")], "no pixels to give"),
-        (["impute", run, new, "--out", str(folder / "out")], "no pixels to give"),
+        (["reconstruct", run, new, "--out", str(folder / "out")], "cannot reconstruct or impute pixels"),
+        (["impute", run, new, "--out", str(folder / "out")], "cannot reconstruct or impute pixels"),
         (["sample", run, "--out", str(folder / "out.npz")], "does not generate images"),
         (["explore", run, "--no-open"], "lapae report RUN"),
         (["score", run, new, "-o", str(folder / "out.csv"), "--explain"], "--maps FOLDER"),

@@ -271,7 +271,7 @@ def test_sample(place, tmp_path, capsys):
     assert sorted(p.name for p in (tmp_path / "folder").iterdir()) == [f"{i}.png" for i in range(5)]
     capsys.readouterr()
     assert main(["sample", str(place / "table"), "-o", str(tmp_path / "t.png"), "--device", "cpu"]) == 2
-    assert "pictures are for images" in capsys.readouterr().err
+    assert "only images can be written as pictures" in capsys.readouterr().err
 
 
 def test_a_run_of_the_estimator_scores_as_the_estimator_does(tmp_path):

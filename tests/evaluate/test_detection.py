@@ -34,7 +34,7 @@ def test_other_samples_and_rows_with_nothing_observed(normal):
     assert len(found.normal.score) == 300
     assert found.detections["far"].auroc.value > 0.9
     assert found.detections["same"].auroc.value == pytest.approx(0.5, abs=0.1)
-    with pytest.raises(ConfigError, match="gone: there are no samples with anything observed"):
+    with pytest.raises(ConfigError, match="gone: all values of all samples are missing"):
         detect(normal, USUAL, {"gone": empty})
 
 
@@ -63,7 +63,7 @@ def test_labels_are_divided():
     ("y", "names", "unusual", "complaint"),
     [
         (None, None, (), "one label per row"),
-        (np.array([0, 1, 2]), ("a", "b", "c"), (), "which labels are unusual.* of a, b, c"),
+        (np.array([0, 1, 2]), ("a", "b", "c"), (), "which labels are unusual.* there are a, b, c"),
         (np.array([0, 1, 1]), ("a", "b"), (), "which labels are unusual"),
         (np.array([0, 1, 1]), ("a", "b"), ("z",), "no label 'z': expected some of a, b"),
         (np.array([0, 0, 0]), ("0", "1"), (), "no held-out row is unusual"),

@@ -51,7 +51,7 @@ def start(mapper: Mapper, parts: Sequence[Part], out: Path, *, resume: bool) -> 
         if (out / JOB).read_bytes() != about:
             raise ConfigError(
                 f"{out} holds the output of another job (another run, other options or other input): choose another "
-                f"--out, or remove it. What it was is in {out / JOB}"
+                f"--out, or remove it. {out / JOB} describes that job"
             )
     elif any(out.iterdir()):
         hint = "choose another" if resume else "choose another, or go on with --resume"

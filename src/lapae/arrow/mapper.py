@@ -123,9 +123,8 @@ class Mapper:
         if kind == "series" and series is None:
             raise ConfigError(
                 f"{run} was trained on {model.space.describe()}: a series is judged as a whole, so name the columns "
-                "that say which series a row is a step of (series='machine'; () if all rows are steps of one), and "
-                "the column of the time (time='when') unless rows come in order. Divide the input by series, never "
-                "by rows"
+                "that say which series a row belongs to (series='machine'; () if all rows are steps of one), and the "
+                "column of the time (time='when') unless rows are in order. Divide the input by series, never by rows"
             )
         if kind == "table" and series is not None:
             raise ConfigError(

@@ -145,9 +145,7 @@ def of_steps(verb: Verb, model: Model, x: np.ndarray, features: list[Any], name:
     """
     window, n = model.space.shape[0], len(x)
     if n < window:
-        warnings.warn(
-            f"series {name} has {n} steps, fewer than a window of {window}: nothing is said of it", stacklevel=4
-        )
+        warnings.warn(f"series {name} has {n} steps, fewer than a window of {window}: it has no results", stacklevel=4)
     windows, first = model.space.windows(x) if n >= window else (np.empty((0, *model.space.shape)), np.empty(0, int))
     size = max(1, AT_ONCE // int(np.prod(model.space.shape)))
     blocks = [slice(start, start + size) for start in range(0, len(first), size)]

@@ -97,7 +97,7 @@ class Stream:
         if about.get("kind") != "stream":
             raise RunError(f"{path}: expected the state of a stream")
         if about.get("of") != self._of:
-            raise RunError(f"{path} is the state of a stream of another model: its held-out scores are others")
+            raise RunError(f"{path} is the state of a stream of another model: its held-out scores differ")
         threshold = AdaptiveThreshold.of_state({name: t.numpy() for name, t in state.items()}, self._held_out)
         return Stream(self._judge, self._shape, self._held_out, threshold)
 

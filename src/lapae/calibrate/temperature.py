@@ -83,8 +83,8 @@ def fit_temperature(method: Method, x: Tensor, *, seed: int = 0, linearized: boo
     method.temperature = best
     if linearized and best < LEAST_NATURAL:
         warnings.warn(
-            f"held-out rows ask for a posterior at temperature {best:g}, where 1 is natural: weights are far less "
-            "uncertain together than each by itself. hessian='lowrank' has their covariances",
+            f"held-out rows are predicted best at temperature {best:g}, where 1 is natural: a diagonal posterior "
+            "overstates the uncertainty of all weights together. hessian='lowrank' has their covariances",
             stacklevel=2,
         )
     return best

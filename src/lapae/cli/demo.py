@@ -43,7 +43,7 @@ class DemoCommand:
     out: Path | None = None
     """Folder of the run; default: runs/demo-N."""
     epochs: int | None = None
-    """Largest number of passes over the training data; default: by the data."""
+    """Largest number of passes over the training data; default: depends on the data."""
     seed: int = 0
     """Seed of everything random."""
     json: bool = False

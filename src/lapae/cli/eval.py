@@ -30,7 +30,7 @@ class EvalCommand(Generic[Options]):
     data: Path | None = None
     """A file, or a folder of images, to judge by; default: what the run has held out of its own data."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto is cuda where there is one."""
+    """auto: cuda if there is one."""
     json: bool = False
     """Print one JSON object to stdout."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class ExploreCommand(PageCommand):
     """Look at a run in a browser: move in its latent space, look at single data, fill in what is missing.
 
-    A page is served to this machine alone, and to who has its address, until Ctrl-C. Nothing is written.
+    The page is served until Ctrl-C, to this machine alone and to those who have its address. Nothing is written.
     """
 
     port: Annotated[int, tyro.conf.arg(metavar="INT")] = 8765

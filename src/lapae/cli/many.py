@@ -49,7 +49,7 @@ def is_many(command: ManyCommand) -> bool:
     if not found and command.many != Many():
         given = [f"--{each.name}" for each in fields(Many) if getattr(command.many, each.name) != each.default]
         raise ConfigError(
-            f"{' and '.join(given)}: for many tables; give a folder or a glob in quotes, or a folder as --out"
+            f"{' and '.join(given)}: only for many tables; give a folder or a glob in quotes, or a folder as --out"
         )
     return found
 
@@ -110,7 +110,7 @@ def _check(command: ManyCommand, how: Device) -> None:
     if many.jobs < 1:
         raise ConfigError(f"jobs = {many.jobs}: expected at least 1")
     if many.address is not None and many.engine is None:
-        raise ConfigError("--address is that of an engine: give --engine dask, ray or spark, too")
+        raise ConfigError("--address is the address of an engine: also give --engine dask, ray or spark")
     if how.device == "cuda":
         raise ConfigError(
             "many tables are mapped on CPUs, so that all processes write the same bytes: leave out --device"

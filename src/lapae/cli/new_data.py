@@ -33,7 +33,7 @@ class Device:
     """Where and with what randomness a trained model works."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto is cuda where there is one."""
+    """auto: cuda if there is one."""
     seed: int | None = None
     """Seed of the networks drawn; default that of the training."""
     json: bool = False
@@ -51,7 +51,7 @@ class PageCommand:
     data_dir: str | None = None
     """Folder of the named data sets, where it is not the one the run was trained from."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto is cuda where there is one."""
+    """auto: cuda if there is one."""
 
 
 @dataclass(frozen=True)

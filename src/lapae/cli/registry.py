@@ -46,7 +46,10 @@ COMMANDS: Registry[Command] = Registry(
             _own("sample", "generate new data from a trained run"),
             _own("data", "look at a file before training; list the named data sets, fetch one"),
             # a module named list would hide the builtin in this package
-            ("list", Command("the runs in a folder: what they were trained on, and how far", "lapae.cli.overview")),
+            (
+                "list",
+                Command("the runs in a folder: what they were trained on, and how far they got", "lapae.cli.overview"),
+            ),
             _own("eval", "judge a trained run on held-out data: coverage, detection, imputation, ..."),
             _own("report", "one page about a run: latent map, reconstructions, curves, task results"),
             _own(

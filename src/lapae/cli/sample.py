@@ -48,7 +48,9 @@ def main(arguments: Sequence[str]) -> int:
         check_place(command.out)
     model = open_model(command.run, command.options)
     if suffix in (".png", "") and (model.space.kind != "image" or model.shape[0] not in (1, 3)):
-        raise ConfigError(f"{command.out}: pictures are for images, the model makes data of shape {model.shape}")
+        raise ConfigError(
+            f"{command.out}: only images can be written as pictures; the model generates data of shape {model.shape}"
+        )
     if bad := next((text for text in command.given if "=" not in text), None):
         raise ConfigError(f"--given {bad}: expected column=value")
     given = dict(text.split("=", 1) for text in command.given)

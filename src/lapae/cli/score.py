@@ -30,26 +30,26 @@ NOTHING = "nothing observed"
 class ScoreCommand(PredictCommand):
     """Score new samples: how unusual each is, its p-value among held-out normal samples, and whether it is an outlier.
 
-    The output has a row for each sample, in the order of the input, with the columns of a table that are no features
+    The output has one row per sample, in the order of the input, with the columns of a table that are not features
     (an index, a label) or the name of the image file. The anomaly score is higher for more unusual data. A row is an
-    outlier if and only if its p-value is at most the false alarm rate; of a row with nothing observed the cell is
-    empty. `unseen` names levels of a table's columns that no row of training has. A series (time, channels) has a row
-    for each step: the mean score of the windows that hold it with its p-value, the p-value by a threshold that follows
-    slow change (p_adaptive), whether an alarm of drift stands, and how unusual each channel is in it. A model of tiles
-    (lapae train --tile) scores large images: a row for each, with its most unusual tile.
+    outlier if and only if its p-value is at most the false alarm rate; the cell is empty if all values of the row are
+    missing. `unseen` names categories that are not in the training data. For a series (time, channels) there is one
+    row per step: the mean score of the windows that contain it with its p-value, the p-value by a threshold that
+    follows slow change (p_adaptive), whether there is an alarm of drift, and how unusual each channel is. For a model
+    of tiles (lapae train --tile) there is one row per image, with its most unusual tile.
     """
 
     false_alarm_rate: Annotated[float | None, tyro.conf.arg(aliases=["--rate"])] = None
-    """Share of new normal data that are called outliers; that of the run by default."""
+    """Share of new normal data that are called outliers; default: that of the run."""
     maps: Path | None = None
     """Folder to write a picture of each image into, at its full size and red where it is unusual; of a run with
     --features also the p-values of its pixels (NAME_p.png, 16 bits)."""
     explain: bool = False
     """Also write the value that makes a sample unusual, its feature, its share of the score, and what was expected
-    (in a table: by its other values) with a 90 % interval. In a table that is a value that differs from what was
-    expected, if one of those that contribute most does; nothing where no single value is unusual, and "nothing
-    observed" where all are missing. Rows without a column that names them are numbered (`row`: the line of the file).
-    For a series: the channel that is most unusual in each step, and its share."""
+    (in a table: given its other values) with a 90 % interval. In a table it is a value that differs from what was
+    expected, if one of those that contribute most does; the cells are empty if no single value is unusual, and say
+    "nothing observed" if all are missing. Rows without a column that names them are numbered by `row`, the line of the
+    file. For a series: the most unusual channel in each step, and its share."""
 
 
 def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -
     if maps_of is not None:
         if explain:
             raise ConfigError(
-                "--explain names values; a model of features shows which pixels are unusual: --maps FOLDER"
+                "--explain names values; for a model of features use --maps FOLDER, which shows unusual pixels"
             )
         x = model.space.code(x)  # features are made once
         found = model.judge(x)

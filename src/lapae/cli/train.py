@@ -26,11 +26,11 @@ M = TypeVar("M", bound=MethodOptions)
 
 MOST_USED = {
     "--out FOLDER": "where the run goes; default: runs/SOURCE-METHOD-N",
-    "--drop COLUMN ...": "columns of a table not to learn",
+    "--drop COLUMN ...": "columns of a table to leave out",
     "--label-column NAME": "column of a table that holds labels: shown in colours, not learned",
     "--window STEPS": "rows are time steps of a series: learn windows of this length",
     "--tile PIXELS": "learn large images by squares of this side, at full size",
-    "--epochs N": "largest number of passes over the data; default: by the data",
+    "--epochs N": "largest number of passes over the data; default: depends on the data",
     "--latent-dim K": "size of the embedding; 2 for a map",
     "--test-fraction SHARE": "rows to keep for `lapae eval`",
     "--seed N": "seed of everything random",
@@ -40,8 +40,8 @@ MOST_USED = {
 
 SHORT = """usage: lapae train SOURCE [OPTIONS]
 
-Learn data, into a run folder. SOURCE: a .csv, .parquet, .npy or .npz file, a folder of images, or a name that
-`lapae data` lists. What is not given is chosen by the data.
+Train a model and write it into a run folder. SOURCE: a .csv, .parquet, .npy or .npz file, a folder of images, or a
+name that `lapae data` lists. Defaults depend on the data.
 
 options:
 {options}
@@ -67,7 +67,7 @@ class Options(Generic[M]):
 
 @dataclass(frozen=True)
 class TrainCommand(Generic[M]):
-    """Train a method on data, into a run folder.
+    """Train a model and write it into a run folder.
 
     Options come from a TOML file (--config) and from flags, which override it. A run that was stopped at any moment
     (Ctrl-C, kill -9) is continued with --resume and ends at the same weights. For several devices, `torchrun -m lapae

@@ -100,7 +100,7 @@ def write_values(
 
     model = open_model()
     if model.space.features is not None:
-        raise ConfigError("a run of features has no pixels to give: train one without --features")
+        raise ConfigError("a run of features cannot reconstruct or impute pixels: train one without --features")
     source = open_source(command.input, model, options, alpha=True, written=True)
     blocks = _made(model, source, make)
     if source.is_series:

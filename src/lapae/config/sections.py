@@ -35,7 +35,7 @@ class DataConfig:
     columns: tuple[str, ...] | None = None
     """Columns of a table to learn: names, or numbers from 0; default: all that can be learned."""
     drop: tuple[str, ...] | None = None
-    """Columns of a table not to learn."""
+    """Columns of a table to leave out."""
     window: int | None = None
     """Time steps per window. The rows of a table or of an array (time, channels) are then a time series, which is cut
     into windows and split in time."""

@@ -139,7 +139,7 @@ def range_in(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> Range:
         found = widened(found, part)
     if found.missing and x.ndim == 2 and not known.all():
         column = int(np.argmin(known))
-        raise DataError(f"{where}: has no value at all in feature {column} (from 0): there is nothing to learn of it")
+        raise DataError(f"{where}: has no value at all in feature {column} (from 0): there is nothing to learn from it")
     return found
 
 
@@ -152,7 +152,7 @@ def in_windows(records: Records, where: str | Path, window: int | None, stride: 
     if window is None:
         raise DataError(f"{where}: a stride of {stride} needs a window")
     if records.partition is not None or x.ndim != 2:
-        raise DataError(f"{where}: a window is for a series (time, channels), this has the shape {x.shape}")
+        raise DataError(f"{where}: a window is for a series (time, channels), got an array of shape {x.shape}")
     if window < 2 or (stride is not None and stride < 1):
         raise DataError(f"{where}: window={window}, stride={stride}: expected at least 2 steps, and 1 between windows")
     stride = stride or max(1, min(window // 8, len(x) // MANY))

@@ -62,7 +62,9 @@ class CsvFile:
                 sample = sample[: sample.rfind("\n") + 1]
             self.indented = re.search(rf"[{re.escape(''.join(DELIMITERS))}\n] +\"", sample) is not None
             if "\n" not in sample and "\r" in sample:
-                raise DataError(f"{path}: its lines end with \\r alone, as on an old Mac; save it with other line ends")
+                raise DataError(
+                    f"{path}: its lines end with \\r alone, as on an old Mac; save it with \\n line endings"
+                )
             first = sample.split("\n", 1)[0]
             self.delimiter = max(DELIMITERS, key=re.sub(r'"[^"]*"', "", first).count)
             rows = csv.reader(io.StringIO(sample, newline=""), delimiter=self.delimiter)
@@ -147,7 +149,7 @@ def _encoding(path: Path, head: bytes) -> str:
             f"{path}: cannot be read as .csv: it is neither UTF-8 nor Windows-1252 (Latin-1); save it as UTF-8"
         )
     warnings.warn(
-        f"{path}: not UTF-8, and read as Windows-1252 (Latin-1); if its letters come out wrong, save it as UTF-8",
+        f"{path}: not UTF-8, so read as Windows-1252 (Latin-1); if characters look wrong, save it as UTF-8",
         stacklevel=4,
     )
     return "cp1252"

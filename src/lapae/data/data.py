@@ -97,7 +97,7 @@ class Data:
         """
         records = without_absurd(records)
         if together is not None and (records.stride is not None or records.groups is not None):
-            raise DataError(f"{records.name}: groups are for rows, and windows and tiles are split by time and image")
+            raise DataError(f"{records.name}: groups are for rows; windows are split by time, and tiles by image")
         if records.stride is not None:  # windows that share a step are in the same part
             options["gap"] = -(-records.x.shape[1] // records.stride) - 1
         seen, every = observed(records), records

@@ -58,7 +58,7 @@ def with_features(records: Records, name: str) -> Records:
     most, y = max(1, MOST_VALUES // int(np.prod(maps.shape[1:]))), records.y
     if len(maps) > most:
         warnings.warn(
-            f"{records.name}: features of {most:,} of {len(maps):,} images are learned, for the memory", stacklevel=2
+            f"{records.name}: to save memory, only {most:,} of {len(maps):,} images are learned", stacklevel=2
         )
         chosen = even(len(maps), most)
         maps, y = FeatureMaps(Subset(images, chosen), features), None if y is None else y[chosen]

@@ -61,7 +61,7 @@ def divide_groups(groups: np.ndarray, name: str, **options: Any) -> Parts:
     if n < LEAST_ROWS:
         raise DataError(
             f"{name}: {len(groups)} rows in {n} groups, expected at least {LEAST_ROWS}: whole groups are held out to "
-            "calibrate, and with so few that would mean nothing; without groups rows are held out"
+            "calibrate, and p-values from so few would be meaningless; without groups single rows are held out"
         )
     limit = options.pop("limit", None)
     train, valid, calib, test = (np.flatnonzero(np.isin(numbers, part)) for part in partition(n, **options))

@@ -107,7 +107,7 @@ def check_enough(n: int, name: str = "X") -> None:
     if n < LEAST_ROWS:
         raise DataError(
             f"{name}: n_samples={n}, expected at least {LEAST_ROWS} with a value, to learn from: p-values and "
-            "intervals are found by comparison with other rows, and with so few they would mean nothing"
+            "intervals come from a comparison with held-out rows, and with so few they would be meaningless"
         )
 
 

@@ -189,7 +189,7 @@ def by_label(
     if not unusual:
         unusual = tuple(label for label in labels if label.lower().removesuffix(".0") in YES)
         if len(labels) != 2 or len(unusual) != 1:
-            raise ConfigError(f"which labels are unusual? Say so with --unusual, of {', '.join(labels[:20])}")
+            raise ConfigError(f"which labels are unusual? Name them with --unusual; there are {', '.join(labels[:20])}")
     if strange := [label for label in unusual if label not in labels]:
         raise ConfigError(f"there is no label {strange[0]!r}: expected some of {', '.join(labels[:20])}")
     present = [label for label in unusual if label in found]
@@ -223,5 +223,5 @@ def _scored(model: Model, x: np.ndarray, rate: float, name: str) -> Scored:
         score, p = model.anomaly_score(x)
     known = ~np.isnan(score)
     if not known.any():
-        raise ConfigError(f"{name}: there are no samples with anything observed")
+        raise ConfigError(f"{name}: all values of all samples are missing")
     return Scored(score[known], float((p[known] <= rate).mean()))

@@ -50,8 +50,8 @@ def held_out(data: Data, limit: int | None, seed: int) -> HeldOut:
     split = getattr(data, PARTS[name])
     if name != "test":
         warnings.warn(
-            f"the run has no test samples, so it is judged by {len(split):,} {name} samples, which had a part in its "
-            "training and flatter it: train with --test-fraction 0.1, or give new samples with --data FILE",
+            f"the run has no test samples, so it is judged by {len(split):,} {name} samples, which were used in its "
+            "training: results are optimistic. Train with --test-fraction 0.1, or give new samples with --data FILE",
             stacklevel=2,
         )
     index = split.some(limit, seed)

@@ -58,4 +58,6 @@ def check_units(space: Space, x: np.ndarray, where: str = "X") -> None:
     column = repr(names[worst % len(names)]) if names else f"{worst} (from 0)"
     came = f"those of feature {column} are about {np.nanmedian(values[:, worst]):g}"
     expected = f"the model was trained on {offset[worst]:.4g} ± {scale[worst]:.4g}"
-    raise DataError(f"{where}: values of another range: {came}, {expected}; other units? --any-range takes them as is")
+    raise DataError(
+        f"{where}: values of another range: {came}, {expected}; other units? --any-range takes them as they are"
+    )
