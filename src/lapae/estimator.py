@@ -56,39 +56,39 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     """An autoencoder that knows what it does not know.
 
     It learns embeddings with a posterior over its weights, finds unusual samples, fills in missing values and generates
-    new samples; what it says about uncertainty is calibrated on samples held out of X.
+    new samples. Its p-values and intervals are calibrated on samples held out of X.
 
-    X is a table (n, F): an array, or a frame (pandas, polars, Arrow) with numbers, categories, booleans, dates and
-    missing cells, which is answered by frames; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or
-    windows of a series (n, T, channels).
-    Missing values are NaN, in `fit` too. What comes back is in the units of X. What is None is chosen by the data.
+    X is a table (n, F), as an array or as a frame (pandas, polars, Arrow) with numbers, categories, booleans, dates and
+    missing values; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or windows of a series
+    (n, T, channels). Missing values are NaN, in `fit` too. Results are in the units of X, and frames if X is one. Where
+    an argument is None, its value depends on the data.
 
     Args:
         latent_dim: size K of the latent code.
         network: "mlp", "conv", a network of the paper by name, a pair (encoder, decoder) of `torch.nn.Module`s, or one
             module that has `encode` and `decode`.
         features: learn features of images in place of their pixels: "efficientnet_lite0" (pip install lapae[images]),
-            or a trained module that takes images (B, 3, H, W) in [0, 1] and returns feature maps (B, C, h, w), one or
-            a list of them; it stays as it is.
+            or a trained module that takes images (B, 3, H, W) in [0, 1] and returns one or several feature maps
+            (B, C, h, w); it is not changed.
         method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble, online-ensemble or bbb.
         hessian: curvature of the posterior: lowrank (default of tables), sketch, approx, exact, mixed, mc, bottleneck,
             block or kfac.
         likelihood: "gaussian" (its noise is learned), "student" (training data with outliers), "bernoulli",
             "categorical", or an object such as `Gaussian(sigma=0.5)`, whose noise is kept.
         update: update of the online precision: laplacian, redux, van or nng.
-        forgetting: the α of the online update; default the learning rate.
+        forgetting: the α of the online update; default: the learning rate.
         prior_precision: precision of the Gaussian prior over weights.
         predictive: moments (one pass), mc (sampled networks) or linearized.
-        n_samples: networks drawn for a prediction by mc.
-        epochs: passes over the data at most; 0 fits a posterior to a trained network, which gets X as it is.
+        n_samples: number of networks drawn for a prediction by mc.
+        epochs: maximum number of passes over the data; 0 fits a posterior to a trained network, which gets X as it is.
         batch_size: samples per step.
-        learning_rate: learning rate of Adam, at the start.
-        validation_fraction: share of X that is the validation set; more is held out to calibrate.
+        learning_rate: initial learning rate of Adam.
+        validation_fraction: share of X that is the validation set; further samples are held out to calibrate.
         false_alarm_rate: share of new normal samples that `predict` flags: those with a p-value of at most this.
-        unseen: what a level of a category or boolean is that no row of X has: "unusual", rarer than every one that some
-            row has, or "missing".
-        uncertain: weights that the posterior is over: "all", "encoder", "decoder", or patterns of parameter names.
-        temperature: widens (above 1) or narrows the posterior; default what predicts held-out samples best.
+        unseen: how to treat categories of new rows that are not in X: "unusual", rarer than every category that is, or
+            "missing".
+        uncertain: weights that have a posterior: "all", "encoder", "decoder", or patterns of parameter names.
+        temperature: widens (above 1) or narrows the posterior; default: the one that predicts held-out samples best.
         optimize_prior: prior precision of the post-hoc posterior by marginal likelihood: "scalar", "layer" or "none".
         device: auto, cpu or cuda.
         precision: "32", "tf32" or "bf16".
@@ -101,14 +101,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             held out for `false_alarm_rate`.
         reference_: -`score_samples` of the held-out samples that new ones are compared with.
         history_: one record per epoch.
-        learned_columns_: names of the columns of a table that are learned (their places in one without names);
+        learned_columns_: names of the columns of a table that are learned (their positions if it has no names);
             constants, identifiers and free text are not.
         n_features_in_: number of features of a table.
-        feature_names_in_: names of the columns of a table that has some.
+        feature_names_in_: names of the columns of a table, if it has names.
 
     Examples:
         A table in which the second column is twice the first, and the third its negative. The examples of the methods
-        go on with it.
+        continue with it.
 
         >>> import numpy as np
         >>> from lapae import LaplacianAutoencoder

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 class DataCommand:
     """List the named data sets (lapae data), fetch one (lapae data fetch mnist), or look at data (lapae data FILE).
 
-    A look says what was understood of a file, and trains nothing: how many data there are and of which kind, how they
-    would be split, and of a table what each column is, how much of it is missing, and what is left out.
+    For a file it shows how it is read, without training: how many samples of which kind there are, how they would be
+    split and, for a table, the type of each column, how much of it is missing, and what is left out.
     """
 
     action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="list|fetch|FILE")] = "list"
-    """list: which there are; fetch: download one, or verify it where it is there; or a file, a folder or a name."""
+    """list: show the named data sets; fetch: download one, or verify it if it is there; or a file, folder or name."""
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
     """Data set to fetch."""
     label_column: str | None = None
     """Column of a table that holds the labels."""
     window: int | None = None
-    """Steps of a window, of a series."""
+    """Number of steps in a window of a series."""
     stride: int | None = None
     """Steps from one window of a series to the next."""
     tile: int | None = None
-    """Side of tiles, of large images."""
+    """Side of the tiles of large images, in pixels."""
     skip_bad: bool = False
-    """Leave out images of a folder that cannot be read, with a note each."""
+    """Leave out images of a folder that cannot be read, with a note for each."""
     data_dir: Path | None = None
-    """Folder of the data sets; default $LAPAE_DATA."""
+    """Folder of the data sets; default: $LAPAE_DATA."""
     json: bool = False
     """Print one JSON object to stdout."""
 

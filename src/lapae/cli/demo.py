@@ -136,7 +136,7 @@ def table(run: Run, seed: int) -> Story:
             cell = {name: end[column].iloc[place] for name, end in ends.items()}
             rows.append({"row": int(row), "column": column, "value": new[column].iloc[row], **cell, "p": float(p[row])})
         right = sum(planted.get(row["row"]) == row["column"] for row in rows)
-        lines = [f"\nUnusual   of {len(new)} new rows, the {len(worst)} most unusual:"]
+        lines = [f"\nUnusual   of {len(new)} new rows, the {len(worst)} most unusual (row: the line of new.csv):"]
         lines += ["          row  column    value seen  expected              p-value"]
         for row in rows:
             words = isinstance(row["value"], str)
@@ -145,7 +145,7 @@ def table(run: Run, seed: int) -> Story:
             )
             ends = "" if words else f" ({row['low']:.3g} to {row['high']:.3g})"
             lines.append(
-                f"          {row['row']:<4} {row['column']:<9} {seen:>10}  {wanted + ends:<20}  {row['p']:.4f}"
+                f"          {row['row'] + 2:<4} {row['column']:<9} {seen:>10}  {wanted + ends:<20}  {row['p']:.4f}"
             )
         lines.append(
             f"          {right} of the {len(planted)} planted errors are among them, named by the right column"

@@ -28,8 +28,8 @@ NAMED = 3
 class DriftCommand:
     """Say since when, and by which columns, the rows of a file differ from those that the run was calibrated with.
 
-    Rows are taken in the order of the file; a series, as windows that share no step. A drift alarm watches their
-    anomaly scores. On rows that have not changed it is raised at most once in --every of them, on average; besides, one
+    Rows are taken in the order of the file; a series is cut into windows that share no step. A drift alarm watches
+    their anomaly scores. If nothing has changed, it is raised at most once in --every rows, on average; and at most one
     file in --every is found to have changed as a whole.
     """
 

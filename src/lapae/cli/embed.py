@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbedCommand(PredictCommand):
-    """Latent codes of new samples under a trained run, with their standard deviations.
+    """Write the embeddings (latent codes) of new samples, with their standard deviations.
 
-    A .csv has a row for each sample, in the order of the input: the columns of a table that are no features (or the
+    A .csv has one row per sample, in the order of the input: the columns of a table that are not features (or the
     name of the image file), the code z0, z1, … and its standard deviation z0_std, z1_std, …. An .npz has the arrays z
-    and z_std, a .npy the codes alone.
+    and z_std, a .npy only the codes.
     """
 
 

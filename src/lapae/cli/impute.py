@@ -27,10 +27,10 @@ class ImputeCommand(ValuesCommand):
     """
 
     level: float | None = None
-    """Also write intervals that hold missing values with this probability, such as 0.9."""
+    """Also write intervals that contain the missing values with this probability, such as 0.9."""
     guess: Literal["median", "mean"] = "median"
-    """Best guess of a table's numbers: the median has the least absolute error and is whole where numbers are, the mean
-    has the least squared error."""
+    """How numbers of a table are imputed: the median minimises the absolute error and keeps whole numbers whole, the
+    mean minimises the squared error."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -35,7 +35,7 @@ class Device:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: cuda if there is one."""
     seed: int | None = None
-    """Seed of the networks drawn; default that of the training."""
+    """Seed of the networks drawn; default: that of training."""
     json: bool = False
     """Print one JSON object to stdout."""
 
@@ -49,7 +49,7 @@ class PageCommand:
     data: Path | None = None
     """A file, or a folder of images, to look at instead of the data that the run was trained on."""
     data_dir: str | None = None
-    """Folder of the named data sets, where it is not the one the run was trained from."""
+    """Folder of the named data sets, if it is not the one that the run was trained from."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: cuda if there is one."""
 
@@ -63,8 +63,8 @@ class Intake(Device):
     skip_bad: bool = False
     """Leave out images that cannot be read, instead of stopping at the first."""
     any_range: bool = False
-    """Take tables and arrays as they are, also where half of the values (or of a column) lie 100 standard deviations or
-    more from the training mean, as in other units; such data are refused otherwise."""
+    """Accept tables and arrays even if half of their values (or of a column) lie 100 standard deviations or more from
+    the training mean, which usually means other units; by default such data are refused."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class PredictOptions(Intake):
     """How predictions are made."""
 
     predictive: Literal["mc", "linearized", "moments"] | None = None
-    """mc, linearized or moments; default that of the run."""
+    """mc, linearized or moments; default: that of the run."""
     n_samples: int | None = None
-    """Networks drawn by mc; default that of the run."""
+    """Networks drawn by mc; default: that of the run."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +99,18 @@ class Many:
     """How tables in many files are shared out (INPUT is a folder or a glob in quotes, --out a folder)."""
 
     jobs: int = 1
-    """Processes on this machine that share the parts of the input."""
+    """Number of processes on this machine that share the parts of the input."""
     resume: bool = False
-    """Do the parts that are missing in the output folder, after a job was killed."""
+    """Complete the missing parts of the output folder, after a job was killed."""
     engine: Literal["dask", "ray", "spark"] | None = None
-    """Have a cluster do the parts; all its workers see the run, the input and the output."""
+    """Let a cluster do the work; all its workers must see the run, the input and the output."""
     address: str | None = None
     """Address of the scheduler of the engine; default: workers on this machine, as many as --jobs."""
     series: str | None = None
-    """For a run that was trained on a series: the column that says which series of a file a row is a step of, all rows
-    of each one after another; default: each file is one series."""
+    """For a run that was trained on a series: the column that says which series of a file a row belongs to; rows of a
+    series must be together. Default: each file is one series."""
     time: str | None = None
-    """Column that the steps of a series are put in order of; default their order in the file."""
+    """Column by which the steps of a series are ordered; default: their order in the file."""
 
 
 @dataclass(frozen=True)

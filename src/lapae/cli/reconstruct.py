@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReconstructCommand(ValuesCommand):
-    """What the model expects in place of every value, and the interval that new values of this kind lie in.
+    """Write what the model expects in place of every value, with prediction intervals.
 
     The output has the format of the input, with the ends of intervals beside the values: in columns NAME_low and
     NAME_high of a table, arrays low and high of an .npz file, images NAME_low.png and NAME_high.png. Columns that are
-    no features are kept.
+    not features are copied.
     """
 
     options: Annotated[PredictOptions, UNNAMED] = field(default_factory=PredictOptions)
     level: float = 0.9
-    """Probability with which the intervals hold the values of new data."""
+    """Probability with which the intervals contain the values of new data."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,13 +21,13 @@ class SampleCommand:
     run: Run
     """Folder of a trained run."""
     out: Out
-    """.npz, .npy or .csv file; of images also a .png (all in one) or a folder (a .png each)."""
+    """.npz, .npy or .csv file; for images also a .png (all in one) or a folder (one .png each)."""
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
-    """How many."""
+    """Number of samples."""
     given: tuple[str, ...] = ()
-    """Values that all rows of a table have, such as color=red passengers=2: the other columns are drawn given these."""
+    """Values that all rows of a table have, such as color=red passengers=2; other columns are drawn given these."""
     noise: bool | None = None
-    """Add the residuals of rows that were held out; default: to all but images."""
+    """Add the residuals of held-out rows; default: for all data but images."""
     options: Annotated[Device, UNNAMED] = field(default_factory=Device)
 
 

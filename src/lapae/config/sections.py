@@ -113,8 +113,8 @@ class TrainConfig:
     false_alarm_rate: Probability = 0.05
     """Share of new normal samples that the trained model flags: those with a p-value of at most this."""
     unseen: Literal["unusual", "missing"] = "unusual"
-    """What a level of a category or boolean is that no row of training has: rarer than every one that some row has, or
-    a missing value."""
+    """How to treat categories that are not in the training data: as unusual, rarer than every category that is, or as
+    missing values."""
     seed: Whole = 0
     """Seed of the initial weights, the order of the batches and the noise."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
