@@ -704,8 +704,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
                    [ 1.,  1., -1.],
                    [-1., -1.,  1.]])
         """
-        if int(n_samples) < 1:
-            raise ValueError(f"n_samples={n_samples}: expected at least 1")
+        if not isinstance(n_samples, Integral) or n_samples < 1:
+            raise ValueError(f"n_samples={n_samples!r}: expected a whole number, at least 1")
         seed = None if random_state is None else int(check_random_state(random_state).randint(2**31 - 1))
         made = self._fitted().sample(int(n_samples), seed, noise=noise, given=given, missing=missing)
         space = self.model_.space

@@ -80,6 +80,19 @@ def test_imputed_rows_keep_what_was_there(runs, model, rows, frame):
     assert "city_low" not in found
 
 
+def test_numbers_written_with_a_currency_are_filled_in_as_numbers(tmp_path):
+    n = np.arange(80.0)
+    frame = pd.DataFrame({"price": [f"€ {value:,.2f}" for value in 20 * n], "size": n})
+    model = lapae.LaplacianAutoencoder(random_state=0, epochs=1, device="cpu").fit(frame)
+    model.save(tmp_path / "run")
+    frame.loc[3, "price"] = None
+    rows = pa.Table.from_pandas(frame, preserve_index=False)
+    found = lapae.mapper(tmp_path / "run", "impute").table(rows).to_pandas()
+    filled = model.model_.impute(frame)[3, 0]
+    np.testing.assert_allclose(found["price"], np.where(n == 3, filled, 20 * n), rtol=1e-6)
+    assert found["price_low"][3] <= filled <= found["price_high"][3]
+
+
 def test_means_are_those_of_the_model(runs, model, rows, frame):
     mapper = lapae.mapper(runs / "online", "impute", level=None, guess="mean")
     found = mapper.table(rows).to_pandas()

@@ -181,6 +181,10 @@ def test_samples_are_conditioned_on_any_columns(trips):
     for wrong, said in (({"colour": 1}, "no column 'colour'"), ({"borough": "south"}, "not seen in training; seen: ")):
         with pytest.raises(ValueError, match=said):
             model.sample(1, given=wrong)
+    with pytest.raises(ValueError, match=r"given=\['north'\]: expected values by the names of columns"):
+        model.sample(1, given=["north"])
+    with pytest.raises(ValueError, match=r"n_samples=2\.5: expected a whole number, at least 1"):
+        model.sample(2.5)
 
 
 def test_missing_values_are_sampled_as_they_are_if_asked():

@@ -32,6 +32,7 @@ def units(form: str, values: Any = 1000 + 37 * K) -> list[str]:
 
 CELLS = {
     "money": (units("${:,}"), "count", "$#,##0", 1000 + 37 * K),
+    "spaced money": (units("€ {:,}"), "count", "€ #,##0", 1000 + 37 * K),
     "thousands": (units("{:,.2f}", 999 + 0.25 * K), "number", "#,##0.00", 999 + 0.25 * K),
     "comma": (units("{:,}"), "count", "#,##0", 1000 + 37 * K),
     "millions": (
@@ -165,11 +166,19 @@ def test_new_cells_are_read_by_the_same_rule(tmp_path):
     frame = pd.DataFrame({name: cells for name, (cells, *_) in CELLS.items() if name != "european"})
     space = Data.of(frame.assign(sex=["f", "m"] * 30), validation=0, calibration=0).space
     space = Space.from_dict(json.loads(json.dumps(space.to_dict())))
-    new = {"money": "$7", "thousands": "12", "comma": "1,000,000", "millions": "€2B", "percent": "3", "unit": "2 cm"}
+    new = {
+        "money": "$7",
+        "spaced money": "€7",
+        "thousands": "12",
+        "comma": "1,000,000",
+        "millions": "€2B",
+        "percent": "3",
+        "unit": "2 cm",
+    }
     new |= {"spaced unit": "1,5", "negative": "-1", "time": "4:05", "afternoon": "11:59 p.m.", "duration": "99:00"}
     new |= {"words": "Jan 2, 1970", "digits": "01021970", "sex": "m"}
     new |= {"spaced unit": "15 Sq Ft", "narrow spaces": "2\u202f000,5", "long minus": "\u22123", "parentheses": "(4)"}
-    expected = [7, 12, 1e6, 2e9, 3, 2, 15, -1, 2000.5, -3, -4, 4 * 3600 + 300, 86340, 99 * 3600, 1, 1, 1]
+    expected = [7, 7, 12, 1e6, 2e9, 3, 2, 15, -1, 2000.5, -3, -4, 4 * 3600 + 300, 86340, 99 * 3600, 1, 1, 1]
     pd.DataFrame([new]).to_csv(tmp_path / "new.csv", index=False)
     for written in (False, True):
         reader = open_input(tmp_path / "new.csv", space, any_range=True, written=written)
@@ -206,7 +215,7 @@ def test_a_look_says_what_cells_were_read_as_and_what_kept_them_from_it(tmp_path
 @settings(deadline=None)
 @given(
     st.lists(st.decimals(-(10**9), 10**9, places=2), min_size=2, max_size=20),
-    st.sampled_from(["", "$", "€", "Rs."]),
+    st.sampled_from(["", "$", "€", "€ ", "Rs."]),
     st.sampled_from([",", ".", " ", "'", ""]),
     st.sampled_from(["", "%", " kg", "€"]),
 )

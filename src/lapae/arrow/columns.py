@@ -47,19 +47,21 @@ def as_arrow(values: np.ndarray, column: Column) -> Any:
     return pa.array(made, type=kind, from_pandas=True)
 
 
-def with_filled(array: Any, made: np.ndarray, missing: np.ndarray, column: Column, where: str) -> Any:
-    """Return a column of a batch with values in place of missing ones; the others are as they were.
+def with_filled(array: Any, x: np.ndarray, made: np.ndarray, column: Column, where: str) -> Any:
+    """Return a column of a batch with values in place of missing ones; the others are as they were, and numbers that
+    are written with a currency or a unit are numbers.
 
     Args:
         array: the column (n) of the batch.
+        x: its codes (n,), NaN where `made` is to be taken.
         made: codes (n,).
-        missing: (n,) bool, where `made` is to be taken.
         column: says the type of the output.
         where: begins messages.
     """
-    kind = type_of(column)
+    kind, missing = type_of(column), np.isnan(x)
     try:
-        given = readable(array, column).cast(kind)
+        words = column.kind in ("number", "count") and not _is_numeric(array.type)
+        given = (pa.array(x, mask=missing) if words else readable(array, column)).cast(kind)
     except pa.ArrowInvalid as error:
         raise DataError(
             f"{where}: column {column.name!r} of type {array.type} cannot be written as {kind}, which it was in "
@@ -68,3 +70,7 @@ def with_filled(array: Any, made: np.ndarray, missing: np.ndarray, column: Colum
     if not missing.any():
         return given
     return pc.call_function("if_else", [pa.array(missing), as_arrow(np.where(missing, made, np.nan), column), given])
+
+
+def _is_numeric(kind: Any) -> bool:
+    return any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))

@@ -171,7 +171,7 @@ def of_steps(verb: Verb, model: Model, x: np.ndarray, features: list[Any], name:
         values = np.full(n, np.nan) if bare else made[:, i]
         if isinstance(verb, Impute):
             written = column if verb.guess == "median" else end_of(column)
-            out.append(with_filled(features[i], values, missing[:, i], written, "X"))
+            out.append(with_filled(features[i], x[:, i], values, written, "X"))
         else:
             out.append(as_arrow(values, column))
         if column.kind in NUMBERS and with_ends:

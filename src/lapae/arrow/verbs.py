@@ -191,7 +191,7 @@ class Impute(Verb):
         for i, (column, given) in enumerate(zip(columns, features, strict=True)):
             values = np.rint(made[:, i]) if column.kind == "boolean" else made[:, i]
             written = column if self.guess == "median" else end_of(column)
-            out.append(with_filled(given, values, missing[:, i], written, "X"))
+            out.append(with_filled(given, x[:, i], values, written, "X"))
             if column.kind in NUMBERS:
                 out += [as_arrow(end[:, i], end_of(column)) for end in ends]
         return out

@@ -220,6 +220,8 @@ class Space:
         """
         import pandas as pd
 
+        if not isinstance(given, Mapping):
+            raise DataError(f"given={given!r}: expected values by the names of columns, such as {{'color': 'red'}}")
         places = {column.name: i for i, column in enumerate(self.numbered)}
         found: dict[int, float] = {}
         for name, value in given.items():

@@ -5,6 +5,7 @@ How a column writes its numbers is kept as a picture, as spreadsheets have it, a
 | cells                      | picture             | number          |
 |----------------------------|---------------------|-----------------|
 | $32,458                    | $#,##0              | 32458           |
+| € 8.54                     | € 0.00              | 8.54            |
 | 68,641.00                  | #,##0.00            | 68641           |
 | 1.234,5                    | #.##0,0             | 1234.5          |
 | €1.1M, €650K               | €0.0[KMB]           | 1100000, 650000 |
@@ -33,7 +34,7 @@ SHORT_UNITS = frozenset("mgshltLWVANJFC%°\"'‰²³€$£¥₹")
 DAY_SECONDS = 86_400
 _MONEY = "|".join(re.escape(one) for one in CURRENCIES.split("|"))
 _CELL = re.compile(
-    rf"(?P<open>\()?(?P<sign>[-+−]?)\s*(?P<prefix>{_MONEY})?\s*(?P<minus>[-−]?)"
+    rf"(?P<open>\()?(?P<sign>[-+−]?)\s*(?P<prefix>{_MONEY})?(?P<gap>\s*)(?P<minus>[-−]?)"
     r"(?P<body>\d[\d.,'’\u00a0\u202f ]*|[.,]\d+)"
     r"(?P<tail>[^\d,:()][^\d:()]{0,11})?(?P<close>\))?"
 )
@@ -85,7 +86,11 @@ class Picture:
         return np.array(out, np.float64)
 
     def _one(self, cell: re.Match[str] | None) -> float:
-        if cell is None or bool(cell["open"]) != bool(cell["close"]) or (cell["prefix"] or "") not in ("", self.prefix):
+        if (
+            cell is None
+            or bool(cell["open"]) != bool(cell["close"])
+            or (cell["prefix"] or "") not in ("", self.prefix.rstrip())
+        ):
             return np.nan
         scale, suffix = _tail(cell["tail"], self.scaled)
         body = cell["body"].strip()
@@ -117,6 +122,8 @@ def find_picture(words: Sequence[str]) -> Picture | None:
     if 2 * len(cells) < len(words) or not cells:
         return None
     prefix = _usual(cell["prefix"] or "" for cell in cells)
+    gaps = [cell["gap"][:1] for cell in cells if cell["prefix"] == prefix]
+    prefix += _usual(gaps) if prefix and 2 * gaps.count("") < len(gaps) else ""
     tails = [(cell["tail"] or "").strip() for cell in cells]
     lettered = [tail[:1] in SCALES and tail[:1] != "" and _is_scale(tail) for tail in tails]
     # a small m is a metre, unless it is said of money
