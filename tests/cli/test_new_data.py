@@ -601,7 +601,7 @@ def test_a_look_at_a_table(people, capsys):
     assert main(["data", str(root / "people.csv")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "80 rows of 5 columns (1 number, 1 count, 1 category, 1 boolean, 1 date), with missing values"
-    assert lines[1] == "53 to train; 8 to validate; 19 to calibrate"
+    assert lines[1] == "53 for training; 8 for validation; 19 for calibration"
     told = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[3:]}
     assert told["id"].startswith("left out 0 an index")
     assert re.fullmatch(r"category 2\.5 % (Oslo|Rome) Oslo, Rome", told["city"])

@@ -88,7 +88,7 @@ def told(found: Look) -> str:
     """A look in words: the summary, the splits, and a row per column."""
     from lapae.runs.results import Table
 
-    names = {"train": "to train", "valid": "to validate", "calib": "to calibrate", "test": "to test"}
+    names = {"train": "for training", "valid": "for validation", "calib": "for calibration", "test": "for testing"}
     lines = [found.summary, "; ".join(f"{n:,} {names[split]}" for split, n in found.splits.items() if n)]
     if found.columns:
         rows = [
