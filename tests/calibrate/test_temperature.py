@@ -125,4 +125,4 @@ def test_networks_drawn_from_a_low_rank_posterior_are_as_good_as_their_mean_but_
     assert np.array_equal(before, model.transform(x, return_std=True)[1])
     model.save(tmp_path / "run")
     loaded = as_a(Laplace, LaplacianAutoencoder.load(tmp_path / "run").model_.method)
-    assert float(as_a(LowRankPrecision, loaded.posterior).drawn) == pytest.approx(float(precision.drawn))
+    assert float(as_a(LowRankPrecision, loaded.posterior).drawn) == float(precision.drawn)

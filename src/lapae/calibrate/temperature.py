@@ -110,13 +110,12 @@ def fit_drawn(method: Method, x: Tensor, *, seed: int = 0) -> float:
         least = float((rows - method.likelihood.mean(method.network(rows))).square().nansum())  # pyright: ignore
     value = 1.0
     while value > NARROWEST:
-        precision.drawn.fill_(value)
+        precision.drawn.copy_(torch.tensor(value, dtype=torch.float32))  # as it is saved
         found = predict(method, x, n_samples=NETWORKS, seed=seed, want=("outputs",))
         if float(((x - found.x_mean).square() + found.x_var).nansum()) <= DEAREST * least:
             break
         value *= NARROWER
-    precision.drawn.fill_(value)
-    return value
+    return float(precision.drawn)
 
 
 def _of_networks(method: Method, x: Tensor, seed: int) -> Callable[[float], Tensor]:
