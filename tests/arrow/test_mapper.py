@@ -16,6 +16,7 @@ from people import people
 
 import lapae
 from lapae.arrow import mapper as module
+from lapae.cli import main
 from lapae.errors import ConfigError, DataError, RunError
 from lapae.model import Model
 from lapae.storage import IMPUTER
@@ -80,17 +81,27 @@ def test_imputed_rows_keep_what_was_there(runs, model, rows, frame):
     assert "city_low" not in found
 
 
-def test_numbers_written_with_a_currency_are_filled_in_as_numbers(tmp_path):
+def test_written_numbers_and_truth_values_are_filled_in(tmp_path):
     n = np.arange(80.0)
-    frame = pd.DataFrame({"price": [f"€ {value:,.2f}" for value in 20 * n], "size": n})
+    frame = pd.DataFrame({"price": [f"€ {value:,.2f}" for value in 20 * n], "size": n, "big": n > 40})
     model = lapae.LaplacianAutoencoder(random_state=0, epochs=1, device="cpu").fit(frame)
     model.save(tmp_path / "run")
-    frame.loc[3, "price"] = None
+    frame = frame.astype({"big": object})
+    frame.loc[3, "price"] = frame.loc[5, "big"] = None
     rows = pa.Table.from_pandas(frame, preserve_index=False)
     found = lapae.mapper(tmp_path / "run", "impute").table(rows).to_pandas()
     filled = model.model_.impute(frame)[3, 0]
     np.testing.assert_allclose(found["price"], np.where(n == 3, filled, 20 * n), rtol=1e-6)
     assert found["price_low"][3] <= filled <= found["price_high"][3]
+    assert np.delete(found["big"].to_numpy(), 5).tolist() == np.delete(n > 40, 5).tolist()
+    assert found["big"][5] in (True, False)
+    (tmp_path / "new").mkdir()
+    frame.to_csv(tmp_path / "new" / "a.csv", index=False)
+    assert (
+        main(["impute", str(tmp_path / "run"), str(tmp_path / "new"), "--level", "0.9", "--out", str(tmp_path / "out")])
+        == 0
+    )
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out"), found)
 
 
 def test_means_are_those_of_the_model(runs, model, rows, frame):

@@ -40,6 +40,8 @@ def as_arrow(values: np.ndarray, column: Column) -> Any:
     if column.kind in ("number", "count"):
         whole = np.rint(values) if pa.types.is_integer(kind) else values
         return pa.array(whole, mask=np.isnan(values)).cast(kind)
+    if pa.types.is_boolean(kind):
+        return pa.array(values >= 0.5, mask=np.isnan(values))
     made = uncode(values, column)
     made = made.astype(object).where(~np.isnan(values), None)
     if pa.types.is_string(kind):

@@ -15,7 +15,7 @@ import pyarrow as pa  # pyright: ignore[reportMissingImports]
 import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
 
 from lapae.arrow.mapper import CHUNK, Mapper
-from lapae.data.table import PARQUET, TableReader
+from lapae.data.table import PARQUET, TableReader, is_plain
 from lapae.errors import ConfigError, DataError
 from lapae.runs.files import make_folder, whole
 from lapae.space import Space
@@ -114,7 +114,7 @@ def _csv_batches(path: Path, space: Space) -> Iterator[Any]:
     reader = TableReader(path, space, any_range=True)
     columns = dict(zip(reader.features, reader.columns, strict=True))
     kept = [i for i in range(reader.file.width) if i not in columns] if reader.header else []
-    numbers = {i for i, column in columns.items() if column.kind in ("number", "count")}
+    numbers = {i for i, column in columns.items() if is_plain(column)}
     types: Any = {i: "float64" if i in numbers else "str" for i in columns} | dict.fromkeys(kept, "written")
     names = [*(reader.names[i] for i in kept), *(column.name for column in columns.values())]
     for frame in reader._frames(types, lambda done: None):

@@ -208,7 +208,7 @@ class TableReader(Reader):
         carried = others[: len(names)]
         unknown: dict[str, set[str]] = {}
         constants = Constants(self.space.left_out, where)
-        plain = {i for i, column in zip(self.features, columns, strict=True) if _is_plain(column)}
+        plain = {i for i, column in zip(self.features, columns, strict=True) if is_plain(column)}
         types: Any = {i: "float64" if i in plain else "written" for i in range(self.file.width)}
         for index, frame in enumerate(self._frames("str" if self.written else types, progress)):
             part = frame[self.features]
@@ -245,7 +245,7 @@ class TableReader(Reader):
             raise DataError(f"{self.path}: cannot be read ({error})") from error
 
 
-def _is_plain(column: Column) -> bool:
+def is_plain(column: Column) -> bool:
     """Whether all cells of a column are numbers as they stand."""
     return column.kind in ("number", "count") and not column.format and not column.lenient
 
