@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from narrow import as_a, sure
+from torch import nn
 
 from lapae import LaplacianAutoencoder
 from lapae.calibrate.conformal import p_values
@@ -85,6 +86,28 @@ def test_what_moves_all_rows_alike_changes_no_verdict(kind):
     model = LaplacianAutoencoder(random_state=0, device="cpu").fit(x[:300])
     usual = model.p_value(x[300:]) > 0.2
     assert model.predict_confidence(x[300:])[usual].mean() > 0.9
+
+
+class Half(nn.Module):
+    """A layer with a `forward` of its own: a network that cannot be walked layer by layer."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(n_in, n_out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + x.mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", ["any module", "no weights before the code"])
+@pytest.mark.parametrize("hessian", ["lowrank", "sketch"])
+def test_verdicts_of_networks_of_other_people(hessian, kind):
+    """Their weights are frozen once trained; those of the encoder may be none at all."""
+    network = (Half(5, 2), Half(2, 5)) if kind == "any module" else (nn.Identity(), nn.Linear(5, 5))
+    x = arc(120, -1, 1, 0)
+    model = LaplacianAutoencoder.from_trained(*network, hessian=hessian, random_state=0, device="cpu").fit(x)
+    confidence = model.predict_confidence(x[:20])
+    assert ((confidence >= 0) & (confidence <= 1)).all()
 
 
 def test_many_calibration_rows_move_as_the_next_in_rank(model, monkeypatch):

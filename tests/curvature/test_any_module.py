@@ -343,7 +343,7 @@ def test_networks_that_can_be_walked_say_the_same(case):
             assert_close(sure(factors[name].a) / factors[name].n, factor.a / factor.n)
 
 
-@pytest.mark.parametrize("name", ["tied", "vit", "attention", "recurrent", "autoencoder tiny", "windows"])
+@pytest.mark.parametrize("name", ["tied", "gated", "vit", "attention", "recurrent", "autoencoder tiny", "windows"])
 def test_factors_of_linear_maps_and_whole_blocks_of_the_rest(name):
     module, x = module_of(name)
     factors = ggn_kfac(module, x, Bernoulli(), n_samples=None)

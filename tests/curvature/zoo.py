@@ -27,6 +27,17 @@ class Tied(nn.Module):
         return F.linear(h, self.first.weight.T, self.bias)
 
 
+class Gated(nn.Module):
+    """A single number without an axis says how much of a branch is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gate = nn.Linear(5, 5), nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.gate * torch.tanh(self.layer(x))
+
+
 class SharedLayer(nn.Module):
     """One parameter in two layers."""
 
@@ -180,6 +191,7 @@ class Pair(nn.Module):
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied": (Tied, (5,)),
+    "gated": (Gated, (5,)),
     "shared layer": (SharedLayer, (5,)),
     "twice": (Twice, (5,)),
     "functional convolution": (FunctionalConv, (1, 4, 4)),

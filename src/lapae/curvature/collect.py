@@ -131,7 +131,7 @@ class CollectBlocks(Collect):
     def _gradients(self, leaf: Leaf, v: Tensor) -> Tensor:
         """Return gradients of all parameters side by side, (R B, P)."""
         gradients = leaf.rule.gradients(leaf, v)
-        return torch.cat([gradients[k].flatten(2) for k in leaf.trainable], dim=2).flatten(0, 1)
+        return torch.cat([gradients[k].reshape(*v.shape[:2], -1) for k in leaf.trainable], dim=2).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class CollectFactors(Collect):
             gradients = leaf.rule.gradients(part, rows.v[:, samples])
             c = None if rows.c is None else rows.c[samples]
             for key in whole:
-                self._add(leaf, key, outer(gradients[key].flatten(2)[..., None], c))
+                self._add(leaf, key, outer(gradients[key].reshape(len(rows.v), len(part.y), -1, 1), c))
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
         """Take the sum over samples of the matrix, where the layer has no positions."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lapae.curvature.forms import Rows
-from lapae.curvature.forward import Forward, begin, leaves
+from lapae.curvature.forward import Forward, leaves, walk_if_known
 from lapae.curvature.rules.affine import Linear
 from lapae.curvature.rules.base import Leaf, Params
 from lapae.curvature.walked import pull_rows
@@ -18,8 +18,8 @@ from lapae.curvature.walked import pull_rows
 
 def walk_dense(module: nn.Module, x: Tensor) -> Forward | None:
     """Record a forward pass of samples x (B, *in); None if a weight is not that of a linear layer without positions."""
-    tape = begin(module, x)
-    if not isinstance(tape, Forward):
+    tape = walk_if_known(module, x)
+    if tape is None:
         return None
     tape = tape.promoted()
     layers = [leaf for leaf in leaves(tape.nodes) if leaf.params]

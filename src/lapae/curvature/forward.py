@@ -107,8 +107,8 @@ def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = N
     Returns:
         The record, with the output (B, *out).
     """
-    layers = _walkable(module)
-    return call(module, x, params) if layers is None else _run_places(layers, module, x, params, lean=False)
+    walked = walk_if_known(module, x, params)
+    return call(module, x, params) if walked is None else walked
 
 
 def begin(
@@ -122,8 +122,8 @@ def begin(
         params: weights by the names of `named_parameters()`; the module's own by default.
         lean: keep only values that derivatives look at, as a backward pass would.
     """
-    layers = _walkable(module)
-    return work(module, x, params) if layers is None else _run_places(layers, module, x, params, lean)
+    walked = walk_if_known(module, x, params, lean=lean)
+    return work(module, x, params) if walked is None else walked
 
 
 def walk(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False) -> Forward:
@@ -143,12 +143,15 @@ def walk(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = Non
     return _run_places(places(module), module, x, params, lean)
 
 
-def _walkable(module: nn.Module) -> list[Place | Fork] | None:
-    """Return its layers in order; None for a module that cannot be walked."""
+def walk_if_known(
+    module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False
+) -> Forward | None:
+    """Record a module as `walk` does, frozen or not; None for one that cannot be walked."""
     try:
-        return places(module)
+        layers = places(module)
     except (UnknownLayerError, ValueError):
         return None
+    return _run_places(layers, module, x, params, lean)
 
 
 @dataclass(frozen=True)

@@ -211,9 +211,7 @@ class Site:
         assert isinstance(self.leaf.rule, Shared)
         sizes = [torch.Size(place.shape).numel() for place in self.leaf.rule.places]
         flat = [
-            known.new_zeros(()).expand(*known.shape[:2], size)
-            if g is None
-            else g.flatten(2).reshape(*g.shape[:2], size)
+            known.new_zeros(()).expand(*known.shape[:2], size) if g is None else g.reshape(*g.shape[:2], size)
             for g, size in zip(mine, sizes, strict=True)
         ]
         return flat[0] if len(flat) == 1 else torch.cat(flat, 2)

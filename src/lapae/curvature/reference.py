@@ -113,7 +113,7 @@ def ggn_blocks(
     found = jacobians(module, x, params)
     blocks = {}
     for layer, names in by_layer(found).items():
-        j = torch.cat([found[name].flatten(2) for name in names], dim=2)
+        j = torch.cat([found[name].reshape(*h.shape[:2], -1) for name in names], dim=2)
         blocks[layer] = torch.einsum("bdp,bde,beq->pq", j, h, j)
     return blocks
 

@@ -203,7 +203,9 @@ def of_dense(method: Laplace, tape: Forward, outputs: bool) -> Push:
 
     def push(along: Directions) -> Outputs:
         codes = push_directions(tape.nodes[:n_encoder], along, steep)
-        assert codes is not None
+        if codes is None:  # no weight comes before the code
+            z = tape.nodes[n_encoder - 1].y
+            codes = z.new_zeros(len(z), len(next(iter(along.values()))), *z.shape[1:])
         if not outputs:
             return codes.transpose(0, 1), codes.transpose(0, 1)
         found = push_directions(tape.nodes[n_encoder:], along, steep, codes)
