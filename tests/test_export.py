@@ -116,6 +116,18 @@ def check_says(found: dict[str, np.ndarray], model: LaplacianAutoencoder, new: A
     np.testing.assert_array_equal(found["flag"], found["p_value"] <= RATE)
 
 
+def test_prices_of_32_bits_are_scored_as_those_of_64():
+    rng = np.random.default_rng(0)
+    size = rng.lognormal(0, 0.6, 400)
+    x = np.stack([size, 10 * size * rng.lognormal(0, 0.1, 400)], 1).round(2)
+    model = LaplacianAutoencoder(random_state=0, epochs=2, device="cpu").fit(x[:300])
+    with torch.no_grad():
+        score = Pipeline(model.model_).eval()(torch.from_numpy(x[300:]).float(), torch.tensor(0.05), torch.tensor(0.9))[
+            6
+        ]
+    np.testing.assert_allclose(score, -model.score_samples(x[300:]), atol=1e-4)
+
+
 def test_the_graph_says_what_the_model_says(exported):
     model, new, file = exported
     session = runtime.InferenceSession(file)

@@ -68,6 +68,8 @@ distance of 0 from each other there, and not in 32."""
 
 WHOLE = 1e-6
 """Part of a whole number that is rounding: the end of an interval this much beyond it is the number."""
+EPSILON = torch.finfo(torch.float32).eps
+"""Part of a number that rounding it to 32 bits changes, at most."""
 TIE = 1e-5
 """Scores that differ by less are equal: rows of the same values, which a runtime adds up in another order."""
 
@@ -322,6 +324,7 @@ class Pipeline(nn.Module):
             x, more = self.new_levels(x)
         scaled = (self._arranged(x) - self.offset) / self.scale
         scaled = scaled.clamp(-FARTHEST, FARTHEST).float().to(self.dtype)  # what the model gets: 32 bits
+        scaled = self._as_known(scaled)
         found = self._found(scaled)
         deviation = self.deviation(found, scaled)
         reach = torch.where(self.words, 0.0, deviation * self._radius(level.to(deviation.dtype)) + ROUNDING)
@@ -346,6 +349,17 @@ class Pipeline(nn.Module):
         if self.new_levels is not None and more is not None:
             parts = parts + more @ self.new_levels.place
         return (*(value.float() for value in outputs), p <= rate, raw.float(), parts.float())
+
+    def _as_known(self, x: Tensor) -> Tensor:
+        """Return rows x (n, D) with values of training rows in place of those that differ by the 32 bits of the input:
+        ranks and distances of 0 turn on the last bit."""
+        if self.score.marginals is None:
+            return x
+        known = self.score.marginals.ranks
+        nearest = (known - x[..., None]).abs().nan_to_num(torch.inf).argmin(2)
+        nearest = known.T.gather(0, nearest)
+        rounding = EPSILON * ((self.offset / self.scale).abs() + 2 * x.abs())
+        return torch.where((nearest - x).abs() <= rounding, nearest, x)
 
     def _ends(self, mean: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Return intervals of possible values, as `Model.interval` does."""
