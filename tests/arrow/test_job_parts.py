@@ -157,7 +157,7 @@ def test_a_part_that_always_kills_its_process_ends_the_job(tmp_path, monkeypatch
         (["{tables}", "--out", "{out}", "--jobs", "0"], "jobs = 0"),
         (["{tables}", "--out", "{out}", "--address", "tcp://x"], "give --engine"),
         (["{tables}", "--out", "{out}", "--device", "cuda"], "leave out --device"),
-        (["{tables}/a.parquet", "--out", "{out}.csv", "--jobs", "2"], "--jobs: for many tables"),
+        (["{tables}/a.parquet", "--out", "{out}.csv", "--jobs", "2"], "--jobs: only for many tables"),
     ],
 )
 def test_what_does_not_go_together_is_refused(runs, tables, tmp_path, capsys, arguments, message):
