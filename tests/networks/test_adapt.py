@@ -330,3 +330,21 @@ def test_data_in_16_bits():
     X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
     model = LaplacianAutoencoder.from_trained(nn.Linear(4, 2), nn.Linear(2, 4), random_state=0).fit(X)
     assert model.p_value(X).shape == (60,)
+
+
+@pytest.mark.parametrize("kind", ["number", "dictionary", "nan"])
+def test_what_is_no_trained_encoder_is_refused(kind):
+    class Unknown(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"features": x[:, :2]}
+
+    broken = nn.Linear(4, 2)
+    nn.init.constant_(broken.weight, torch.nan)
+    encoder, message = {
+        "number": (3, "expected a torch.nn.Module for encoder and decoder, got int"),
+        "dictionary": (Unknown(), "returns a dict in which no code is known"),
+        "nan": (broken, "'weight' of your Linear holds NaN"),
+    }[kind]
+    x = np.random.default_rng(0).standard_normal((60, 4))
+    with pytest.raises(ConfigError, match=message):
+        LaplacianAutoencoder.from_trained(encoder, nn.Linear(2, 4), device="cpu").fit(x)

@@ -49,7 +49,11 @@ def own_modules(
     """
     network = _copied(network)
     for module in (network,) if isinstance(network, nn.Module) else network:
-        module.float()
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"expected a torch.nn.Module for encoder and decoder, got {type(module).__name__}")
+        for name, parameter in module.float().named_parameters():
+            if not (loading or parameter.isfinite().all()):
+                raise ConfigError(f"parameter {name!r} of your {type(module).__name__} holds NaN or infinite values")
         if loading:
             module.requires_grad_(True)
     network = adapt(network, space.model_shape)
@@ -90,6 +94,10 @@ def _check_fits(network: Modules, x: Tensor) -> Tensor:
     at, came = "encoder", tuple(x.shape)
     try:
         z = encoder(x)
+        if not isinstance(z, Tensor):
+            raise ConfigError(
+                f"the encoder returns a {type(z).__name__} in which no code is known: return a tensor (B, K)"
+            )
         if z.ndim == 0 or len(z) != len(x):
             raise ConfigError(f"the encoder returns a code of shape {tuple(z.shape)} for {len(x)} samples: {AXES}")
         at, came = "decoder", tuple(z.shape)
