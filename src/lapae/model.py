@@ -166,13 +166,17 @@ class Model:
         return self._completed(found, x), *self._interval(found, x, coded, level)
 
     def _interval(self, found: Prediction, x: Tensor, coded: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-        calibration = self._calibrated
-        reach = numpy(calibration.deviation(found, x)) * calibration.intervals.radius.at(level) + ROUNDING
-        low, high = self._around(numpy(found.x_mean), reach, reach)
+        low, high = self.ends(found, x, level)
         if not x.isnan().any():
             return low, high
         missing, filled = np.isnan(coded), self.impute_interval(coded, level)
         return np.where(missing, filled[0], low), np.where(missing, filled[1], high)
+
+    def ends(self, found: Prediction, x: Tensor, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of the prediction intervals of samples x (n, *model_shape), of which `found` is predicted."""
+        calibration = self._calibrated
+        reach = numpy(calibration.deviation(found, x)) * calibration.intervals.radius.at(level) + ROUNDING
+        return self._around(numpy(found.x_mean), reach, reach)
 
     # ------------------------------------------------------------------ how unusual samples are
 

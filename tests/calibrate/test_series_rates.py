@@ -80,6 +80,8 @@ def test_the_held_out_scores_of_a_series_are_those_of_few_windows():
     assert known.scores.max() > plain.max() + 0.1
     again = model.calibration.anew(model.predict).reference
     assert np.array_equal(again.scores, known.scores)
+    assert again.plain is not None
+    assert known.plain is not None
     assert np.array_equal(again.plain, known.plain)
 
 

@@ -145,7 +145,7 @@ def test_drift_of_a_series(run, capsys):
 
 def test_a_short_file_that_is_elsewhere_from_its_first_step_has_drifted(run, capsys):
     """It has too few windows for an alarm, which compares them with each other too."""
-    frame = series(3)[:300]
+    frame = series(3).iloc[:300]
     assert not drift(run, frame, capsys)["drift"]
     found = drift(run, frame.assign(flow=frame["flow"] + 6), capsys)
     assert found["drift"]

@@ -77,9 +77,9 @@ def _widths(verdicts: Verdicts, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     deviations over networks (n, F')."""
     model, size = verdicts.model, batch_size(x[0].numel())
     found = join([model.predict(some) for some in x.split(size)])
-    reach = verdicts.calibration.deviation(found, x).double().numpy() * verdicts.calibration.intervals.radius.at(LEVEL)
+    low, high = model.ends(found, x, LEVEL)
     weights = np.sqrt(numpy(found.x_var).clip(0)).reshape(len(x), -1)
-    return 2 * model.space.to_user(reach, deviation=True).reshape(len(x), -1), weights
+    return (high - low).reshape(len(x), -1), weights
 
 
 def _times(ratio: float) -> str:
