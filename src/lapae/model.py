@@ -173,7 +173,13 @@ class Model:
         return np.where(missing, filled[0], low), np.where(missing, filled[1], high)
 
     def ends(self, found: Prediction, x: Tensor, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ends of the prediction intervals of samples x (n, *model_shape), of which `found` is predicted."""
+        """Return the ends of prediction intervals of samples that are predicted already, (n, *shape) each.
+
+        Args:
+            found: the prediction of x, of the quantities that `Deviation.needs`.
+            x: samples in the model's space, (n, *model_shape); intervals of missing values are not those of `interval`.
+            level: share of values that lie within.
+        """
         calibration = self._calibrated
         reach = numpy(calibration.deviation(found, x)) * calibration.intervals.radius.at(level) + ROUNDING
         return self._around(numpy(found.x_mean), reach, reach)

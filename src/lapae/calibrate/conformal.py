@@ -57,7 +57,7 @@ def independent(scores: np.ndarray, overlap: int) -> float:
         scores: of windows in the order of time, (n,).
         overlap: number of windows that share a step; the share is at most 1 / overlap.
     """
-    from scipy.stats import rankdata
+    from scipy.stats import rankdata  # pyright: ignore[reportMissingTypeStubs]
 
     rank, half = rankdata(scores) - (len(scores) + 1) / 2, len(scores) // 2
     together = np.correlate(rank, rank, "full")[len(rank) - 1 :][:half] / max(float(rank @ rank), TINY)
