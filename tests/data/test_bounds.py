@@ -140,3 +140,8 @@ def test_a_column_without_a_value_is_named():
     x[:, 2] = np.nan
     with pytest.raises(DataError, match="no value at all in feature 2"):
         Data.of(x)
+
+
+def test_windows_of_one_step_are_a_table():
+    with pytest.raises(DataError, match=r"windows of one step.*\(50, 1, 4\).*table, \(50, 4\)"):
+        Data.of(np.random.default_rng(0).standard_normal((50, 1, 4)))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapae.calibrate.calibration import Calibration, Predict
 from lapae.methods.base import Method
-from lapae.methods.laplace import Laplace, with_posterior
+from lapae.methods.laplace import Laplace
 from lapae.predict.linearized_lowrank import draws, tangents
 from lapae.predict.mc import evaluating
 from lapae.predict.once import Once
@@ -50,7 +50,12 @@ def confidence(
     Returns:
         Shares (B,) from 0 to 1; NaN for samples with nothing observed.
     """
-    laplace, reference = with_posterior(method, "a confidence of verdicts"), calibration.reference
+    if not isinstance(method, Laplace):
+        raise ValueError(
+            "the confidence of a verdict is a share of networks drawn from a posterior over weights, got "
+            f"{type(method).__name__}, which has none: train with method='online' or 'posthoc'"
+        )
+    laplace, reference = method, calibration.reference
     order = reference.scores.argsort(stable=True)
     places = np.linspace(0, len(order) - 1, min(len(order), MOST_MOVED)).round().astype(int)
     some = order[places]

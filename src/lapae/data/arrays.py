@@ -117,6 +117,11 @@ def examine(
     most = 1.0 if x.dtype == np.bool_ else None
     x = x.view(np.uint8) if x.dtype == np.bool_ else x
     x = x[:, None] if x.ndim == 1 else x
+    if x.ndim == 3 and x.shape[1] == 1:
+        raise DataError(
+            f"{where}: windows of one step, its shape is {x.shape}: expected (n, steps, channels), at least 2 steps; "
+            f"samples of {x.shape[2]} values each are a table, ({len(x)}, {x.shape[2]})"
+        )
     values = range_in(where, x, allow_nan=allow_nan) if x.dtype != np.uint8 else None
     records = Records(name, x, most=most, values=values, missing=bool(values and values.missing), **about)
     return records if window is None and stride is None else in_windows(records, where, window, stride)
