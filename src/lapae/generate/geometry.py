@@ -59,7 +59,7 @@ TOLERANCE = 1e-8
 """Relative decrease of the energy below which a path is done, twice in a row: lengths then do not depend on coordinates
 to about 1e-7."""
 OF_POINTS = 1e-10
-"""The same where the points of a path are wanted: far more of a path than of its length is left at `TOLERANCE`."""
+"""Such a decrease where the points of a path are wanted: at `TOLERANCE` its length is right, but not yet its points."""
 MEMORY = 8
 """Past steps that L-BFGS learns the curvature of the energy from."""
 

@@ -36,7 +36,7 @@ from lapae.space.frames import cells
 LEAF = 5
 """Minimum number of rows in a leaf."""
 LEAF_LACKING = 25
-"""The same, where it is asked whether a value is missing: a share needs more rows than a value."""
+"""Minimum number of rows in a leaf that says how often a value is missing: a share needs more rows than a value."""
 PRIOR = 5.0
 """Rows that pull the mean of a level to that of all rows."""
 GAIN = 0.3
