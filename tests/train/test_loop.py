@@ -311,7 +311,7 @@ def test_progress_lines_and_bar(table):
     assert re.match(r"epoch 1/3  error per value [\d.]+  explained -?[\d.]+ %  loss \S+  valid loss ", first)
     assert last.startswith("epoch 3/3  error per value ")
     assert last.endswith("at most 0 s left")
-    assert ended.startswith("training ended after 3 of 3 epochs: 3 epochs done; kept: ")
+    assert ended.startswith("training ended after 3 of 3 epochs; kept the weights ")
     assert "of the variance of held-out samples explained" in outcome
     bar = io.StringIO()
     fit(config(), table, observers=[Bar(bar)])

@@ -87,9 +87,9 @@ def fetch(command: DataCommand) -> int:
 def told(found: Look) -> str:
     """A look in words: the summary, the splits, and a row per column."""
     from lapae.runs.results import Table
+    from lapae.train.messages import ROLES
 
-    names = {"train": "for training", "valid": "for validation", "calib": "for calibration", "test": "for testing"}
-    lines = [found.summary, "; ".join(f"{n:,} {names[split]}" for split, n in found.splits.items() if n)]
+    lines = [found.summary, "; ".join(f"{n:,} {ROLES[split]}" for split, n in found.splits.items() if n)]
     if found.columns:
         rows = [
             (

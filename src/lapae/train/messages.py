@@ -26,10 +26,10 @@ def ending(metrics: dict[str, Any], config: Config) -> str:
     """Return why training ended, and which weights it leaves."""
     if not metrics["epochs"]:
         return metrics["stopped"]
-    kept = f"the weights of epoch {metrics['best_epoch']}" if metrics["best_epoch"] else "those it started from"
-    return (
-        f"training ended after {metrics['epochs']} of {config.train.epochs} epochs: {metrics['stopped']}; kept: {kept}"
-    )
+    n, most = metrics["epochs"], config.train.epochs
+    kept = f"the weights of epoch {metrics['best_epoch']}" if metrics["best_epoch"] else "the weights it started from"
+    why = "" if metrics["stopped"] == f"{most} epochs done" else f": {metrics['stopped']}"
+    return f"training ended after {n} of {most} epochs{why}; kept {kept}"
 
 
 def outcome(metrics: dict[str, Any], k: int | None) -> str:
