@@ -1,6 +1,6 @@
 """The command line. One file for each command, imported when it is called, so that help is instant.
 
-A command is a module with `main(arguments) -> exit code`, and an entry in `registry.COMMANDS`.
+A command is a module with `main(arguments) -> exit code` and an entry in `registry.COMMANDS`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ALL = "--help-all"
 
 
 GROUPS = {
-    "begin": ("demo", "data", "train", "list"),
+    "get started": ("demo", "data", "train", "list"),
     "use a trained run on new data": ("score", "impute", "embed", "reconstruct", "sample", "export"),
-    "look at a run and judge it": ("report", "explore", "eval", "drift"),
+    "inspect and evaluate a run": ("report", "explore", "eval", "drift"),
 }
 """Commands under the headings of `lapae --help`; those that other packages add come after them."""
 
@@ -37,17 +37,17 @@ lapae COMMAND --help explains each command.
 
 options:
   --help      this text
-  --help-all  the help of any command with every option, and with methods, networks and tasks of research
+  --help-all  the help of any command with every option, including methods, networks and tasks for research
   --version   the version"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Mistakes of the user's end in one line on stderr and exit code 2, Ctrl-C in 130."""
+    """Run a command. A mistake of the user ends with one line on stderr and exit code 2, Ctrl-C with 130."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if ALL in given:
         with research_shown():
             return main(["--help" if word == ALL else word for word in given])
-    if isinstance(sys.stdout, io.TextIOWrapper):  # where a terminal has no Greek letters, they are written as codes
+    if isinstance(sys.stdout, io.TextIOWrapper):  # if a terminal has no Greek letters, they are written as codes
         sys.stdout.reconfigure(errors="backslashreplace")
     if not given or given[0] in ("-h", "--help", "help"):
         print(USAGE.format(commands=grouped(COMMANDS.titles())))
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     if job_size() > 1 and not command.several:
         name = f"lapae {given[0]}"
-        return _fail(f"{name} is the work of one process and torchrun started {job_size()}: start it without torchrun")
+        return _fail(f"{name} runs in one process, but torchrun started {job_size()}: start it without torchrun")
     warnings.showwarning = _show_warning
     try:
         with cleaning_up():
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             await_end()
             return _fail("another process of this job has ended or cannot be reached, so this one cannot continue")
         raise
-    except BrokenPipeError:  # the reader of a pipe has had enough
+    except BrokenPipeError:  # the reader of a pipe has closed it
         sys.stderr.close()
         return INTERRUPTED
     except Terminated:
@@ -119,5 +119,5 @@ def _fail(message: str) -> int:
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    """A warning as a line: where in the code it arose helps a programmer, not a user of the command line."""
+    """Print a warning as one line, without the place in the code, which is of no use on the command line."""
     print(f"lapae: warning: {' '.join(str(message).split())}", file=sys.stderr)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class DataCommand:
     """List the named data sets (lapae data), fetch one (lapae data fetch mnist), or look at data (lapae data FILE).
 
-    For a file it shows how it is read, without training: how many samples of which kind there are, how they would be
-    split and, for a table, the type of each column, how much of it is missing, and what is left out.
+    For a file it shows how it is read, without training: the kind and number of samples, how they would be split and,
+    for a table, the type of each column, how much of it is missing, and what is left out.
     """
 
     action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="list|fetch|FILE")] = "list"
@@ -30,7 +30,7 @@ class DataCommand:
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
     """Data set to fetch."""
     label_column: str | None = None
-    """Column of a table that holds the labels."""
+    """Column of a table that contains the labels."""
     window: int | None = None
     """Number of steps in a window of a series."""
     stride: int | None = None
@@ -38,7 +38,7 @@ class DataCommand:
     tile: int | None = None
     """Side of the tiles of large images, in pixels."""
     skip_bad: bool = False
-    """Leave out images of a folder that cannot be read, with a note for each."""
+    """Skip images of a folder that cannot be read, with a note for each."""
     data_dir: Path | None = None
     """Folder of the data sets; default: $LAPAE_DATA."""
     json: bool = False
@@ -85,7 +85,7 @@ def fetch(command: DataCommand) -> int:
 
 
 def told(found: Look) -> str:
-    """A look in words: the summary, the splits, and a row per column."""
+    """Describe a look in words: the summary, the splits, and one row per column."""
     from lapae.runs.results import Table
     from lapae.train.messages import ROLES
 

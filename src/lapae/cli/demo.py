@@ -1,4 +1,4 @@
-"""`lapae demo`: learn, find what is unusual, fill in what is missing, and meet data of another kind, on one screen."""
+"""`lapae demo`: train, find unusual samples, fill in missing values, and meet shifted data, on one screen."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ WINDOW = 24
 
 @dataclass(frozen=True)
 class DemoCommand:
-    """Learn generated data, find the errors planted in new ones, fill in what is missing, and write the report.
-
-    Everything that is printed is computed: generated or embedded data, no download, about twenty seconds. The data are
-    left in the run, for the commands that are shown at the end.
+    """Train on generated data, find the errors planted in new data, fill in missing values, and write the report. It
+    takes about twenty seconds and downloads nothing; all numbers that are printed are computed. The data stay in the
+    run folder, for the commands that are shown at the end.
     """
 
     kind: Annotated[Literal["table", "images", "sensors"], tyro.conf.Positional] = "table"
@@ -45,20 +44,20 @@ class DemoCommand:
     epochs: int | None = None
     """Largest number of passes over the training data; default: depends on the data."""
     seed: int = 0
-    """Seed of everything random."""
+    """Random seed."""
     json: bool = False
     """Print one JSON object to stdout."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """What a demo tells: its data, and what the trained model makes of new ones."""
+    """A demo: its data, and what the trained model finds in new data."""
 
     source: DataConfig
     about: str
     """What is learned, in words."""
     tell: Callable[[LaplacianAutoencoder], tuple[dict[str, Any], list[str]]]
-    """Computes the findings, and says them line by line."""
+    """Compute the findings, and describe them line by line."""
     commands: list[str] = field(default_factory=list)
     """What to run next."""
 
@@ -105,7 +104,7 @@ def percent(share: Any) -> str:
 
 
 def flags(p: np.ndarray, what: str) -> tuple[dict[str, Any], str]:
-    """Count the flags among normal samples with p-values p (n,), and compare with what chance gives."""
+    """Count the flags among normal samples with p-values p (n,), and compare with the number expected by chance."""
     flagged, n = int((p <= RATE).sum()), len(p)
     line = f"          {flagged} of {n} normal {what} are flagged at {percent(RATE)}; {RATE * n:.0f} expected by chance"
     return {"flagged": flagged, "normal": n, "expected": RATE * n}, line
@@ -136,7 +135,7 @@ def table(run: Run, seed: int) -> Story:
             cell = {name: end[column].iloc[place] for name, end in ends.items()}
             rows.append({"row": int(row), "column": column, "value": new[column].iloc[row], **cell, "p": float(p[row])})
         right = sum(planted.get(row["row"]) == row["column"] for row in rows)
-        lines = [f"\nUnusual   of {len(new)} new rows, the {len(worst)} most unusual (row: the line of new.csv):"]
+        lines = [f"\nUnusual   the {len(worst)} most unusual of {len(new)} new rows (row: the line in new.csv):"]
         lines += ["          row  column    value seen  expected              p-value"]
         for row in rows:
             words = isinstance(row["value"], str)
@@ -148,7 +147,7 @@ def table(run: Run, seed: int) -> Story:
                 f"          {row['row'] + 2:<4} {row['column']:<9} {seen:>10}  {wanted + ends:<20}  {row['p']:.4f}"
             )
         lines.append(
-            f"          {right} of the {len(planted)} planted errors are among them, named by the right column"
+            f"          {right} of the {len(planted)} planted errors are among them, with the right column named"
         )
         normal = np.array([row not in planted for row in range(len(new))])
         counts, line = flags(p[normal], "rows")
@@ -241,7 +240,7 @@ def images(run: Run, seed: int) -> Story:
         kinds = {"digits 8 and 9": other, "upside down": held[:, ::-1], "inverted": 1 - held, "half blank": held.copy()}
         kinds["half blank"][:, :4] = 0
         shares = {name: float((model.p_value(images) <= RATE).mean()) for name, images in kinds.items()}
-        lines = [f"\nUnusual   flagged at {percent(RATE)}, of images of kinds that were not learned:"]
+        lines = [f"\nUnusual   share flagged at {percent(RATE)} among kinds of images that were not learned:"]
         lines += [f"          {name:<15} {percent(share):>5} of {len(kinds[name])}" for name, share in shares.items()]
         counts, line = flags(model.p_value(held), "images")
         gaps = held.copy()
@@ -251,7 +250,7 @@ def images(run: Run, seed: int) -> Story:
         inside = float(((held >= low) & (held <= high))[hidden].mean())
         lines += [
             line,
-            f"\nMissing   the upper half of {len(held)} images filled in: {percent(inside)} of the pixels lie inside",
+            f"\nMissing   the upper half of {len(held)} images filled in: {percent(inside)} of the pixels lie in",
         ]
         lines += [
             f"          their {percent(LEVEL)} interval; the error is {error / plain:.2f} times the median pixel's"
@@ -268,7 +267,7 @@ def images(run: Run, seed: int) -> Story:
 
 
 def sensors(run: Run, seed: int) -> Story:
-    """Readings of a pump, with three faults that leave every reading in its usual range."""
+    """Readings of a pump, with three faults that keep every reading within its usual range."""
     import numpy as np
     import pandas as pd
     from numpy.lib.stride_tricks import sliding_window_view

@@ -26,11 +26,11 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class DriftCommand:
-    """Say since when, and by which columns, the rows of a file differ from those that the run was calibrated with.
+    """Find out since when, and in which columns, the rows of a file differ from those that the run was calibrated with.
 
-    Rows are taken in the order of the file; a series is cut into windows that share no step. A drift alarm watches
-    their anomaly scores. If nothing has changed, it is raised at most once in --every rows, on average; and at most one
-    file in --every is found to have changed as a whole.
+    Rows are read in the order of the file; a series is cut into windows that share no step. A drift alarm watches their
+    anomaly scores. If nothing has changed, it is raised at most once in --every rows, on average, and at most one file
+    in --every is found to have changed as a whole.
     """
 
     run: Run
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         at = apart(first, model.space.shape[0])
         reference = reference[:: -(-model.space.shape[0] // (model.space.stride or 1))]
     alarm = DriftAlarm(reference, every=command.every).update(score[at])
-    # a file that is elsewhere from its first row on may be too short for an alarm, which compares it with itself too
+    # a file that differs from its first row on may be too short for an alarm, which also compares it with itself
     new = score[at][~np.isnan(score[at])]
     far = int((p_values(new, reference) <= BEYOND).sum())
     drifted = alarm is not None or by_chance(far, len(new), BEYOND, len(reference)) < 1 / command.every
@@ -96,7 +96,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def apart(first: np.ndarray, length: int) -> np.ndarray:
-    """Return which windows, with first steps (n,) in increasing order, share no step with one that is chosen before."""
+    """Return the windows, given their first steps (n,) in increasing order, that share no step with one chosen
+    before."""
     chosen, free = [], 0
     for i, step in enumerate(first.tolist()):
         if step >= free:

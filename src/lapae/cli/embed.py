@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class EmbedCommand(PredictCommand):
     """Write the embeddings (latent codes) of new samples, with their standard deviations.
 
-    A .csv has one row per sample, in the order of the input: the columns of a table that are not features (or the
-    name of the image file), the code z0, z1, … and its standard deviation z0_std, z1_std, …. An .npz has the arrays z
-    and z_std, a .npy only the codes.
+    A .csv file has one row per sample, in the order of the input: the columns of a table that are not features (or the
+    name of the image file), the code z0, z1, … and its standard deviation z0_std, z1_std, …. An .npz file contains the
+    arrays z and z_std, a .npy file only the codes.
     """
 
 

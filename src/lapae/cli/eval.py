@@ -22,13 +22,13 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True)
 class EvalCommand(Generic[Options]):
-    """Judge a trained run. Numbers go into its tasks/, pictures into its figures/."""
+    """Evaluate a trained run. Numbers are written into its folder tasks/, pictures into figures/."""
 
     run: Run
     """Folder of a trained run."""
     options: Annotated[Options, UNNAMED] = field()
     data: Path | None = None
-    """A file, or a folder of images, to judge by; default: what the run has held out of its own data."""
+    """A file, or a folder of images, to evaluate on; default: the held-out part of the data of the run."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: cuda if there is one."""
     json: bool = False
@@ -37,8 +37,8 @@ class EvalCommand(Generic[Options]):
 
 USAGE = """usage: lapae eval TASK RUN [options]
 
-Judge a trained run, by what it has held out of its data or by a file (--data FILE). Numbers go into its tasks/,
-pictures into its figures/; lapae report RUN shows them.
+Evaluate a trained run, on the held-out part of its data or on a file (--data FILE). Numbers are written into its
+folder tasks/, pictures into figures/; lapae report RUN shows them.
 
 tasks (lapae eval TASK --help lists the options of each):
 {tasks}"""
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     began = time.monotonic()
     try:
         result = run_task(name, model, data, options)
-    except ValueError as error:  # what a task cannot do with these options or data
+    except ValueError as error:  # the task cannot work with these options or data
         raise ConfigError(f"{name}: {error}") from error
     record = save_result(run, name, options, result, time.monotonic() - began)
     if command.json:

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExploreCommand(PageCommand):
-    """Look at a run in a browser: move in its latent space, look at single data, fill in what is missing.
+    """Explore a run in a browser: move in its latent space, look at single samples, fill in missing values.
 
-    The page is served until Ctrl-C, to this machine alone and to those who have its address. Nothing is written.
+    The page is served until Ctrl-C, only to this machine and to those who have its address. Nothing is written to disk.
     """
 
     port: Annotated[int, tyro.conf.arg(metavar="INT")] = 8765
-    """Where to listen; 0 is any free port."""
+    """Port to listen on; 0 for any free port."""
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 for other machines. The page has a secret in its address: whoever has that sees the
-    data of the run."""
+    """Address to listen on; 0.0.0.0 lets other machines connect. The URL of the page contains a secret: whoever has it
+    can see the data of the run."""
     open: bool = True
     """Open the page in the browser."""
     sizes: Annotated[Sizes, UNNAMED] = field(default_factory=Sizes)
@@ -67,7 +67,7 @@ def prepare(command: ExploreCommand) -> Server:
 
 
 def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Model, NamedSplits, str | None]:
-    """Return the model, and the data of its run or of a file; or none and why: a model can be looked at without."""
+    """Return the model and the data of its run or of a file; or no data and why: a model can be explored without."""
     from lapae.cli.run_folder import read_given, run_data
     from lapae.fit import calibrate
     from lapae.view.named_splits import NamedSplits
@@ -79,6 +79,6 @@ def load(model: Model, file: Path | None, data_dir: str | None) -> tuple[Model, 
         data = run_data(model, data_dir)
     except LapaeError as error:
         return model, NamedSplits(), f"the data of the run cannot be loaded ({error})"
-    if model.calibration is None:  # of a training that has not come to its end
+    if model.calibration is None:  # training has not finished
         model = calibrate(model, data)
     return model, NamedSplits.of(data), None

@@ -11,12 +11,12 @@ from lapae.cli.parsing import parse
 
 @dataclass(frozen=True)
 class ExportCommand:
-    """Write a trained run as one ONNX graph: raw data in; reconstruction, intervals, score and p-value out."""
+    """Export a trained run as one ONNX graph: raw data in; reconstruction, intervals, score and p-value out."""
 
     run: Run
     """Folder of a trained run."""
     out: Out
-    """File to write, which ends in .onnx."""
+    """File to write; its name ends in .onnx."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ImputeCommand(ValuesCommand):
     """Fill in missing values of new data: empty cells or NaN in a table, NaN in an array, transparent pixels of images.
-
-    The output has the format of the input: a table keeps its columns, its order and every cell that was there; a folder
-    of images gives a folder of .png images. With --level the ends of intervals stand beside the values: in columns
-    NAME_low and NAME_high, arrays low and high of an .npz file, images NAME_low.png and NAME_high.png.
+    The output has the format of the input: a table keeps its columns, its order and all given cells; for a folder of
+    images, a folder of .png images is written. With --level the ends of intervals are also written: as columns NAME_low
+    and NAME_high, arrays low and high of an .npz file, or images NAME_low.png and NAME_high.png.
     """
 
     level: float | None = None
     """Also write intervals that contain the missing values with this probability, such as 0.9."""
     guess: Literal["median", "mean"] = "median"
-    """How numbers of a table are imputed: the median minimises the absolute error and keeps whole numbers whole, the
+    """How numbers in a table are imputed: the median minimises the absolute error and keeps whole numbers whole; the
     mean minimises the squared error."""
 
 

@@ -29,7 +29,7 @@ class ManyCommand(Protocol):
 
 
 def is_many(command: ManyCommand) -> bool:
-    """Return whether the input is many tables, or one whose output is to be a folder of parts."""
+    """Return whether the input is many tables, or one table whose output is a folder of parts."""
     from glob import has_magic
 
     from lapae.data.image_files import SUFFIXES as IMAGES
@@ -100,7 +100,7 @@ def map_many(command: ManyCommand, verb: str, **options: Any) -> int:
     if how.json:
         print(json.dumps({"out": str(command.out), **numbers}))
     else:
-        there = f", {len(before)} of them were there" if before else ""
+        there = f", {len(before)} of which already existed" if before else ""
         print(f"{command.out}: {n} rows in {len(parts)} parts{there}")
     return 0
 
@@ -110,7 +110,7 @@ def _check(command: ManyCommand, how: Device) -> None:
     if many.jobs < 1:
         raise ConfigError(f"jobs = {many.jobs}: expected at least 1")
     if many.address is not None and many.engine is None:
-        raise ConfigError("--address is the address of an engine: also give --engine dask, ray or spark")
+        raise ConfigError("--address is the address of an engine: give --engine dask, ray or spark too")
     if how.device == "cuda":
         raise ConfigError(
             "many tables are mapped on CPUs, so that all processes write the same bytes: leave out --device"

@@ -1,4 +1,4 @@
-"""Pictures of images at their full size, red where they are unusual."""
+"""Pictures of images at their full size, in which unusual regions are red."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pixels(model: Model, x: Any, contribution: Any) -> dict[str, Any]:
     Args:
         model: the model.
         x: the images, or their feature maps.
-        contribution: what each of their values adds to the anomaly score, (n, *shape); not used of feature maps.
+        contribution: what each of their values adds to the anomaly score, (n, *shape); not used for feature maps.
     """
     if model.space.features is not None:
         unusual, p = model.pixel_scores(x)
@@ -41,7 +41,7 @@ def pixels(model: Model, x: Any, contribution: Any) -> dict[str, Any]:
 def writing(blocks: Iterator[Rows], folder: Path, model: Model, source: Reader) -> Iterator[Rows]:
     """Yield the blocks without what `pixels` adds: a picture of each image is written into `folder`, under its name.
 
-    With features, the p-values of its pixels are written beside it: NAME_p.png, of 16 bits, 65,535 for 1.
+    With features, the p-values of its pixels are also written: NAME_p.png, with 16 bits, 65,535 for 1.
     """
     red, n = None, 0
     with whole_folder(folder) as root:
@@ -70,7 +70,7 @@ def writing(blocks: Iterator[Rows], folder: Path, model: Model, source: Reader) 
 
 
 def original(source: Reader, name: str, x: np.ndarray, model: Model) -> np.ndarray:
-    """Return an image as it is in its file, (H, W, C) of bytes; of an array, as it was given."""
+    """Return an image (H, W, C) of bytes as it is in its file or, from an array, as it was given."""
     from lapae.data.image_files import decode, read_header
     from lapae.data.images import ImageReader
 

@@ -30,7 +30,7 @@ UNNAMED = tyro.conf.arg(name="")
 
 @dataclass(frozen=True)
 class Device:
-    """Where and with what randomness a trained model works."""
+    """Device and random seed of a trained model."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: cuda if there is one."""
@@ -56,25 +56,25 @@ class PageCommand:
 
 @dataclass(frozen=True)
 class Intake(Device):
-    """What is done with data that do not quite fit."""
+    """Handling of data that do not quite fit."""
 
     resize: bool = False
     """Scale images to the size that the model takes."""
     skip_bad: bool = False
-    """Leave out images that cannot be read, instead of stopping at the first."""
+    """Skip images that cannot be read, instead of stopping at the first."""
     any_range: bool = False
-    """Accept tables and arrays even if half of their values (or of a column) lie 100 standard deviations or more from
-    the training mean, which usually means other units; by default such data are refused."""
+    """Accept tables and arrays even if half of their values (or of those of a column) lie 100 standard deviations or
+    more from the training mean. This usually means different units, so by default such data are refused."""
 
 
 @dataclass(frozen=True)
 class PredictOptions(Intake):
-    """How predictions are made."""
+    """Options of predictions."""
 
     predictive: Literal["mc", "linearized", "moments"] | None = None
-    """mc, linearized or moments; default: that of the run."""
+    """How uncertainty is computed; default: as in the run."""
     n_samples: int | None = None
-    """Networks drawn by mc; default: that of the run."""
+    """Number of networks that mc draws; default: as in the run."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Rows:
 
     Attributes:
         names: names of the cells.
-        cells: what the rows of the output begin with (an index, a label; a file).
-        found: name of a quantity to its values (B, …).
+        cells: the first cells of each row of the output (an index, a label; a file).
+        found: values (B, …) of each quantity, by name.
         block: the samples.
     """
 
@@ -96,40 +96,40 @@ class Rows:
 
 @dataclass(frozen=True)
 class Many:
-    """How tables in many files are shared out (INPUT is a folder or a glob in quotes, --out a folder)."""
+    """Tables in many files (INPUT is a folder or a glob in quotes, --out a folder)."""
 
     jobs: int = 1
     """Number of processes on this machine that share the parts of the input."""
     resume: bool = False
-    """Complete the missing parts of the output folder, after a job was killed."""
+    """Complete the missing parts of the output folder after a job was killed."""
     engine: Literal["dask", "ray", "spark"] | None = None
-    """Let a cluster do the work; all its workers must see the run, the input and the output."""
+    """Run on a cluster, whose workers must all be able to access the run, the input and the output."""
     address: str | None = None
     """Address of the scheduler of the engine; default: workers on this machine, as many as --jobs."""
     series: str | None = None
-    """For a run that was trained on a series: the column that says which series of a file a row belongs to; rows of a
-    series must be together. Default: each file is one series."""
+    """For a run that was trained on a series: the column that says to which series of a file a row belongs; the rows of
+    a series must be together. Default: each file is one series."""
     time: str | None = None
     """Column by which the steps of a series are ordered; default: their order in the file."""
 
 
 @dataclass(frozen=True)
 class PredictCommand:
-    """A command that predicts something of every sample."""
+    """A command that predicts something for every sample."""
 
     run: Run
     """Folder of a trained run."""
     input: Source
     """.csv, .parquet, .npy or .npz file, image, or folder of images; or many tables: a folder or a glob in quotes."""
     out: Out
-    """.csv, .npz or .npy file to write; for many tables a folder, which gets a .parquet file for each."""
+    """.csv, .npz or .npy file to write; for many tables a folder, which will contain a .parquet file for each."""
     options: Annotated[PredictOptions, UNNAMED] = field(default_factory=PredictOptions)
     many: Annotated[Many, UNNAMED] = field(default_factory=Many)
 
     def predictions(
         self, of: Callable[[Model, Any], dict[str, Any]], what: str, at_once: int | None = None
     ) -> tuple[Model, Reader, Iterator[Rows]]:
-        """Return model and input, and what `of` makes of each block, of at most `at_once` samples."""
+        """Return the model, the input, and what `of` returns for each block of at most `at_once` samples."""
         model = with_options(open_model(self.run, self.options), self.options)
         source = open_source(self.input, model, self.options)
         source.at_once = source.at_once if at_once is None else at_once
@@ -147,7 +147,7 @@ def with_options(model: Model, options: PredictOptions) -> Model:
 
 
 def open_model(run: Path, options: Device) -> Model:
-    """Load the model of a run, taking missing values if its likelihood can."""
+    """Load the model of a run; it accepts missing values if its likelihood can handle them."""
     from lapae.storage import load_run
 
     device = own_device(options.device)
@@ -158,7 +158,7 @@ def open_model(run: Path, options: Device) -> Model:
 
 
 def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = False, written: bool = False) -> Reader:
-    """Open the input of a command, as its options say."""
+    """Open the input of a command with its options."""
     from lapae.data import open_input
 
     how = {"resize": options.resize, "skip_bad": options.skip_bad, "any_range": options.any_range}
@@ -166,7 +166,7 @@ def open_source(path: Path, model: Model, options: Intake, *, alpha: bool = Fals
 
 
 def check_missing(model: Model, block: Block, path: Path) -> None:
-    """Raise DataError if values are missing and the likelihood takes none."""
+    """Raise DataError if values are missing and the likelihood does not accept that."""
     import numpy as np
 
     from lapae.data import DataError
@@ -176,7 +176,7 @@ def check_missing(model: Model, block: Block, path: Path) -> None:
 
 
 def predicted(model: Model, source: Reader, of: Callable[[Model, Any], dict[str, Any]], what: str) -> Iterator[Rows]:
-    """Yield what `of` makes of the input, block by block, with a progress bar."""
+    """Yield what `of` returns for the input, block by block, with a progress bar."""
     from lapae.data.progress import progress
 
     with progress(what, source.size) as advance:
@@ -207,7 +207,7 @@ def check_out(out: Path, source: Path, suffixes: tuple[str, ...]) -> str:
 
 
 def finish(source: Reader, out: Path, n: int, options: Device, *, said: str | None = None, **numbers: Any) -> int:
-    """Print what was left out and what was written: `said`, or how many samples."""
+    """Print what was skipped and what was written: `said`, or the number of samples."""
     for message in source.skipped:
         print(f"lapae: skipped: {message}", file=sys.stderr)
     if options.json:

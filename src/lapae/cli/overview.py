@@ -14,15 +14,15 @@ from lapae.cli.parsing import parse
 from lapae.errors import ConfigError, LapaeError
 
 DEPTH = 3
-"""Folders below the given one that are looked into."""
+"""Depth of the folders below the given one that are searched."""
 
 
 @dataclass(frozen=True)
 class ListCommand:
-    """List the runs in a folder: what each was trained on, how, and how far it got; the newest last."""
+    """List the runs in a folder, the newest last: what each was trained on, how, and how far it got."""
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """Where to look; its folders are looked into too."""
+    """Folder to search, including its subfolders."""
     json: bool = False
     """Print one JSON object to stdout."""
 
@@ -30,13 +30,13 @@ class ListCommand:
 def main(arguments: Sequence[str]) -> int:
     command: ListCommand = parse(ListCommand, arguments, "lapae list")
     if not command.folder.is_dir():
-        raise ConfigError(f"{command.folder}: no such folder; lapae list FOLDER looks elsewhere")
+        raise ConfigError(f"{command.folder}: no such folder; use lapae list FOLDER for another one")
     rows = [row(path) for path in sorted(runs(command.folder), key=changed)]
     if command.json:
         print(json.dumps({"runs": rows}))
         return 0
     if not rows:
-        print(f"no runs in {command.folder}: lapae train FILE makes one")
+        print(f"no runs in {command.folder}: create one with lapae train FILE")
         return 0
     from lapae.runs.results import Table
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def runs(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
-    """The run folders at or below a folder. A run has none in it."""
+    """Yield the run folders at or below a folder. There are no runs inside a run."""
     from lapae.runs import CHECKPOINT, CONFIG
 
     if (folder / CONFIG).is_file() or (folder / CHECKPOINT).is_file():
@@ -60,7 +60,7 @@ def runs(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 
 def changed(path: Path) -> float:
-    """When training last wrote into a run; a report does not count."""
+    """Return when training last wrote into a run; a report does not count."""
     from lapae.runs import CHECKPOINT, CONFIG, METRICS
 
     files = (path / name for name in (CONFIG, CHECKPOINT, METRICS))
@@ -68,7 +68,7 @@ def changed(path: Path) -> float:
 
 
 def row(path: Path) -> dict[str, str]:
-    """A run in words. One that cannot be read says so: the others are listed all the same."""
+    """Describe a run in words, also if it cannot be read, so that the others are still listed."""
     import datetime
 
     from lapae.runs import ABOUT, CONFIG, Run

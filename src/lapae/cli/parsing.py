@@ -1,4 +1,4 @@
-"""What all commands do with their arguments."""
+"""Parsing of arguments, the same for all commands."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ KINDS = {
 
 
 def parse(kind: Any, arguments: Sequence[str], prog: str, **how: Any) -> Any:
-    """The dataclass `kind` of a command, filled from its arguments; help ends the process, a mistake is a ConfigError.
+    """Return the dataclass `kind` of a command, filled from its arguments; a mistake raises ConfigError, help exits.
 
     Args:
         kind: its fields are the options, their docstrings the help.
-        arguments: those after the command's name.
-        prog: the command, for help and messages.
+        arguments: the arguments after the command's name.
+        prog: name of the command, for help and messages.
         how: further arguments of `tyro.cli`.
     """
     said = io.StringIO()
@@ -46,7 +46,7 @@ def parse(kind: Any, arguments: Sequence[str], prog: str, **how: Any) -> Any:
 
 
 def in_one_line(box: str) -> str:
-    """What tyro says in a box, as one line without the help and the types of Python that it quotes."""
+    """Return what tyro says in a box as one line, without the help and the Python types that it quotes."""
     plain = re.sub(r"\x1b\[[\d;]*m", "", box)
     lines = [line.strip("│").rstrip() for line in plain.splitlines() if line.startswith("│")]
     lines = lines or [line.rstrip() for line in plain.splitlines()[2:]]  # no box, if a terminal has ASCII alone

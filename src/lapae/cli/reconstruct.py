@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 class ReconstructCommand(ValuesCommand):
     """Write what the model expects in place of every value, with prediction intervals.
 
-    The output has the format of the input, with the ends of intervals beside the values: in columns NAME_low and
-    NAME_high of a table, arrays low and high of an .npz file, images NAME_low.png and NAME_high.png. Columns that are
-    not features are copied.
+    The output has the format of the input, together with the ends of intervals: columns NAME_low and NAME_high of a
+    table, arrays low and high of an .npz file, or images NAME_low.png and NAME_high.png. Columns that are not features
+    are copied.
     """
 
     options: Annotated[PredictOptions, UNNAMED] = field(default_factory=PredictOptions)
     level: float = 0.9
-    """Probability with which the intervals contain the values of new data."""
+    """Share of the values of new data that the intervals contain."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The commands, by name: those of this package and those that others add through the entry point `lapae.commands`.
+"""The commands by name: those of this package, and those that others add through the entry point `lapae.commands`.
 
 An entry point names a `Command`, in a module that imports nothing heavy: `lapae --help` reads all of them.
 
@@ -36,26 +36,26 @@ COMMANDS: Registry[Command] = Registry(
     "command",
     dict(
         [
-            _own("demo", "the whole story in about twenty seconds: a table, or images, or sensors"),
+            _own("demo", "show everything in about twenty seconds: on a table, on images or on sensors"),
             _own("train", "train any method on any data; flags, a TOML file, or both", several=True),
-            _own("embed", "latent codes of new data under a trained run, with their standard deviations"),
-            _own("score", "how unusual new data are under a trained run"),
-            _own("drift", "since when, and by which columns, new data differ"),
-            _own("reconstruct", "what a trained run expects in place of every value, with intervals"),
+            _own("embed", "write the embeddings of new data, with their standard deviations"),
+            _own("score", "score new data: how unusual they are, with p-values"),
+            _own("drift", "find out since when, and in which columns, new data differ"),
+            _own("reconstruct", "write what the model expects in place of every value, with intervals"),
             _own("impute", "fill in the missing values of new data"),
-            _own("sample", "generate new data from a trained run"),
-            _own("data", "look at a file before training; list the named data sets, fetch one"),
+            _own("sample", "generate new data"),
+            _own("data", "show how a file is read, before training; list or fetch the named data sets"),
             # a module named list would hide the builtin in this package
             (
                 "list",
-                Command("the runs in a folder: what they were trained on, and how far they got", "lapae.cli.overview"),
+                Command(
+                    "list the runs in a folder: what they were trained on, and how far they got", "lapae.cli.overview"
+                ),
             ),
-            _own("eval", "judge a trained run on held-out data: coverage, detection, imputation, ..."),
-            _own("report", "one page about a run: latent map, reconstructions, curves, task results"),
-            _own(
-                "explore", "the latent space of a run in a browser: move in it, look at data, fill in what is missing"
-            ),
-            _own("export", "one ONNX graph of a trained run: reconstruction, intervals, score and p-value"),
+            _own("eval", "evaluate a run on held-out data: coverage, detection, imputation, ..."),
+            _own("report", "write one page about a run: verdict, most unusual samples, errors, latent map"),
+            _own("explore", "explore the latent space of a run in a browser, look at samples, fill in missing values"),
+            _own("export", "export a run as one ONNX graph: reconstruction, intervals, score and p-value"),
         ]
     ),
     group="lapae.commands",

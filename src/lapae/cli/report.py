@@ -14,10 +14,10 @@ from lapae.view.sizes import ReportSizes
 
 @dataclass(frozen=True)
 class ReportCommand(PageCommand):
-    """Write the report of a run: one HTML page that opens from disk, without a network."""
+    """Write the report of a run: one HTML page that opens from disk, without a network connection."""
 
     out: Out | None = None
-    """File of the page; default report.html in the run, or report-NAME.html for samples of a file NAME."""
+    """File to write; default: report.html in the run, or report-NAME.html for the samples of a file NAME."""
     sizes: Annotated[ReportSizes, UNNAMED] = field(default_factory=ReportSizes)
     json: bool = False
     """Print one JSON object to stdout."""

@@ -1,4 +1,4 @@
-"""What several commands do with a run folder: open it with its data, train in it, print its numbers."""
+"""Functions for run folders that several commands share: open one with its data, train in it, print its numbers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def open_run(
         path: folder of the run.
         device: auto, cpu or cuda.
         data_dir: folder of the named data sets; default: that of the run.
-        file: data to test on, all of them; default: those of the run, in its splits.
-        label_column: column of a table with labels; default: that of the run, if there is one.
+        file: data to test on, all of them; default: the data of the run, with its splits.
+        label_column: column of a table with labels; default: that of the run, if it has one.
     """
     from lapae.runs import Run
     from lapae.storage import load_run
@@ -48,7 +48,7 @@ def open_run(
 
 
 def given_data(model: Model, file: Path, label_column: str | None = None) -> Data:
-    """Return the data of a file, all of them to test on, with the labels of a column: the one named, or the run's."""
+    """Return the data of a file, all as the test set, with the labels of a column: the named one, or the run's."""
     import numpy as np
 
     from lapae.data import Data, Split
@@ -70,7 +70,7 @@ def given_data(model: Model, file: Path, label_column: str | None = None) -> Dat
 
 
 def run_data(model: Model, data_dir: str | None = None, label_column: str | None = None) -> Data:
-    """Return the data that a run was trained on; the arguments replace those of its configuration."""
+    """Return the data that a run was trained on; the arguments replace options of its configuration."""
     from lapae.data.catalog import check_data
     from lapae.fit import load_data
 
@@ -84,7 +84,7 @@ def run_data(model: Model, data_dir: str | None = None, label_column: str | None
 
 
 def read_given(model: Model, file: Path) -> tuple[np.ndarray, list[str] | None]:
-    """All data (n, *shape) of a file or folder that fits a model, and their names where they have some."""
+    """Return all data (n, *shape) of a file or folder that fits a model, and their names if they have any."""
     from lapae.data.opening import read_all
 
     block = read_all(file, model.space)
@@ -93,7 +93,7 @@ def read_given(model: Model, file: Path) -> tuple[np.ndarray, list[str] | None]:
 
 
 def train_in(run: Run, config: Config, data: Data | None = None, *, resume: bool = False) -> Model:
-    """Train in a run folder that no other job writes, with progress on stderr."""
+    """Train in a run folder that no other job is writing to, with progress on stderr."""
     from lapae.fit import fit
     from lapae.train.distributed import from_first, note_begun, rank
     from lapae.train.progress import make_progress
@@ -102,7 +102,7 @@ def train_in(run: Run, config: Config, data: Data | None = None, *, resume: bool
 
     def hold() -> None:
         held.enter_context(run.lock())
-        if not resume:  # again, now that no other process can begin one here
+        if not resume:  # check again, now that no other process can start one here
             run.check_free()
         note_begun()
 

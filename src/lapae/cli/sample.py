@@ -16,7 +16,7 @@ from lapae.errors import ConfigError
 
 @dataclass(frozen=True)
 class SampleCommand:
-    """Generate new data from a trained run: codes from their density, decoded by networks drawn from the posterior."""
+    """Generate new data: rows of a table column by column, other data by decoding codes drawn from their density."""
 
     run: Run
     """Folder of a trained run."""
@@ -25,9 +25,9 @@ class SampleCommand:
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 16
     """Number of samples."""
     given: tuple[str, ...] = ()
-    """Values that all rows of a table have, such as color=red passengers=2; other columns are drawn given these."""
+    """Values that all generated rows have, such as color=red passengers=2; the other columns are drawn given these."""
     noise: bool | None = None
-    """Add the residuals of held-out rows; default: for all data but images."""
+    """Add the residuals of held-out rows; default: yes, except for images."""
     options: Annotated[Device, UNNAMED] = field(default_factory=Device)
 
 

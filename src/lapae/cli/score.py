@@ -28,32 +28,33 @@ NOTHING = "nothing observed"
 
 @dataclass(frozen=True)
 class ScoreCommand(PredictCommand):
-    """Score new samples: how unusual each is, its p-value among held-out normal samples, and whether it is an outlier.
+    """Score new samples: how unusual each one is, its p-value among held-out normal samples, and whether it is an
+    outlier.
 
-    The output has one row per sample, in the order of the input, with the columns of a table that are not features
-    (an index, a label) or the name of the image file. The anomaly score is higher for more unusual data. A row is an
+    The output has one row per sample, in the order of the input, with the columns of a table that are not features (an
+    index, a label) or the name of the image file. The anomaly score is higher for more unusual data. A row is an
     outlier if and only if its p-value is at most the false alarm rate; the cell is empty if all values of the row are
-    missing. `unseen` names categories that are not in the training data. For a series (time, channels) there is one
-    row per step: the mean score of the windows that contain it with its p-value, the p-value by a threshold that
-    follows slow change (p_adaptive), whether there is an alarm of drift, and how unusual each channel is. For a model
-    of tiles (lapae train --tile) there is one row per image, with its most unusual tile.
+    missing. `unseen` names categories that are not in the training data. For a series (time, channels) there is one row
+    per step: the mean score of the windows that contain it with its p-value, the p-value for a threshold that follows
+    slow change (p_adaptive), whether there is a drift alarm, and how unusual each channel is. For a model of tiles
+    (lapae train --tile) there is one row per image, with its most unusual tile.
     """
 
     false_alarm_rate: Annotated[float | None, tyro.conf.arg(aliases=["--rate"])] = None
-    """Share of new normal data that are called outliers; default: that of the run."""
+    """Share of new normal samples that are called outliers; default: as in the run."""
     maps: Path | None = None
-    """Folder to write a picture of each image into, at its full size and red where it is unusual; of a run with
-    --features also the p-values of its pixels (NAME_p.png, 16 bits)."""
+    """Folder for a picture of each image, at its full size and red where it is unusual; for a run with --features also
+    the p-values of its pixels (NAME_p.png, 16 bits)."""
     explain: bool = False
-    """Also write the value that makes a sample unusual, its feature, its share of the score, and what was expected
-    (in a table: given its other values) with a 90 % interval. In a table it is a value that differs from what was
-    expected, if one of those that contribute most does; the cells are empty if no single value is unusual, and say
-    "nothing observed" if all are missing. Rows without a column that names them are numbered by `row`, the line of the
+    """Also write the value that makes a sample unusual, its feature, its share of the score, and what was expected (in
+    a table: given its other values) with a 90 % interval. In a table it is a value that differs from what was expected,
+    if one of those that contribute most does. The cells are empty if no single value is unusual, and say "nothing
+    observed" if all values are missing. Rows without a column that names them are numbered by `row`, the line in the
     file. For a series: the most unusual channel in each step, and its share."""
 
 
 def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -> dict[str, Any]:
-    """Return what the output says of samples x (n, *shape), by column.
+    """Return the columns of the output for samples x (n, *shape).
 
     Args:
         model: the model.
@@ -89,7 +90,7 @@ def scores(model: Model, x: Any, *, explain: bool = False, maps: bool = False) -
 
 
 def reasons(model: Model, x: Any, contribution: Any) -> dict[str, Any]:
-    """Return the feature that did it, -1 for none, its share and what was expected there, (n,) each by name.
+    """Return the feature that makes each sample unusual (-1 for none), its share and what was expected, (n,) by name.
 
     Args:
         model: the model.
@@ -168,7 +169,7 @@ class MostUnusual:
             yield rows
 
     def told(self, model: Model) -> str:
-        """Say which it is and, in a table, which value did most and what was expected there."""
+        """Say which sample it is and, in a table, which value contributes most and what was expected there."""
         if self.x is None:
             return ""
         said, row = f"; most unusual: {self.label}", self.x[None]
@@ -186,7 +187,7 @@ class MostUnusual:
 
 
 def as_written(model: Model, j: int, value: float) -> str:
-    """Write a value of column j as people do."""
+    """Write a value of column j as in the input."""
     import numpy as np
 
     from lapae.space.frames import cells

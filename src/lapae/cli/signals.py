@@ -1,4 +1,4 @@
-"""SIGTERM, as a cluster sends it, and Ctrl-C: a command ends, and leaves nothing half-written."""
+"""SIGTERM, which clusters send, and Ctrl-C: a command ends and leaves nothing half-written."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lapae.train.torchrun import job_size
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: an end like that of Ctrl-C."""
+    """SIGTERM, which ends a command like Ctrl-C."""
 
 
 @contextmanager
 def cleaning_up() -> Iterator[None]:
-    """Have SIGTERM end the command as Ctrl-C does, so that half-written outputs are removed."""
+    """Make SIGTERM end the command as Ctrl-C does, so that half-written outputs are removed."""
     if current_thread() is not main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield  # someone else's to handle
         return
@@ -39,8 +39,9 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _listening() -> Iterator[None]:
-    """Where several processes work, one that waits for another in a collective does not hear of a signal: a thread
-    does. It removes what is half-written and has the process die of the signal, as torchrun expects."""
+    """Handle signals in a thread if there are several processes: one that waits for another in a collective would not
+    notice a signal. The thread removes what is half-written and lets the process die from the signal, as torchrun
+    expects."""
     from ctypes import CDLL
 
     from lapae.runs.files import abandon

@@ -1,4 +1,4 @@
-"""Series in time: what was found for windows, as what it says of every step and channel."""
+"""Time series: from results for windows to results for each step and channel."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 MOST_FLAGGED = 0.5
-"""Share of the steps of a file from which on they are said to have drifted."""
+"""Share of flagged steps in a file above which its data are said to have drifted."""
 
 
 def write_steps(
     source: Reader, blocks: Iterator[Rows], out: Path, model: Model, rule: Rule, *, explain: bool = False
 ) -> tuple[int, int, str]:
-    """Write a row per step: the mean anomaly score of the windows that hold it, its p-value among held-out windows,
-    its adaptive p-value, whether an alarm of drift stands, and how unusual each channel is in it. Windows with nothing
+    """Write one row per step: the mean anomaly score of the windows that contain it, its p-value among held-out
+    windows, its adaptive p-value, whether there is a drift alarm, and how unusual each channel is. Windows with nothing
     observed do not count.
 
     Args:
@@ -42,7 +42,8 @@ def write_steps(
         explain: whether to name the most unusual channel of each step, and its share.
 
     Returns:
-        The number of steps, of those flagged, and which is the most unusual: its time, and the channel that did most.
+        The number of steps, the number of flagged steps, and a name for the most unusual one: its time and the channel
+            that contributes most.
     """
 
     def windows() -> Iterator[Windows]:
@@ -100,13 +101,13 @@ def write_steps(
 
 
 def since(flagged: np.ndarray) -> int:
-    """Return the step of T from which on steps are flagged: where those after it are flagged by the largest excess over
-    every second one."""
+    """Return the step of T from which on most steps are flagged: the one after which the flagged steps exceed half of
+    all steps by the most."""
     return int(np.argmax(np.cumsum((flagged - 0.5)[::-1])[::-1]))
 
 
 def made_steps(source: Reader, blocks: Iterator[Made]) -> Iterator[Made]:
-    """The steps of a series from its windows: values and ends of intervals are means over the windows with a step."""
+    """Yield the steps of a series: values and ends of intervals are means over the windows that contain a step."""
     folded: list[Fold] = []
     every = True
     for made in blocks:

@@ -1,4 +1,4 @@
-"""Large images: what was found for tiles, as what it says of each image and its pixels. A block holds one image."""
+"""Large images: from results for tiles to results for each image and its pixels. A block contains one image."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def image_scores(model: Model, tiles: Judgement) -> dict[str, Any]:
 
 
 def image_rows(blocks: Iterator[Rows]) -> Iterator[Rows]:
-    """The blocks of images, each with one row: its file and the place of its most unusual tile."""
+    """Yield the blocks of images with one row each: the file and the position of its most unusual tile."""
     for rows in blocks:
         yield replace(rows, cells=[rows.cells[int(rows.found["worst"][0])]])
 
 
 def corners_of(cells: list[list[str]]) -> np.ndarray:
-    """Upper left corners (m, 2) of the tiles of a block."""
+    """Return the upper left corners (m, 2) of the tiles of a block."""
     return np.array([[int(row), int(column)] for _, row, column in cells])
 
 
 def made_images(blocks: Iterator[Made]) -> Iterator[Made]:
-    """Whole images from their tiles: values and ends of intervals are means where tiles overlap."""
+    """Yield whole images made of their tiles: where tiles overlap, values and ends of intervals are means."""
     for made in blocks:
         at = corners_of(made.block.cells)
         x, ours, *ends = (fold_tiles(part, at)[None] for part in (made.x, made.ours, *(made.ends or ())))

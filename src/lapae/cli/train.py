@@ -27,20 +27,20 @@ M = TypeVar("M", bound=MethodOptions)
 MOST_USED = {
     "--out FOLDER": "where the run goes; default: runs/SOURCE-METHOD-N",
     "--drop COLUMN ...": "columns of a table to leave out",
-    "--label-column NAME": "column of a table that holds labels: shown in colours, not learned",
-    "--window STEPS": "rows are time steps of a series: learn windows of this length",
-    "--tile PIXELS": "learn large images by squares of this side, at full size",
+    "--label-column NAME": "column of a table that contains labels: shown in colours, not learned",
+    "--window STEPS": "treat rows as time steps of a series, and learn windows of this length",
+    "--tile PIXELS": "cut large images into squares of this side, and learn these at full resolution",
     "--epochs N": "largest number of passes over the data; default: depends on the data",
     "--latent-dim K": "size of the embedding; 2 for a map",
-    "--test-fraction SHARE": "rows to keep for `lapae eval`",
-    "--seed N": "seed of everything random",
+    "--test-fraction SHARE": "share of the rows to keep for `lapae eval`",
+    "--seed N": "random seed",
     "--resume RUN": "continue a run that was stopped, or train it further with --epochs",
 }
 """Options that `--help` shows: most users need no others."""
 
 SHORT = """usage: lapae train SOURCE [OPTIONS]
 
-Train a model and write it into a run folder. SOURCE: a .csv, .parquet, .npy or .npz file, a folder of images, or a
+Train a model and write it into a run folder. SOURCE is a .csv, .parquet, .npy or .npz file, a folder of images, or a
 name that `lapae data` lists. Defaults depend on the data.
 
 options:
@@ -57,7 +57,7 @@ Then: lapae score runs/customers new.csv --explain --out scores.csv"""
 
 @dataclass(frozen=True)
 class Options(Generic[M]):
-    """Options of a `Config` with a chosen method: the flags are those of this method and of no other."""
+    """Options of a `Config` for one method: there are no flags of other methods."""
 
     data: DataConfig
     model: ModelConfig
@@ -69,15 +69,15 @@ class Options(Generic[M]):
 class TrainCommand(Generic[M]):
     """Train a model and write it into a run folder.
 
-    Options come from a TOML file (--config) and from flags, which override it. A run that was stopped at any moment
-    (Ctrl-C, kill -9) is continued with --resume and ends at the same weights. For several devices, `torchrun -m lapae
-    train` starts one process each, and they share every batch; a job that torchrun restarts (--max-restarts) continues
-    the run in --out.
+    Options come from a TOML file (--config) and from flags, which override it. Training may be stopped at any moment
+    (Ctrl-C, kill -9); --resume continues it and ends with the same weights. To use several devices, start one process
+    for each with `torchrun -m lapae train`: they share every batch. A job that torchrun restarts (--max-restarts)
+    continues the run in --out.
     """
 
     options: tyro.conf.OmitArgPrefixes[Annotated[Options[M], UNNAMED]]
     name: Annotated[str, tyro.conf.arg(name="method"), OneOf(METHODS)] = "online"
-    """Method to train; --method NAME --help-all shows the options of another."""
+    """Method to train; --method NAME --help-all shows the options of another method."""
     config: Path | None = None
     """TOML file of options, such as the config.toml of a run."""
     out: Path | None = None
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
     if command.resume is None:
         config = replace(config, data=replace(config.data, source=absolute(config.data.source)))
         data = node_first(lambda: load_data(config.data))
-        config = choose(config, data.space, portion=data.portion)  # a resumed run has chosen already
+        config = choose(config, data.space, portion=data.portion)  # a resumed run has already chosen
     if command.print_config:
         if rank() == 0:
             print(write_config(config), end="")
@@ -180,12 +180,12 @@ def parse(arguments: Sequence[str]) -> TrainCommand:
         description="\n".join([str(inspect.getdoc(TrainCommand)), "", "methods:", listing(METHODS.titles())]),
     )
     if command.out is None and command.resume is None and (command.resume_if_exists or may_restart()):
-        raise ConfigError("a job that may be restarted must find its run: give its folder with --out")
+        raise ConfigError("a job that may be restarted must be able to find its run: give its folder with --out")
     return command
 
 
 def check_no_launcher(arguments: Sequence[str]) -> None:
-    """Raise ConfigError if flags ask for several processes, which is torchrun's work, with the command to use."""
+    """Raise ConfigError, with the command to use, if flags ask for several processes: torchrun starts those."""
     launcher = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     launcher.add_argument("--devices", nargs="?", const="1")
     launcher.add_argument("--num-nodes", "--num_nodes", nargs="?", const="1")
@@ -198,7 +198,7 @@ def check_no_launcher(arguments: Sequence[str]) -> None:
 
 
 def check_flags(arguments: Sequence[str], method: str) -> None:
-    """Raise ConfigError if a flag is an option of another method than the chosen one."""
+    """Raise ConfigError if a flag is an option of a method other than the chosen one."""
     others = {name for kind in (DataConfig, ModelConfig, TrainConfig) for name in option_names(kind)}
     own = {*option_names(options_of(method)), *others}
     for word in arguments:

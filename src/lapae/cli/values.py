@@ -1,6 +1,5 @@
-"""Values that a model makes, written where they stood in the input, with the ends of their intervals beside them.
-
-`lapae impute` makes those that are missing, `lapae reconstruct` all of them.
+"""Values that a model predicts, written in the format of the input together with the ends of their intervals.
+`lapae impute` predicts those that are missing, `lapae reconstruct` all of them.
 """
 
 from __future__ import annotations
@@ -32,34 +31,34 @@ NUMBERS = ("number", "count", "date")
 
 @dataclass(frozen=True)
 class ValuesCommand:
-    """A command that makes values."""
+    """A command that predicts values."""
 
     run: Run
     """Folder of a trained run."""
     input: Source
     """.csv, .parquet, .npy or .npz file, image, or folder of images; or many tables: a folder or a glob in quotes."""
     out: Out
-    """File of the same kind to write, or a folder for images; .npz for arrays with intervals; for many tables a folder,
-    which gets a .parquet file for each."""
+    """File of the same type to write, or a folder for images; .npz for arrays with intervals; for many tables a folder,
+    which will contain a .parquet file for each."""
     options: Annotated[Intake, UNNAMED] = field(default_factory=Intake)
     many: Annotated[Many, UNNAMED] = field(default_factory=Many)
 
 
 @dataclass(frozen=True)
 class Made:
-    """A block of data with what the model made of it."""
+    """A block of data with the values that the model predicts."""
 
     block: Block
     x: np.ndarray
     """(B, *shape) in storage units."""
     ours: np.ndarray
-    """(B, *shape): whether a value is the model's."""
+    """(B, *shape): whether a value was predicted by the model."""
     ends: tuple[np.ndarray, np.ndarray] | None = None
     """Where the values lie: (low, high)."""
 
 
 Make = Callable[["Model", "np.ndarray"], tuple[Any, Any, Any]]
-"""Model and data (B, *shape) -> what `Made` holds of them: x, ours, ends."""
+"""Function of a model and data (B, *shape) that returns x, ours and ends of `Made`."""
 
 
 def write_values(
@@ -71,15 +70,15 @@ def write_values(
     *,
     whole: bool = True,
 ) -> int:
-    """Write what `make` makes of the input, in its format.
+    """Write what `make` returns for the input, in the format of the input.
 
     Args:
         command: the input and the output.
-        open_model: gives the trained model, once the output has been looked at.
-        make: what to write of a block of data.
-        done: what the values are: "imputed".
-        level: of the intervals, where there are some.
-        whole: whether what is made of whole numbers is whole.
+        open_model: returns the trained model; called after the output has been checked.
+        make: predicts the values of a block of data.
+        done: what was done to the values, such as "imputed".
+        level: of the intervals, if any.
+        whole: whether predictions of whole numbers are whole.
     """
     out, options = command.out, command.options
     if level is not None and not 0 < level < 1:
@@ -138,9 +137,9 @@ def _made(model: Model, source: Reader, make: Make) -> Iterator[Made]:
 
 
 def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends: bool, whole: bool = True) -> None:
-    """Cells that are not the model's as they were, the others in the type of their column, or as real numbers where
-    they are whole in their column and not `whole`; with `ends` beside numbers the ends of their intervals, which of a
-    value that was given are the value."""
+    """Write a table: given cells as they were, predicted ones in the type of their column (as real numbers if not
+    `whole`). With `ends`, columns of numbers are followed by the ends of their intervals; both ends of a given value
+    are the value."""
     import pandas as pd
 
     from lapae.runs.outputs import csv_rows, parquet_rows
@@ -184,7 +183,7 @@ def write_table(source: TableReader, out: Path, blocks: Iterator[Made], *, ends:
 
 
 def write_array(source: Any, out: Path, blocks: Iterator[Made]) -> None:
-    """An array of the shape and the type of the input's; in an .npz file with the arrays low and high, if any."""
+    """Write an array with the shape and type of the input; an .npz file also has the arrays low and high, if any."""
     import numpy as np
 
     from lapae.runs.files import npy_rows
@@ -194,7 +193,7 @@ def write_array(source: Any, out: Path, blocks: Iterator[Made]) -> None:
 
     def as_given(x: np.ndarray, kind: Any = kind) -> np.ndarray:
         moved = x
-        if x.shape[1:] != shape and len(shape) == 3:  # the channels lie elsewhere than in training
+        if x.shape[1:] != shape and len(shape) == 3:  # the channel axis differs from training
             pixels = source.space.arrange(x)
             moved = pixels if pixels.shape[1:] == shape else np.moveaxis(pixels, 1, -1)
         if kind.kind in "ui" and x.dtype.kind == "f":
@@ -213,7 +212,7 @@ def write_array(source: Any, out: Path, blocks: Iterator[Made]) -> None:
 
 
 def write_images(out: Path, blocks: Iterator[Made], *, single: bool, space: Space) -> None:
-    """A .png for each image, under its name; those of the ends of intervals end in _low and _high."""
+    """Write a .png for each image under its name; the names of the ends of intervals end in _low and _high."""
     from lapae.runs.files import whole, whole_folder
     from lapae.runs.outputs import image_bytes, save_image
 
