@@ -1,7 +1,8 @@
-"""The scikit-learn estimator: parameters in, a `Model` behind, the conventions of scikit-learn and nothing else.
+"""The scikit-learn estimator: a `Model` behind the conventions of scikit-learn.
 
-scikit-learn's rules hold: `__init__` only stores, `fit` learns attributes that end in an underscore, `get_params`,
-`set_params` and `clone` work. A fitted estimator in a run folder is its model and its parameters (estimator.json).
+scikit-learn's rules hold: `__init__` only stores its arguments, `fit` sets attributes that end in an underscore, and
+`get_params`, `set_params` and `clone` work. A run folder stores a fitted estimator as its model and its parameters
+(estimator.json).
 """
 
 from __future__ import annotations
@@ -49,47 +50,48 @@ METHOD = (
 TRAIN = ("epochs", "batch_size", "learning_rate", "false_alarm_rate", "unseen", "device")
 """Parameters that are options of the method, and of training, under the same name."""
 OWN = {"own": True}
-"""In place of modules or a likelihood of the user's, which are code and are not saved."""
+"""Stands for modules or a likelihood of the user, which are code and are not saved."""
 
 
 class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin, BaseEstimator):
     """An autoencoder that knows what it does not know.
 
     It learns embeddings with a posterior over its weights, finds unusual samples, fills in missing values and generates
-    new samples. Its p-values and intervals are calibrated on samples held out of X.
+    new samples. Its p-values and intervals are calibrated on held-out samples of X.
 
     X is a table (n, F), as an array or as a frame (pandas, polars, Arrow) with numbers, categories, booleans, dates and
-    missing values; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or windows of a series
-    (n, T, channels). Missing values are NaN, in `fit` too. Results are in the units of X, and frames if X is one. Where
-    an argument is None, its value depends on the data.
+    missing values; images (n, H, W), (n, C, H, W) or (n, H, W, C) of uint8 or floats; or windows of a series (n, T,
+    channels). Missing values are NaN, in `fit` too. Results are in the units of X, and are frames if X is one. The
+    default of an argument that is None depends on the data.
 
     Args:
         latent_dim: size K of the latent code.
         network: "mlp", "conv", a network of the paper by name, a pair (encoder, decoder) of `torch.nn.Module`s, or one
             module that has `encode` and `decode`.
-        features: learn features of images in place of their pixels: "efficientnet_lite0" (pip install lapae[images]),
-            or a trained module that takes images (B, 3, H, W) in [0, 1] and returns one or several feature maps
-            (B, C, h, w); it is not changed.
+        features: learn features of images instead of their pixels: "efficientnet_lite0" (pip install lapae[images]), or
+            a trained module that takes images (B, 3, H, W) in [0, 1] and returns one or several feature maps (B, C, h,
+            w); it is not changed.
         method: online (the paper's), posthoc, ae, ae-var, vae, dropout, ensemble, online-ensemble or bbb.
-        hessian: curvature of the posterior: lowrank (default of tables), sketch, approx, exact, mixed, mc, bottleneck,
-            block or kfac.
-        likelihood: "gaussian" (its noise is learned), "student" (training data with outliers), "bernoulli",
-            "categorical", or an object such as `Gaussian(sigma=0.5)`, whose noise is kept.
+        hessian: curvature of the posterior: lowrank (default for tables), sketch (default for other data), approx,
+            exact, mixed, mc, bottleneck, block or kfac.
+        likelihood: "gaussian" (its noise is learned), "student" (for training data with outliers), "bernoulli",
+            "categorical", or an object such as `Gaussian(sigma=0.5)`, whose noise is fixed.
         update: update of the online precision: laplacian, redux, van or nng.
         forgetting: the α of the online update; default: the learning rate.
         prior_precision: precision of the Gaussian prior over weights.
-        predictive: moments (one pass), mc (sampled networks) or linearized.
-        n_samples: number of networks drawn for a prediction by mc.
+        predictive: how uncertainty is computed: moments (one pass), mc (sampled networks) or linearized.
+        n_samples: number of networks that mc draws for a prediction.
         epochs: maximum number of passes over the data; 0 fits a posterior to a trained network, which gets X as it is.
         batch_size: samples per step.
         learning_rate: initial learning rate of Adam.
-        validation_fraction: share of X that is the validation set; further samples are held out to calibrate.
+        validation_fraction: share of X used as the validation set; further samples are held out for calibration.
         false_alarm_rate: share of new normal samples that `predict` flags: those with a p-value of at most this.
-        unseen: how to treat categories of new rows that are not in X: "unusual", rarer than every category that is, or
+        unseen: how to treat categories of new rows that are not in X: as "unusual" (rarer than any category in X) or as
             "missing".
         uncertain: weights that have a posterior: "all", "encoder", "decoder", or patterns of parameter names.
         temperature: widens (above 1) or narrows the posterior; default: the one that predicts held-out samples best.
-        optimize_prior: prior precision of the post-hoc posterior by marginal likelihood: "scalar", "layer" or "none".
+        optimize_prior: choose the prior precision of the post-hoc posterior by marginal likelihood: "scalar", "layer"
+            or "none".
         device: auto, cpu or cuda.
         precision: "32", "tf32" or "bf16".
         random_state: seed, generator or None.
@@ -99,7 +101,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         model_: the trained `lapae.model.Model`.
         offset_: the threshold: `decision_function` is `score_samples` minus it; minus infinity if too few samples are
             held out for `false_alarm_rate`.
-        reference_: -`score_samples` of the held-out samples that new ones are compared with.
+        reference_: anomaly scores (minus `score_samples`) of the held-out samples that new ones are compared with.
         history_: one record per epoch.
         learned_columns_: names of the columns of a table that are learned (their positions if it has no names);
             constants, identifiers and free text are not.
@@ -124,11 +126,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     seed_: int
     model_: Model
     _cross: CrossCalibration | None = None
-    """Models of cross-conformal p-values, once they were asked for."""
+    """Models for cross-conformal p-values, once they have been requested."""
     _names: list[str] | None = None
     """Names of all columns of the frame that was fitted."""
     _labels: list[str | int] | None = None
-    """The labels that they had there, which may be whole numbers."""
+    """Their labels in that frame, which may be whole numbers."""
     _like: Any = None
     """The learned columns of that frame, without rows."""
     n_features_in_: int
@@ -189,14 +191,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     @classmethod
     def from_trained(cls, encoder: Any, decoder: Any = None, **parameters: Any) -> Self:
-        """Put an estimator around a trained network: `fit` trains nothing, and fits a posterior and the calibration.
+        """Wrap a trained network in an estimator, whose `fit` does not train but fits a posterior and the calibration.
 
         The network gets X as it is, whatever its units: floats unchanged, integer images divided by 255. `reconstruct`
-        gives what the network gives. Weights with `requires_grad=False` are taken as known.
+        returns the output of the network. Weights with `requires_grad=False` are treated as known.
 
         Args:
-            encoder: a module that is called on samples; it is only read. Or a model with `encode` and `decode`.
-            decoder: a module that is called on codes, likewise.
+            encoder: a module that is called on samples, or a model with `encode` and `decode`; it is not changed.
+            decoder: a module that is called on codes; it is not changed either.
             parameters: further arguments of the constructor.
 
         Examples:
@@ -214,10 +216,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """Learn from samples.
 
         Args:
-            X: n samples. Some are held out as a validation set, others to calibrate.
-            y: not looked at.
-            groups: group of each sample (n,), such as a customer, patient or machine: samples of one are held out
-                together and one of each calibrates, so that p-values hold for new groups. Default none.
+            X: n samples. Some are held out as a validation set, others for calibration.
+            y: ignored.
+            groups: group of each sample (n,), such as a customer, patient or machine. The samples of a group are held
+                out together, and one of each group is used for calibration, so that p-values hold for new groups.
+                Default: no groups.
 
         Returns:
             The estimator.
@@ -268,11 +271,13 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return self._settle()
 
     def partial_fit(self, X: Any, y: Any = None) -> LaplacianAutoencoder:
-        """Take in the next samples of a stream, forgetting old ones at the rate `forgetting`; the first call is `fit`.
+        """Learn from the next samples of a stream, forgetting old ones at the rate `forgetting`; the first call is
+        `fit`.
 
         Args:
-            X: n samples. Most are learned, the others calibrate what is reported, with the newest held out before.
-            y: not looked at.
+            X: n samples. Most are learned; the others, with the newest of those held out before, are used for
+                calibration.
+            y: ignored.
 
         Returns:
             The estimator.
@@ -345,8 +350,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
             return_std: return standard deviations too.
 
         Returns:
-            Samples like X; with `return_std` a pair with the standard deviation of values from it. ± 1.64 standard
-            deviations hold 90 % of the values of new samples; `predict_interval` has other levels.
+            Samples like X; with `return_std` a pair with the standard deviation of values around them. ± 1.64 standard
+            deviations contain 90 % of the values of new samples; for other levels use `predict_interval`.
 
         Examples:
             >>> x, x_std = model.reconstruct(X, return_std=True)
@@ -362,7 +367,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Args:
             X: n samples.
-            level: share of the values of new samples that lie within, on average over samples.
+            level: share of the values of new samples that the intervals contain, on average over samples.
 
         Returns:
             low, high: like X.
@@ -380,7 +385,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def score_samples(self, X: Any) -> np.ndarray:
         """Return how normal each sample is, (n,): minus its anomaly score, higher is more normal.
 
-        NaN for a sample with nothing observed. `score_parts` has what it is made of, and the log-likelihood.
+        NaN for a sample with nothing observed. `score_parts` returns its parts and the log-likelihood.
 
         Examples:
             >>> usual, unusual = model.score_samples([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]])
@@ -398,7 +403,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Args:
             X: n samples.
-            y: not looked at.
+            y: ignored.
         """
         return float(np.mean(self._fitted().log_likelihood(self._validated(X))))
 
@@ -407,10 +412,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Args:
             X: n samples.
-            calibration: "split": the samples held out by `fit` calibrate, and a share α of new normal samples has
-                p <= α, or fewer, on average. "cross", for tables: all rows calibrate, each scored by a model trained
-                without it. The smallest p-value is smaller, and the bound is 2 α and a little (`lapae.cross`), about α
-                in practice. The first call trains 5 models, which `save` keeps.
+            calibration: "split": samples are compared with those that `fit` held out, and on average at most a share α
+                of new normal samples has p <= α. "cross", for tables: samples are compared with all rows, each scored
+                by a model trained without it. The smallest possible p-value is smaller, and the bound is slightly more
+                than 2 α (`lapae.cross`), in practice about α. The first call trains 5 models, which `save` keeps.
 
         Examples:
             >>> model.p_value([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]]) <= 0.05
@@ -435,10 +440,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return np.where(self._fitted().anomaly_score(self._validated(X))[1] > self._rule().rate, 1, -1)
 
     def predict_confidence(self, X: Any) -> np.ndarray:
-        """Return how sure each verdict of `predict` is, (n,) from 0 to 1: the share of 100 networks drawn from the
+        """Return how certain each verdict of `predict` is, (n,) from 0 to 1: the share of 100 networks drawn from the
         posterior, linearised in their weights, that give the same verdict.
 
-        NaN for samples with nothing observed. A ValueError for methods without a posterior (ae, vae, ensemble, …).
+        NaN for samples with nothing observed. Methods without a posterior (ae, vae, ensemble, …) raise ValueError.
 
         Examples:
             >>> model.predict_confidence([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]]) > 0.9
@@ -449,9 +454,9 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def decision_function(self, X: Any) -> np.ndarray:
         """Return how far each sample is from being flagged, (n,): below 0 if and only if `predict` flags it.
 
-        It is `score_samples` minus `offset_`. For rows with missing values, which have a comparison of their own, the
-        p-value decides where the two disagree. NaN for rows with nothing observed. Where `offset_` is minus infinity
-        it is above 0 for all rows, in the same order as `score_samples`.
+        It is `score_samples` minus `offset_`. Rows with missing values are compared separately, so the p-value decides
+        if the two disagree. NaN for rows with nothing observed. If `offset_` is minus infinity, it is above 0 for all
+        rows, in the same order as `score_samples`.
 
         Examples:
             >>> model.decision_function([[1.0, 2.0, -1.0], [1.0, -2.0, -1.0]]) < 0
@@ -461,7 +466,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     @property
     def offset_(self) -> float:
-        """The threshold on `score_samples`: samples below it are flagged, at the rate `false_alarm_rate`."""
+        """Threshold on `score_samples`: samples below it are flagged, at the rate `false_alarm_rate`."""
         return -self._fitted().rule(self.false_alarm_rate).threshold
 
     @property
@@ -477,18 +482,18 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def p_value_pixels(self, X: Any) -> np.ndarray:
         """Return p-values of the pixels of images, (n, H, W), for a model with `features`.
 
-        On average over new normal images about a share p of the pixels, or less, has a p-value of at most p.
+        On average over new normal images, at most about a share p of the pixels has a p-value of at most p.
         """
         return self._fitted().pixel_scores(self._validated(X))[1]
 
     def discoveries(self, X: Any, rate: float = 0.1, calibration: CalibrationName = "split") -> np.ndarray:
-        """Choose samples to call unusual so that at most `rate` of them are normal, on average (Benjamini-Hochberg).
+        """Choose samples to call unusual, of which at most a share `rate` is normal, on average (Benjamini-Hochberg).
 
         Args:
-            X: n samples, which are judged together: the more of them are unusual, the more are found.
+            X: n samples, which are judged together: the more of them are unusual, the more easily they are found.
             rate: share of false discoveries.
-            calibration: which p-values, as in `p_value`. "cross" finds more, as all rows calibrate; that the rate holds
-                is then measured (`benchmarks/power.md`) and not proven.
+            calibration: which p-values to use, as in `p_value`. "cross" finds more, because samples are compared with
+                all rows; that the rate holds is then measured (`benchmarks/power.md`) but not proven.
 
         Returns:
             (n,) bool; False for samples with nothing observed.
@@ -502,10 +507,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return discoveries(self.p_value(X, calibration), rate)
 
     def drift_alarm(self, every: int = 10_000) -> DriftAlarm:
-        """Return an alarm that is told of `-score_samples(X)` of new samples, and says when they have changed.
+        """Return an alarm that takes anomaly scores (`-score_samples(X)`) and says when samples have changed.
 
         Args:
-            every: samples between two false alarms, on average, at least.
+            every: minimum number of samples between two false alarms, on average.
         """
         from lapae.calibrate.drift import DriftAlarm
 
@@ -514,14 +519,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def stream(self, *, overlap: int = 1, every: int = 10_000, state: str | Path | None = None) -> Stream:
         """Return a stream: `update(x)` judges the next sample, or samples, by a threshold that follows slow change.
 
-        It returns `(anomaly_score, p_value, p_adaptive, flagged, drift)`; a higher score is more unusual. `p_value`
-        stays what it is without a stream, `p_adaptive` is at most `false_alarm_rate` for that share of the samples in
-        the long run. While an alarm of drift stands, the threshold stands still, so that a fault is not learned.
+        It returns `(anomaly_score, p_value, p_adaptive, flagged, drift)`; a higher score is more unusual. `p_value` is
+        the same as without a stream; in the long run, `p_adaptive` is at most `false_alarm_rate` for that share of the
+        samples. During a drift alarm the threshold does not adapt, so that a fault is not learned.
 
         Args:
-            overlap: how many samples in a row share data, such as length / distance of windows of a series.
-            every: samples that share no data between two false alarms of drift, on average, at least.
-            state: file that `save` of a stream wrote, to go on from.
+            overlap: number of consecutive samples that share data, such as length / distance of windows of a series.
+            every: minimum number of samples without common data between two false drift alarms, on average.
+            state: file written by `save` of a stream, to continue from.
 
         Examples:
             >>> stream = model.stream()
@@ -534,8 +539,8 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         """Return the contribution of each value to the anomaly score of its sample: like X, at least 0, and NaN in
         columns that are not learned; for a model with `features` one number per pixel, (n, H, W).
 
-        They add up to the anomaly score, but for a small term. Half of it is what each value adds to the parts of the
-        score, half (for tables) by how much less unusual a row is without the value.
+        They add up to the anomaly score, except for a small term. Half of a contribution is what the value adds to the
+        parts of the score, the other half (for tables) how much less unusual the row is without the value.
         `counterfactual` says what the model would have expected in place of a value.
 
         Examples:
@@ -547,17 +552,17 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def counterfactual(self, X: Any, top: int | None = None, level: float = 0.9) -> tuple[Any, ...]:
         """Return what the model would have expected in place of each value, with an interval.
 
-        In a table that is what the other values of the row say: each is hidden in its turn and filled in, as `impute`
-        does, without the value that `explain` names first, which would mislead. For images and series it is the
-        reconstruction, in which an unusual value has a part.
+        In a table it is predicted from the other values of the row: each value in turn is hidden and filled in, as
+        `impute` does, without the value that `explain` names first, which would be misleading. For images and series it
+        is the reconstruction, which an unusual value influences.
 
         Args:
             X: n samples.
-            top: ask only about this many values of each sample, those that `explain` names first; default all.
-            level: share of the values of normal samples that lie within.
+            top: ask only about this many values of each sample, those that `explain` names first; default: all.
+            level: share of the values of normal samples that the intervals contain.
 
         Returns:
-            expected, low, high: like X; NaN where not asked about.
+            expected, low, high: like X; NaN for values that were not asked about.
 
         Examples:
             >>> expected, low, high = model.counterfactual([[1.0, -2.0, -1.0]], top=1)
@@ -570,15 +575,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def reasons(self, X: Any) -> Any:
         """Return the value that makes each row of a table unusual, and what was expected there.
 
-        Of the values that `explain` names first it is one that differs from what the other values of its row say.
+        It is one of the values that `explain` names first, and differs from what the other values of its row suggest.
 
         Args:
             X: n rows.
 
         Returns:
             A pandas frame (n, 7) with the index of X: `value`, `feature`, `share` of the anomaly score, `expected`, the
-            ends of its 90 % interval `low` and `high` (as text), and `unseen`, levels that no row of `fit` had. Empty
-            where no single value is unusual.
+            ends of its 90 % interval `low` and `high` (as text), and `unseen`, levels that are not in the training
+            data. Empty if no single value is unusual.
 
         Examples:
             >>> model.reasons([[1.0, -2.0, -1.0]])["feature"].tolist()
@@ -605,15 +610,15 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Args:
             X: n samples.
-            n_samples: plausible completions of each; default the best guess.
-            guess: best guess of a table's numbers: "median", which has the least absolute error and is whole where
-                numbers are, or "mean", which has the least squared error. Words are filled with the likeliest one
-                either way, and so are images and series with their mean.
+            n_samples: number of completions to draw for each sample; default: return the best guess.
+            guess: best guess of numbers in a table: "median", which minimises the absolute error and keeps whole
+                numbers whole, or "mean", which minimises the squared error. Categories are always filled in with the
+                most likely one, images and series with the mean.
 
         Returns:
-            The best guess (n, ...), or completions (n_samples, n, ...), each from a network or a population of rows,
-            and noise, of its own: their spread is the uncertainty of the missing values. A frame for a frame, and a
-            list of completed ones.
+            The best guess (n, ...), or completions (n_samples, n, ...), each drawn with a network (or bootstrap of the
+            rows) and noise of its own: their spread is the uncertainty of the missing values. For a frame, a frame or a
+            list of completed frames.
 
         Examples:
             >>> model.impute([[1.0, np.nan, -1.0]]).round()
@@ -631,12 +636,13 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Args:
             X: n samples.
-            level: share of missing values that lie within.
+            level: share of missing values that the intervals contain.
 
         Returns:
-            low, high: like X; an observed value is its own interval. Those of a table are values that its columns can
-            have: within the values of the training rows, whole numbers for a count, further to the side where values
-            scatter more. A boolean that may be either is false to true; `impute_levels` has sets of levels.
+            low, high: like X; for an observed value both are the value itself. In a table the ends are values that the
+                column can have: they lie within the range of the training rows, are whole numbers for a count, and
+                reach further towards the side where values scatter more. The interval of a boolean that may be either
+                is false to true; for sets of levels use `impute_levels`.
 
         Examples:
             >>> low, high = model.impute_interval([[1.0, np.nan, -1.0]], level=0.9)
@@ -651,12 +657,12 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
         Args:
             X: n rows.
-            level: share of missing values whose level is among those returned, on average over rows (conformal, but for
-                categories of very many levels).
+            level: share of missing values whose level is among those returned, on average over rows (conformal, except
+                for categories with very many levels).
 
         Returns:
-            A frame for a frame, else an array of objects, (n, F), of the categories and booleans that are learned: a
-            dictionary of probabilities by level, the most probable first; None for observed values.
+            A frame for a frame, else an array (n, F) of objects, with one column for each category and boolean that is
+            learned: a dictionary of probabilities by level, the most probable first; None for observed values.
         """
         found = self._fitted().impute_levels(self._validated(X), level)
         columns = self.model_.space.numbered
@@ -681,16 +687,16 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         missing: bool | None = None,
         noise: bool | None = None,
     ) -> Any:
-        """Generate samples: rows of a table from rows that are alike, column by column; images and series from codes
-        drawn from their density, decoded by networks drawn from the posterior.
+        """Generate samples: rows of a table column by column from similar rows; images and series from codes drawn from
+        their density, decoded by networks drawn from the posterior.
 
         Args:
-            n_samples: how many.
-            random_state: seed or generator; default that of `fit`.
-            given: values of columns of a table that all samples have, such as `{"color": "red"}`: the other columns
-                are drawn given these. None is missing; a warning says so if a value is beyond those of `fit`.
-            missing: whether samples lack values as the rows of the table do; default only for a frame.
-            noise: add the residuals of held-out samples; default to all but images.
+            n_samples: number of samples.
+            random_state: seed or generator; default: the seed of `fit`.
+            given: values of columns of a table that all samples have, such as `{"color": "red"}`; the other columns are
+                drawn given these. None is a missing value; a value outside the range of `fit` causes a warning.
+            missing: whether samples have missing values as the rows of the table do; default: only for a frame.
+            noise: whether to add the residuals of held-out samples; default: yes, except for images.
 
         Returns:
             (n_samples, ...), a frame of the learned columns if X of `fit` was a frame.
@@ -716,15 +722,16 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def distance(self, a: Any, b: Any) -> np.ndarray:
         """Return distances between latent codes in the geometry of the stochastic decoder.
 
-        The length of the shortest path from each code of a to that of b, measured by what decoders drawn from the
-        posterior make of it: unlike a Euclidean distance it does not depend on the coordinates of the latent space.
+        It is the length of the shortest path from each code of a to that of b, measured by how much the output of
+        decoders drawn from the posterior changes along it. Unlike a Euclidean distance it does not depend on the
+        coordinates of the latent space.
 
         Args:
-            a: codes (n, latent_dim), as `transform` returns them: not samples.
-            b: as many codes.
+            a: codes (n, latent_dim), as `transform` returns them, not samples.
+            b: codes of the same shape.
 
         Returns:
-            (n,), in standard deviations of the noise of data.
+            (n,), in standard deviations of the noise of the data.
 
         Examples:
             >>> z = model.transform([[-1.0, -2.0, 1.0], [0.0, 0.0, 0.0], [1.0, 2.0, -1.0]])
@@ -740,7 +747,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         Args:
             a: codes (n, latent_dim) where paths begin.
             b: codes (n, latent_dim) where they end.
-            n_points: points of a path, at equal distances along it; both ends are among them.
+            n_points: number of points of a path, at equal distances along it, including both ends.
 
         Returns:
             Codes (n, n_points, latent_dim); `model_.decode(path)` turns the codes of one path into samples.
@@ -757,11 +764,11 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fitted estimator into a run folder: tensors and plain text, nothing pickled.
 
-        A new folder is made beside and takes the place of one that is there, at once.
+        An existing folder is replaced in one step by the new one.
 
         Args:
             path: the folder.
-            overwrite: replace an estimator that is there.
+            overwrite: whether to replace an existing estimator.
 
         Examples:
             >>> import tempfile
@@ -795,13 +802,14 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     @classmethod
     def load(cls, path: str | Path, *, network: Any = None, likelihood: Any = None, features: Any = None) -> Self:
-        """Load the estimator of a run folder, also of one that `lapae train` wrote.
+        """Load the estimator of a run folder, including those written by `lapae train`.
 
         Args:
             path: the folder.
-            network: modules of one's own, which are not saved: those that it was fitted with.
-            likelihood: likelihood of one's own, which is not saved either.
-            features: the module whose features are learned, which is not saved either; not needed for a name.
+            network: the modules of your own that it was fitted with, which are not saved.
+            likelihood: the likelihood of your own, which is not saved either.
+            features: the module of your own whose features are learned, which is not saved either; not needed if
+                `features` was a name.
 
         Returns:
             A fitted estimator.
@@ -836,7 +844,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def export(self, path: str | Path) -> None:
         """Write one ONNX graph: raw samples in; reconstruction, intervals, deviation, code, score and p-value out.
 
-        onnxruntime and numpy are enough to run it; `lapae.export` says what goes in and comes out.
+        onnxruntime and numpy are enough to run it; `lapae.export` describes its inputs and outputs.
         """
         from lapae.export import export
 
@@ -848,7 +856,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         Args:
             X: n samples, as in `fit`.
             y: (n,) classes to colour the map by.
-            path: path of the page, which stands alone.
+            path: path of the page, a self-contained file.
 
         Returns:
             The path.
@@ -858,10 +866,10 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return report(self._fitted(), self._validated(X), y, path=path)
 
     def explore(self, X: Any = None, y: Any = None, **options: Any) -> None:
-        """Look at samples in the browser, until Ctrl-C.
+        """Explore samples in the browser, until Ctrl-C.
 
         Args:
-            X: n samples, as in `fit`; without them the map shows samples that the model generates.
+            X: n samples, as in `fit`; default: samples that the model generates.
             y: (n,) classes to colour the map by.
             options: `host`, `port` and `open`, see `lapae.view.pages.explore`.
         """
@@ -876,7 +884,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return self.model_
 
     def _cross_calibration(self) -> CrossCalibration:
-        """Return what cross-conformal p-values need: of the run folder, else fitted now and kept there."""
+        """Return what cross-conformal p-values need, from the run folder, or else fit it now and keep it there."""
         from lapae.cross import CrossCalibration, as_fitted
 
         model = self._fitted()
@@ -902,7 +910,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 
     @property
     def learned_columns_(self) -> np.ndarray:
-        """Names of the columns of a table that are learned, (F,); their places if they have no names."""
+        """Names of the columns of a table that are learned, (F,); their positions if they have no names."""
         space = self._fitted().space
         if space.kind != "table":
             raise AttributeError(f"learned_columns_ is for tables: this model was fitted to {space.kind} data")
@@ -918,7 +926,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
     def _values(self, x: np.ndarray, X: Any, *, keep: bool = True, observed: bool = False) -> Any:
         """Return values (…, n, F) of the learned columns like X: a frame for a frame.
 
-        With `keep` other columns are as in X, else NaN; with `observed` so are values that are not missing.
+        With `keep` other columns are as in X, else NaN; with `observed` values that are not missing are as in X, too.
         """
         space = self.model_.space
         if is_frame(X):
@@ -947,19 +955,19 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
         return [names.index(name) for name in space.names]
 
     def _rule(self) -> Rule:
-        """Return how samples are flagged; warn if none can be."""
+        """Return the rule by which samples are flagged; warn if none can be."""
         rule = self._fitted().rule(self.false_alarm_rate)
         if message := rule.unmet(most=MOST_CALIBRATION_ROWS):
             warnings.warn(message, stacklevel=3)
         return rule
 
     def _share_rate(self) -> None:
-        """Let the model have the false alarm rate of the estimator."""
+        """Give the model the false alarm rate of the estimator."""
         config, rate = self.model_.config, self.model_.rule(self.false_alarm_rate).rate
         self.model_ = replace(self.model_, config=replace(config, train=replace(config.train, false_alarm_rate=rate)))
 
     def _settle(self) -> Self:
-        """Set what scikit-learn expects of a fitted estimator, from the model."""
+        """Set the attributes that scikit-learn expects of a fitted estimator, from the model."""
         self.history_ = self.model_.history
         self.n_iter_ = max(1, len(self.history_))
         self.latent_dim_ = self._n_features_out = int(np.prod(self.model_.code_shape))
@@ -975,7 +983,7 @@ class LaplacianAutoencoder(ClassNamePrefixFeaturesOutMixin, OutlierMixin, Transf
 def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
     """Return X as the library takes it; `reset` is for `fit`, which notes the number and the names of the features."""
     own = not (estimator.network is None or isinstance(estimator.network, str))
-    if is_frame(X) and not (own and only_numbers(X)):  # the columns that suit are learned, each as what it is
+    if is_frame(X) and not (own and only_numbers(X)):  # columns are learned by their types, if they are suitable
         frame = as_frame(X)
         assert frame is not None
         if reset:
@@ -1010,7 +1018,7 @@ def validated(estimator: Any, X: Any, *, reset: bool = False) -> Any:
 
 
 def _without_na(X: Any) -> Any:
-    """Return lists or an array of objects with NaN for None and what pandas has for it; everything else as it is."""
+    """Return lists or an array of objects with NaN for None and pandas' missing values; everything else as it is."""
     if not (isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and X.dtype == object)):
         return X
     try:
@@ -1024,22 +1032,22 @@ def _without_na(X: Any) -> Any:
 
 
 def holds_integers(X: Any) -> bool:
-    """Whether an array or a tensor holds whole numbers by its type; booleans are none."""
+    """Return whether the type of an array or a tensor is one of whole numbers, not counting booleans."""
     return str(getattr(X, "dtype", "")).removeprefix("torch.").startswith(("int", "uint"))
 
 
 def only_numbers(X: Any) -> bool:
-    """Whether all columns of a frame are of types of numbers."""
+    """Return whether all columns of a frame have numeric types."""
     kinds = as_frame(X).dtypes  # pyright: ignore[reportOptionalMemberAccess]
     return all(str(kind).lower().startswith(("float", "int", "uint")) for kind in kinds)
 
 
 def configuration(given: LaplacianAutoencoder, x: np.ndarray) -> Config:
-    """Return the configuration of an estimator for samples x; what is None is chosen by the data later."""
+    """Return the configuration of an estimator for samples x; what is None is chosen later from the data."""
     noise = likelihood(given.likelihood)
     sigma = None if isinstance(given.likelihood, str) else getattr(noise, "sigma", None)
     frame = not isinstance(x, np.ndarray)
-    # later rows may lack values where these lack none
+    # later rows may have missing values even if these have none
     lacking = not frame and x.dtype.kind == "f" and bool(np.isnan(x).any())
     allow_nan = lacking or ((frame or x.dtype.kind == "f") and noise.takes_missing and given.features is None)
     method = {name: value for name in METHOD if (value := getattr(given, name)) is not None}
@@ -1062,7 +1070,7 @@ def configuration(given: LaplacianAutoencoder, x: np.ndarray) -> Config:
 
 
 def parameters(config: Config) -> dict[str, Any]:
-    """Return the parameters of an estimator that a configuration comes to: those of a run of `lapae train`."""
+    """Return the parameters of an estimator that correspond to a configuration, such as that of `lapae train`."""
     model, options, train = config.model, config.method.options, config.train
     found: dict[str, Any] = {name: getattr(train, name) for name in (*TRAIN, "precision")}
     found |= {name: getattr(options, name) for name in METHOD if hasattr(options, name)}
@@ -1076,7 +1084,7 @@ def parameters(config: Config) -> dict[str, Any]:
 
 
 def check_parameters(given: LaplacianAutoencoder) -> None:
-    """Raise ValueError if a parameter that is no option of a run is not valid."""
+    """Raise ValueError if a parameter that is not an option of a run is invalid."""
     held_out = given.validation_fraction
     if held_out is not None and not (isinstance(held_out, Real) and 0 <= float(held_out) < 1):
         raise ValueError(f"validation_fraction={held_out!r}: expected a number from 0 to below 1")
@@ -1088,7 +1096,7 @@ def check_parameters(given: LaplacianAutoencoder) -> None:
 
 
 def _saved_params(run: Run, **again: Any) -> dict[str, Any]:
-    """Return the constructor's arguments, with what the user gives again."""
+    """Return the constructor's arguments, with those that the user passes again."""
     if not (run / ABOUT).exists():
         params = _params_of_config(run)
     else:
@@ -1117,7 +1125,7 @@ def _label(label: Any) -> str | int:
 
 
 def _saved_columns(run: Run, space: Any) -> list[str | int] | None:
-    """Return the labels of all columns of the frame that was fitted; those that are learned if no others are known."""
+    """Return the labels of all columns of the frame that was fitted, or of the learned ones if no others are known."""
     names = run.read_json(ABOUT).get("columns") if (run / ABOUT).exists() else None
     if names is None:
         return None if space.names is None else list(space.names)
@@ -1127,7 +1135,7 @@ def _saved_columns(run: Run, space: Any) -> list[str | int] | None:
 
 
 def _renamed(saved: dict[str, Any], run: Run) -> dict[str, Any]:
-    """Return parameters as they are called today: false_alarm_rate was contamination."""
+    """Return parameters under their present names: false_alarm_rate was contamination."""
     params = dict(saved)
     if "contamination" in params:
         rate = params.pop("contamination")
@@ -1139,7 +1147,7 @@ def _renamed(saved: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def _params_of_config(run: Run) -> dict[str, Any]:
-    """Return what `lapae train` was told; the defaults if its file cannot be read, as the model does not need it."""
+    """Return the options of `lapae train`, or the defaults if its file cannot be read: the model does not need it."""
     try:
         return parameters(read_config(run / CONFIG).resolved())
     except ConfigError:
@@ -1158,5 +1166,5 @@ def _plain(params: dict[str, Any]) -> dict[str, Any]:
         known = {"gaussian": {"sigma": sigma} if isinstance(sigma, float) else OWN}
         out["likelihood"] = (known | {name: name for name in ("bernoulli", "categorical")}).get(which.name, OWN)
     if not isinstance(out["random_state"], int):
-        out["random_state"] = None  # a generator's state is not kept; the seed that came of it is
+        out["random_state"] = None  # the state of a generator is not kept, but the seed drawn from it is
     return out

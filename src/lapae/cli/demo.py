@@ -32,8 +32,9 @@ WINDOW = 24
 
 @dataclass(frozen=True)
 class DemoCommand:
-    """Train on generated data, find the errors planted in new data, fill in missing values, and write the report. It
-    takes about twenty seconds and downloads nothing; all numbers that are printed are computed. The data stay in the
+    """Train on generated data, find the errors planted in new data, fill in missing values, and write the report.
+
+    It takes about twenty seconds and downloads nothing; all numbers that are printed are computed. The data stay in the
     run folder, for the commands that are shown at the end.
     """
 

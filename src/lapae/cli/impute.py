@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ImputeCommand(ValuesCommand):
     """Fill in missing values of new data: empty cells or NaN in a table, NaN in an array, transparent pixels of images.
+
     The output has the format of the input: a table keeps its columns, its order and all given cells; for a folder of
     images, a folder of .png images is written. With --level the ends of intervals are also written: as columns NAME_low
     and NAME_high, arrays low and high of an .npz file, or images NAME_low.png and NAME_high.png.

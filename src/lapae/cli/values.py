@@ -1,4 +1,5 @@
 """Values that a model predicts, written in the format of the input together with the ends of their intervals.
+
 `lapae impute` predicts those that are missing, `lapae reconstruct` all of them.
 """
 

@@ -1,10 +1,10 @@
-"""Types of options that say which values they admit: checked in a configuration, shown by `--help`.
+"""Types of options that state which values they admit, for the checks of a configuration and for `--help`.
 
     n_samples: Count = 100
     hessian: Annotated[str, OneOf(HESSIANS)] = "approx"
 
-Whether a value is an integer or a string is checked when a file or a flag is read; `check` is for what such a type
-does not say, and for values set by Python code.
+Whether a value is an integer or a string is checked when a file or a flag is read. `check` checks everything else, and
+values set by Python code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Bound:
 
 Count = Annotated[int, Bound(lambda n: n >= 1, "at least 1")]
 CodeSize = Annotated[int, Bound(lambda n: 1 <= n <= 65_536, "from 1 to 65,536")]
-"""Size of a latent code; a larger one is a mistake, which would fill the memory before any message."""
+"""Size of a latent code; a larger one is a mistake, which would fill the memory before any message appears."""
 Whole = Annotated[int, Bound(lambda n: n >= 0, "0 or more")]
 Positive = Annotated[float, Bound(lambda value: 0 < value < math.inf, "a finite number above 0")]
 Share = Annotated[float, Bound(lambda value: 0 < value <= 1, "a number above 0 and at most 1")]
@@ -58,7 +58,7 @@ class OneOf(PrimitiveConstructorSpec[str]):
 
     @property
     def metavar(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Names to show in the help, read then: what is visible depends on it, and plugins import this module."""
+        """Names to show in the help, computed then: which are visible depends on it, and plugins import this module."""
         return "{" + ",".join(self.registry.visible()) + "}"
 
     @metavar.setter

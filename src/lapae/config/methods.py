@@ -1,6 +1,6 @@
 """Name, title and options of each method. The classes are in `lapae.methods`, one file each.
 
-Titles and options are here, and not beside the classes, because `lapae train --help` shows them without importing
+Titles and options are here instead of next to the classes, because `lapae train --help` shows them without importing
 torch. A method of another package (entry point `lapae.methods`) may have all three in one file.
 """
 
@@ -29,10 +29,10 @@ class MethodOptions:
     """Options of every method: how it predicts."""
 
     predictive: Predictive | None = None
-    """How codes and reconstructions get their uncertainty: moments (one pass), mc (sampled networks) or linearized.
-    Default: moments if the method and the network allow it."""
+    """How the uncertainty of codes and reconstructions is computed: moments (one pass), mc (sampled networks) or
+    linearized. Default: linearized with a lowrank hessian, else moments if the method and the network allow it."""
     n_samples: Count | None = None
-    """Number of networks drawn for a prediction by mc; default: 20."""
+    """Number of networks that mc draws for a prediction; default: 20."""
 
     @property
     def starts_from(self) -> str | None:
@@ -51,18 +51,18 @@ class LaplaceOptions(MethodOptions):
     hessian: Annotated[str, OneOf(HESSIANS)] | None = None
     """Curvature of the posterior; default: lowrank for tables, else sketch."""
     vectors: Count | None = None
-    """Random vectors of a lowrank hessian; default: 500, or fewer for a large network."""
+    """Number of random vectors of a lowrank hessian; default: 500, or fewer for a large network."""
     prior_precision: Positive = 1.0
     """Precision of the Gaussian prior over the weights."""
     prior_scale: Literal["flat", "fan-in"] | None = None
     """fan-in: prior precision and initial precision of a weight are multiplied by the number of inputs of its unit, so
-    that the outputs of units have the same variance for layers of any width; flat: one precision for all weights (the
-    paper's)."""
+    that the outputs of units have the same variance for layers of any width; flat: one precision for all weights (as in
+    the paper)."""
     temperature: Positive | None = None
     """Divides the posterior precision: above 1, the posterior is wider. Default: 1 in training, then the one that
     predicts the validation set best."""
     uncertain: str = "all"
-    """Weights that have a posterior; the others are taken as known. all, encoder, decoder, or patterns of parameter
+    """Weights that have a posterior; the others are treated as known: all, encoder, decoder, or patterns of parameter
     names separated by commas, such as decoder.*,encoder.4.weight."""
 
 
@@ -132,7 +132,7 @@ class EnsembleOptions(MethodOptions):
 
 @dataclass(frozen=True)
 class OnlineEnsembleOptions(OnlineOptions):
-    """Train several online autoencoders that differ in their initial weights, each with a posterior of its own."""
+    """Train several online autoencoders that differ in their initial weights, each with its own posterior."""
 
     members: Count = 5
     """Number of members."""
@@ -196,9 +196,9 @@ class MethodConfig:
 
         Args:
             method: a name of `METHODS`.
-            options: options to start from instead of the defaults. From those of another method, values that were set
-                are taken if both methods have the option.
-            given: options by name. One that the method does not have raises ConfigError.
+            options: options to start from instead of the defaults. Values that were set for another method are kept if
+                both methods have the option.
+            given: options by name; an option that the method does not have raises ConfigError.
         """
         kind = options_of(method)
         known = option_names(kind)
@@ -215,7 +215,7 @@ class MethodConfig:
 
     @classmethod
     def taking(cls, method: str, **given: Any) -> MethodConfig:
-        """Choose a method with the given options that it has; the others are left out."""
+        """Choose a method with those of the given options that it has."""
         known = option_names(options_of(method))
         return cls(method, **{name: value for name, value in given.items() if name in known})
 

@@ -1,7 +1,7 @@
 """Registries of what a model is made of: networks, activations, likelihoods, Hessians.
 
-What a configuration can name is listed here and nowhere else. Methods have a file of their own beside this one; tasks,
-data sets and commands are listed in their folders.
+Everything that a configuration can name is listed here and nowhere else. Methods have their own file in this folder;
+tasks, data sets and commands are listed in theirs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FEATURES: Registry[Entry] = Registry(
         )
     },
 )
-"""Frozen networks whose features can be learned in place of pixels."""
+"""Frozen networks whose features can be learned instead of pixels."""
 
 
 @dataclass(frozen=True)
