@@ -1,4 +1,4 @@
-"""Errors that a user can fix: bad options, bad files, a run in use, a loss that explodes.
+"""Errors that a user can fix: bad options, bad files, a run in use, a loss that diverges.
 
 The command line prints these as one line without a traceback.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 UNFINISHED = "this model has no calibration, as its training was not finished: lapae train --resume RUN finishes it"
-"""Said where scores are asked of a run that was stopped."""
+"""Message for scores of a run that was stopped."""
 
 
 class LapaeError(Exception):
@@ -17,7 +17,7 @@ class LapaeError(Exception):
 
 
 class ConfigError(LapaeError, ValueError):
-    """An option, or a configuration file, that is not valid."""
+    """An invalid option or configuration file."""
 
 
 class DataError(LapaeError, ValueError):
@@ -25,7 +25,7 @@ class DataError(LapaeError, ValueError):
 
 
 class RunError(LapaeError):
-    """A run folder that is absent, in use, damaged, or of another program."""
+    """A run folder that is missing, in use, damaged, or from another program."""
 
 
 class DivergedError(LapaeError):
@@ -33,10 +33,10 @@ class DivergedError(LapaeError):
 
 
 class ElsewhereError(LapaeError):
-    """Another process of the same job has failed, and says why: this one only ends."""
+    """Another process of the same job has failed and reports why, so this one just ends."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " (did you mean 'mnist'?)", or an empty string if no known name is near."""
+    """Return " (did you mean 'mnist'?)", or an empty string if no known name is similar."""
     near = get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,16 +1,16 @@
 """A trained model as one ONNX graph: raw data in; reconstruction, deviation, score, p-value, flag and reasons out.
 
-The graph holds everything: scaling, encoder, decoder, the deviation (by `moments`, or by tangents of drawn weights),
+The graph contains everything: scaling, encoder, decoder, the deviation (by `moments`, or by tangents of drawn weights),
 the anomaly score and its calibration. It needs onnxruntime and numpy to run, and neither torch nor this package
-(`lapae_runtime` takes rows as people have them, and names reasons):
+(`lapae_runtime` takes raw rows and names reasons):
 
     session = onnxruntime.InferenceSession("model.onnx")
     outputs = session.run(None, {"x": x, "rate": rate, "level": level})
 
 Inputs: x (n, *shape) float32 in the user's units, NaN where missing; rate (), at which new normal data are flagged;
-level (), of the intervals. Of a table with categories, booleans or dates, x and what is like x hold codes, which the
-metadata explain. A row is flagged if and only if its p-value is at most the rate. Rows with missing values are compared
-as complete ones are: for those the p-value is approximate. With nothing observed, score and p-value are NaN.
+level (), of the intervals. For a table with categories, booleans or dates, x and the outputs like x contain codes,
+which the metadata explain. A row is flagged if and only if its p-value is at most the rate. Rows with missing values
+are compared like complete ones, so their p-values are approximate. If nothing is observed, score and p-value are NaN.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 OPSET = 20
 """Version of the operators."""
 TORCH = (2, 13)
-"""The first release that exports: `torch.export` of earlier ones cannot record an index that is computed."""
+"""The first release that can export: `torch.export` of earlier ones cannot record a computed index."""
 OUTPUTS = (
     *("reconstruction", "low", "high", "deviation", "code", "code_deviation", "anomaly_score", "p_value", "flag"),
     *("raw_score", "contribution"),
@@ -62,21 +62,20 @@ IN_64_BITS = (
     *(nn.Linear, nn.Tanh, nn.ReLU, nn.Sigmoid, nn.SiLU, nn.LayerNorm, nn.Softmax, nn.Flatten, nn.Unflatten),
     *(nn.Identity, nn.Dropout, FillMissing, Observe, Precision, nn.Sequential),
 )
-"""Layers that onnxruntime has in 64 bits too. The model of a table predicts in 64: rows with equal values are at a
-distance of 0 from each other there, and not in 32."""
+"""Layers that onnxruntime also has in 64 bits. The model of a table predicts in 64 bits, where the distance of rows
+with equal values is exactly 0; in 32 bits it is not."""
 
 
 WHOLE = 1e-6
-"""Part of a whole number that is rounding: the end of an interval this much beyond it is the number."""
+"""Tolerance for whole numbers, relative to them: the end of an interval that is this near to one is the number."""
 EPSILON = torch.finfo(torch.float32).eps
-"""Part of a number that rounding it to 32 bits changes, at most."""
+"""Largest relative change of a number when it is rounded to 32 bits."""
 TIE = 1e-5
-"""Scores that differ by less are equal: rows of the same values, which a runtime adds up in another order."""
+"""Scores that differ by less are equal: they are of rows with the same values, added up in another order."""
 
 
 class Codes(nn.Module):
-    """What `lapae.space.columns.Spans` does, in torch: codes (n, F) of the columns of a table to features (n, D), and
-    back."""
+    """`lapae.space.columns.Spans` in torch: codes (n, F) of the columns of a table to features (n, D), and back."""
 
     column: Tensor
     code: Tensor
@@ -125,7 +124,7 @@ class Codes(nn.Module):
         self.register_buffer("values", torch.tensor(table, dtype=torch.float64))
 
     def expand(self, x: Tensor) -> Tensor:
-        """Codes to features: categories one-hot or as numbers, NaN over all of them where missing."""
+        """Return features of codes: categories one-hot or as numbers, all NaN where missing."""
         x = torch.where(self.truth & (x == UNSEEN), 0.5, x)
         if self.numbered:
             codes = x[:, self.numbered]
@@ -139,7 +138,7 @@ class Codes(nn.Module):
         return torch.where((self.code >= 0) & ~wide.isnan(), one_hot, wide)
 
     def gather(self, x: Tensor, *, whole: bool = True) -> Tensor:
-        """Features to codes, of values that a column can have; the ends of an interval need not be `whole`."""
+        """Return codes of features, with values that a column can have; the ends of an interval need not be `whole`."""
         found = x[:, self.first]
         if whole:
             found = torch.where(self.whole, found.round(), found)
@@ -153,7 +152,7 @@ class Codes(nn.Module):
         return found
 
     def deviation(self, x: Tensor) -> Tensor:
-        """Deviations of features to those of columns: of a category the root of the sum of squares."""
+        """Return deviations of columns from those of features: for a category the root of the sum of squares."""
         parts = torch.where(self.padding, 0.0, x[:, self.members].square()) if self.any_wide else None
         return self._in_order(x[:, self.first], None if parts is None else parts.sum(2).sqrt(), 0 * self.carried)
 
@@ -171,7 +170,7 @@ class Codes(nn.Module):
 
 
 def with_columns(x: Tensor, columns: Sequence[int], values: Tensor) -> Tensor:
-    """Return x (B, F) with `values` (B, N) in place of some of its columns."""
+    """Return x (B, F) with some of its columns replaced by `values` (B, N)."""
     place = list(range(x.shape[1]))
     for k, i in enumerate(columns):
         place[i] = x.shape[1] + k
@@ -179,8 +178,8 @@ def with_columns(x: Tensor, columns: Sequence[int], values: Tensor) -> Tensor:
 
 
 class NewLevels(nn.Module):
-    """What `lapae.score.unseen` does, in torch: levels that no row has had are marked, and add to scores, as do levels
-    that contradict another column."""
+    """`lapae.score.unseen` in torch: levels that are not in the training data are marked and add to scores, as do
+    levels that contradict another column."""
 
     never: Tensor
     first: Tensor
@@ -217,7 +216,7 @@ class NewLevels(nn.Module):
         self.most = unseen.count.shape[1] - 1
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return codes (n, F), marked, and what their levels add to scores (n, S)."""
+        """Return marked codes (n, F), and what their levels add to scores (n, S)."""
         codes = x[:, self.columns]
         level = codes.nan_to_num().long().clamp(0, self.most)
         new = ~codes.isnan() & ((codes == UNSEEN) | self.never[level + self.first])
@@ -232,8 +231,8 @@ class NewLevels(nn.Module):
 
 
 def compared(calibration: Calibration) -> dict[str, Tensor]:
-    """Return what `Reference.compare` compares complete rows with: scores of calibration rows (n,), what to hide in
-    turn (k, F) and its weights (k,), and the line that makes scores comparable with those of all."""
+    """Return what `Reference.compare` uses for complete rows: scores of calibration rows (n,), the values to hide in
+    turn (k, F) with weights (k,), and the line that makes scores comparable with those of all rows."""
     reference = calibration.reference
     chosen, masks, weights = reference.alike(torch.zeros(reference.rows[0].numel(), dtype=torch.bool))
     full, theirs = reference.scores.double().numpy(), reference.scores.double().numpy()[chosen]
@@ -243,13 +242,13 @@ def compared(calibration: Calibration) -> dict[str, Tensor]:
 
 
 def in_precision(calibration: Calibration, dtype: torch.dtype) -> Calibration:
-    """Return a calibration whose numbers are of `dtype`."""
+    """Return a calibration whose numbers have the type `dtype`."""
     saved = {name: t.to(dtype) if t.is_floating_point() else t for name, t in to_tensors(calibration).items()}
     return from_tensors(Calibration, saved, deviation=from_tensors(Deviation, under("deviation", saved)))
 
 
 class Pipeline(nn.Module):
-    """What the graph does, as a module: it also serves to check the graph."""
+    """The computation of the graph as a module, which also serves to check the graph."""
 
     method: Any
     offset: Tensor
@@ -264,7 +263,7 @@ class Pipeline(nn.Module):
     low_end: Tensor
     high_end: Tensor
     whole_end: Tensor
-    """Ends of what columns of a table can be, and whether they are whole numbers."""
+    """Limits of the values of table columns, and whether they are whole numbers."""
     words: Tensor
     """Features of categories and booleans: the interval of a word is the word itself."""
 
@@ -351,8 +350,8 @@ class Pipeline(nn.Module):
         return (*(value.float() for value in outputs), p <= rate, raw.float(), parts.float())
 
     def _as_known(self, x: Tensor) -> Tensor:
-        """Return rows x (n, D) with values of training rows in place of those that differ by the 32 bits of the input:
-        ranks and distances of 0 turn on the last bit."""
+        """Return rows x (n, D) with values of training rows instead of values that differ from them only by rounding to
+        32 bits: ranks and distances of 0 depend on the last bit."""
         if self.score.marginals is None:
             return x
         known = self.score.marginals.ranks
@@ -376,7 +375,7 @@ class Pipeline(nn.Module):
         return low, high
 
     def _found(self, x: Tensor, *, means: bool = False) -> Prediction:
-        """Predict rows x (n, *model_shape); with `means`, variances may be left out."""
+        """Predict rows x (n, *model_shape); with `means`, variances may be omitted."""
         given = x.to(next(self.method.parameters()).dtype)
         natural = len(self.drawn) > 0
         statistics = self._linearized(given, means) if natural else moments(self.method, given)
@@ -396,7 +395,8 @@ class Pipeline(nn.Module):
         return ClosedForm(z, of_codes.square().mean(0), None, tape.output, of_outputs.square().mean(0))
 
     def _score(self, x: Tensor) -> Tensor:
-        """Return the mean score (n,) of rows x (n, *model_shape) that lack in turn what calibration rows lack."""
+        """Return the mean score (n,) of rows x (n, *model_shape), in which the values missing in calibration rows are
+        hidden in turn."""
         hidden = torch.where(self.masks, torch.nan, x.flatten(1)[:, None]).reshape(-1, *x.shape[1:])
         return (
             self.score(self._found(hidden, means=self.score.needs == ("means",)), hidden).reshape(-1, len(self.masks))
@@ -404,7 +404,7 @@ class Pipeline(nn.Module):
         )
 
     def _radius(self, level: Tensor) -> Tensor:
-        """The radius of intervals at `level`, between those that are kept."""
+        """Return the radius of intervals at `level`, interpolated between those that are stored."""
         above = (self.levels < level).sum().clamp(1, len(self.levels) - 1)
         low, high = self.levels[above - 1], self.levels[above]
         part = ((level - low) / (high - low)).clamp(0, 1)
@@ -424,19 +424,19 @@ class Pipeline(nn.Module):
 
 
 def _is_dense(model: Model) -> bool:
-    """Whether all weights of a network are those of linear layers, whose tangents can be recorded."""
+    """Return whether all weights of a network belong to linear layers, whose tangents can be recorded."""
     weight = next(model.method.parameters())
     x = torch.zeros(1, *model.space.model_shape, dtype=weight.dtype, device=weight.device)
     return walk_dense(with_posterior(model.method, "linearized").network, x) is not None
 
 
 def in_64_bits(method: nn.Module) -> bool:
-    """Whether onnxruntime has the layers of a network in 64 bits."""
+    """Return whether onnxruntime has the layers of a network in 64 bits."""
     return all(isinstance(layer, IN_64_BITS) for layer in method.modules() if not [*layer.children()])
 
 
 def can_export() -> bool:
-    """Whether this release of torch exports."""
+    """Return whether this release of torch can export."""
     return tuple(map(int, torch.__version__.split(".")[:2])) >= TORCH
 
 
@@ -444,7 +444,7 @@ def export(model: Model, path: str | Path) -> None:
     """Write `model` as an ONNX graph to `path`.
 
     Args:
-        model: a calibrated one whose predictive is `moments`, or `linearized` of covariances of linear layers.
+        model: a calibrated model whose predictive is `moments`, or `linearized` with covariances of linear layers.
         path: a file that ends in .onnx.
     """
     try:

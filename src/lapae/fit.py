@@ -1,4 +1,4 @@
-"""From a configuration and data to a trained model: what the command line, the estimator and the experiments call."""
+"""From a configuration and data to a trained model, for the command line, the estimator and the experiments."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ from lapae.train.select import select
 from lapae.train.stream import held_out, learn
 
 VALIDATION_BATCH = 256
-"""Minimum number of samples in a validation batch: without gradients, more of them fit into memory."""
+"""Minimum number of samples in a validation batch, which may be larger because there are no gradients."""
 
 STARTED_FROM = 4000
-"""Maximum number of samples of a split whose principal components a network starts from."""
+"""Maximum number of samples of a split used for the principal components from which a network starts."""
 
 WINDOW = 200
-"""Minimum number of samples of a stream held out for calibration, once that many have come."""
+"""Minimum number of samples of a stream held out for calibration, once there have been that many."""
 
 CHECKED = 1000
 """Number of rows used to check that the likelihood suits the data."""
@@ -70,10 +70,11 @@ RATES, COMPARED, CHANCE = (0.05, 0.2), 200, 1e-3
 """Rates at which held-out rows are flagged to see whether p-values hold, rows, and chance of a false warning."""
 
 WHOLE = 1e-4
-"""Distance from 0 and 1 up to which a value of a command is one of them: data are held in single precision."""
+"""Tolerance with which a value of a command is 0 or 1: data are stored in single precision."""
 
 MOST_READ = 2**26
-"""Maximum number of values of training samples read to learn the density of codes, beyond those read anyway."""
+"""Maximum number of values of training samples that are read to learn the density of codes, beyond those read
+anyway."""
 
 
 def load_data(config: DataConfig) -> Data:
@@ -128,7 +129,8 @@ def check_varies(data: Data) -> None:
 
 
 def as_it_is(data: Data, likelihood: Likelihood, integers: bool | None) -> Data:
-    """Return data whose values a trained network gets as they are; integer images divided by 255, with a message."""
+    """Return data whose values a trained network gets as they are, except integer images, which are divided by 255 with
+    a message."""
     if integers is None:  # booleans are held as bytes, with a scale of 1
         integers = data.train.x.dtype.kind in "iu" and bool(np.any(data.space.scale != 1))
     space = for_trained(data.space, integers=integers, logits=gives_logits(likelihood))
@@ -148,18 +150,18 @@ def fit(
     observers: Sequence[Observer] = (),
     integers: bool | None = None,
 ) -> Model:
-    """Train a model. torch's global generators are left as they were.
+    """Train a model. The state of torch's global generators is restored.
 
     Args:
-        config: what to train, and how; what it leaves open is chosen by the data.
-        data: what to learn; default the data that `config` names.
-        run: folder to write checkpoints and the trained model into; default none.
+        config: what to train, and how; options that it leaves open are chosen from the data.
+        data: the data to learn; default: the data that `config` names.
+        run: folder for checkpoints and the trained model; default: none.
         resume: continue from the last checkpoint of `run`.
         network: encoder and decoder, in place of the network that `config` names.
         likelihood: in place of the one that `config` names.
         observers: are told how training goes.
-        integers: whether the user's values are whole numbers by their type; that of `data` by default. A network that
-            is not trained (`epochs = 0`) gets the values as they are, but integer images divided by 255.
+        integers: whether the type of the user's values is one of whole numbers; default: determined from `data`. A
+            network that is not trained (`epochs = 0`) gets the values as they are, with integer images divided by 255.
     """
     config = config.resolved()
     device = take_place(config.train)
@@ -196,11 +198,11 @@ def fit(
 def resumed(
     run: Run, config: Config, network: Modules | torch.nn.Module | None, likelihood: Likelihood | None
 ) -> tuple[Config, Model | None]:
-    """Return the configuration that a run goes on with, and its model if there is nothing left to do.
+    """Return the configuration with which a run continues, and its model if there is nothing left to do.
 
     Args:
         run: the run folder.
-        config: what the user asks for now.
+        config: the user's present options.
         network: modules of the user's own.
         likelihood: likelihood of the user's own.
     """
@@ -295,14 +297,15 @@ def train_method(
         )
 
         def rival(method: Method) -> None:
-            """Put in what one would get without holding out rows to calibrate; a trained network is its own rival."""
+            """Set the weights that one would get without holding out rows for calibration; a trained network is its own
+            rival."""
             if fresh:
                 restart(method, some_rows(data.space, data.train, data.calib))
 
         chosen = select(method, result, rival if linear else None)
 
         def refit(method: Method) -> None:
-            """Take principal components that are kept from the validation set too, now that it has decided."""
+            """Compute principal components that are kept from the validation set too, now that it has decided."""
             if fresh and chosen.weights == "rival":
                 restart(method, some_rows(data.space, data.train, data.valid))
 
@@ -325,7 +328,7 @@ def train_method(
 
 
 def with_temperature(model: Model, data: Data) -> Model:
-    """Return a trained model whose posterior has the size that predicts held-out rows best, unless one was given."""
+    """Return a trained model with the temperature that predicts held-out rows best, unless one was given."""
     method, options = model.method, model.config.method
     if method.temperature is None:
         return model
@@ -341,9 +344,9 @@ def with_temperature(model: Model, data: Data) -> Model:
 
 
 def calibrate(model: Model, data: Data) -> Model:
-    """Return a trained model with the parts that make its numbers hold on new data.
+    """Return a trained model with the parts that calibrate its numbers.
 
-    An imputer is fitted here if rows have missing values; else when missing values are first to be filled in.
+    An imputer is fitted here if rows have missing values; otherwise when missing values are first filled in.
     """
     unseen = None
     if model.space.kind == "table" and model.config.train.unseen == "unusual":
@@ -392,10 +395,10 @@ def calibrate_on(
         train: some of the rows that training has seen.
         valid: the validation set.
         calib: rows that training has not seen.
-        many: more of `train`, if there are.
-        learned: whether the model was fitted to `valid` after all.
-        unseen: what levels that no row has had add to scores.
-        surprises: of the rows that calibrate, as `Calibration.fit` takes them.
+        many: more rows of `train`, if there are any.
+        learned: whether the model was fitted to `valid` as well.
+        unseen: what levels that are not in the training data add to scores.
+        surprises: surprises of the calibration rows, as `Calibration.fit` takes them.
     """
     method, table = model.method, model.space.kind == "table"
     with few_threads(method, model.config.train.batch_size or 1):
@@ -419,8 +422,8 @@ def calibrate_on(
 def not_commands(space: Space, windows: torch.Tensor) -> torch.Tensor | None:
     """Return the channels (J,) of training windows (n, T, C) that are not commands; None if all are, or none.
 
-    A command is 0 or 1 in every step. The model reads commands, as they say what the sensors will do, but an unusual
-    command is not a fault of what is commanded: in telemetry, rare commands drown out the sensors.
+    A command is 0 or 1 in every step. The model reads commands, because they determine what the sensors do, but an
+    unusual command is not a fault of the machine: in telemetry, rare commands drown out the sensors.
     """
     values = np.nan_to_num(space.to_user(windows.double().numpy()))
     apart = np.minimum(np.abs(values), np.abs(values - 1)).max((0, 1)) > WHOLE
@@ -428,7 +431,7 @@ def not_commands(space: Space, windows: torch.Tensor) -> torch.Tensor | None:
 
 
 def some(model: Model, x: Source, most: int = MOST_CALIBRATION_ROWS) -> torch.Tensor:
-    """Return at most `most` of rows, evenly from all, as the model takes them: (n, *model_shape)."""
+    """Return at most `most` rows, evenly spaced, in the model's space: (n, *model_shape)."""
     rows = model.space.convert(sampled(x, most))
     return torch.from_numpy(rows).to(next(model.method.parameters()).dtype)
 
@@ -436,12 +439,12 @@ def some(model: Model, x: Source, most: int = MOST_CALIBRATION_ROWS) -> torch.Te
 def surprises_of(
     split: Split, unseen: Unseen | None, most: int = MOST_CALIBRATION_ROWS, *, counted: bool = True
 ) -> torch.Tensor | None:
-    """Return the surprises (n, C) of levels that no other row has, in the rows that `some` takes of a split.
+    """Return the surprises (n, C) of levels that no other row has, in the rows that `some` takes from a split.
 
     Args:
         split: the split.
-        unseen: what is a surprise; None if nothing is.
-        most: how many rows to take.
+        unseen: defines what is a surprise; None if nothing is.
+        most: maximum number of rows.
         counted: whether the levels of the split were counted.
     """
     if unseen is None:
@@ -479,7 +482,7 @@ def check_rates(model: Model, data: Data) -> None:
 
 
 def with_images(model: Model, held: Split) -> Model:
-    """Return a model of tiles that knows how unusual the most unusual tile of an image is, from all tiles of images."""
+    """Return a model of tiles that is calibrated for whole images, by the most unusual tile of each."""
     assert model.calibration is not None
     assert held.groups is not None
     blocks = np.array_split(np.arange(len(held.x)), -(-len(held.x) // MOST_CALIBRATION_ROWS)) if len(held.x) else []
@@ -491,10 +494,10 @@ def with_images(model: Model, held: Split) -> Model:
 
 
 def learn_on(model: Model, X: Any) -> Model:
-    """Return a trained model that has taken in the next rows of a stream: it learns from most, the others calibrate it.
+    """Return a trained model after the next rows of a stream: it learns from most of them, the others calibrate it.
 
-    What is reported is calibrated on a window of the newest rows held out, as long as it was after training. The
-    method of `model` itself learns.
+    The calibration uses a window of the newest rows held out, as long as the one after training. The method of `model`
+    is changed in place.
     """
     config, known = model.config, model.calibration
     if config.method.method != "online":
@@ -514,19 +517,19 @@ def learn_on(model: Model, X: Any) -> Model:
     recent = torch.cat([x[:0] if model.recent is None else model.recent, x[~held]])[-MOST_CALIBRATION_ROWS:]
     set_noise(model.method, lambda: [valid], next(model.method.parameters()).device, per_feature=True)
     model = replace(model, recent=recent, metrics={**model.metrics, "portions": turn + 1}, as_saved=False)
-    # the levels of the window's rows are not counted: new ones that are a surprise are rare among them
+    # the levels of the window's rows are not counted, because surprising new levels are rare among them
     return calibrate_on(model, recent, valid, calib, unseen=known.unseen)
 
 
 def in_turn(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Join two halves of a window (n, …) that were taken from it by turns; others one after the other."""
+    """Join two halves of a window (n, …): alternately if they were split alternately, else one after the other."""
     if len(first) != len(second):
         return torch.cat([first, second])
     return torch.stack([first, second], 1).flatten(0, 1)
 
 
 def start(method: Method, run: str) -> None:
-    """Have a method start from the trained one of a run."""
+    """Start a method from the trained one of a run."""
     try:
         method.start_from(load_run(run).method)
     except ConfigError as error:

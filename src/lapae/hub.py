@@ -1,4 +1,4 @@
-"""Estimators on the Hugging Face Hub, or in a folder of the same content."""
+"""Estimators on the Hugging Face Hub, or in a folder with the same content."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def push_to_hub(
 
     Args:
         estimator: the fitted estimator.
-        repo_id: owner/name; the repository is made if it is not there.
+        repo_id: owner/name; the repository is created if it does not exist.
         private: whether a new repository is private.
         revision: branch to upload to.
-        token: to sign in with; default that of `hf auth login`.
-        message: of the commit.
+        token: token to sign in with; default: that of `hf auth login`.
+        message: message of the commit.
 
     Returns:
         What `HfApi.upload_folder` returns.
@@ -52,7 +52,7 @@ def push_to_hub(
 
 
 def save_pretrained(estimator: LaplacianAutoencoder, path: str | Path) -> None:
-    """Write what `push_to_hub` uploads into a folder: the run, and a model card."""
+    """Write the content that `push_to_hub` uploads into a folder: the run and a model card."""
     estimator.save(path)
     write_whole(Path(path) / CARD, card(estimator).encode())
 

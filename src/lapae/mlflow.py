@@ -1,4 +1,4 @@
-"""Models of MLflow: a run as a pyfunc model, logged and loaded. Nothing is pickled.
+"""MLflow models: a run as a pyfunc model, logged and loaded. Nothing is pickled.
 
 A model is the run folder itself, and `lapae.mlflow` is the module that loads it; it maps frames as `lapae.mapper` does.
 """
@@ -19,18 +19,18 @@ from lapae.errors import RunError
 from lapae.runs.files import write_whole
 
 RUN, VERB = "run", "verb.json"
-"""In the data of a model: the run folder, and what is asked of it."""
+"""Names in the data of a model: the run folder, and the verb with its options."""
 
 
 def log_model(run: str | Path, name: str = "model", *, verb: str = "score", options: Any = None, **about: Any) -> Any:
-    """Log a run as a model of the active MLflow run.
+    """Log a run as a model in the active MLflow run.
 
     Args:
         run: folder of a run that was trained on a table.
         name: name of the model.
         verb: "score", "impute", "embed" or "reconstruct".
-        options: options of the verb, as of `lapae.mapper`.
-        about: of `mlflow.pyfunc.log_model`, such as `registered_model_name`.
+        options: options of the verb, as in `lapae.mapper`.
+        about: arguments of `mlflow.pyfunc.log_model`, such as `registered_model_name`.
 
     Returns:
         MLflow's `ModelInfo`; its `model_uri` is for `mlflow.pyfunc.load_model`.
@@ -42,14 +42,14 @@ def log_model(run: str | Path, name: str = "model", *, verb: str = "score", opti
 
 
 def save_model(run: str | Path, path: str | Path, *, verb: str = "score", options: Any = None, **about: Any) -> None:
-    """Write a run as a model of MLflow into a folder; the arguments are those of `log_model`.
+    """Write a run as an MLflow model into a folder; the arguments are those of `log_model`.
 
     Args:
         run: folder of a run that was trained on a table.
         path: the new folder.
         verb: see `log_model`.
         options: see `log_model`.
-        about: of `mlflow.pyfunc.save_model`.
+        about: arguments of `mlflow.pyfunc.save_model`.
     """
     import mlflow.pyfunc  # pyright: ignore[reportMissingImports]
 
@@ -58,18 +58,18 @@ def save_model(run: str | Path, path: str | Path, *, verb: str = "score", option
 
 
 class Predictor:
-    """What MLflow loads: frames in, frames out."""
+    """The object that MLflow loads: frames in, frames out."""
 
     def __init__(self, made: Mapper) -> None:
         self.mapper = made
 
     def predict(self, frame: Any, params: Any = None) -> Any:
-        """Map a pandas frame of rows, whose index is kept."""
+        """Map a pandas frame of rows and keep its index."""
         return self.mapper.frame(frame)
 
 
 def _load_pyfunc(path: str) -> Predictor:
-    """Load the data of a model: the name and the argument are MLflow's."""
+    """Load the data of a model; MLflow prescribes name and argument."""
     about = json.loads((Path(path) / VERB).read_text("utf-8"))
     return Predictor(mapper(Path(path) / RUN, about["verb"], **about["options"]))
 
@@ -84,7 +84,7 @@ def _how(data: Path) -> dict[str, Any]:
 
 @contextmanager
 def _data(run: str | Path, verb: str, options: Any) -> Iterator[tuple[Path, Any]]:
-    """The data of a model in a temporary folder, and its signature."""
+    """Yield the data of a model in a temporary folder, and its signature."""
     from mlflow.models import infer_signature  # pyright: ignore[reportMissingImports]
 
     options = dict(options or {})

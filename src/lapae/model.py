@@ -1,8 +1,9 @@
-"""A trained model: the one object behind the estimator, the commands, the tasks, the report and the explorer.
+"""A trained model: the object behind the estimator, the commands, the tasks, the report and the explorer.
 
-It is a value composed of fitted parts. Its verbs take what a user has (arrays, tensors, frames) and give arrays in the
-user's units and layout; `space` leads into the model's space and back, and `calibration` makes the numbers hold on new
-data. Samples X are (n, *shape) in the user's units, x is (n, *model_shape) in the model's space; NaN is missing.
+It is an immutable value composed of fitted parts. Its methods take the user's data (arrays, tensors, frames) and return
+arrays in the user's units and layout. `space` converts to the model's space and back, and `calibration` makes the
+numbers hold on new data. Samples X are (n, *shape) in the user's units, x is (n, *model_shape) in the model's space;
+NaN is missing.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from lapae.space.columns import PRESENCE
 from lapae.space.possible import Possible
 
 NORMAL_90 = 1.6448536269514722
-"""Standard deviations to either side of the mean that hold 90 % of a normal distribution."""
+"""Number of standard deviations to either side of the mean that contain 90 % of a normal distribution."""
 BOTH: tuple[Quantity, ...] = ("codes", "outputs")
 Guess = Literal["median", "mean"]
-"""Best guess of the missing numbers of a table: the least absolute, or the least squared error."""
+"""Best guess of missing numbers in a table: minimises the absolute or the squared error."""
 DRAWN = 50
-"""Completions that levels without a probability are counted in."""
+"""Number of completions in which levels are counted if there are no probabilities for them."""
 VALUES_AT_ONCE = 2**18
-"""Values of rows with one value hidden each that are filled in at a time."""
+"""Number of values of rows, each with one value hidden, that are filled in at a time."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a model says of how unusual n samples are.
+    """How unusual n samples are.
 
     Attributes:
         anomaly_score: (n,), higher is more unusual.
@@ -73,21 +74,21 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Model:
-    """A method at its best weights, what its data are, and the parts fitted to them.
+    """A method at its best weights, a description of its data, and the parts fitted to them.
 
     Attributes:
         method: network and posterior.
         config: the options that it was trained with.
-        space: what its data are.
-        calibration: what makes its numbers hold; None for a training that has not come to its end.
-        codes: codes of training samples and their density.
-        rows: rows that an imputer is fitted to.
-        imputer: fills in missing values; None until it is fitted (`with_imputer`).
-        sampler: rows that new ones of a table are made from; None for other data, and then `rows` serve.
+        space: description of its data.
+        calibration: calibrates its numbers; None if training has not finished.
+        codes: codes of the training samples and their density.
+        rows: rows to which an imputer is fitted.
+        imputer: fills in missing values; None until it has been fitted (`with_imputer`).
+        sampler: rows from which new rows of a table are drawn; None for other data, which use `rows`.
         metrics: final numbers of training.
         history: one record per epoch; empty for a model that was loaded.
-        recent: rows of a stream that it has learned last; not saved.
-        path: its run folder, if it is in one.
+        recent: rows of a stream that it learned last; not saved.
+        path: its run folder, if it has one.
         as_saved: whether it predicts as the model in its run folder does.
     """
 
@@ -116,8 +117,8 @@ class Model:
         """Reconstruct samples X (n, *shape), with the best guess of what is missing.
 
         Returns:
-            The reconstructions, and the standard deviation of values from them: (n, *shape) each. ± 1.64 standard
-            deviations hold 90 % of the values of new samples.
+            The reconstructions, and the standard deviation of values around them: (n, *shape) each. ± 1.64 standard
+                deviations contain 90 % of the values of new samples.
         """
         x, calibration = self.tensor(X), self._calibrated
         found = self.predict(x, calibration.deviation.needs)
@@ -143,11 +144,12 @@ class Model:
 
         Args:
             X: samples (n, *shape).
-            level: share of values that lie within, on average over samples.
+            level: share of values that the intervals contain, on average over samples.
 
         Returns:
-            low, high: (n, *shape) each, possible values of a table's columns (`lapae.space.possible`); a word is its
-            own interval. For a missing value the interval of what is filled in.
+            low, high: (n, *shape) each. In a table the ends are possible values of the columns
+                (`lapae.space.possible`), and the interval of a word is the word itself. For a missing value it is the
+                interval of the imputed one.
         """
         coded = self.space.known(self.space.code(X))
         x = self.tensor(coded)
@@ -157,7 +159,7 @@ class Model:
         """Return reconstructions of samples X (n, *shape) and the ends of their prediction intervals, each like X.
 
         Args:
-            X: samples (n, *shape), which are predicted once.
+            X: samples (n, *shape), which are predicted only once.
             level: of the intervals, see `interval`.
         """
         coded = self.space.known(self.space.code(X))
@@ -173,12 +175,12 @@ class Model:
         return np.where(missing, filled[0], low), np.where(missing, filled[1], high)
 
     def ends(self, found: Prediction, x: Tensor, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ends of prediction intervals of samples that are predicted already, (n, *shape) each.
+        """Return the ends of prediction intervals of samples that have already been predicted, (n, *shape) each.
 
         Args:
-            found: the prediction of x, of the quantities that `Deviation.needs`.
-            x: samples in the model's space, (n, *model_shape); intervals of missing values are not those of `interval`.
-            level: share of values that lie within.
+            found: the prediction of x, with the quantities that `Deviation.needs`.
+            x: samples in the model's space, (n, *model_shape); for missing values the intervals differ from `interval`.
+            level: share of values that the intervals contain.
         """
         calibration = self._calibrated
         reach = numpy(calibration.deviation(found, x)) * calibration.intervals.radius.at(level) + ROUNDING
@@ -187,7 +189,7 @@ class Model:
     # ------------------------------------------------------------------ how unusual samples are
 
     def anomaly_score(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Say how unusual each of the samples X (n, *shape) is.
+        """Return how unusual each of the samples X (n, *shape) is.
 
         Returns:
             The anomaly score, higher is more unusual, and the conformal p-value: (n,) each. NaN, with a warning, for
@@ -197,7 +199,7 @@ class Model:
         return found.anomaly_score, found.p_value
 
     def judge(self, X: Any, *, log_likelihood: bool = False, reasons: bool = False) -> Judgement:
-        """Say how unusual each of the samples X (n, *shape) is, and why; each is predicted once.
+        """Return how unusual each of the samples X (n, *shape) is, and why; each is predicted only once.
 
         Args:
             X: samples (n, *shape).
@@ -224,7 +226,7 @@ class Model:
 
         Args:
             X: samples (n, *shape).
-            rate: false alarm rate of the verdict, by default that of the configuration.
+            rate: false alarm rate of the verdict; default: that of the configuration.
 
         Returns:
             (n,) from 0 to 1; NaN for samples with nothing observed.
@@ -233,15 +235,15 @@ class Model:
         return confidence(self.method, self._calibrated, self.for_score, x, rate, surprises=surprises)
 
     def rule(self, rate: float | None = None) -> Rule:
-        """Return how rows are flagged at a false alarm rate, by default that of the configuration."""
+        """Return the rule by which rows are flagged at a false alarm rate; default: that of the configuration."""
         rate = self.config.train.false_alarm_rate if rate is None else rate
         return Rule(rate, self._calibrated.reference.scores.double().numpy())
 
     def step_rule(self, rate: float | None = None) -> Rule:
-        """Return how steps of a series, and samples of a stream, are flagged.
+        """Return the rule by which steps of a series and samples of a stream are flagged.
 
-        The held-out scores are as they are, without the wider tail of those that single windows are compared with: the
-        score of a step is a mean over windows, which varies less, and a stream finds its threshold by itself.
+        It uses the held-out scores as they are, without the wider tail with which single windows are compared: the
+        score of a step is a mean over windows, which varies less, and a stream finds its own threshold.
         """
         rule, plain = self.rule(rate), self._calibrated.reference.plain
         return rule if plain is None else Rule(rule.rate, plain.double().numpy())
@@ -257,11 +259,11 @@ class Model:
         """Return a stream, which judges samples in their order by a threshold that follows slow change.
 
         Args:
-            rate: false alarm rate, by default that of the configuration.
-            overlap: how many samples in a row share data; by default those of windows as far apart as in training, and
-                1 for all else.
-            every: minimum number of samples that share no data between two false alarms of drift, on average.
-            state: file that `Stream.save` wrote, to go on from; rate, overlap and every are then those of it.
+            rate: false alarm rate; default: that of the configuration.
+            overlap: number of consecutive samples that share data; default: that of windows as far apart as in
+                training, and 1 for other data.
+            every: minimum number of samples without common data between two false drift alarms, on average.
+            state: file written by `Stream.save`, to continue from, with its rate, overlap and every.
         """
         rule = self.step_rule(rate)
         if overlap is None:
@@ -270,22 +272,22 @@ class Model:
         return new if state is None else new.load(state)
 
     def threshold(self, rule: Rule, overlap: int, every: int = 10_000) -> AdaptiveThreshold:
-        """Return an adaptive threshold of anomaly scores, at its start.
+        """Return an adaptive threshold for anomaly scores in its initial state.
 
         Args:
-            rule: the false alarm rate, and held-out scores, see `step_rule`.
-            overlap: how many scores in a row share data.
+            rule: the false alarm rate and held-out scores, see `step_rule`.
+            overlap: number of consecutive scores that share data.
             every: as in `stream`.
         """
         logarithmic = self._calibrated.score.logarithmic
         return AdaptiveThreshold(rule, overlap=overlap, every=every, seed=self.seed, logarithmic=logarithmic)
 
     def parts(self, X: Any) -> dict[str, np.ndarray]:
-        """Return what the anomaly scores of samples X (n, *shape) are made of, and the paper's scores.
+        """Return the parts of the anomaly scores of samples X (n, *shape), and the paper's scores.
 
         Returns:
-            Arrays (n,) by name; higher is more unusual. `unseen` is the surprise, in nats, of levels that no row has
-            or that contradict the column which determines them.
+            Arrays (n,) by name; higher is more unusual. `unseen` is the surprise, in nats, of levels that are not in
+            the training data or that contradict the column that determines them.
         """
         x, surprises = self.tensors(X)
         found = self.predict(x, (*BOTH, "density"))
@@ -299,8 +301,8 @@ class Model:
         return parts | {name: value if value.ndim == 1 else value.sum(1) for name, value in more.items()}
 
     def log_likelihood(self, X: Any) -> np.ndarray:
-        """Return the log-likelihood of samples X (n, *shape) under the predictive, (n,); that of a trained network is
-        in its own units."""
+        """Return the log-likelihood (n,) of samples X (n, *shape) under the predictive; for a network that was already
+        trained, in its own units."""
         x = self.tensor(X)
         return self._log_likelihood(self.predict(x, ("density",)), x)
 
@@ -334,11 +336,11 @@ class Model:
         return found
 
     def pixel_scores(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Say how unusual each pixel of images X is, of a model with `features`.
+        """Return how unusual each pixel of images X is, for a model with `features`.
 
         Returns:
             The anomaly score, higher is more unusual, and the p-value: (n, H, W) each. On average over new normal
-            images about a share p of the pixels, or less, has a p-value of at most p.
+            images, at most about a share p of the pixels has a p-value of at most p.
         """
         patches, features = self._calibrated.score.patches, self.space.features
         if patches is None or features is None:
@@ -358,20 +360,21 @@ class Model:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what would have been expected in place of each value, with an interval.
 
-        In a table that is what the other values of the row say: each value is hidden in its turn, and filled in as a
-        missing one is, because a network reproduces an odd value that it is shown. The value that contributes most to
-        the anomaly score is hidden from the others, too, as it would mislead. For images, series and arrays, and for
-        tables whose likelihood takes no missing values, it is the reconstruction, which is drawn from all values.
+        In a table it is predicted from the other values of the row: each value in turn is hidden and filled in like a
+        missing one, because a network reproduces an odd value that it is shown. The value that contributes most to the
+        anomaly score is hidden as well, because it would be misleading. For images, series and arrays, and for tables
+        whose likelihood does not accept missing values, it is the reconstruction, which depends on all values.
 
         Args:
             X: samples (n, *shape).
-            top: ask only about this many values of each sample, those that contribute most; default all.
-            level: share of the values of normal samples that lie within.
-            contribution: what `explain` says of X, if that is known already.
-            asked: ask about these values, (n, *shape) bool, and not about the `top`.
+            top: ask only about this many values of each sample, those that contribute most; default: all.
+            level: share of the values of normal samples that the intervals contain.
+            contribution: the result of `explain(X)`, if it is already known.
+            asked: ask about these values, (n, *shape) bool, instead of the `top`.
 
         Returns:
-            expected, low, high: (n, *shape) each, NaN where not asked about. A word is its own interval.
+            expected, low, high: (n, *shape) each, NaN for values that were not asked about. The interval of a word is
+                the word itself.
         """
         if top is not None and top < 1:
             raise ValueError(f"top={top}: expected at least 1")
@@ -400,7 +403,7 @@ class Model:
 
     @property
     def from_others(self) -> bool:
-        """Whether what is expected of a value is what the others of its row say, and not the reconstruction."""
+        """Whether a value is expected from the other values of its row, instead of from the reconstruction."""
         return self.space.kind == "table" and self.likelihood.missing
 
     # ------------------------------------------------------------------ missing values and new samples
@@ -410,14 +413,14 @@ class Model:
 
         Args:
             X: samples (n, *shape); NaN is missing.
-            n_samples: completions of each sample; default the best guess.
-            guess: best guess of the numbers of a table: "median", which has the least absolute error, or "mean", which
-                has the least squared error and is not whole where numbers are. Of other data, and of tables that the
-                network alone fills in, both are the mean; of a category or a boolean in words the likeliest level.
+            n_samples: number of completions of each sample; default: return the best guess.
+            guess: best guess of numbers in a table: "median", which minimises the absolute error, or "mean", which
+                minimises the squared error and may not be a whole number. For other data, and for tables that the
+                network alone fills in, both are the mean; for a category or a boolean in words, the most likely level.
 
         Returns:
-            (n, *shape), or completions (n_samples, n, *shape). Observed values are as they were; a level that training
-            has not seen counts as missing.
+            (n, *shape), or completions (n_samples, n, *shape). Observed values are unchanged; a level that is not in
+            the training data counts as missing.
         """
         check_guess(guess)
         coded = self.space.known(self.space.code(X))
@@ -434,12 +437,12 @@ class Model:
 
         Args:
             X: samples (n, *shape); NaN is missing.
-            level: share of missing values that lie within.
+            level: share of missing values that the intervals contain.
 
         Returns:
-            low, high: (n, *shape) each; an observed value is its own interval. Those of a table are values that its
-            columns can have (`lapae.space.possible`): whole numbers for a count, false to true for a boolean that may
-            be either. The level of a category is its own interval: see `impute_levels`.
+            low, high: (n, *shape) each; for an observed value both are the value itself. In a table the ends are values
+                that its columns can have (`lapae.space.possible`): whole numbers for a count, false to true for a
+                boolean that may be either. The interval of a category is its level: see `impute_levels`.
         """
         coded = self.space.known(self.space.code(X))
         if not np.isnan(coded).any():
@@ -447,16 +450,16 @@ class Model:
         return self._filled(coded, level)[1:]
 
     def impute_levels(self, X: Any, level: float = 0.9) -> dict[int, list[dict[int, float]]]:
-        """Return levels that missing values of categories and booleans may have, with their probabilities.
+        """Return the levels that missing values of categories and booleans may have, with their probabilities.
 
         Args:
             X: rows (n, F); NaN is missing.
             level: share of missing values whose level is among them, on average.
 
         Returns:
-            By the index of a category or boolean: for each row the probabilities by code, the greatest first; nothing
-            for observed values. Levels of a category that the network sees as one number, or not at all, are those of
-            `DRAWN` completions, and no calibrated set.
+            By the index of a category or boolean, a dictionary of probabilities by code for each row, the greatest
+            first; empty for observed values. If the network sees a category as one number, or not at all, its levels
+            are those of `DRAWN` completions and not a calibrated set.
         """
         if self.space.kind != "table":
             raise ValueError(f"impute_levels is for tables: this model was fitted to {self.space.kind} data")
@@ -493,11 +496,11 @@ class Model:
         return found
 
     def complete(self, x: Tensor, *, held: bool = False) -> Prediction:
-        """Predict samples x (n, *model_shape) with the best guess of what is missing.
+        """Predict samples x (n, *model_shape) with the best guess of missing values.
 
         Args:
             x: samples; NaN is missing.
-            held: whether they were held out of training: then they are not filled in from themselves.
+            held: whether they were held out of training; if so, they are not filled in from themselves.
         """
         return self.predict(x) if not x.isnan().any() else self._imputer.guess(self._trained, x, held=held)
 
@@ -506,7 +509,7 @@ class Model:
 
         Args:
             x: samples (N, *model_shape); NaN is missing.
-            n: completions of each.
+            n: number of completions of each sample.
             seed: seed of networks and noise.
             held: as in `complete`.
 
@@ -530,17 +533,17 @@ class Model:
     ) -> np.ndarray:
         """Generate samples (n, *shape).
 
-        Rows of a table are made column by column from rows that are alike (`lapae.generate.rows`); everything else, and
-        tables of more than 128 columns, from codes drawn from their density and decoded.
+        Rows of a table are drawn column by column from similar rows (`lapae.generate.rows`); everything else, and
+        tables of more than 128 columns, by decoding codes drawn from their density.
 
         Args:
             n: how many.
-            seed: seed of codes, networks and noise; default that of the configuration.
-            noise: add the residuals of held-out samples to what networks make of a code; default: to all but images.
+            seed: seed of codes, networks and noise; default: that of the configuration.
+            noise: whether to add the residuals of held-out samples to decoded codes; default: yes, except for images.
                 False decodes codes without noise, for tables too.
-            given: values that all samples have, by the name of their column: the others depend on them. None is
-                missing. A warning says so if a value is beyond those of the rows.
-            missing: whether samples of a table lack values as its rows do; default: those of tables with named columns.
+            given: values that all samples have, by the name of their column; the others are drawn given these. None is
+                a missing value. A value outside the range of the rows causes a warning.
+            missing: whether samples of a table have missing values as its rows do; default: if its columns have names.
 
         Returns:
             (n, *shape), in the user's units.
@@ -572,7 +575,7 @@ class Model:
 
     @property
     def _sampler(self) -> RowSampler:
-        """The rows that new ones are made from; of a model that was saved without them those of its imputer."""
+        """The rows from which new ones are drawn; for a model that was saved without them, those of its imputer."""
         if self.sampler is not None:
             return self.sampler
         assert self.rows is not None
@@ -587,14 +590,16 @@ class Model:
         return Geometry.of(self.method, self._codes.codes, seed=self.seed)
 
     def distance(self, a: Any, b: Any) -> np.ndarray:
-        """Return the length of the shortest path between codes, measured by what the stochastic decoder makes of it.
+        """Return the lengths of shortest paths between codes, measured by how much the stochastic decoder's output
+        changes.
 
         Args:
-            a: codes (n, *code), as `encode` returns them: not samples.
-            b: as many codes.
+            a: codes (n, *code), as `encode` returns them, not samples.
+            b: codes of the same shape.
 
         Returns:
-            (n,), in standard deviations of the noise of data: two codes far apart are easy to tell apart.
+            (n,), in standard deviations of the noise of the data: the decoded samples of distant codes are easy to tell
+            apart.
         """
         first, second = self._code_pair(a, b)
         return numpy(self.geometry.distance(first, second))
@@ -605,7 +610,7 @@ class Model:
         Args:
             a: codes (n, *code) where paths begin.
             b: codes (n, *code) where they end.
-            n_points: points of a path, at equal distances along it; both ends are among them.
+            n_points: number of points of a path, at equal distances along it, including both ends.
 
         Returns:
             Codes (n, n_points, *code), which `decode` turns into samples.
@@ -616,7 +621,7 @@ class Model:
         return numpy(self.geometry.geodesic(first, second, n_points)).reshape(-1, n_points, *self.code_shape)
 
     def _code_pair(self, a: Any, b: Any) -> tuple[Tensor, Tensor]:
-        """Return codes a and b, (n, K) each in 64 bits on the device of the method."""
+        """Return codes a and b, (n, K) each, in 64 bits on the device of the method."""
         shape, device = self.code_shape, next(self.method.parameters()).device
         given = [np.asarray(codes, dtype=np.float64) for codes in (a, b)]
         for name, codes in zip("ab", given, strict=True):
@@ -633,7 +638,7 @@ class Model:
         return first, second
 
     def with_imputer(self) -> Model:
-        """Return the model with a fitted imputer; its run folder, if any, keeps the imputer."""
+        """Return the model with a fitted imputer, which is kept in its run folder, if it has one."""
         if self.imputer is not None:
             return self
         return replace(self, imputer=self._imputer)
@@ -664,19 +669,19 @@ class Model:
         return self.config.train.seed
 
     def tensor(self, X: Any) -> Tensor:
-        """Bring what a user hands over into the model's space: (n, *model_shape) on the CPU. Levels that training has
-        not seen are missing."""
+        """Convert the user's samples to the model's space: (n, *model_shape) on the CPU. Levels that are not in the
+        training data are missing."""
         return self._as_tensor(self.space.known(self.space.code(X)))
 
     def tensors(self, X: Any) -> tuple[Tensor, Tensor | None]:
-        """Bring samples into the model's space to be scored: (n, *model_shape), and the surprises (n, S) of levels that
-        no row has had; None, and these levels missing, of a model to which they are."""
+        """Convert samples to the model's space to be scored: (n, *model_shape), and the surprises (n, S) of levels that
+        are not in the training data (None if the model treats these as missing)."""
         unseen, coded = self._calibrated.unseen, self.marked(self.space.code(X))
         return self._as_tensor(coded), None if unseen is None else unseen.surprises(coded)
 
     def marked(self, coded: np.ndarray) -> np.ndarray:
-        """Return codes (n, *shape) to be scored: `UNSEEN` for levels that no row has had, or NaN, if they are
-        missing to the model."""
+        """Return codes (n, *shape) to be scored: levels that are not in the training data are `UNSEEN`, or NaN if the
+        model treats these as missing."""
         unseen = self._calibrated.unseen
         return self.space.known(coded) if unseen is None else unseen.marked(coded)
 
@@ -685,7 +690,7 @@ class Model:
 
     @property
     def predictive(self) -> Predictive:
-        """The way that the model predicts: as the configuration says. A trained network says what it says by itself."""
+        """How the model predicts, as the configuration says."""
         options = self.config.method.options
         at_mean = self.space.unit is not None
         return Predictive(options.predictive or "mc", options.n_samples or 20, self.seed, at_mean)
@@ -702,7 +707,7 @@ class Model:
         Args:
             x: samples (n, *model_shape) in the model's space, or batches of them; NaN is missing.
             want: what to compute: "means", "codes", "covariance", "outputs", "density", "error".
-            predictive: in which way; default that of the model.
+            predictive: how to predict; default: as the model does.
             progress: called with the number of (network, sample) pairs done.
 
         Returns:
@@ -718,12 +723,12 @@ class Model:
         predictive: Predictive | None = None,
         progress: Progress | None = None,
     ) -> Iterator[Prediction]:
-        """Predict one block of samples after another, for what is reduced right away.
+        """Yield predictions block by block, for results that are reduced right away.
 
         Args:
             x: samples, as in `predict`.
             want: what to compute.
-            predictive: in which way; default that of the model.
+            predictive: how to predict; default: as the model does.
             progress: called with the number of (network, sample) pairs done.
         """
         return (predictive or self.predictive).blocks(self.method, x, want, progress)
@@ -731,13 +736,13 @@ class Model:
     def predicting(
         self, *, predictive: str | None = None, n_samples: int | None = None, seed: int | None = None
     ) -> Model:
-        """Return the model that predicts in another way. What new samples are compared with is predicted in that way
-        too, so that p-values and intervals hold.
+        """Return the model with another way to predict. The held-out samples are predicted in the same way, so that
+        p-values and intervals hold.
 
         Args:
-            predictive: moments, mc or linearized; default as now.
-            n_samples: networks drawn by mc; default as now.
-            seed: seed of these; default as now.
+            predictive: moments, mc or linearized; default: unchanged.
+            n_samples: number of networks that mc draws; default: unchanged.
+            seed: seed of these networks; default: unchanged.
         """
         method, train = self.config.method, self.config.train
         given = {"predictive": predictive, "n_samples": n_samples}
@@ -758,7 +763,7 @@ class Model:
     # ------------------------------------------------------------------ what the verbs share
 
     def for_score(self, x: Tensor) -> Prediction:
-        """Predict what the anomaly score is made of."""
+        """Predict the quantities that the anomaly score needs."""
         return self.predict(x, self._calibrated.score.needs)
 
     @property
@@ -812,9 +817,9 @@ class Model:
     def _filled(
         self, coded: np.ndarray, level: float, whole: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the best guess, low and high (n, *shape) of what is missing in `coded` (n, *shape).
+        """Return the best guess, low and high (n, *shape) of the missing values of `coded` (n, *shape).
 
-        `whole` are the rows before values were hidden, if some were.
+        `whole` are the rows before values were hidden, if any were.
         """
         x = self.tensor(coded)
         before = None if whole is None else self.tensor(whole)
@@ -841,7 +846,7 @@ class Model:
             mean: (n, *model_shape).
             down: how far intervals reach downward, like `mean`.
             up: how far they reach upward.
-            best: what is filled in, (n, *shape), for intervals of missing values: then a boolean may be either.
+            best: the imputed values (n, *shape), for intervals of missing values; then a boolean may be either.
             sure: values that another column determines, (n, *shape).
         """
         filled = best is not None
@@ -864,13 +869,13 @@ class Model:
 
     @cached_property
     def _possible(self) -> Possible | None:
-        """Values that the columns of a table can have, as far as rows tell; None for other data."""
+        """Values that the columns of a table can have, as far as the rows show; None for other data."""
         if self.space.kind != "table":
             return None
         if self.sampler is None and self.rows is None:
             return Possible.fit(np.full((1, *self.space.shape), np.nan), self.space.columns)
         rows = numpy(self._sampler.rows).astype(float)
-        # rows of older models went through 32 bits
+        # rows of older models were rounded to 32 bits
         return Possible.fit(self.space.rounded(rows) if self.sampler is None else rows, self.space.columns)
 
     @classmethod
@@ -879,7 +884,7 @@ class Model:
 
         Args:
             path: the run folder.
-            options: those of `lapae.storage.load_run`: a `network` or a `likelihood` of one's own, and the `device`.
+            options: options of `lapae.storage.load_run`, such as `network`, `likelihood` and `device`.
         """
         from lapae.storage import load_run
 
@@ -887,8 +892,8 @@ class Model:
 
 
 def settle(method: Method, space: Space) -> Method:
-    """Make a trained method ready to predict: tables in 64 bits on a CPU, so that a row's score does not depend on its
-    batch."""
+    """Prepare a trained method for prediction: tables in 64 bits on a CPU, so that the score of a row does not depend
+    on its batch."""
     method.eval().requires_grad_(False)
     if space.kind == "table" and next(method.parameters()).device.type == "cpu":
         method.double()
@@ -896,13 +901,14 @@ def settle(method: Method, space: Space) -> Method:
 
 
 def check_guess(guess: str) -> None:
-    """Raise ConfigError, a ValueError, if there is no such guess of missing values."""
+    """Raise ConfigError (a ValueError) if there is no such guess of missing values."""
     if guess not in get_args(Guess):
         raise ConfigError(f"guess={guess!r}: expected {' or '.join(map(repr, get_args(Guess)))}")
 
 
 def leading(contribution: np.ndarray, n: int) -> np.ndarray:
-    """Return which n values of each sample contribute most, (N, *shape) bool; never one that contributes nothing."""
+    """Return which n values of each sample contribute most, (N, *shape) bool; values that contribute nothing are left
+    out."""
     flat = contribution.reshape(len(contribution), -1)
     chosen = np.zeros(flat.shape, bool)
     np.put_along_axis(chosen, np.argsort(-flat, axis=1, kind="stable")[:, :n], True, axis=1)

@@ -1,4 +1,4 @@
-"""A detector of PyOD: `lapae.pyod.LAE`, for its ensembles and whatever else takes a `BaseDetector`."""
+"""A PyOD detector, `lapae.pyod.LAE`, for PyOD's ensembles and everything else that takes a `BaseDetector`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ except ImportError:
 
 
 class LAE(BaseDetector):
-    """Laplacian autoencoder as a detector of PyOD.
+    """Laplacian autoencoder as a PyOD detector.
 
-    Scores are anomaly scores: higher is more unusual. A row that was fitted is not compared with itself, so that
-    `decision_scores_` are those of rows like new ones. Labels are by PyOD's rule, a share `contamination` of the rows
-    that were fitted; `detector_.predict` flags by p-values instead, which are what new rows should be judged by.
+    Scores are anomaly scores: higher is more unusual. A fitted row is not compared with itself, so that
+    `decision_scores_` are comparable with scores of new rows. Labels follow PyOD's rule, a share `contamination` of the
+    fitted rows; `detector_.predict` flags by p-values instead, which is better for new rows.
 
     Args:
         contamination: share of the fitted rows that are outliers, or an object of PyThresh.
-        latent_dim: as of `LaplacianAutoencoder`, as are all others.
+        latent_dim: see `LaplacianAutoencoder`.
         method: see there.
         hessian: see there.
         likelihood: see there.

@@ -1,20 +1,20 @@
-"""Names that a user may write, each with its title and the place of what it names; other packages may add to them.
+"""Registries of names that a user can write, each with a title and a place; other packages can add to them.
 
-A registry is the only list of its kind: configuration, `--help`, estimator, report and explorer read it. It holds
-places instead of classes, so that showing the names imports nothing heavy:
+A registry is the only list of its kind: configuration, `--help`, estimator, report and explorer read it. It contains
+places instead of classes, so that listing the names imports nothing heavy:
 
     NETWORKS = Registry("network", {"mlp": Entry("dense layers", "lapae.networks.builtin:mlp")}, group="lapae.networks")
     NETWORKS["mlp"].load()                     # the function, imported now
     NETWORKS["mine"] = Entry("my own", my_network)
 
-Another package adds a name through an entry point of the group. It leads to an `Entry`, best in a module that imports
-nothing heavy, or to the thing itself, which then says its `title` (and its `options`) as attributes:
+Another package adds a name through an entry point of the group. It leads to an `Entry`, preferably in a module that
+imports nothing heavy, or to the object itself, which then has its `title` (and its `options`) as attributes:
 
     [project.entry-points."lapae.networks"]
     mine = "my_package.networks:mine"
 
-An entry with `research=True` is for comparisons with a paper: it can be named like any other, and help, choices and
-messages leave it out, unless `--help-all` asks for it (`research_shown`).
+An entry with `research=True` is for comparisons with a paper: it can be named like any other, but help, choices and
+messages omit it, except with `--help-all` (`research_shown`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Titled(Protocol):
 
     @property
     def title(self) -> str:
-        """One line for a reader: what `--help` and the report show."""
+        """One line for `--help` and the report."""
         ...
 
 
@@ -48,7 +48,7 @@ _RESEARCH_SHOWN: ContextVar[bool] = ContextVar("research_shown", default=False)
 
 @contextmanager
 def research_shown() -> Iterator[None]:
-    """Show entries marked as research in help and choices, too: `--help-all`."""
+    """Show entries marked as research in help and choices, as `--help-all` does."""
     before = _RESEARCH_SHOWN.set(True)
     try:
         yield
@@ -57,24 +57,24 @@ def research_shown() -> Iterator[None]:
 
 
 def showing_research() -> bool:
-    """Return whether help shows everything: `--help-all`."""
+    """Return whether help shows everything, as with `--help-all`."""
     return _RESEARCH_SHOWN.get()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A name's title, and the place of what it names."""
+    """The title of a name, and the place of the object that it names."""
 
     title: str
     target: Any
-    """`"module:name"`, `"module"`, or the thing itself."""
+    """`"module:name"`, `"module"`, or the object itself."""
     options: Any = None
-    """Frozen dataclass of its options, or the place of it: a default for every field, docstrings that are the help."""
+    """Frozen dataclass of its options, or the place of it: every field has a default, and its docstring is the help."""
     research: bool = field(default=False, kw_only=True)
-    """Whether it is for comparisons alone: usable by name, hidden from help and choices."""
+    """Whether it is only for comparisons: usable by name, but hidden from help and choices."""
 
     def load(self) -> Any:
-        """Return what is named, and import it if the target is a place."""
+        """Return the named object, importing it if the target is a place."""
         return _load(self.target)
 
     def load_options(self) -> Any:
@@ -91,7 +91,8 @@ def _load(target: Any) -> Any:
 
 
 def as_entry(found: Any) -> Entry:
-    """Return an entry as it is; anything else (a class, a function) by its own `title`, `options` and `research`."""
+    """Return an entry unchanged; make one of anything else (a class, a function) with its `title`, `options` and
+    `research`."""
     if isinstance(found, Entry):
         return found
     title = getattr(found, "title", None) or (found.__doc__ or found.__name__).strip().splitlines()[0]
@@ -99,12 +100,12 @@ def as_entry(found: Any) -> Entry:
 
 
 def entry_points(group: str) -> dict[str, str]:
-    """Return what installed packages add to a group: {name: "module:object"}."""
+    """Return the entry points that installed packages add to a group: {name: "module:object"}."""
     return {point.name: point.value.partition("[")[0].strip() for point in metadata.entry_points(group=group)}
 
 
 class Registry(MutableMapping[str, E], Generic[E]):
-    """A dictionary from names to entries. Those of entry points are loaded when they are asked for."""
+    """A dictionary from names to entries. Entry points are loaded when they are looked up."""
 
     def __init__(
         self,
@@ -117,10 +118,10 @@ class Registry(MutableMapping[str, E], Generic[E]):
         """Start with the library's own entries.
 
         Args:
-            kind: what the names are names of, for error messages ("method").
-            own: the library's entries; an entry point cannot replace one of these.
+            kind: what is named, for error messages ("method").
+            own: the library's entries, which an entry point cannot replace.
             group: the entry point group through which other packages add names.
-            adapt: makes an entry of what an entry point leads to.
+            adapt: makes an entry from the object of an entry point.
         """
         self.kind, self._entries, self._group, self._adapt = kind, dict(own), group, adapt
 
@@ -153,17 +154,17 @@ class Registry(MutableMapping[str, E], Generic[E]):
         return name in self._entries or name in self._points
 
     def find(self, name: str) -> E:
-        """Return the entry of a name; ConfigError with the nearest names if there is none."""
+        """Return the entry of a name; raise ConfigError with similar names if there is none."""
         if name not in self:
             raise ConfigError(f"unknown {self.kind} {name!r}: {nearest(name, self, self.visible())}")
         return self[name]
 
     def visible(self) -> list[str]:
-        """Names to show: all but those of research, unless these are asked for (`research_shown`)."""
+        """Return the names to show: all but those for research, unless these are requested (`research_shown`)."""
         return [name for name in self if _RESEARCH_SHOWN.get() or not self._is_research(name)]
 
     def titles(self) -> dict[str, str]:
-        """Titles of the visible names. One that cannot be loaded says so: the others keep their help."""
+        """Return the titles of the visible names. The title of one that cannot be loaded says so."""
         found = {}
         for name in self.visible():
             try:
@@ -180,7 +181,7 @@ class Registry(MutableMapping[str, E], Generic[E]):
 
 
 def nearest(name: str, valid: Iterable[str], shown: Iterable[str] | None = None) -> str:
-    """Say what was probably meant, and what there is to choose from.
+    """Say which name was probably meant, and which there are.
 
     Args:
         name: what was written.

@@ -1,4 +1,4 @@
-"""A trained model in a run folder: written whole, read with what it says about itself checked."""
+"""A trained model in a run folder: written as a whole, and checked when it is read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from lapae.space import Space
 from lapae.train.checkpoint import load_checkpoint, load_state
 
 FORMAT, BEFORE = "lapae model 6", "lapae model 5"
-"""Format of the files, and one that is read as well: that of lapae 0.2."""
+"""Format of the files, and that of lapae 0.2, which can be read as well."""
 CALIBRATION, IMPUTER = "calibration.safetensors", "imputer.safetensors"
 PARTS: dict[str, type[Any]] = {
     "calibration": Calibration,
@@ -56,11 +56,11 @@ DOUBLE |= {f"calibration.intervals.radius.{name}" for name in ("levels", "table"
 DOUBLE |= {"calibration.score.patches.usual", "sampler.rows", "radii", "radius", "reference", "images"}
 """Tensors of parts that are compared with numbers of 64 bits; the last three of the former format."""
 PATIENCE = 3
-"""Times that a model is read whose files are not of one training."""
+"""Number of attempts to read a model whose files are not from the same training."""
 
 
 def save(model: Model, run: Run) -> Model:
-    """Write a model into a run folder: weights, posterior, fitted parts and metrics, a file each.
+    """Write a model into a run folder: weights, posterior, fitted parts and metrics, in one file each.
 
     Returns:
         The model, in its run folder.
@@ -83,7 +83,7 @@ def save(model: Model, run: Run) -> Model:
             write_whole(run / file, tensor_file(content, {"format": FORMAT}))
         else:
             remove(run / file)
-    # Digests: a kill between two files leaves these beside the weights of an earlier training.
+    # Digests reveal a kill between two files, which leaves files of an earlier training next to new ones.
     metadata = {
         "format": FORMAT,
         "config": config_to_dict(model.config),
@@ -102,7 +102,7 @@ def save(model: Model, run: Run) -> Model:
 def keep_imputer(model: Model, imputer: Imputer) -> None:
     """Write a fitted imputer into the run folder of its model, so that it is not fitted again.
 
-    A folder that cannot be written to stays as it is: the imputer is then fitted again when it is next asked for.
+    A folder that cannot be written to stays as it is; the imputer is then fitted again when it is next needed.
     """
     assert model.path is not None
     name = next(name for name, kind in IMPUTERS.items() if type(imputer) is kind)
@@ -125,15 +125,15 @@ def load_run(
     device: str | torch.device = "cpu",
     allow_nan: bool = False,
 ) -> Model:
-    """Load the trained model of a run folder at its best weights; of an unfinished run those so far, with a warning.
+    """Load the trained model of a run folder at its best weights; those so far, with a warning, if it is unfinished.
 
     Args:
         path: the run folder.
-        network: encoder and decoder, needed where the model was trained with modules of one's own.
-        likelihood: needed where the model was trained with a likelihood of one's own.
-        features: needed where the model was trained on features of a module of one's own.
+        network: encoder and decoder, needed if the model was trained with modules of the user.
+        likelihood: needed if the model was trained with a likelihood of the user.
+        features: needed if the model was trained on features of a module of the user.
         device: where to put the weights.
-        allow_nan: have the model take missing values even where none were allowed in training.
+        allow_nan: let the model accept missing values even if none were allowed in training.
     """
     run = Run.open(path)
     fitted: dict[str, torch.Tensor] = {}
@@ -191,7 +191,8 @@ def load_run(
 
 
 def _as(dtype: torch.dtype, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the precision that the model predicts in, but for what is compared with numbers of 64 bits."""
+    """Return a tensor in the precision in which the model predicts, except for those compared with numbers of 64
+    bits."""
     kept = name in DOUBLE or not tensor.is_floating_point()
     return tensor if kept else tensor.to(dtype)
 
@@ -236,7 +237,7 @@ def _from_before(saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _read_imputer(run: Run, metadata: Mapping[str, Any], dtype: torch.dtype) -> Imputer | None:
-    """Return the imputer of a run, if one was fitted to this very model; a damaged file is passed over."""
+    """Return the imputer of a run if it was fitted to this very model; a damaged file is ignored."""
     if not (run / IMPUTER).exists():
         return None
     try:
@@ -253,7 +254,7 @@ def _read_imputer(run: Run, metadata: Mapping[str, Any], dtype: torch.dtype) -> 
 
 
 def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, Any]]:
-    """Read weights and posterior, the fitted parts, and what is said of them."""
+    """Read weights and posterior, the fitted parts, and their metadata."""
     lacking = ""
     for attempt in range(PATIENCE):
         weights, metadata = read_tensor_file(run / MODEL)
@@ -275,7 +276,8 @@ def _read_model(run: Run) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tens
 def _check_size(
     config: Config, space: Space, likelihood: Likelihood | None, state: Mapping[str, torch.Tensor], origin: str
 ) -> None:
-    """Raise RunError if the model would be larger than what the file holds: a file that lies takes no memory."""
+    """Raise RunError if the model would be larger than the content of the file, so that a forged file takes no
+    memory."""
     try:
         with torch.device("meta"):  # shapes without numbers
             planned = build_method(config, space, likelihood=likelihood).state_dict()

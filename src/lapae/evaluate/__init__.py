@@ -1,9 +1,8 @@
-"""Tasks of `lapae eval`: each judges a trained model on data, and returns numbers, a table and figures.
+"""Tasks of `lapae eval`: each evaluates a trained model on data, and returns numbers, a table and figures.
 
-A task is a module with `evaluate(model, data, options) -> Result`, whose options are a frozen dataclass beside it. The
-tasks here judge a model by its own anomaly score, prediction intervals and imputed values. `TASKS` is the only list;
-another package adds a task through the entry point `lapae.tasks`, which leads to a `Task`. Nothing heavy is imported
-here.
+A task is a module with `evaluate(model, data, options) -> Result` and a frozen dataclass of its options. The tasks here
+evaluate a model's own anomaly score, prediction intervals and imputed values. `TASKS` is the only list; another package
+adds a task through the entry point `lapae.tasks`, which leads to a `Task`. Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task(Entry):
-    """A task: `target` is its `evaluate`, `options` the dataclass of its options."""
+    """A task: `target` is its function `evaluate`, `options` the dataclass of its options."""
 
     note: str = ""
-    """What the report says above its numbers."""
+    """Text that the report shows above its numbers."""
 
 
 def _own(name: str, title: str, note: str) -> tuple[str, Task]:
@@ -62,7 +61,7 @@ TASKS: Registry[Task] = Registry(
 
 
 def run_task(name: str, model: Model, data: Data, options: Any = None) -> Result:
-    """Judge a trained model.
+    """Evaluate a trained model.
 
     Args:
         name: name of the task.

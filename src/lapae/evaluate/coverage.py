@@ -1,6 +1,6 @@
 """Coverage: do prediction intervals contain as many values, and p-values flag as many samples, as they promise?
 
-Both promises are marginal: they hold on average over new samples of the same source, and not for every column.
+Both promises are marginal: they hold on average over new samples from the same source, not for each column.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 RATES = (0.01, 0.05, 0.1)
-"""p-values whose shares are shown."""
+"""p-values up to which shares of samples are shown."""
 WITH_INTERVALS = ("number", "count", "date")
 """Kinds of columns that have intervals; categories have none."""
 Tenths: TypeAlias = tuple[float | None, ...]
-"""Share of the values of a table's columns in their intervals, by the tenth of its column that a value is in, from the
-lowest on; None for a tenth without values. The promise is about all values: where the others of a row say little, an
-interval that holds 90 % of these leaves out more of the lowest and of the highest."""
+"""Share of the values of a table's columns in their intervals, by the tenth of the column that a value is in, from the
+lowest; None for a tenth without values. The promise is about all values: if the other values of a row say little, an
+interval that contains 90 % of them misses more of the lowest and of the highest."""
 AT_ONCE = 2**22
 """Maximum number of values of samples that are predicted together."""
 
@@ -58,7 +58,7 @@ class CoverageResult:
     p_value: np.ndarray
     """(n,) p-values of the samples with something observed."""
     split: str
-    """Which samples were judged: "test", "validation" or "calibration"."""
+    """Which samples were used: "test", "validation" or "calibration"."""
     tenths: Tenths = ()
     """Results for each tenth of a column of a table, see `Tenths`."""
 
@@ -81,7 +81,7 @@ class CoverageResult:
         }
 
     def table(self) -> Table:
-        """Return what was promised beside what was found."""
+        """Return the promised and the measured shares."""
         n, rows = len(self.p_value), []
         if self.inside is not None:
             what = f"values in their {100 * self.level:g} % interval"
@@ -94,7 +94,7 @@ class CoverageResult:
         return Table((f"of {n:,} {self.split} samples", "promised", "found", "standard error"), rows)
 
     def figures(self) -> dict[str, Figure]:
-        """Share of samples below every p-value: on the diagonal if p-values hold."""
+        """Return the share of samples below every p-value, which is on the diagonal if p-values hold."""
         from lapae.evaluate.figures import on_diagonal
 
         p = np.sort(self.p_value)
@@ -109,9 +109,9 @@ class CoverageOptions:
     level: Probability = 0.9
     """Share of values that an interval should contain."""
     limit: Count | None = 5000
-    """Number of samples to judge by, at most."""
+    """Maximum number of samples to use."""
     seed: Whole = 0
-    """Seed of their choice."""
+    """Seed for the choice of samples."""
 
 
 def evaluate(model: Model, data: Data, options: CoverageOptions) -> CoverageResult:
@@ -120,7 +120,7 @@ def evaluate(model: Model, data: Data, options: CoverageOptions) -> CoverageResu
     Args:
         model: the trained model.
         data: with held-out samples of the kind that it was trained on.
-        options: the level, and how many samples.
+        options: the level, and the number of samples.
     """
     check(options)
     held = held_out(data, options.limit, options.seed)
@@ -150,7 +150,7 @@ def evaluate(model: Model, data: Data, options: CoverageOptions) -> CoverageResu
 def by_tenth(values: np.ndarray, inside: np.ndarray, asked: np.ndarray) -> Tenths:
     """Return the share of values of a table (n, F) that are `inside`, by the tenth of its column that a value is in.
 
-    Equal values have the middle of their ranks in their column; `asked` (n, F) are the values that count.
+    Equal values get their mean rank in the column; `asked` (n, F) are the values that count.
     """
     hits, counts = np.zeros((2, 10))
     for own, within, there in zip(values.T, inside.T, asked.T, strict=True):
@@ -163,7 +163,7 @@ def by_tenth(values: np.ndarray, inside: np.ndarray, asked: np.ndarray) -> Tenth
 
 
 def told(tenths: Tenths) -> list[tuple[str, float]]:
-    """Return what tables call the tenths, and their shares."""
+    """Return the names of the tenths in tables, and their shares."""
     ends = {0: " (the lowest)", 9: " (the highest)"}
     every = ((f"  tenth {i + 1}{ends.get(i, '')} of their column", share) for i, share in enumerate(tenths))
     return [(what, round(share, 3)) for what, share in every if share is not None]
@@ -172,7 +172,8 @@ def told(tenths: Tenths) -> list[tuple[str, float]]:
 def _share(inside: np.ndarray, known: np.ndarray) -> tuple[float, float]:
     """Return the share of known values that are inside, and its standard error.
 
-    Values of a sample are in or out together, so that the error is that of a ratio of sums over samples (n, ...).
+    The values of a sample are inside or outside together, so the error is that of a ratio of sums over samples (n,
+    ...).
     """
     n = len(inside)
     hits, counts = ((part & known).reshape(n, -1).sum(1).astype(float) for part in (inside, known))

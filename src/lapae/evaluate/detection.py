@@ -1,6 +1,6 @@
-"""Detection: does the model's anomaly score tell unusual samples from normal ones, and how many does it flag?
+"""Detection: does the model's anomaly score separate unusual samples from normal ones, and how many does it flag?
 
-Unusual samples are those of another file or data set, or rows of a table that a column of labels says are unusual.
+Unusual samples are those of another file or data set, or rows of a table that a label column marks as unusual.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lapae.model import Model
 
 YES = ("1", "true", "yes", "anomaly", "anomalous", "outlier", "abnormal", "unusual")
-"""Labels that say "unusual" by themselves, in a column of two labels."""
+"""Labels that mean "unusual" in a column of two labels."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class DetectionResult:
-    """How well unusual samples are told from normal ones."""
+    """How well unusual samples are separated from normal ones."""
 
     rate: float
     """False alarm rate of the model."""

@@ -21,7 +21,7 @@ intervals hold by construction."""
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Samples that a model is judged by."""
+    """Samples on which a model is evaluated."""
 
     split: str
     """"test", "validation" or "calibration"."""

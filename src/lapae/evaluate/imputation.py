@@ -1,4 +1,4 @@
-"""Imputation: known values are hidden at random and imputed, and compared with what they were."""
+"""Imputation: known values are hidden at random, imputed, and compared with the imputed ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ImputationResult:
     """Share of the values that was hidden."""
     n_data: int
     split: str
-    """Which samples were judged: "test", "validation" or "calibration"."""
+    """Which samples were used: "test", "validation" or "calibration"."""
     tenths: Tenths = ()
     """Results for each tenth of a column of a table, see `Tenths`."""
 
@@ -75,7 +75,7 @@ class ImputationResult:
         return Table((about, *heads, f"inside {100 * self.level:g} %", "mean width"), rows)
 
     def figures(self) -> dict[str, Figure]:
-        """Return no figures: the table says it all."""
+        """Return no figures: the table is enough."""
         return {}
 
 
@@ -88,9 +88,9 @@ class ImputationOptions:
     level: Probability = 0.9
     """Share of values that an interval should contain."""
     limit: Count | None = 1000
-    """Number of samples to judge by, at most."""
+    """Maximum number of samples to use."""
     seed: Whole = 0
-    """Seed of their choice, and of what is hidden."""
+    """Seed for the choice of samples and of the values to hide."""
 
 
 def evaluate(model: Model, data: Data, options: ImputationOptions) -> ImputationResult:
@@ -99,7 +99,7 @@ def evaluate(model: Model, data: Data, options: ImputationOptions) -> Imputation
     Args:
         model: the trained model.
         data: with held-out samples of the kind that it was trained on.
-        options: how much to hide, and of how many samples.
+        options: how much to hide, and in how many samples.
     """
     check(options)
     held = held_out(data, options.limit, options.seed)
@@ -145,7 +145,7 @@ def evaluate(model: Model, data: Data, options: ImputationOptions) -> Imputation
 
 
 def _median(x: np.ndarray) -> np.ndarray:
-    """Return the median over samples x (n, ...) at each place, which is that of all places where nothing is known."""
+    """Return the median over samples x (n, ...) at each position, or over all positions where nothing is known."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of places without a value
         middle = np.nanmedian(x, axis=0)

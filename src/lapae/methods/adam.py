@@ -1,7 +1,7 @@
 """Adam, and the schedule that halves its learning rate.
 
-The constructor of `torch.optim.Adam` imports torch's compiler, and with it sympy and torch.onnx: two seconds in every
-process that trains. The function that it calls in each step imports nothing.
+The constructor of `torch.optim.Adam` imports torch's compiler, and with it sympy and torch.onnx, which takes two
+seconds in every process that trains. The function that it calls in each step imports nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 SMALLEST_CHANGE = 1e-8
-"""A learning rate that would change by less than this is left as it is."""
+"""A learning rate is not changed by less than this."""
 
 
 class Adam:
@@ -29,8 +29,8 @@ class Adam:
         eps: added to the root of the second running mean.
 
     Attributes:
-        state: {index of a parameter among all: {"step": (), "exp_avg": *shape, "exp_avg_sq": *shape}}, for parameters
-            that have had a gradient.
+        state: {index of a parameter: {"step": (), "exp_avg": *shape, "exp_avg_sq": *shape}}, for parameters that have
+            had a gradient.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Adam:
         """Continue from the state of another optimiser.
 
         Args:
-            state: as `self.state`. A ValueError says which part does not fit these parameters.
+            state: as `self.state`; a ValueError says which part does not fit these parameters.
         """
         for index, held in state.items():
             if not 0 <= index < len(self._parameters):

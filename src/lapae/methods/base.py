@@ -1,4 +1,4 @@
-"""Protocol of a method: its loss, what it does after a step, and how it draws networks.
+"""Interface of a method: its loss, what it does after a step, and how it draws networks.
 
 Training, prediction, tasks and reports know nothing else about a method. A new one is a subclass of `Method`:
 
@@ -22,7 +22,8 @@ Training, prediction, tasks and reports know nothing else about a method. A new 
         def draw(self, seeds):
             return Point(self.network)
 
-`register` makes it known in this process. In an installed package, an entry point makes it known to every command:
+`register` makes it available in this process. In an installed package, an entry point makes it available to every
+command:
 
     [project.entry-points."lapae.methods"]
     mine = "my_package:Mine"
@@ -73,28 +74,28 @@ class Draws(Protocol):
 
 
 class Method(nn.Module):
-    """Way to train an autoencoder. Its parameters are what the optimiser trains, its buffers the rest of its state.
+    """A way to train an autoencoder. The optimiser trains its parameters; its buffers are the rest of its state.
 
     The constructor of a subclass takes `(network, likelihood, options, n_data)`: a function that makes a new network,
     the likelihood, the method's options and the size of the training set.
     """
 
     title: ClassVar[str] = ""
-    """Name for a reader, of a method that is registered as a class; methods of the library have it in
+    """Name for readers, for a method that is registered as a class; the library's methods have it in
     `lapae.config.methods`."""
     options: ClassVar[type[MethodOptions]] = MethodOptions
-    """Class of its options, of a method that is registered as a class."""
+    """Class of its options, for a method that is registered as a class."""
     temperature: float | None = None
-    """Factor of the variance of its posterior; None without a posterior."""
+    """Factor by which the variance of its posterior is multiplied; None without a posterior."""
     learns_variance = False
-    """Whether the standard deviation that it reports contains noise of the data that it has learned."""
+    """Whether the standard deviation that it reports includes the learned noise of the data."""
 
     stochastic = True
     """Whether draws differ; if not, one draw is enough."""
     distinct_draws: int | None = None
-    """Number of different draws if it is finite, as for an ensemble; consecutive seeds give different draws."""
+    """Number of different draws if it is finite, as for an ensemble, where consecutive seeds give different draws."""
     shared_codes = True
-    """Whether draws share one latent space, so that each can decode the code of another."""
+    """Whether draws share one latent space, so that each can decode the codes of the others."""
     latent_prior = False
     """Whether codes have a standard normal prior to generate from."""
     capturable: bool = True
@@ -105,7 +106,7 @@ class Method(nn.Module):
     """Modules that a user passed in evaluation mode; they stay in it during training."""
 
     sigma: Tensor | None
-    """Scale of the noise if it is learned: of the model's shape, or (1, …, 1) if all features share it."""
+    """Scale of the noise if it is learned: (*model_shape), or (1, …, 1) if all features share it."""
 
     def __init__(self, likelihood: Likelihood) -> None:
         super().__init__()
@@ -114,11 +115,11 @@ class Method(nn.Module):
 
     @property
     def likelihood(self) -> Likelihood:
-        """Likelihood of the data given the decoder's output, with the noise learned so far if it is learned."""
+        """Likelihood of the data given the decoder's output, with the noise learned so far, if any."""
         return self._likelihood if self.sigma is None else self._likelihood.with_noise(self.sigma)
 
     def learn_noise(self, shape: tuple[int, ...]) -> None:
-        """Make the scale of the noise a state of the method, `sigma` (*shape), which training sets."""
+        """Make the scale of the noise, `sigma` (*shape), part of the state of the method, which training sets."""
         self.sigma = torch.ones(shape)
 
     def train(self, mode: bool = True) -> Self:
@@ -129,7 +130,7 @@ class Method(nn.Module):
         return self
 
     def begin(self, batches: BatchFactory, step: StepContext) -> None:
-        """Look at the training set before the first epoch.
+        """Prepare with the training set before the first epoch.
 
         Args:
             batches: makes an iterator over batches of the training set, this process's part of them.
@@ -144,12 +145,12 @@ class Method(nn.Module):
             step: generators of noise, and this process's share of the batch.
 
         Returns:
-            A scalar, the mean over samples (so that DDP averages it).
+            A scalar, the mean over samples (which DDP averages).
         """
         raise NotImplementedError
 
     def start_from(self, source: Method) -> None:
-        """Take over the weights of a trained method, that of the run that `options.starts_from` names."""
+        """Take over the weights of a trained method, from the run that `options.starts_from` names."""
         raise NotImplementedError
 
     def after_forward(self, step: StepContext) -> None:
@@ -160,7 +161,7 @@ class Method(nn.Module):
         """
 
     def after_backward(self, step: StepContext) -> None:
-        """Complete what `after_forward` has begun, after the backward pass and before the optimiser's step."""
+        """Complete what `after_forward` started, after the backward pass and before the optimiser's step."""
 
     def validate(self, x: Tensor, step: StepContext) -> dict[str, Tensor]:
         """Return sums over a validation batch of the numbers to report.
@@ -213,7 +214,7 @@ M = TypeVar("M", bound=Method)
 
 
 def register(name: str) -> Callable[[type[M]], type[M]]:
-    """Make a `Method` known by name to the command line, the estimator and the configuration."""
+    """Make a `Method` available by name to the command line, the estimator and the configuration."""
 
     def add(cls: type[M]) -> type[M]:
         METHODS[name] = cls

@@ -49,7 +49,7 @@ class Dropout(Method):
 
 
 class Masks:
-    """Source of masks for the dropout layers of one network: S generators while on, none while off."""
+    """Source of masks for the dropout layers of one network: S generators while it is on, none while it is off."""
 
     def __init__(self, p: float) -> None:
         self.p = p
@@ -67,9 +67,9 @@ class Masks:
 
 
 class MaskLayer(nn.Module):
-    """Dropout layer: (B, ...) or (S·B, ...) -> (S·B, ...), each row with a mask of its own.
+    """Dropout layer: (B, ...) or (S·B, ...) -> (S·B, ...), each row with its own mask.
 
-    Up to the first of these layers all draws are equal, so that part of the network runs once.
+    Up to the first of these layers all draws are equal, so that part of the network runs only once.
     """
 
     def __init__(self, masks: Masks) -> None:

@@ -18,7 +18,8 @@ from lapae.methods.weights import WeightDraws
 
 
 class Ensemble(Method):
-    """Ensemble whose loss is the sum of the members' losses: each member has the gradient it would have alone."""
+    """Ensemble whose loss is the sum of the members' losses, so each member has the same gradient as if trained
+    alone."""
 
     shared_codes = False
 
@@ -58,5 +59,5 @@ class Ensemble(Method):
         return WeightDraws(self.network, state)
 
     def draw_mean(self) -> Draws:
-        """Return the first member: the mean of the weights of different members is no useful network."""
+        """Return the first member: the mean of the weights of different members is not a useful network."""
         return self.draw([0])

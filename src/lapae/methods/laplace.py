@@ -34,7 +34,7 @@ from lapae.posterior.precision import RunningDiagonal
 from lapae.posterior.uncertain import known_weights
 
 MOST_ROOT = 1e5
-"""Largest root of the Hessian at the output that a vector counts: the inverse of a noise that is mere rounding."""
+"""Largest root of the Hessian at the output that counts in a vector; a larger one is the inverse of rounding noise."""
 
 
 class Laplace(Method):
@@ -77,12 +77,12 @@ class Laplace(Method):
         self.posterior.temperature = value
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode, and drop what was looked up in the network, which a mode may change."""
+        """Set the mode, and drop what is cached about the network, which the mode may change."""
         self._called = None
         return super().train(mode)
 
     def pin(self) -> None:
-        """Take the weights that are not uncertain as known."""
+        """Treat the weights that are not uncertain as known."""
         if isinstance(self.posterior, RunningDiagonal):
             self.posterior.pin(self.known)
 
@@ -95,7 +95,7 @@ class Laplace(Method):
         return pull(tape, self._observed(tape), step.normal(output_of(tape)))
 
     def squares(self, vector: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the squares of a sketched vector; zero for known weights, whose precision stays infinite."""
+        """Return the squares of a sketched vector: zero for known weights, whose precision stays infinite."""
         prior, shapes = self.posterior.prior, self.posterior.shapes
         return squared(vector) | {name: prior.new_zeros(shapes[name]) for name in self.known}
 
@@ -172,7 +172,7 @@ class Laplace(Method):
 
     @contextmanager
     def unfrozen(self) -> Iterator[None]:
-        """Have all weights require a gradient: those of a trained method do not, but have a posterior."""
+        """Make all weights require a gradient: those of a trained method do not, but have a posterior."""
         trains = [p.requires_grad for p in self.network.parameters()]
         self.network.requires_grad_(True)
         try:
@@ -198,9 +198,9 @@ class Laplace(Method):
     def posterior_of_networks(self) -> Precision:
         """Return the posterior that networks are drawn from to be evaluated as they are, not linearised.
 
-        That is the posterior but for a low-rank one, whose wide directions change nothing to first order and break a
-        network all the same: its diagonal serves, the running one that the network was trained with, if it was, or at
-        the temperature that held-out data allow (`lapae.calibrate.temperature.fit_drawn`).
+        This is the posterior itself, except for a low-rank one, whose wide directions change nothing to first order but
+        nevertheless break a network. Its diagonal is used instead: the running one with which the network was trained,
+        if any, or one at the temperature that held-out data allow (`lapae.calibrate.temperature.fit_drawn`).
         """
         precision = self.posterior
         if not isinstance(precision, LowRankPrecision) or not precision.n_vectors:
@@ -212,7 +212,7 @@ class Laplace(Method):
         return alone
 
     def posterior_of_codes(self) -> Precision:
-        """Return the posterior of the encoder given the decoder, which a code is a coordinate for.
+        """Return the posterior of the encoder given the decoder, for which codes are coordinates.
 
         It differs from the posterior if that has covariances between the two: see `lapae.posterior.lowrank`.
         """
@@ -255,7 +255,7 @@ def make_precision(network: nn.Module, hessian: str, prior_precision: float, tem
 
 
 def with_posterior(method: Method, predictive: str) -> Laplace:
-    """Return the method if it has a posterior over its weights, which this predictive needs; else raise ValueError."""
+    """Return the method if it has a posterior over weights, which this predictive needs; else raise ValueError."""
     if isinstance(method, Laplace):
         return method
     kind = type(method).__name__

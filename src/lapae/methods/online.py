@@ -6,8 +6,8 @@ curvature at θ, scaled from the batch to the whole training set, to the precisi
     H_{t+1} = (1 - α) H_t + (N / B) Σ_b J_bᵀ H_out J_b
 
 (or another of the updates in `lapae.posterior.update`). One forward pass serves the gradient and the curvature. With
-several processes, the sum over b is over all of them, by one all-reduce while the backward pass runs; for a sketch it
-is the sum of its vectors before they are squared, so that the precision is that of one process.
+several processes, the sum over b includes all of them, by one all-reduce while the backward pass runs; for a sketch its
+vectors are summed before they are squared, so that the precision is the same as with one process.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Online(Laplace):
         self._wait: Wait | None = None
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode, and drop the last forward pass. Batch normalisation keeps fixed statistics: those of a batch
-        would couple its samples, and there is no curvature then."""
+        """Set the mode, and drop the last forward pass. Batch normalisation keeps fixed statistics, because those of a
+        batch would couple its samples, and then there is no curvature."""
         self._tapes = []
         super().train(mode)
         for layer in self._norms:
@@ -79,7 +79,7 @@ class Online(Laplace):
 
     @torch.no_grad()
     def begin(self, batches: BatchFactory, step: StepContext) -> None:
-        """Fit the statistics of batch normalisation by one pass over the training set, with the initial weights.
+        """Compute the statistics of batch normalisation in one pass over the training set, with the initial weights.
 
         Layers that a user passed in evaluation mode keep their own.
         """
@@ -172,7 +172,7 @@ class Online(Laplace):
             self._wait = None
 
     def finish(self, batches: BatchFactory, n_data: int, step: StepContext) -> dict[str, float]:
-        """Collect the vectors of a low-rank posterior at the final mean; other forms are there already.
+        """Collect the vectors of a low-rank posterior at the final mean; other forms are already complete.
 
         The running precision is GGN / α of sampled networks on the way; vectors at the mean are the GGN itself.
         """

@@ -1,7 +1,7 @@
-"""Ensemble of online Laplacian autoencoders: several modes of the posterior, each with a width of its own.
+"""Ensemble of online Laplacian autoencoders: several modes of the posterior, each with its own width.
 
-A Laplace approximation describes the surroundings of one optimum, an ensemble has several optima without surroundings.
-Members differ in their initial weights and in the weights that are drawn in training.
+A Laplace approximation describes the surroundings of one optimum; an ensemble has several optima without their
+surroundings. Members differ in their initial weights and in the weights that are drawn in training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from lapae.methods.weights import WeightDraws
 
 
 class OnlineEnsemble(Method):
-    """Ensemble whose loss is the sum of the members' losses: each member has the gradient it would have alone."""
+    """Ensemble whose loss is the sum of the members' losses, so each member has the same gradient as if trained
+    alone."""
 
     shared_codes = False
     capturable = False  # members take their turns
@@ -36,7 +37,7 @@ class OnlineEnsemble(Method):
 
     @property
     def _online(self) -> list[Any]:
-        """Members, with the noise that they have learned together."""
+        """Return the members, with the noise that they learned together."""
         for member in self.members:
             member._likelihood = self.likelihood  # pyright: ignore[reportArgumentType]
         return list(self.members)
@@ -88,5 +89,5 @@ class OnlineEnsemble(Method):
         return WeightDraws(members[0].network, stacked)
 
     def draw_mean(self) -> Draws:
-        """Return the mean of the first member: the mean over different members is no useful network."""
+        """Return the mean of the first member: the mean over different members is not a useful network."""
         return self._online[0].draw_mean()

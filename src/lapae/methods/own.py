@@ -1,4 +1,4 @@
-"""A user's own modules: copied, brought into the form of an encoder and a decoder, and checked.
+"""A user's own modules: copied, adapted to the form of an encoder and a decoder, and checked.
 
 Modules that could be trained without a meaningful result are refused: those that do not fit the data, that couple the
 samples of a batch, that draw random numbers in evaluation mode, or that end in a sigmoid if logits are expected.
@@ -25,10 +25,10 @@ CLOSE, ROUNDING = 1e-4, 1e-5
 """Outputs of a sample alone and in a batch may differ by rounding: by `CLOSE` times the difference between samples,
 plus `ROUNDING` times the largest output in 32 bits."""
 TRIED = 16
-"""Samples of a batch that shows whether they depend on each other, or on chance."""
+"""Number of samples in the batch that shows whether outputs depend on other samples or on chance."""
 AXES = "The first axis must be that of the samples; recurrent layers and attention need batch_first=True"
 RESHAPES = ("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Clone", "ToCopy", "Alias")
-"""Functions that only move numbers, by the beginning of the names of their derivatives."""
+"""Functions that only rearrange numbers, by the beginning of the names of their derivatives."""
 SQUASHES = {"Sigmoid": "a sigmoid", "Hardsigmoid": "a sigmoid", "Softmax": "a softmax"}
 
 
@@ -41,8 +41,8 @@ def own_modules(
         network: encoder and decoder, or a model that has both as methods.
         space: what the data are. If it has a `unit`, the modules get values in that unit.
         likelihood: the likelihood whose parameters the decoder returns.
-        loading: whether weights will be read from a file: then it does not matter which are frozen, and what was
-            checked when the model was made is not checked again.
+        loading: whether weights will be read from a file; then it does not matter which are frozen, and the checks that
+            were made when the model was created are not repeated.
 
     Returns:
         Encoder and decoder. A ConfigError says which module does not fit, and what to change.
@@ -83,7 +83,7 @@ def _copied(network: Modules | nn.Module) -> Modules | nn.Module:
 
 
 def gives_logits(likelihood: Likelihood) -> bool:
-    """Return whether outputs are logits: values of the data are bounded, and outputs are not."""
+    """Return whether outputs are logits: the values of the data are bounded, but the outputs are not."""
     least, most = (np.asarray(bound) for bound in likelihood.support)
     return not (np.isinf(least).all() and np.isinf(most).all())
 
@@ -121,7 +121,7 @@ def _check_fits(network: Modules, x: Tensor) -> Tensor:
 def _check_alone(network: Modules, x: Tensor) -> None:
     """Raise ConfigError if the output of a module for a sample depends on the others of its batch, or on chance.
 
-    Checked in 64 bits, if a module takes these, so that an offset does not hide the dependence.
+    This is checked in 64 bits if the module accepts that, so that an offset does not hide the dependence.
     """
     for name, module in zip(("encoder", "decoder"), network, strict=True):
         try:
@@ -144,8 +144,8 @@ def _check_alone(network: Modules, x: Tensor) -> None:
 
 
 def _depends(module: nn.Module, x: Tensor, rounding: float) -> str:
-    """Return what the outputs of samples x (B, …) depend on besides these, beyond rounding (see `ROUNDING`): "chance",
-    "others" or ""."""
+    """Return what the outputs of samples x (B, …) depend on besides the samples themselves, beyond rounding (see
+    `ROUNDING`): "chance", "others" or ""."""
     together, again = module(x), module(x)
     if not together.isfinite().all():  # there is nothing to compare
         return ""

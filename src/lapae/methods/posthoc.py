@@ -2,7 +2,7 @@
 
     q(θ) = N(θ*, (Σ_n J_nᵀ H_out J_n + δ I)⁻¹)
 
-with δ by maximising the marginal likelihood (paper, section 1.1 and appendix A; Daxberger et al. 2021).
+with the δ that maximises the marginal likelihood (paper, section 1.1 and appendix A; Daxberger et al. 2021).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Random seeds as a function of the run's seed, the purpose and the epoch: resuming needs no state of a generator."""
+"""Random seeds as a function of the run's seed, the purpose and the epoch, so that resuming needs no generator
+state."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def seed_all(
         what: the purpose, such as ("train", epoch).
         generator: draws the noise of a method, the same on all processes.
         own: draws noise that differs between processes.
-        common: draws, on all processes, what the global generator of a single process draws.
+        common: draws on all processes the same numbers as the global generator of a single process.
         rank: this process. torch's global generators (initial weights, dropout) differ between processes.
     """
     everywhere = derive_seed(seed, "global", *what, *((f"rank {rank}",) if rank else ()))

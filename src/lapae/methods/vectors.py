@@ -1,9 +1,9 @@
 """Fit a low-rank posterior: vectors at the mean weights, by one ordinary backward pass of a batch each.
 
 Every vector is the sketch of a batch, u = Σ_b J_bᵀ v_b with v_b ~ N(0, H_b), kept instead of squared. The batches of an
-epoch together are the data, so that the outer products of E epochs, divided by E, have the GGN as their mean. Where an
-epoch has more batches than there are to be vectors, the first of them stand for all. Where several processes share a
-batch, their parts of a vector are summed: numbers are drawn by sample, so that the vectors are those of one process.
+epoch together are the data, so the outer products of E epochs, divided by E, have the GGN as their mean. If an epoch
+has more batches than there should be vectors, the first batches represent all. If several processes share a batch,
+their parts of a vector are summed: numbers are drawn by sample, so that the vectors are the same as with one process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lapae.methods.step import StepContext
 from lapae.posterior import LowRankPrecision, fit_shrinkage
 
 MOST_VECTORS = 500
-"""Vectors by default: on tables of up to some thousand rows they reach the rank of what the data determine."""
+"""Default number of vectors: for tables of up to some thousand rows it reaches the rank of what the data determine."""
 MOST_BYTES = 1 << 30
-"""Size of all vectors at most, in memory and in a saved run; beyond half of it they are kept in bfloat16."""
+"""Maximum size of all vectors, in memory and in a saved run; beyond half of it they are kept in bfloat16."""
 MOST_PRODUCTS = 1 << 31
-"""Multiplications of a T x T matrix of products between vectors, on a CPU: a tenth of a second."""
+"""Maximum number of multiplications for a T x T matrix of products of vectors on a CPU: a tenth of a second."""
 LEAST_VECTORS = 16
-"""Vectors at least, however large the network."""
+"""Minimum number of vectors, however large the network."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def how_many(n_weights: int, device: torch.device, wanted: int | None = None) ->
     Args:
         n_weights: P.
         device: where they are; a CPU takes fewer by default.
-        wanted: as many as a user asks for, within the memory; by default at most MOST_VECTORS.
+        wanted: the number that the user asks for, which memory may limit; default: at most MOST_VECTORS.
     """
     n = wanted or MOST_VECTORS
     if wanted is None and device.type == "cpu":
@@ -71,7 +71,7 @@ def collect(
         batches: makes an iterator over (this process's part of) the batches of an epoch.
         n_data: samples in all.
         step: draws the numbers, and sums over processes.
-        wanted: number of vectors, by default as many as `how_many` allows.
+        wanted: number of vectors; default: as many as `how_many` allows.
     """
     prior = method.posterior.prior
     most, kind = how_many(method.posterior.n_weights, prior.device, wanted)

@@ -1,9 +1,9 @@
 """Draws from a distribution over weights: many networks of one architecture at once.
 
-Parameters are stacked along a leading axis S and the network is mapped over it. On a GPU, and for dense networks on a
-CPU, the map is `torch.func.vmap`: one batched matrix product per layer. A convolution with its own kernel for each
-network becomes a grouped convolution under vmap, which a CPU runs two to three times slower than plain ones, so that
-the networks run one after the other there.
+Parameters are stacked along a leading axis S, and the network is mapped over it. On a GPU, and for dense networks on a
+CPU, the map is `torch.func.vmap`: one batched matrix product per layer. Under vmap, a convolution with its own kernel
+for each network becomes a grouped convolution, which a CPU runs two to three times slower than plain ones, so there the
+networks run one after the other.
 
 Shapes: S draws, B samples; x is (S or 1, B, *shape), stacked parameters are (S, *parameter shape).
 """
@@ -24,7 +24,8 @@ from lapae.posterior.noise import fill_normal
 
 
 class WeightDraws:
-    """S networks given by stacked parameters; those without an entry in `stacked` are the network's own, shared."""
+    """S networks given by stacked parameters; parameters without an entry in `stacked` are the network's own and
+    shared."""
 
     def __init__(self, network: Autoencoder, stacked: Mapping[str, Tensor]) -> None:
         known = dict(network.named_parameters()) | dict(network.named_buffers())
@@ -101,7 +102,8 @@ def stacked_forward(module: nn.Module, stacked: Mapping[str, Tensor], x: Tensor)
 
 
 def normal_draws(parameters: Mapping[str, Tensor], seeds: Sequence[int]) -> dict[str, Tensor]:
-    """Draw standard normal noise for `parameters`, (S, *shape) each; the noise of a seed depends on nothing else."""
+    """Draw standard normal noise for `parameters`, (S, *shape) each; the noise of a seed does not depend on other
+    seeds."""
     first = next(iter(parameters.values()))
     sizes = [value.numel() for value in parameters.values()]
     flat = fill_normal(first.new_empty(len(seeds), sum(sizes)), seeds)
