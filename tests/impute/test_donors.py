@@ -347,3 +347,14 @@ def test_a_copula_of_other_weights_is_that_of_repeated_rows():
     found, plain = copula.redrawn(z, weight), copula.redrawn(z.repeat_interleave(weight.long(), 0), torch.ones(199))
     np.testing.assert_allclose(found.covariance, plain.covariance, atol=0.02)
     np.testing.assert_allclose(found.center, plain.center, atol=0.02)
+
+
+def test_complete_rows_beside_one_whose_missing_values_are_drawn_in_turn_stay_as_they_are():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4))
+    model = LaplacianAutoencoder(epochs=2, random_state=0).fit(x)
+    rows = x[:5].copy()
+    rows[2, :2] = np.nan
+    for made in model.impute(rows, n_samples=2):
+        np.testing.assert_array_equal(np.delete(made, 2, axis=0), np.delete(x[:5], 2, axis=0))
+        assert np.isfinite(made[2]).all()

@@ -302,7 +302,7 @@ class Donors:
         """
         out = torch.where(x.isnan(), guess, x).expand(len(chance), *x.shape).clone()
         lacking = x.isnan().any(1).nonzero()[:, 0]
-        for rows in lacking.split(max(8, min(256, int(GAINS / x.shape[1] ** 2)))):
+        for rows in lacking.split(max(8, min(256, int(GAINS / x.shape[1] ** 2)))) if len(lacking) else ():
             self._draw(out, rows, x[rows], guess[rows], chance)
         return out
 

@@ -202,15 +202,16 @@ class NearestRows:
         n_groups = max(1, n // GROUP)
         square = _in_groups(square, n_groups)
         least = square.amin(0).float().clamp_min_(TINY)  # (G, B)
-        nearest, group = least.min(0)
-        length = x.square().sum(1)
-        if n > 1 and (torch.compiler.is_exporting() or bool(_may_be_same(nearest, x, length).any())):
+        if n > 1 and (torch.compiler.is_exporting() or bool(_may_be_same(least.amin(0), x, x.square().sum(1)).any())):
+            nearest, group = least.min(0)
             its = square.gather(1, group.expand(len(square), 1, -1))[:, 0].float().clamp_min_(TINY)  # (size, B)
             member = its.argmin(0)
             same = self._is_same(x, (member * n_groups + group)[:, None])[:, 0]
             others = its.masked_fill(torch.arange(len(its), device=x.device)[:, None] == member, torch.inf).amin(0)
             least = least.scatter(0, group[None], torch.where(same, others, nearest)[None])
-        return 0.5 * _mean_log(torch.where(least.isinf(), TINY, least).to(x))
+        if n <= 2:  # the row itself and the one it was made from are left out: none may be left
+            least = torch.where(least.isinf(), TINY, least)
+        return 0.5 * _mean_log(least.to(x))
 
 
 def _may_be_same(square: Tensor, x: Tensor, length: Tensor) -> Tensor:
@@ -230,8 +231,9 @@ def _in_groups(square: Tensor, n_groups: int) -> Tensor:
 def _mean_log(values: Tensor) -> Tensor:
     """Return the mean (B,) of the logs of values (G, B): logs of products of a few take a fraction of the time."""
     n = len(values)
-    padded = torch.nn.functional.pad(values, (0, 0, 0, -n % TOGETHER), value=1.0)
-    return padded.unflatten(0, (-1, TOGETHER)).prod(1).log().sum(0) / n
+    if lacking := -n % TOGETHER:
+        values = torch.nn.functional.pad(values, (0, 0, 0, lacking), value=1.0)
+    return values.unflatten(0, (-1, TOGETHER)).prod(1).log().sum(0) / n
 
 
 def _joined(parts: list[Near]) -> Near:
