@@ -1,4 +1,4 @@
-"""Data: named sets, arrays, tables and folders of images, in four splits; and the batches that are drawn from them."""
+"""Data: named sets, arrays, tables and folders of images, in four splits, and batches of them."""
 
 from lapae.data.batches import Batches
 from lapae.data.catalog import DataSet, data_sets, fetch, load

@@ -23,13 +23,13 @@ from lapae.space.series import cut
 
 ARRAYS = (".npy", ".npz")
 MAX_AXES = 32
-"""NumPy has 64 at most; some are added on the way."""
+"""NumPy allows at most 64, and some are added during processing."""
 AT_ONCE = 2**24
 MANY = 500
-"""Windows of a series: where they are fewer, they are less than an eighth of their length apart by default."""
+"""If a series has fewer windows, they are by default less than an eighth of their length apart."""
 MOST_PACKED = 100
-"""Bytes that one byte of an archive may unpack to, in arrays of more than `LARGE` bytes: more is a decompression bomb,
-or an array of almost nothing but zeros."""
+"""Maximum ratio of compression of arrays of more than `LARGE` bytes: more is a decompression bomb, or an array of
+almost only zeros."""
 LARGE = 2**30
 
 
@@ -80,7 +80,8 @@ class ArrayReader(Reader):
             progress(stop - start)
 
     def _rows(self, start: int, stop: int) -> np.ndarray:
-        """Some data as they are stored. By plain reads: a map of a file that is cut short ends the process."""
+        """Return some data as they are stored, by plain reads: a memory map of a truncated file would kill the
+        process."""
         raw = self.raw
         if not isinstance(raw, np.memmap) or not raw.flags.c_contiguous:
             return np.asarray(raw[start:stop])
@@ -106,7 +107,7 @@ def examine(
     stride: int | None = None,
     **about: Any,
 ) -> Records:
-    """An array as records, once its values are known to be numbers; `where` begins messages.
+    """Return an array as records after checking that its values are numbers; messages begin with `where`.
 
     With a `window` it is a series (T, C), which is cut into windows.
     """
@@ -128,7 +129,7 @@ def examine(
 
 
 def range_in(where: str | Path, x: np.ndarray, *, allow_nan: bool) -> Range:
-    """Return what the values of x are like; infinity, NaN unless allowed, and a column without a value, are errors."""
+    """Return the range of the values of x; infinity, NaN unless allowed, and columns without any value are errors."""
     found = Range(math.inf, -math.inf, True)
     known = np.zeros(x.shape[1:], bool)
     for start, part in chunks(x):
@@ -168,7 +169,7 @@ def in_windows(records: Records, where: str | Path, window: int | None, stride: 
 
 
 def open_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    """Data and labels of an .npz file."""
+    """Return data and labels of an .npz file."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -189,7 +190,7 @@ def open_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """A .npy file as a read-only memory map."""
+    """Return a .npy file as a read-only memory map."""
     try:
         with path.open("rb") as file:
             shape, fortran, dtype = _npy_header(path, file)
@@ -207,7 +208,7 @@ def open_npy(path: Path) -> np.ndarray:
 
 
 def _nothing(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array without elements. NumPy would take memory for its other axes, which may be of any size."""
+    """Return an array without elements. NumPy would allocate memory for its other axes, which may have any size."""
     try:
         return np.broadcast_to(np.zeros((), dtype), shape)
     except ValueError as error:
@@ -215,7 +216,7 @@ def _nothing(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _npy_header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, order and type of a .npy stream. Objects are refused: reading them would run what they say."""
+    """Return shape, order and type of a .npy stream. Objects are refused, because reading them would run code."""
     try:
         version = np.lib.format.read_magic(file)
         read: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
@@ -232,7 +233,7 @@ def _npy_header(path: Path, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.
 
 
 def _check_size(path: Path, info: zipfile.ZipInfo) -> None:
-    """DataError where an array of an archive is too large to be unpacked, by what the archive says of it."""
+    """Raise DataError if an array of an archive is too large to be unpacked, according to the archive."""
     member, advice = path / info.filename, "store it as .npy, which is mapped and not loaded"
     if info.file_size > LARGE and info.file_size > MOST_PACKED * info.compress_size:
         raise DataError(
@@ -243,7 +244,7 @@ def _check_size(path: Path, info: zipfile.ZipInfo) -> None:
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    """One array of an archive. No memory is taken before its header agrees with its place in the archive."""
+    """Return one array of an archive. No memory is allocated before its header agrees with the archive."""
     member = path / info.filename
     try:
         with archive.open(info) as file:

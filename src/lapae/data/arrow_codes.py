@@ -1,4 +1,4 @@
-"""Columns of Arrow record batches as the codes that a model takes."""
+"""Columns of Arrow record batches as codes for a model."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def codes_of(
     """Return the features of a record batch as codes (n, F), NaN where missing.
 
     Args:
-        batch: has all `columns`, in any order, and perhaps others.
+        batch: contains all `columns`, in any order, and possibly others.
         columns: the columns of the model.
-        where: begins messages.
-        unknown: is filled with levels that training has not seen.
-        words: is filled with these by row and column.
+        where: beginning of messages.
+        unknown: filled with levels that are not in the training data.
+        words: filled with these levels by row and column.
     """
     places = find_columns(unique_names(batch.schema.names), columns, where)
     out = np.empty((batch.num_rows, len(columns)))

@@ -15,13 +15,13 @@ from lapae.data.source import Source, Streamed
 from lapae.space import Space, chunks
 
 CPU_BUDGET = 2 * 2**30
-"""Data that need no more bytes than this as float32 are held in memory as one tensor."""
+"""Data that need at most this many bytes as float32 are held in memory as one tensor."""
 PORTION = 2**20
-"""Samples of an epoch of data that are streamed, about: the validation set is looked at after each."""
+"""Approximate number of samples in an epoch of streamed data; the validation set is used after each epoch."""
 AHEAD = 64
-"""Batches that a thread makes at a time."""
+"""Number of batches that a thread prepares ahead."""
 CUDA_SHARE = 0.25
-"""On a GPU: the share of its free memory instead."""
+"""The same budget on a GPU, as a share of its free memory."""
 
 
 class Batches:
@@ -36,9 +36,8 @@ class Batches:
     Data that fit into `budget` bytes become one tensor on the device, once, and a batch is an index_select on it.
     Larger data are read batch by batch, one ahead, in a thread.
 
-    Data that are streamed come in the order of their pools. An epoch is a portion of a pass over all of them: the next
-    one goes on where it ended. An epoch that is not the next one (a resumed training) is reached by reading over those
-    before it.
+    Streamed data come in the order of their pools. An epoch is a portion of a pass over all of them, and the next one
+    continues where it ended. To reach a later epoch (in resumed training), those before it are read and skipped.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Batches:
             self._source = x
 
     def __len__(self) -> int:
-        """Batches per epoch, the same on every rank."""
+        """Return the number of batches per epoch, the same on every rank."""
         whole = self._per_pass
         return whole if self._streamed is None else math.ceil(whole / portions_of(self.n_data))
 
@@ -84,19 +83,19 @@ class Batches:
         return math.ceil(self.n_data / self.batch_size)
 
     def sizes(self, epoch: int = 0) -> list[int]:
-        """Samples in each batch of an epoch, over all ranks."""
+        """Return the number of samples in each batch of an epoch, over all ranks."""
         first = max(0, epoch - 1) * len(self) if self._streamed is not None else 0
         batches = [(first + k) % self._per_pass for k in range(len(self))]
         return [min(self.batch_size, self.n_data - k * self.batch_size) for k in batches]
 
     def order(self, epoch: int = 0) -> np.ndarray:
-        """The order (N,) of all data in an epoch: a pure function of the seed and the epoch, the same on every rank."""
+        """Return the order (N,) of all data in an epoch: a pure function of seed and epoch, the same on every rank."""
         if not self.shuffle:
             return np.arange(self.n_data)
         return np.random.default_rng([self.seed, epoch]).permutation(self.n_data)
 
     def epoch(self, epoch: int = 0) -> Iterator[Tensor]:
-        """This rank's batches (B, *shape), float32 on the device, in the order of the epoch."""
+        """Yield this rank's batches (B, *shape), float32 on the device, in the order of the epoch."""
         if self._streamed is not None:
             yield from self._portion(max(0, epoch - 1))  # training counts its epochs from 1
             return
@@ -113,11 +112,11 @@ class Batches:
                 yield self._resident[start:stop].clone()
 
     def every(self) -> Iterator[Tensor]:
-        """This rank's batches of all samples, each once."""
+        """Yield this rank's batches of all samples, each sample once."""
         yield from self.epoch(0) if self._streamed is None else map(self._mine, ahead(self._pass(0)))
 
     def _portion(self, portion: int) -> Iterator[Tensor]:
-        """A portion of an endless sequence of passes."""
+        """Yield a portion of an endless sequence of passes."""
         size = len(self)
         if self._flow[0] == portion:
             flow = self._flow[1]
@@ -131,7 +130,7 @@ class Batches:
         self._flow = (portion + 1, flow)
 
     def _pass(self, number: int) -> Iterator[Tensor]:
-        """Batches of all data that are streamed, on the CPU; only the last is short."""
+        """Yield batches of all streamed data on the CPU; only the last may be short."""
         assert self._streamed is not None
         rest = torch.empty(0, *self._space.model_shape)
         for pool in self._streamed.pools([self.seed, number]):
@@ -143,19 +142,19 @@ class Batches:
             yield rest
 
     def _mine(self, batch: Tensor) -> Tensor:
-        """This rank's part of a batch, on the device."""
+        """Return this rank's part of a batch, on the device."""
         first, last = part_of(len(batch), self.rank, self.world_size)
         return batch[first:last].to(self.device)
 
     def _span(self, k: int) -> tuple[int, int]:
-        """The part of the order that is this rank's share of batch k."""
+        """Return the part of the order that is this rank's share of batch k."""
         start = k * self.batch_size
         size = min(self.batch_size, self.n_data - start)
         first, last = part_of(size, self.rank, self.world_size)
         return start + first, start + last
 
     def _stream(self, parts: list[np.ndarray]) -> Iterator[Tensor]:
-        """Read a batch while the one before is in use. Errors of the thread are raised here."""
+        """Read a batch while the previous one is in use. Errors in the thread are raised here."""
         with ThreadPoolExecutor(1, thread_name_prefix="lapae-batches") as pool:
             ahead = pool.submit(self._read, parts[0]) if parts else None
             for k in range(len(parts)):
@@ -170,7 +169,7 @@ class Batches:
         return batch.pin_memory() if self.device.type == "cuda" else batch
 
     def _load(self, x: Source) -> Tensor:
-        """The whole source as one tensor on the device, a chunk at a time so that nothing is held twice."""
+        """Return the whole source as one tensor on the device, copied in chunks so that nothing is held twice."""
         tensor = torch.empty((len(x), *self._space.model_shape), dtype=torch.float32, device=self.device)
         for start, part in chunks(x):
             tensor[start : start + len(part)] = self._place(self._storage(part))
@@ -202,7 +201,8 @@ def portions_of(n: int) -> int:
 
 
 def part_of(n: int, rank: int, world_size: int) -> tuple[int, int]:
-    """First and last (exclusive) of the n samples of a batch that are those of `rank`, as np.array_split cuts them."""
+    """Return first and last (exclusive) of the n samples of a batch that belong to `rank`, as np.array_split cuts
+    them."""
     each, more = divmod(n, world_size)
     first = rank * each + min(rank, more)
     return first, first + each + (rank < more)

@@ -1,4 +1,4 @@
-"""What may be read: regular files, and no more than the memory there is."""
+"""Limits of what may be read: regular files, and no more than fits into memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lapae.errors import DataError
 from lapae.runs.texts import check_regular
 
 SHARE = 0.8
-"""Part of the free memory that data may take."""
+"""Share of the free memory that data may use."""
 
 
 def check_file(path: Path) -> os.stat_result:
-    """The status of a regular file; a DataError for all else."""
+    """Return the status of a regular file; raise DataError for anything else."""
     try:
         found = path.stat()
         check_regular(found)
@@ -23,14 +23,14 @@ def check_file(path: Path) -> os.stat_result:
 
 
 def check_memory(where: str | Path, n_bytes: int, advice: str) -> None:
-    """DataError where `n_bytes` are more than there is memory for; asked before it is taken."""
+    """Raise DataError if there is not enough memory for `n_bytes`, before it is allocated."""
     free = free_memory()
     if free is not None and n_bytes > SHARE * free:
         raise DataError(f"{where}: {_giga(n_bytes)} unpacked, and {_giga(free)} of memory are free; {advice}")
 
 
 def free_memory() -> int | None:
-    """Bytes that can be had without swapping, within the limit of a container; None where nothing says."""
+    """Return the bytes that are available without swapping, within the limit of a container; None if unknown."""
     found = []
     try:
         with open("/proc/meminfo", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""One function that returns data: a name, a file or a folder in, four splits out."""
+"""Load data by a name, a file or a folder, in four splits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOR = {
     "features": FOLDERS,
     "skip_bad": FOLDERS,
 }
-"""What options are for."""
+"""The kinds of sources to which options apply."""
 
 
 def load(
@@ -64,25 +64,26 @@ def load(
         source: a name that `lapae data` lists, a .npy, .npz, .csv or .parquet file, a folder of images, or a folder or
             glob of .parquet files, which are one table. A `Path` is never a name. Parquet files that are too large for
             memory are streamed (`lapae.data.stream`).
-        data_dir: where the named sets lie, or are downloaded to; else `$LAPAE_DATA`, else `~/.cache/lapae/data`.
-        validation: fractions, or counts; default by the rules of `lapae.data.splits`. Sets with splits of their own
-            keep them.
+        data_dir: folder of the named sets, to which they are downloaded; default: `$LAPAE_DATA`, else
+            `~/.cache/lapae/data`.
+        validation: fractions or counts; default: the rules of `lapae.data.splits`. Sets with their own splits keep
+            them.
         calibration: see `validation`.
         test: see `validation`.
-        seed: of the splits.
-        limit: use at most this many data of each split.
-        allow_nan: take NaN, and empty cells of a table, as missing values; an error otherwise.
-        label_column: the column of a table that holds the classes, by name or by number from 0.
-        columns: the columns of a table to learn, and those not to.
+        seed: seed of the splits.
+        limit: use at most this many samples of each split.
+        allow_nan: accept NaN, and empty cells of a table, as missing values; otherwise they are an error.
+        label_column: column of a table that contains the classes, by name or by number from 0.
+        columns: columns of a table to learn, and columns to leave out.
         drop: see `columns`.
         window: the rows of a table or of an array (time, channels) are steps of a series, which is cut into windows of
             this many steps and split in time.
-        stride: steps from one window to the next; default an eighth of a window, less where that makes
-            fewer than 500 windows.
+        stride: steps from one window to the next; default: an eighth of a window, or less if that gives fewer than 500
+            windows.
         image_size: height and width that images of a folder are resized to.
-        fit: border, crop or stretch: how images of a folder are brought to one size.
-        tile: cut the images of a folder into squares of this side, instead of bringing them to one size.
-        features: network whose features are learned in place of the pixels of images of a folder.
+        fit: border, crop or stretch: how images of a folder are scaled to one size.
+        tile: cut the images of a folder into squares of this side instead of scaling them.
+        features: network whose features of the images of a folder are learned instead of their pixels.
         skip_bad: leave out images of a folder that cannot be read, with a warning each.
     """
     given = {"label_column": label_column, "columns": columns, "drop": drop, "window": window, "stride": stride}
@@ -106,7 +107,7 @@ def load(
 
 
 def _read(source: str | Path, folder: Path, options: dict[str, Any]) -> Records:
-    """Read a source. An option that has no meaning for it is an error, not ignored."""
+    """Read a source. An option that does not apply to it is an error."""
     path = Path(source).expanduser()
     size = options.get("image_size")
     if size is not None and not 1 <= size <= LARGEST_IMAGE_SIZE:
@@ -137,7 +138,7 @@ def _check_options(source: str | Path, options: dict[str, Any], known: Set[str])
 
 
 def check_data(source: str) -> None:
-    """DataError where a run is one of the estimator: its data are not to be found."""
+    """Raise DataError for a run of the estimator, whose data are not stored."""
     if source == "X":
         raise DataError(
             "this is a run of the estimator, which does not keep the data that it was fitted to: use --data"
@@ -152,16 +153,16 @@ class DataSet:
     description: str
     present: bool
     where: Path | None
-    """Its folder, there or not; None for data that come with a package."""
+    """Its folder, whether it exists or not; None for data that come with a package."""
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """The folder of the named sets: the argument, else `$LAPAE_DATA`, else `~/.cache/lapae/data`."""
+    """Return the folder of the named sets: the argument, else `$LAPAE_DATA`, else `~/.cache/lapae/data`."""
     return Path(data_dir or os.environ.get(DATA_VARIABLE) or "~/.cache/lapae/data").expanduser()
 
 
 def data_sets(data_dir: str | Path | None = None) -> list[DataSet]:
-    """All named data sets, and whether they are there."""
+    """Return all named data sets, and whether they are present."""
     folder, found = data_folder(data_dir), []
     for name in DATASETS.visible():
         named: NamedSet = DATASETS[name].load()
@@ -171,7 +172,7 @@ def data_sets(data_dir: str | Path | None = None) -> list[DataSet]:
 
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """Download a named data set, or verify the checksums of the files that are there.
+    """Download a named data set, or verify the checksums of existing files.
 
     Returns:
         Its folder; None for a set that comes with a package.

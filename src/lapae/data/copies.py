@@ -1,4 +1,4 @@
-"""Rows of a table that occur several times: they lie in one split together, or they would be tested on themselves."""
+"""Rows of a table that occur several times, which must be in the same split, or they would be tested on themselves."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import numpy as np
 from lapae.space import chunks
 
 BY_CHANCE = 0.2
-"""Rows equal to a row that one expects if columns were independent, from which on equal rows are no copies: dice."""
+"""If columns were independent and more than this many equal rows are expected by chance (dice), they are not copies."""
 MOSTLY = 0.6
-"""Share of the other rows that occur several times, from which on the table holds copies. Columns are not independent,
-so that some of these rows are equal by chance, too."""
+"""Minimum share of repeated rows among the other rows for a table to contain copies. Columns are not independent, so
+some of these rows are equal by chance, too."""
 SURE = 2
-"""Columns whose value no other row has, from which on equal rows are copies in any table."""
+"""Minimum number of columns with a value that no other row has for equal rows to be copies in any table."""
 MOST_COPIES = 10
-"""Copies of a row, at most: more are a distribution of few values, such as the products that a shop sells."""
+"""Maximum number of copies of a row: more mean a distribution of few values, such as the products of a shop."""
 SAMPLE = 200_000
-"""Rows that the frequencies of values are taken from, at most."""
+"""Maximum number of rows used to count the frequencies of values."""
 
 
 def copied(x: np.ndarray) -> np.ndarray | None:
-    """Find rows of a table x (n, D) that are copies of others, and not equal by chance.
+    """Find rows of a table x (n, D) that are copies of others, not just equal by chance.
 
     Returns:
-        (n,) the number of each row's group, by their first rows; None if no row is a copy.
+        (n,) the number of each row's group, in the order of their first rows; None if no row is a copy.
     """
     n = len(x)
     keys = np.concatenate([hashed(np.asarray(part)) for _, part in chunks(x)])
@@ -43,7 +43,7 @@ def copied(x: np.ndarray) -> np.ndarray | None:
 
 
 def _by_chance(x: np.ndarray, first: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Say how rare the values of some rows are.
+    """Return how rare the values of some rows are.
 
     Args:
         x: (n, D) all rows.
@@ -67,7 +67,7 @@ def _by_chance(x: np.ndarray, first: np.ndarray, count: np.ndarray) -> tuple[np.
 
 
 def hashed(rows: np.ndarray) -> np.ndarray:
-    """Return a number (n,) for each of rows (n, D): equal rows have equal ones, and others almost never."""
+    """Return a number (n,) for each of rows (n, D), equal for equal rows and almost never for others."""
     bits = (rows.astype(np.float64) + 0.0).view(np.uint64)
     out = np.zeros(len(rows), np.uint64)
     for column in bits.T:

@@ -1,7 +1,7 @@
-"""A .csv file as frames of some rows each, read by pandas; what pandas would let pass is checked on the way.
+"""A .csv file as frames of some rows each, read by pandas, with checks of errors that pandas would ignore.
 
 Cells are separated by commas, semicolons, tabs or bars. The text is UTF-8, UTF-16 with a byte order mark, or else
-Windows-1252 (Latin-1), of which a warning tells.
+Windows-1252 (Latin-1), with a warning.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lapae.space.frames import MISSING, Frame
 
 DELIMITERS = (",", ";", "\t", "|")
 SAMPLE = 2**18
-"""Bytes that tell the delimiter, the header and the decimal sign."""
+"""Number of bytes used to find the delimiter, the header and the decimal sign."""
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 DECODED = 2**26
-"""Bytes of a file that are looked at for what is not UTF-8."""
+"""Number of bytes of a file that are checked for text that is not UTF-8."""
 BUFFER = 2**20
 MOST_LINE = 2**24
-"""Bytes of a row: more would be millions of cells."""
+"""Maximum number of bytes of a row: more would be millions of cells."""
 NA = sorted({form for word in MISSING for form in (word, word.upper(), word.capitalize(), word.title())} | {"NaN"})
 _COMMA, _POINT = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
@@ -42,10 +42,10 @@ class CsvFile:
     """Dialect and rows of a file."""
 
     has_header = False
-    """Whether the first row names the columns, and is left out of the rows: for the reader to say."""
+    """Whether the first row contains the names of the columns and is not one of the rows; set by the reader."""
 
     padded: set[int]
-    """Columns with a code such as 02139, by the first rows: to be read as text."""
+    """Columns with codes such as 02139 in the first rows, which are read as text."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,7 +126,7 @@ class CsvFile:
                 return
 
     def line_of(self, row: int) -> int:
-        """Return the line that data row `row` (from 0) ends on, from 1, for messages. Blank lines are no rows."""
+        """Return the line (from 1) on which data row `row` (from 0) ends, for messages. Blank lines are not rows."""
         with _reading(self.path), self.path.open(encoding=self.encoding, newline="") as file:
             reader = csv.reader(file, delimiter=self.delimiter)
             lines = (reader.line_num for cells in reader if cells)
@@ -134,7 +134,7 @@ class CsvFile:
 
 
 def _encoding(path: Path, head: bytes) -> str:
-    """Return the encoding of a file that begins with `head`; a warning if it is not one that says so itself."""
+    """Return the encoding of a file that begins with `head`, with a warning if it is only guessed."""
     if head.startswith(UTF_16):
         return "utf-16"
     if _decodes(path, "utf-8"):
@@ -156,7 +156,7 @@ def _encoding(path: Path, head: bytes) -> str:
 
 
 def _decodes(path: Path, encoding: str) -> bool:
-    """Whether the first `DECODED` bytes of a file are text of an encoding."""
+    """Return whether the first `DECODED` bytes of a file are text in an encoding."""
     decoder, left = codecs.getincrementaldecoder(encoding)(), DECODED
     with path.open("rb") as file:
         try:
@@ -171,7 +171,7 @@ def _decodes(path: Path, encoding: str) -> bool:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what goes wrong in reading a .csv file into a DataError."""
+    """Turn errors of reading a .csv file into DataError."""
     try:
         yield
     except (DataError, MemoryError):

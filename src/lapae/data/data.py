@@ -1,4 +1,4 @@
-"""A data set in four splits, of a user's array or of what a reader has read."""
+"""A data set in four splits, from a user's array or from a reader."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SPLITS = ("validation", "calibration", "test", "seed", "limit")
 
 @dataclass(frozen=True)
 class Data:
-    """A data set in four splits, and what its data are."""
+    """A data set in four splits, and a description of its data."""
 
     space: Space
     train: Split
     valid: Split
     """Validation set."""
     calib: Split
-    """Calibrates what is reported of a trained model: not seen in training, and not what stopped it."""
+    """Calibration set, which is neither used for training nor to stop it."""
     test: Split
 
     @property
@@ -52,12 +52,12 @@ class Data:
 
     @classmethod
     def of(cls, X: Any, y: Any = None, *, groups: Any = None, name: str = "X", **options: Any) -> Data:
-        """Split a user's data as a file with the same content is split.
+        """Split a user's data in the same way as a file with the same content.
 
         Args:
             X: (n, *shape) an array, a tensor or nested lists of numbers; or a frame of pandas or polars.
             y: (n,) classes, or (n, A) attributes that are 0 or 1.
-            groups: (n,) the group of each row, such as a customer or a machine: rows of one lie in one split.
+            groups: (n,) the group of each row, such as a customer or a machine; rows of a group are in the same split.
             name: name of the data set, for messages.
             options: options of `lapae.data.load` for splits, series and missing values; for a frame also for columns.
         """
@@ -71,28 +71,28 @@ class Data:
 
     @property
     def portion(self) -> int | None:
-        """Samples of an epoch of training data that are streamed; None if an epoch is all of them."""
+        """Number of samples in an epoch of streamed training data; None if an epoch is all of them."""
         x = self.train.x
         return -(-len(x) // portions_of(len(x))) if isinstance(x, Streamed) else None
 
     @property
     def in_memory(self) -> Data:
-        """The data with a sample in place of training data that are streamed."""
+        """The data, with a random sample instead of streamed training data."""
         x = self.train.x
         return replace(self, train=Split(x.sample, None, x.sample_rows)) if isinstance(x, Streamed) else self
 
     @property
     def held_out(self) -> Split:
-        """Return samples to judge a model by: the test set, or without one those that calibrate."""
+        """Return samples to evaluate a model on: the test set or, without one, the calibration set."""
         return next((split for split in (self.test, self.calib, self.valid) if len(split)), self.train)
 
     @classmethod
     def divide(cls, records: Records, *, together: np.ndarray | None = None, **options: Any) -> Data:
-        """Split what a reader has read.
+        """Split the records of a reader.
 
         Args:
             records: all samples.
-            together: (n,) groups of samples that lie in one split.
+            together: (n,) groups of samples that are put into the same split.
             options: options of `lapae.data.splits.partition`.
         """
         records = without_absurd(records)
@@ -121,9 +121,9 @@ class Data:
 
 
 def observed(records: Records) -> np.ndarray | None:
-    """Return where records (n, …) hold a value, in increasing order; None where all do. The others are left out.
+    """Return the indices of records (n, …) with any value, in increasing order; None if all have one.
 
-    There is nothing to learn from a row without a value, and new rows are not compared with it.
+    The others are left out: there is nothing to learn from them, and new rows are not compared with them.
     """
     if not records.missing:
         return None
@@ -143,7 +143,7 @@ def at(records: Records, index: np.ndarray) -> Records:
 
 
 def _divide_rows(records: Records, together: np.ndarray | None = None, **options: Any) -> tuple[np.ndarray, ...]:
-    """Split rows; groups and copies of a row of a table lie in one part, and one row of each calibrates."""
+    """Split rows; groups and copies of a row stay together, and one row of each is used for calibration."""
     x, copies = records.x, None
     if isinstance(x, np.ndarray) and x.ndim == 2 and records.partition is None and records.stride is None:
         copies = copied(x)

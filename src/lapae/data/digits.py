@@ -13,14 +13,14 @@ from lapae.data.named import NamedSet
 from lapae.data.source import Records
 
 FILE = "datasets/data/digits.csv.gz"
-"""Where scikit-learn keeps it."""
+"""Path of the file in scikit-learn."""
 N_TEST = 180
-"""Images of the test split, always the same ones."""
+"""Number of images in the test split, which is always the same."""
 
 
 @cache
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and classes, read once from scikit-learn's own file: the package itself takes seconds to import."""
+    """Return pixels and classes, read once from scikit-learn's file: importing the package would take seconds."""
     package = Path(getattr(find_spec("sklearn"), "origin", "")).parent
     try:
         with gzip.open(package / FILE) as file:

@@ -1,4 +1,4 @@
-"""Fetching a data set: checksummed, resumable, with a progress bar."""
+"""Download of data sets: checksummed, resumable, with a progress bar."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ BLOCK_BYTES = 2**16
 
 @dataclass(frozen=True)
 class Download:
-    """What makes a data set whole."""
+    """The files of a data set, and where to download them."""
 
     mirrors: tuple[str, ...]
-    """Addresses that hold the files, tried in order; each ends with a slash."""
+    """Addresses of the files, tried in order; each ends with a slash."""
     files: dict[str, tuple[int, str]]
-    """File name to size in bytes and SHA-256."""
+    """Size in bytes and SHA-256 of each file, by name."""
 
 
 def missing(download: Download, folder: Path) -> list[str]:
-    """Names of the files that are not in the folder."""
+    """Return the names of the files that are not in the folder."""
     return [name for name in download.files if not (folder / name).is_file()]
 
 
 def fetch_files(download: Download, folder: Path) -> None:
-    """Bring every file of a data set into `folder`. Files that are there are verified and kept."""
+    """Download all files of a data set into `folder`. Existing files are verified and kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -58,7 +58,7 @@ def fetch_files(download: Download, folder: Path) -> None:
 
 
 def _fetch(download: Download, path: Path, size: int, digest: str) -> None:
-    """One file, from the first mirror that gives it whole."""
+    """Download one file from the first mirror that has it complete."""
     part = path.with_name(path.name + ".part")
     failures = []
     for mirror in download.mirrors:
@@ -85,7 +85,7 @@ def _fetch(download: Download, path: Path, size: int, digest: str) -> None:
 
 
 def _receive(url: str, part: Path, size: int, advance: Callable[[int], None]) -> None:
-    """Append to `part` what it lacks, at most up to `size` bytes; it is kept when the connection breaks."""
+    """Append the missing bytes to `part`, up to `size` bytes; it is kept if the connection breaks."""
     have = part.stat().st_size if part.exists() else 0
     if have >= size:
         return  # the checksum decides

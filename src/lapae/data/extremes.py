@@ -1,4 +1,4 @@
-"""Values that no scaling can hold beside the others: one 1e30 would make all other values of its column alike."""
+"""Absurd values, which break any scaling: one 1e30 would make all other values of its column look alike."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lapae.data.source import Records, even
 SAMPLE = 10_000
 TAIL = 0.05
 FAR = 1e4
-"""Times the range of the middle 90 % that a value lies beyond it, from which on it is absurd."""
+"""A value is absurd if it lies this many times the range of the middle 90 % outside that range."""
 MOST_BYTES = 2**31
-"""Tables on the disk that are larger are taken as they are."""
+"""Larger tables on disk are used as they are."""
 SHOWN = 5
 
 
 def without_absurd(records: Records) -> Records:
-    """A table whose absurd values are missing, with a warning that names their columns; all else as it is."""
+    """Return a table with absurd values marked as missing, with a warning that names their columns."""
     x = records.x
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.kind != "f" or x.nbytes > MOST_BYTES or not len(x):
         return records
@@ -41,7 +41,7 @@ def without_absurd(records: Records) -> Records:
 
 
 def fences(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of each column of x (n, F); infinite where its middle 90 % are one value."""
+    """Return bounds of each column of x (n, F); infinite if its middle 90 % are a single value."""
     ordered = np.sort(x, axis=0)  # NaN at the end
     last = np.maximum((~np.isnan(x)).sum(0) - 1, 0)
     # at least one value at each end is left out, however few there are

@@ -1,4 +1,4 @@
-"""Tables in several files: the folder or glob that stands for them, and one table of them all to train on."""
+"""Tables in several files, given by a folder or a glob, and as one table to train on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lapae.errors import DataError
 
 
 def find_files(source: Path) -> list[Path]:
-    """Return the tables that a folder, a glob or a file stands for, in order; names in "." and "_" are passed over."""
+    """Return the tables of a folder, a glob or a file, in order; names that begin with "." or "_" are skipped."""
     if source.is_dir():
         named = {path: path.relative_to(source).parts for path in sorted(source.rglob("*"))}
     else:
@@ -31,7 +31,7 @@ def find_files(source: Path) -> list[Path]:
 
 
 def tables_of(source: str | Path) -> list[Path] | None:
-    """Return the Parquet files that a source to train on stands for; None if it is something else."""
+    """Return the Parquet files of a source to train on; None if it is something else."""
     path = Path(source).expanduser()
     if path.is_dir():
         names = [each for each in path.rglob("*") if not each.name.startswith((".", "_"))]
@@ -54,7 +54,7 @@ def tables_of(source: str | Path) -> list[Path] | None:
 
 
 def name_of(source: str | Path) -> str:
-    """Return what a folder, a file or a glob is called."""
+    """Return a name for a folder, a file or a glob."""
     path = Path(source)
     while glob.has_magic(path.name):
         path = path.parent

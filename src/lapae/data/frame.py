@@ -33,13 +33,13 @@ def table_records(
     rows: Callable[[int], str] = position,
     **about: Any,
 ) -> Records:
-    """Return the columns of a frame that can be learned, as codes; a warning names the others.
+    """Return the columns of a frame that can be learned as codes; a warning names the others.
 
     Args:
         frame: all rows.
         name: of the data set.
         where: begins messages.
-        columns: columns to learn; default all that can be.
+        columns: columns to learn; default: all that can be learned.
         drop: columns not to learn.
         label_column: column of classes.
         window: steps of a window, of a series; it holds numbers alone.

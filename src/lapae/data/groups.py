@@ -1,8 +1,9 @@
-"""Rows that belong together, such as those of one customer, patient or machine: they lie in one split.
+"""Rows that belong together, such as those of one customer, patient or machine, and are put into the same split.
 
-New rows are of new groups. If rows of one group were both learned and held out, the model would know the held-out ones
-better than it will know new ones, and p-values and intervals would be too narrow. One row of each group calibrates:
-calibration rows are neighbours of each other, and a row of a new group has no neighbours of its own group.
+New rows belong to new groups. If rows of one group were both learned and held out, the model would know the held-out
+ones better than new ones: p-values would be too small, and intervals too narrow. One row of each group is used for
+calibration: calibration rows are neighbours of each other, but a row of a new group has no neighbours from its own
+group.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def linked(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def divide_groups(groups: np.ndarray, name: str, **options: Any) -> Parts:
-    """Split rows so that those of a group lie in one part; one of each group calibrates.
+    """Split rows so that each group is in one part; one row of each group is used for calibration.
 
     Args:
         groups: (n,) the group of each row.

@@ -1,4 +1,4 @@
-"""What data are, and the way of a user's values into the model and back."""
+"""Description of data, and conversion of a user's values to the model's space and back."""
 
 from lapae.space.columns import Column
 from lapae.space.layout import Range

@@ -1,4 +1,4 @@
-"""Whether new data can be of the kind that a model was trained on."""
+"""Checks whether new data can be of the kind that a model was trained on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from lapae.space.space import Space
 
 ABSURD = 100.0
-"""Deviations of the training data from their mean, beyond which the median of new data is taken for a mistake."""
+"""Standard deviations from the training mean beyond which the median of new data is considered a mistake."""
 LEAST_VALUES = 10
-"""Values at least to judge a column by: a single broken sensor in a few rows is an outlier, not a mistake."""
+"""Minimum number of values for this check of a column: a broken sensor in a few rows is an outlier, not a mistake."""
 
 
 def check_values(space: Space, x: np.ndarray, where: str, row: int = 0) -> None:
@@ -39,8 +39,8 @@ def check_values(space: Space, x: np.ndarray, where: str, row: int = 0) -> None:
 def check_units(space: Space, x: np.ndarray, where: str = "X") -> None:
     """Raise a DataError if x (n, *shape), or half of one column, cannot be in the units of the training data.
 
-    Unusual values are what an outlier detector is for, so that only the absurd is refused: data in other units, not
-    standardised where the training data were, or of another table. NaN are left out.
+    An outlier detector is meant for unusual values, so only absurd ones are refused: data in other units, not
+    standardised although the training data were, or from another table. NaN are ignored.
     """
     if not x.size or space.kind == "image":
         return

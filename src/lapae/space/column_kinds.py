@@ -1,4 +1,4 @@
-"""What the columns of a frame are, by their type and content.
+"""The kinds of the columns of a frame, by their type and content.
 
 | type               | content                                                        | is          |
 |--------------------|----------------------------------------------------------------|-------------|
@@ -12,11 +12,11 @@
 | category           | at most 50, or 20 rows for each                                | category    |
 | text               | the same, and values come again (two rows for each, or ten)    | category    |
 
-Whole numbers are such by their values: 1.0 and 2.0 are. In text of more than 10 different numbers or dates up to 5 % of
-the cells may be something else: they count as missing, with a warning.
+Whole numbers are recognised by their values, so 1.0 and 2.0 are whole. In text of more than 10 different numbers or
+dates up to 5 % of the cells may be something else: they count as missing, with a warning.
 
-Left out: a column without a single value, with one value alone, an identifier (text that does not come again, whole
-numbers of which no two are alike in a column named id), free text, and types that are none of the above.
+Left out are columns without any value, columns with a single value, identifiers (text that never repeats, or whole
+numbers that are all different in a column named id), free text, and all other types.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ MOST_CATEGORIES = 50
 ROWS_EACH = 20
 TINY = 10
 STRAY = 0.05
-"""Share of the cells of a column of numbers or dates that may be text, at most."""
+"""Maximum share of the cells of a column of numbers or dates that may be text."""
 SEVERAL = 10
-"""Different numbers or dates, from more of which on a column may have such cells, or a unit: fewer may be levels."""
+"""A column may have such cells, or a unit, if it has more different numbers or dates than this: fewer may be levels."""
 MOST_PARSED = 2000
-"""Different values that tell the form of a column."""
+"""Number of different values used to find the form of a column."""
 FORMS = (
     *(DAY, "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y/%m/%d", "%Y/%m/%d %H:%M:%S"),
     *("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y"),
@@ -61,14 +61,14 @@ DIGITS = ("%Y%m%d", "%m%d%Y", "%d%m%Y")
 YEARS = (-25567, 47482)
 """1900 to 2100 in days since 1970: other numbers of eight digits are no dates."""
 PADDED = re.compile(r"0\d*[1-9]\d*(?<=\d{3})")
-"""A whole number that begins with 0: the code of a place or of a part, such as 02139, and no number."""
+"""A whole number that begins with 0 is a code, such as 02139, and not a number."""
 _LIKE_A_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]\d.*)?")
 _WITH_A_MONTH = re.compile(r".*\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d.*", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"(.*[^a-z])?id|.*[a-z]I[Dd]", re.DOTALL)
 
 
 def decide_columns(frame: Frame) -> tuple[tuple[Column, ...], dict[str, str]]:
-    """Return the columns that can be learned, and those that cannot by name with the reason."""
+    """Return the columns that can be learned, and the names of those that cannot with the reasons."""
     columns: list[Column] = []
     left_out: dict[str, str] = {}
     names = unique_names(frame.columns)
@@ -82,7 +82,7 @@ def decide_columns(frame: Frame) -> tuple[tuple[Column, ...], dict[str, str]]:
 
 
 def warn_left_out(left_out: dict[str, str], columns: tuple[Column, ...], where: str) -> None:
-    """Warn once of every column that is not learned; DataError if none is left."""
+    """Warn once about all columns that are not learned; raise DataError if none is left."""
     told = "; ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
     if not columns:
         raise DataError(f"{where}: has no column that can be learned: {told}")
@@ -99,7 +99,7 @@ def select(frame: Frame, columns: Any, drop: Any, where: str) -> Frame:
 
 
 def place_of(names: list[str], which: str | int, where: str) -> int:
-    """Return the place of a column by its name, or by number, negative from the end."""
+    """Return the position of a column by its name or its number (negative: from the end)."""
     if which in names:
         return names.index(str(which))
     try:
@@ -113,13 +113,13 @@ def place_of(names: list[str], which: str | int, where: str) -> int:
 
 
 def decide(series: Series, name: str, *, first: bool = False, alone: bool = False) -> Column | str:
-    """Return what a column is, or why it cannot be learned.
+    """Return a description of a column, or why it cannot be learned.
 
     Args:
         series: values.
         name: name of the column.
         first: whether it is the first, which may be an index.
-        alone: whether it is the only one: then it is data, whatever it looks like.
+        alone: whether it is the only column, which is data, whatever it looks like.
     """
     if series.dtype.kind == "O" and _truths(series):  # beside missing ones
         series = series.astype("boolean")
@@ -160,7 +160,7 @@ def _truths(series: Series) -> bool:
 
 
 def near_miss(series: Series) -> str:
-    """Say which cells keep a text column from being one of numbers, times or dates; "" if most of them do."""
+    """Return which cells prevent a text column from being one of numbers, times or dates; "" if most of them do."""
     if series.dtype.kind not in "OUST" or str(series.dtype) == "category":
         return ""
     words = text(series)
@@ -177,7 +177,7 @@ def near_miss(series: Series) -> str:
 
 @dataclass(frozen=True)
 class _Reading:
-    """A way to read different words of a column: NaN for those that cannot be read so."""
+    """A way to read the different words of a column, with NaN for those that cannot be read in this way."""
 
     what: str
     values: np.ndarray
@@ -186,7 +186,7 @@ class _Reading:
 
 
 def _readings(values: Any) -> Iterator[_Reading]:
-    """Yield ways to read different words (m,), the likelier first."""
+    """Yield ways to read different words (m,), the more likely ones first."""
     plain = _plain(values)
     is_code = sum(PADDED.fullmatch(word) is not None for word in values) > STRAY * len(values)
     if not is_code or _form_of_digits(plain) is not None:
@@ -315,12 +315,12 @@ def _category(series: Any, known: Any, values: Any, name: str, dtype: str) -> Co
 
 
 def is_index(name: str) -> bool:
-    """Whether a first column of this name numbers the rows, as pandas writes one."""
+    """Return whether a first column of this name numbers the rows, as pandas writes it."""
     return name.lower() in ("", "index", "id", "row") or name.lower().startswith("unnamed: ")
 
 
 def _plain(values: Any) -> np.ndarray:
-    """Return the numbers (m,) in words, NaN for words that are none."""
+    """Return the numbers (m,) in words, NaN for words that are not numbers."""
     import pandas as pd
 
     return numbers(pd.Series(values, dtype=object))

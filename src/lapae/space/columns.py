@@ -1,4 +1,4 @@
-"""The columns of a table, and the way of their codes (numbers in the user's units) into the model and back."""
+"""The columns of a table, and conversion of their codes (numbers in the user's units) to features and back."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DAY = "%Y-%m-%d"
 PRESENCE = "1 or empty"
 """Format of a boolean that is 1 or empty: empty is false."""
 UNSEEN = -1.0
-"""Code of a level, of a category or boolean, that training has not seen."""
+"""Code of a level of a category or boolean that is not in the training data."""
 NEWER = {"lenient": False, "values": (), "carried": None, "given_by": "", "implied": ()}
-"""Fields that older saved columns lack, and what they are then."""
+"""Fields that older saved columns do not have, and their values in that case."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its name, what its values are, and the type that they came as.
+    """A column of a table: its name, the kind of its values, and the type that they had.
 
     | kind             | code                     | likelihood  |
     |------------------|--------------------------|-------------|
@@ -34,7 +34,7 @@ class Column:
     | category         | 0, 1, … (`categories`)   | categorical, or gaussian (`values`) |
     | date             | days since 1970          | gaussian    |
 
-    A missing value is NaN, a level that training has not seen `UNSEEN`.
+    A missing value is NaN, a level that is not in the training data `UNSEEN`.
     """
 
     name: str
@@ -42,29 +42,29 @@ class Column:
     categories: tuple[str, ...] = ()
     """Levels of a category in the order of their codes; words for false and true of a boolean that is text."""
     dtype: str = "float64"
-    """pandas' name of the type that went in."""
+    """pandas' name of the original type."""
     format: str = ""
     """How cells are written: the form of a date (`DAY` if it has no time of day), the picture of a number or a time
-    (`lapae.space.written`), `PRESENCE` of a boolean; "" for cells that are plain."""
+    (`lapae.space.written`), `PRESENCE` of a boolean; "" for plain cells."""
     lenient: bool = False
-    """Whether cells that are no numbers or dates count as missing, with a warning, as a few did in training."""
+    """Whether cells that are not numbers or dates count as missing, with a warning, as a few did in training."""
     values: tuple[float, ...] = ()
-    """Number of each level in the model, of a category that is one number there (`lapae.space.levels`)."""
+    """Number for each level of a category that is one number in the model (`lapae.space.levels`)."""
     carried: int | None = None
-    """Usual level of a category whose levels are too rare for the network to see it; None for one that it sees."""
+    """Usual level of a category whose levels are too rare for the network; None if the network sees it."""
     given_by: str = ""
-    """Name of the column that tells missing values of this one, if there is one."""
+    """Name of the column that determines this one, if there is one."""
     implied: tuple[tuple[float, float], ...] = ()
-    """Codes of that column, each with the code of this one that goes with it."""
+    """Codes of that column, each with the corresponding code of this one."""
 
     @property
     def written(self) -> bool:
-        """Whether its numbers are text that a picture reads."""
+        """Whether its numbers are text, which is read by a picture."""
         return self.kind in ("number", "count") and bool(self.format)
 
     @property
     def in_words(self) -> bool:
-        """Whether its values are words, or of a type of truth values: there is nothing between two of them."""
+        """Whether its values are words or truth values, with nothing between two of them."""
         return self.kind == "category" or (
             self.kind == "boolean" and (bool(self.categories) or self.dtype.startswith("bool"))
         )
@@ -96,13 +96,14 @@ class Column:
         return tuple(f"{self.name}={category}" for category in self.categories)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types; what is new since 0.2 only if it is not the default."""
+        """Return plain JSON types; fields that are new since 0.2 only if they are not the default."""
         values = {**asdict(self), "categories": list(self.categories)}
         return {name: value for name, value in values.items() if name not in NEWER or value != NEWER[name]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Column:
-        """Return the column that `to_dict` describes; ValueError, KeyError or TypeError if the values are of none."""
+        """Return the column that `to_dict` describes; raise ValueError, KeyError or TypeError if the values are
+        invalid."""
         tuples = {
             "categories": tuple(map(str, values["categories"])),
             "values": tuple(map(float, values.get("values", ()))),
@@ -134,7 +135,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Spans:
-    """Where the columns of a table lie among the features of the model."""
+    """Positions of the columns of a table among the features of the model."""
 
     columns: tuple[Column, ...]
 
@@ -186,7 +187,7 @@ class Spans:
     def expand(self, x: np.ndarray) -> np.ndarray:
         """Return codes (n, F) as features (n, D): categories one-hot or as numbers, NaN for all of them if missing.
 
-        A level that training has not seen is none of those that it has seen, or halfway between them.
+        A level that is not in the training data is none of those that are or, for a boolean, halfway between them.
         """
         out = np.empty((len(x), self.n_features))
         out[:, self.starts[self.seen]] = x[:, self.seen]
@@ -218,7 +219,7 @@ class Spans:
         return found
 
     def look_up(self, codes: np.ndarray) -> np.ndarray:
-        """Return codes (n, F) of columns that others determine, by these in `codes` (n, F); NaN for all else."""
+        """Return codes (n, F) of columns that others determine, looked up by those in `codes` (n, F); NaN elsewhere."""
         out = np.full(codes.shape, np.nan)
         places = {column.name: i for i, column in enumerate(self.columns)}
         for i, column in enumerate(self.columns):
@@ -230,7 +231,7 @@ class Spans:
         return out
 
     def gather(self, x: np.ndarray, *, deviation: bool = False, whole: bool = True) -> np.ndarray:
-        """Features (…, D) in the user's units as codes (…, F).
+        """Return features (…, D) in the user's units as codes (…, F).
 
         A count is whole, if `whole`, and never below 0, a boolean 0 or 1, or between if it is written as a number and
         not `whole`, a category the code of the greatest. A date without a time is a whole day, if `whole`. The
@@ -279,7 +280,7 @@ def counted(columns: Sequence[Column]) -> str:
 
 
 def unique_names(names: Sequence[Any]) -> list[str]:
-    """Names as text, no two alike: a second "a" is "a.1", as pandas has it."""
+    """Return unique names as text: a second "a" becomes "a.1", as in pandas."""
     seen: dict[str, int] = {}
     found: list[str] = []
     for name in map(str, names):

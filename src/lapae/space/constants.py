@@ -1,4 +1,4 @@
-"""Columns that held one value alone in training: nothing can be learned of them, but a change of it is told."""
+"""Columns that were constant in training: nothing can be learned from them, but a change is reported."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def _folded(word: str) -> str:
 
 
 class Constants:
-    """Looks at new rows, block by block, for values other than those of training.
+    """Checks new rows, block by block, for values other than those of training.
 
     Args:
-        left_out: the columns that are not learned, by name: the only value of those that were constant, else None.
-        where: begins the message.
+        left_out: names of the columns that are not learned, with the only value of those that were constant, else None.
+        where: beginning of the message.
     """
 
     def __init__(self, left_out: Mapping[str, str | None], where: str) -> None:
@@ -51,12 +51,12 @@ class Constants:
         """By column: the first row with another value, and some of these values."""
 
     def look(self, frame: Frame, rows: Callable[[int], str] = position, decimal: str = ".") -> None:
-        """Look at a block of rows.
+        """Check a block of rows.
 
         Args:
-            frame: of the columns under their names of training; others are ignored.
+            frame: columns under their names in training; others are ignored.
             rows: from a position in the block to what messages call that row.
-            decimal: between the digits of numbers that are written as text.
+            decimal: decimal sign of numbers that are written as text.
         """
         names = unique_names(frame.columns)
         for name in set(names) & set(self.values):
@@ -70,7 +70,7 @@ class Constants:
                 remember(self.found[name][1], new)
 
     def warn(self) -> None:
-        """One warning that names all columns that have changed."""
+        """Warn once about all columns that have changed."""
         if self.found:
             told = "; ".join(
                 f"{name!r} was always {self.values[name][:40]!r}, now also {few(words)} (first in {row})"

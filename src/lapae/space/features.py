@@ -1,4 +1,4 @@
-"""Images whose features are learned in their place: which images, and which network makes features of them."""
+"""Images whose features are learned instead of pixels: which images, and which network computes the features."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 OWN = "own"
-"""Name of a module of the user's, which is code and is not saved."""
+"""Name of a module of the user, which is code and is not saved."""
 SMALLEST = 32
-"""Pixels at least along both sides."""
+"""Minimum number of pixels along both sides."""
 EXPECTED = "features are for images (n, H, W), (n, C, H, W) or (n, H, W, C), of bytes or of floats from 0 to 1"
 
 
@@ -26,9 +26,9 @@ class Features:
     """How images become feature maps.
 
     Attributes:
-        name: name of the network, "own" for a module of the user's.
+        name: name of the network, "own" for a module of the user.
         image: (C, H, W) of an image.
-        most: the greatest value that a pixel can have.
+        most: greatest value that a pixel can have.
         module: the user's module.
     """
 
@@ -39,7 +39,7 @@ class Features:
 
     @classmethod
     def of(cls, x: np.ndarray, network: Any) -> Features:
-        """Describe training images x (n, …) and the network, a name or a module, that makes features of them."""
+        """Describe training images x (n, …) and the network (a name or a module) that computes their features."""
         if not isinstance(x, np.ndarray) or x.ndim not in (3, 4) or not len(x):
             raise DataError(f"X: {getattr(x, 'shape', type(x).__name__)}; {EXPECTED}")
         image = tuple(arranged(x[:1], layout_of(x.shape[1:])).shape[1:])
@@ -75,7 +75,7 @@ class Features:
         return arranged(x, layout_of(x.shape[1:])) if x.ndim in (3, 4) else x
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types; a module of the user's is left out."""
+        """Return plain JSON types, without a module of the user."""
         return {"name": self.name, "image": list(self.image), "most": self.most}
 
     @classmethod

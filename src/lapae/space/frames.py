@@ -1,4 +1,4 @@
-"""Frames: from what a user has in columns to codes (n, F) and back, in the types that went in.
+"""Frames: from a user's columns to codes (n, F) and back, in the original types.
 
 pandas is imported where a frame is met. Frames of other libraries (polars, Arrow, whatever has `__arrow_c_stream__`) go
 by way of it, read and written by narwhals.
@@ -19,16 +19,16 @@ from lapae.space.written import parse_written, write_written
 
 Frame: TypeAlias = Any
 Series: TypeAlias = Any
-"""Frames and series of pandas, whose own annotations do not know what they hold."""
+"""Frames and series of pandas, whose own annotations do not say what they contain."""
 MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "<na>", "?", "-", "--"))
-"""Words that stand for a missing value, in any case; not in a column that knows one of them as a level."""
+"""Words for a missing value, in upper or lower case, except in a column that has one of them as a level."""
 WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 SHOWN = 5
 MIDNIGHT = time(0)
 _BEYOND = r"\s*[+-]?[\d.]+[eE]\+?\d{3,}\s*"
-"""Numbers that may be beyond the greatest of 64 bits."""
+"""Numbers that may be too large for 64 bits."""
 GROUP_CELLS = 2**18
-"""Cells of columns of numbers that are converted together, at most."""
+"""Maximum number of cells of numeric columns that are converted together."""
 
 
 def as_frame(X: Any) -> Frame | None:
@@ -47,7 +47,7 @@ def as_frame(X: Any) -> Frame | None:
 
 
 def is_frame(X: Any) -> bool:
-    """Whether X is a frame: of pandas, polars, Arrow or whatever has `__arrow_c_stream__`."""
+    """Return whether X is a frame of pandas, polars, Arrow or anything else with `__arrow_c_stream__`."""
     library = type(X).__module__.partition(".")[0]
     return (library == "pandas" and hasattr(X, "columns")) or library == "polars" or hasattr(X, "__arrow_c_stream__")
 
@@ -120,11 +120,11 @@ def _without_arrow(frame: Frame) -> Frame:
 
 
 def text(series: Series, known: Sequence[str] = ()) -> Series:
-    """Return values as text without blanks around it, None for those that are missing; 7.0 is "7".
+    """Return values as text without surrounding blanks, None for missing ones; 7.0 is "7".
 
     Args:
         series: (n,) values of any type.
-        known: words that are never missing.
+        known: words that never mean a missing value.
     """
     kept = {word for word in known if word.lower() in MISSING}
 
@@ -143,7 +143,7 @@ def text(series: Series, known: Sequence[str] = ()) -> Series:
 
 
 def numbers(series: Series) -> np.ndarray:
-    """Return values as float64 (n,), NaN for those that are missing or no numbers."""
+    """Return values as float64 (n,), NaN for those that are missing or not numbers."""
     import pandas as pd
 
     if series.dtype.kind == "m":
@@ -161,7 +161,7 @@ def numbers(series: Series) -> np.ndarray:
 
 
 def position(row: int) -> str:
-    """Return what messages call a row of a frame."""
+    """Return how messages refer to a row of a frame."""
     return f"row {row} (from 0)"
 
 
@@ -177,13 +177,13 @@ def code_frame(
     """Return the columns of a frame as codes (n, F).
 
     Args:
-        frame: has all `columns`, in any order, and perhaps others.
-        columns: those that are wanted.
-        where: begins messages.
-        unknown: is filled with levels that training has not seen (their code is `UNSEEN`), and with text among numbers,
-            which counts as missing, by column; default a warning that names them.
-        words: is filled with these levels by row and place among `columns`.
-        rows: from the position of a row to what messages call it.
+        frame: contains all `columns`, in any order, and possibly others.
+        columns: the columns to return.
+        where: beginning of messages.
+        unknown: filled by column with levels that are not in the training data (their code is `UNSEEN`), and with text
+            among numbers, which counts as missing; default: a warning names them.
+        words: filled with these levels by row and position in `columns`.
+        rows: function from the position of a row to its name in messages.
     """
     frame = frame.iloc[:, find_columns(unique_names(frame.columns), columns, where)]
     found: dict[str, set[str]] = {} if unknown is None else unknown
@@ -211,7 +211,7 @@ def code_frame(
 
 
 def find_columns(has: list[str], columns: Sequence[Column], where: str) -> list[int]:
-    """Return the places of the columns that are wanted among those there are: by name, or in order without names."""
+    """Return the positions of the wanted columns among those that exist: by name, or in order without names."""
     names = [column.name for column in columns]
     places = {name: i for i, name in enumerate(has)}
     if places.keys() >= set(names):
@@ -226,7 +226,7 @@ def find_columns(has: list[str], columns: Sequence[Column], where: str) -> list[
 
 
 def warn_unknown(unknown: dict[str, set[str]], where: str, columns: Sequence[Column] = ()) -> None:
-    """Warn once of all categories that training has not seen, and once of all text among numbers or dates."""
+    """Warn once about all levels that are not in the training data, and once about text among numbers or dates."""
     lenient = {column.name for column in columns if column.lenient}
     for what, chosen in (
         ("values that were not seen in training", unknown.keys() - lenient),
@@ -240,11 +240,11 @@ def warn_unknown(unknown: dict[str, set[str]], where: str, columns: Sequence[Col
 def uncode_frame(
     x: np.ndarray, columns: Sequence[Column], like: Any = None, *, observed: bool = False, others: bool = True
 ) -> Any:
-    """Return codes (n, F) as a frame of the columns and types that went in.
+    """Return codes (n, F) as a frame with the original columns and types.
 
     Args:
         x: codes (n, F).
-        columns: what they are of.
+        columns: description of the columns.
         like: frame that they belong to: the result is of its library and has its columns, types and index. Columns that
             are no codes are as they were, and so is text that says what the code says. One without rows has no index.
         observed: whether cells of `like` that are not missing stay as they are, also where the code says otherwise.
@@ -320,7 +320,7 @@ def _rebuilt(made: dict[str, Series], like: Any, names: list[str], *, keep: bool
 
 
 def _typed(series: Series, dtype: Any) -> Series:
-    """Return a column in another type, if that can hold its values; else as it is."""
+    """Return a column in another type if that can hold its values, else unchanged."""
     if series.dtype == dtype:
         return series
     try:
@@ -353,7 +353,7 @@ def _as_written(made: Series, given: Series, values: np.ndarray, column: Column,
 
 
 def uncode(values: np.ndarray, column: Column) -> Series:
-    """Return codes (n,) of a column in the type that went in, if it can hold them."""
+    """Return codes (n,) of a column in the original type, if it can hold them."""
     import pandas as pd
 
     if column.kind in ("category", "boolean"):
@@ -386,7 +386,7 @@ def uncode(values: np.ndarray, column: Column) -> Series:
 
 
 def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
-    """Return codes (n,) of a column as they are written into a text file."""
+    """Return codes (n,) of a column as text for a file."""
     if column.written:
         return write_written(values.tolist(), column.format)
     if column.kind == "boolean" and not column.in_words:
@@ -400,7 +400,7 @@ def cells(values: np.ndarray, column: Column, decimal: str = ".") -> list[str]:
 
 
 def table_cells(x: np.ndarray, columns: Sequence[Column]) -> list[tuple[str, ...]]:
-    """Return codes (n, F) as rows of a text file."""
+    """Return codes (n, F) as rows of text for a file."""
     return list(zip(*(cells(x[:, i], column) for i, column in enumerate(columns)), strict=True))
 
 
@@ -443,7 +443,7 @@ def _is_number(dtype: str) -> bool:
 
 
 def _words(words: list[Any], column: Column) -> Series:
-    """Return text in the type of its column, NaN for what is missing."""
+    """Return text in the type of its column, NaN where missing."""
     import pandas as pd
 
     return pd.Series(words, dtype=column.dtype if column.dtype.startswith("str") else object)  # pyright: ignore
@@ -464,7 +464,7 @@ def _plain(frame: Frame, columns: Sequence[Column]) -> Iterator[list[int]]:
 
 
 def _code(series: Series, column: Column, unknown: dict[str, set[str]], refuse: Callable[..., None]) -> np.ndarray:
-    """Return one column as codes (n,); cells that cannot be read are refused, or named in `unknown` and missing."""
+    """Return one column as codes (n,); unreadable cells are refused, or named in `unknown` and missing."""
     if column.kind in ("number", "count"):
         values = _numbers(series, column)
         bad = np.isnan(values) & series.notna().to_numpy()
@@ -527,7 +527,7 @@ def _stray(
 
 
 def _booleans(values: np.ndarray, series: Series, column: Column, unknown: dict[str, set[str]]) -> np.ndarray:
-    """Return numbers (n,) as 0 and 1; others have not been seen in training."""
+    """Return numbers (n,) as 0 and 1; other numbers are levels that are not in the training data."""
     other = ~(np.isnan(values) | (values == 0) | (values == 1))
     if other.any():
         remember(unknown.setdefault(column.name, set()), series[other].astype(str))
@@ -540,12 +540,12 @@ def _present(values: np.ndarray, empty: np.ndarray, column: Column) -> np.ndarra
 
 
 def unnamed(names: Sequence[str]) -> bool:
-    """Whether the columns have numbers in place of names."""
+    """Return whether the columns have numbers instead of names."""
     return list(names) == [str(i) for i in range(len(names))]
 
 
 def remember(seen: set[str], words: Iterable[str]) -> None:
-    """Add words that a message will name: as many as `few` shows and one more, however many rows there are."""
+    """Remember words for a message: at most one more than `few` shows, however many rows there are."""
     for word in sorted(set(words)):
         if len(seen) > SHOWN:
             return

@@ -1,4 +1,4 @@
-"""Images: where their channels are, and what their values can be."""
+"""Images: the position of their channels, and the range of their values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lapae.space.scaling import Source, chunks
 Layout: TypeAlias = Literal["plain", "gray", "last"]
 CHANNELS = (1, 3, 4)
 LEAST_SIDE = 8
-"""Pixels at least along both sides of gray images of whole numbers; fewer are a window with few channels."""
+"""Minimum side of gray images of whole numbers, in pixels; smaller arrays are windows with few channels."""
 TOPS = (1.0, 16.0, 255.0)
 """Greatest values that images have: floats, scikit-learn's digits, bytes."""
 
 
 class Range(NamedTuple):
-    """What the values of an array are like, NaN left out."""
+    """Properties of the values of an array, without NaN."""
 
     low: float
     high: float
@@ -27,7 +27,7 @@ class Range(NamedTuple):
 
 
 def range_of(x: Source) -> Range:
-    """Return what the values of a source are like, read in chunks; (inf, -inf) if there are none."""
+    """Return the range of the values of a source, read in chunks; (inf, -inf) if there are none."""
     found = Range(np.inf, -np.inf, True)
     for _, part in chunks(x):
         found = widened(found, part)
@@ -35,7 +35,7 @@ def range_of(x: Source) -> Range:
 
 
 def widened(found: Range, part: np.ndarray) -> Range:
-    """Return a range that also holds the values of `part`."""
+    """Return the range extended by the values of `part`."""
     if part.dtype.kind == "b":
         part = part.view(np.uint8)
     known = part[~np.isnan(part)] if part.dtype.kind == "f" else part
@@ -47,7 +47,7 @@ def widened(found: Range, part: np.ndarray) -> Range:
 
 
 def greatest(x: Source, values: Range | None = None) -> float | None:
-    """Return the greatest value that images of the kind of x (n, *shape) can have; None if x are no images.
+    """Return the greatest value that images like x (n, *shape) can have; None if x are not images.
 
     Images are bytes, booleans, and numbers within [0, 1]; colour images also numbers within [0, 255], gray ones whole
     numbers within it of at least 8x8 pixels.

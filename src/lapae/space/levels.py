@@ -1,17 +1,18 @@
-"""Categories of many levels, and columns that others determine.
+"""Categories with many levels, and columns that others determine.
 
-With one feature for each of hundreds of levels a category would have more features than all other columns together,
-most of them with too few rows to learn from. So
+With one feature per level, a category with hundreds of levels would have more features than all other columns together,
+most of them with too few rows to learn from. Therefore:
 
-- a category of more than `MOST_LEVELS` levels is one number: levels are put in the order of their first principal
-  component, of what the other columns are on average in rows of each level, and get the normal scores of their ranks,
-  so that levels which are alike in other columns have numbers that are near. If a table has more than `BUDGET` features
-  all the same, its widest categories are numbers too;
-- of more than `MANY` levels, with fewer than `ROWS_EACH` rows each, it is carried: the network does not see it, and the
-  model is the one of the other columns. A missing level is the usual one, by the column that tells it best.
+- a category with more than `MOST_LEVELS` levels becomes one number: levels are ordered by the first principal component
+  of the means of the other columns in the rows of each level, and get the normal scores of their ranks, so that levels
+  that are similar in other columns have similar numbers. If a table still has more than `BUDGET` features, its widest
+  categories become numbers too;
+- a category with more than `MANY` levels and fewer than `ROWS_EACH` rows per level is carried: the network does not see
+  it, and the model is that of the other columns. A missing level is replaced by the usual one, given the column that
+  predicts it best.
 
-Column A determines column B if rows with one value of A have one value of B, up to 1 % of them. A missing value of B is
-then the one that goes with the value of A, whether the network sees A or not.
+Column A determines column B if rows with the same value of A have the same value of B, except for up to 1 % of them. A
+missing value of B is then looked up by the value of A, whether the network sees A or not.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ from lapae.space.columns import Column, Spans
 NORMAL = NormalDist()
 
 MOST_LEVELS = 24
-"""Levels of a category that have a feature each, at most."""
+"""Maximum number of levels of a category with one feature each."""
 BUDGET = 120
-"""Features of a table, if that can be had."""
+"""Maximum number of features of a table, if possible."""
 MANY, ROWS_EACH = 50, 50
 """More than `MANY` levels are learned if there are `ROWS_EACH` training rows for each on average."""
 PRIOR = 5.0
-"""Rows that pull the means of a level to those of all rows."""
+"""Number of rows with which the means of a level are shrunk towards those of all rows."""
 FARTHEST = 3.0
-"""Standard deviations from its mean that a number counts for in the means of a level, at most."""
+"""Numbers are clipped to this many standard deviations from their mean in the means of a level."""
 SURE = 0.99
-"""Share of rows that have the usual value of the level that determines it, at least."""
+"""Minimum share of rows with the usual value given the level that determines it."""
 GAIN = 0.25
-"""Errors that are left, at most, of those that the most frequent value makes."""
+"""Maximum number of errors as a share of those made by always guessing the most frequent value."""
 EVIDENCE = 10
-"""Rows that do not have the most frequent value, at least: a column that is almost always the same is told by none."""
+"""Minimum number of rows without the most frequent value: nothing determines a column that is almost constant."""
 ROWS_COMPARED = 100_000
-"""Rows that say whether a column determines another, at most."""
+"""Maximum number of rows used to decide whether a column determines another."""
 PAIRS, ALIKE = 200, 0.9
 """Pairs of rows with one value of a column that say which others are worth a look: those that agree as often."""
 MOST_COLUMNS = 200
-"""Columns of which one may determine another; in wider tables nothing is looked for."""
+"""Maximum number of columns of a table in which columns that determine others are searched for."""
 
 
 def with_levels(columns: Sequence[Column], x: np.ndarray) -> tuple[Column, ...]:
-    """Return the columns of a table with what training rows x (n, F) tell of their levels.
+    """Return the columns of a table with what training rows x (n, F) say about their levels.
 
     Args:
         columns: columns, without `values` and `implied`.
@@ -95,7 +96,7 @@ def _told_by(column: Column, source: Column, mapping: dict[float, float]) -> Col
 
 
 def as_numbers(columns: Sequence[Column]) -> list[int]:
-    """Return the places of categories that are one number each: wide ones, and as many as it takes for the budget."""
+    """Return the positions of categories that become one number: wide ones, and as many as the budget requires."""
     widths = np.array([len(column.categories) if column.kind == "category" else 1 for column in columns])
     chosen: list[int] = []
     most = BUDGET if len(columns) <= BUDGET else np.inf  # else it cannot be had
@@ -108,7 +109,7 @@ def as_numbers(columns: Sequence[Column]) -> list[int]:
 
 
 def embed(codes: np.ndarray, n_levels: int, others: np.ndarray) -> np.ndarray:
-    """Return a number for each level of a category, (levels,): of mean 0 and variance about 1 over rows, no two alike.
+    """Return a different number for each level of a category, (levels,), with mean 0 and variance about 1 over rows.
 
     Args:
         codes: levels (n,) of the training rows; NaN is missing.

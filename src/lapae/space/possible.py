@@ -1,9 +1,9 @@
-"""Values that a column of a table can have, as far as its rows tell: what is filled in and intervals stay within them.
+"""Values that a column of a table can have, as far as its rows show, which limit imputed values and intervals.
 
 An interval of a price does not begin below 0 if no price does, one of a column of whole numbers ends on whole numbers,
-rounded outward, and one of a class from 1 to 3 does not reach 4. An end of a column is sure if many rows have that very
-value, or if it is 0 or beyond and all values have one sign. A missing value is never filled in beyond the values of the
-rows, if there are `ENOUGH` of them: of new values at most 2 in (n + 1) lie beyond those of n rows, on average.
+rounded outward, and one of a class from 1 to 3 does not reach 4. A limit of a column is certain if many rows have
+exactly that value, or if it is 0 and all values have the same sign. Imputed values stay within the range of the rows if
+there are `ENOUGH` of them: on average at most 2 in (n + 1) new values lie outside the range of n rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from lapae.space.columns import DAY, Column
 
 ENOUGH = 50
-"""Minimum number of values of a column for its least and greatest value to be bounds of what is filled in."""
+"""Minimum number of values of a column for its least and greatest value to be bounds of imputed values."""
 SHARE, SEVERAL = 0.01, 3
-"""Share and number of rows that have the least or the greatest value of a column, from which it is a sure end."""
+"""Minimum share and number of rows with the least or greatest value of a column for it to be a certain limit."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Possible:
     """Possible values of F columns.
 
     Attributes:
-        low: sure lower ends, (F,); minus infinity if there is none.
-        high: sure upper ends, (F,).
-        least: lower bounds of what is filled in, (F,).
-        most: upper bounds of what is filled in, (F,).
+        low: certain lower limits, (F,); minus infinity if there is none.
+        high: certain upper limits, (F,).
+        least: lower bounds of imputed values, (F,).
+        most: upper bounds of imputed values, (F,).
         whole: whether values are whole numbers, (F,).
     """
 
@@ -41,11 +41,11 @@ class Possible:
 
     @classmethod
     def fit(cls, codes: np.ndarray, columns: Sequence[Column] | None) -> Possible:
-        """Look at rows.
+        """Find the possible values from rows.
 
         Args:
             codes: rows (n, F) in the user's units; NaN is missing.
-            columns: what they are of; None for columns without names, whose numbers need not be whole.
+            columns: description of the columns; None for columns without names, whose numbers need not be whole.
         """
         n = codes.shape[1]
         low, high, least, most = np.full((4, n), [[-np.inf], [np.inf], [-np.inf], [np.inf]])
@@ -66,14 +66,14 @@ class Possible:
     def interval(self, low: np.ndarray, high: np.ndarray, *, filled: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return intervals (…, F) of possible values; `filled` for those of missing values.
 
-        An interval wholly beyond an end, of a value that is odd, is the end.
+        An interval that lies entirely beyond a limit, as for an odd value, becomes the limit.
         """
         low, high = np.where(self.whole, np.floor(low), low), np.where(self.whole, np.ceil(high), high)
         least, most = (self.least, self.most) if filled else (self.low, self.high)
         return np.clip(low, least, most), np.clip(high, least, most)
 
     def fill(self, values: np.ndarray) -> np.ndarray:
-        """Return values (…, F) that are to be filled in, within the bounds."""
+        """Return values (…, F) to impute, clipped to the bounds."""
         return np.clip(values, self.least, self.most)
 
 

@@ -16,12 +16,12 @@ Number: TypeAlias = float | np.ndarray
 T = TypeVar("T", np.ndarray, "torch.Tensor")
 CHUNK_BYTES = 32 * 2**20
 FARTHEST = 1e15
-"""Deviations from the mean that a value may have: the square of it is still a 32-bit number, so that a sample with
-an absurd value is one of a very low density and not of none (NaN)."""
+"""Maximum distance of a value from the mean, in standard deviations: its square still fits into 32 bits, so that a
+sample with an absurd value has a very low density instead of NaN."""
 
 
 class Source(Protocol):
-    """N data that are read by index: an array, a memory map, or what decodes files on access."""
+    """N samples that are read by index: an array, a memory map, or a reader that decodes files on access."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -42,7 +42,8 @@ def chunks(source: Source) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def apply(x: T, offset: Number, scale: Number) -> T:
-    """(x - offset) / scale. Float tensors keep their precision; all else becomes float32, within ± `FARTHEST`."""
+    """Return (x - offset) / scale. Float tensors keep their precision; everything else becomes float32, within ±
+    `FARTHEST`."""
     if isinstance(x, np.ndarray):
         # 64 bits inside for columns, whose offset may be large beside their deviation
         exact = x.astype(np.float32 if np.ndim(offset) == 0 and x.dtype.itemsize <= 2 else np.float64)
@@ -59,7 +60,7 @@ def apply(x: T, offset: Number, scale: Number) -> T:
 
 
 def invert(x: np.ndarray, offset: Number, scale: Number) -> np.ndarray:
-    """x · scale + offset, in the precision of x."""
+    """Return x · scale + offset, in the precision of x."""
     return (x.astype(np.float64) * scale + offset).astype(x.dtype)
 
 
