@@ -29,7 +29,7 @@ B = TypeVar("B")
 
 
 class Header(NamedTuple):
-    """What an image file says of itself before it is decoded."""
+    """Properties of an image file that are known before it is decoded."""
 
     size: tuple[int, int]
     """(height, width), as seen upright."""
@@ -38,7 +38,7 @@ class Header(NamedTuple):
 
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """An image whose pixels are not read yet; refused above `MAX_PIXELS`, which would be a decompression bomb."""
+    """Open an image without reading its pixels; more than `MAX_PIXELS` are refused as a decompression bomb."""
     check_file(path)
     try:
         with Image.open(path, formats=FORMATS) as image:
@@ -52,7 +52,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
 
 
 def read_header(path: Path) -> Header:
-    """Size and mode of an image file, without decoding it."""
+    """Return size and mode of an image file without decoding it."""
     with opened(path) as image:
         height, width = image.height, image.width
         if _turned(image) >= 5:  # orientations 5 to 8 exchange the axes
@@ -61,7 +61,8 @@ def read_header(path: Path) -> Header:
 
 
 def decode(path: Path, size: tuple[int, int], *, gray: bool, fit: Fit = "crop") -> np.ndarray:
-    """The image at `path`, upright, fitted into (height, width): uint8 (1 or 3, height, width). Alpha is dropped."""
+    """Return the image at `path`, upright and scaled to (height, width): uint8 (1 or 3, height, width), without
+    alpha."""
     with opened(path) as image:
         # JPEGs are decoded at a fraction of their size where that is still twice what is needed
         image.draft(None, (2 * max(size), 2 * max(size)))
@@ -92,7 +93,7 @@ def fitted(
     resample: Image.Resampling = Image.Resampling.BILINEAR,
     border: int = 0,
 ) -> Image.Image:
-    """An image brought to (height, width): with borders, cropped at the middle, or stretched."""
+    """Return an image scaled to (height, width): with borders, cropped at the middle, or stretched."""
     height, width = size
     if image.size == (width, height):
         return image
@@ -104,7 +105,7 @@ def fitted(
 
 
 def in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
-    """Map over items in a few threads: Pillow gives up the interpreter lock while it decodes and resizes."""
+    """Map over items in a few threads: Pillow releases the interpreter lock while it decodes and resizes."""
     if len(items) < 2:
         return [function(item) for item in items]
     with ThreadPoolExecutor(min(len(items), 8, (os.cpu_count() or 1) + 1)) as pool:
@@ -112,7 +113,7 @@ def in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
 
 
 def file_bytes(paths: Iterable[Path]) -> Iterator[np.ndarray]:
-    """The name of each file, without its folder, and its bytes."""
+    """Yield the name of each file, without its folder, and its bytes."""
     for path in paths:
         yield np.frombuffer(path.name.encode("utf-8", "surrogateescape"), np.uint8)
         check_file(path)
@@ -123,5 +124,5 @@ def file_bytes(paths: Iterable[Path]) -> Iterator[np.ndarray]:
 
 
 def _turned(image: Image.Image) -> int:
-    """EXIF orientation; asked of JPEGs only, because it makes Pillow decode the whole file of some other formats."""
+    """Return the EXIF orientation, only of JPEGs, because Pillow would decode the whole file of some other formats."""
     return image.getexif().get(EXIF_ORIENTATION, 1) if image.format in ("JPEG", "MPO") else 1

@@ -1,4 +1,4 @@
-"""Images: one, or a folder of them, of any size and mode. Decoded on access, so that they may exceed memory."""
+"""Images: one, or a folder of them, of any size and mode, decoded on access so that they need not fit into memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lapae.space import Fit, Space
 from lapae.space.tiles import corners, cut_tiles
 
 SIZES, FEATURE_SIZES = (64, 128), (224, 256)
-"""Default side of images, of pixels and of features; and that up to which images of one size keep it."""
+"""Default side of images, and the largest side up to which images of one size keep it; for pixels, and for features."""
 CHECK_AT_ONCE = 512
 
 
@@ -29,14 +29,16 @@ class ImageReader(Reader):
     """An image, or a folder of them whose sub-folders are labels; scaled to [0, 1].
 
     Args:
-        path: of the image or the folder.
-        space: of the model that the images are read for; None to train on them, with the options of `lapae.data.load`.
+        path: the image or the folder.
+        space: space of the model for which the images are read; None to train on them, with the options of
+            `lapae.data.load`.
         image_size: by default their own size where all agree and it is at most 128, else 64; with features 256, 224.
-        fit: how they are brought to it; default crop, with features stretch: a defect may lie at the border.
-        features: a network whose features are learned in place of pixels.
-        resize: fit images of another size than the model's also where those of training were all of one size.
-        alpha: pixels that are transparent are missing.
-        any_colour: a model of gray images takes colour ones too.
+        fit: how they are scaled to this size; default: crop, or stretch with features, because a defect may lie at the
+            border.
+        features: a network whose features are learned instead of pixels.
+        resize: scale images of other sizes even if the training images were all of one size.
+        alpha: whether transparent pixels are missing.
+        any_colour: whether a model of gray images accepts colour images too.
     """
 
     def __init__(
@@ -75,7 +77,8 @@ class ImageReader(Reader):
         self.size = len(self.files)
 
     def records(self) -> Records:
-        """All images, decoded when they are needed; gray if all are, else RGB. `skip_bad` decodes all of them once."""
+        """Return all images, decoded when they are needed; gray if all are gray, else RGB. `skip_bad` decodes all of
+        them once."""
         found = _headers(self.folder, self.files, partial(_sound, skip_bad=self.skip_bad, tile=self.tile or 1))
         paths = [path for path, header in zip(self.files, found, strict=True) if header is not None]
         headers = [header for header in found if header is not None]
@@ -97,7 +100,7 @@ class ImageReader(Reader):
         return found if self.features is None else with_features(found, self.features)
 
     def _read(self, progress: Progress) -> Iterator[Block]:
-        """Images in the order of their names; of a model of tiles, those of one image per block."""
+        """Yield images in the order of their names; for a model of tiles, those of one image per block."""
         at_once = 1 if self.space.tile else self.block_size
         for index, start in enumerate(range(0, self.size, at_once)):
             images, files = [], []
@@ -119,11 +122,11 @@ class ImageReader(Reader):
                 )
 
     def _given(self, images: np.ndarray) -> np.ndarray:
-        """Images (n, C, H, W) as a user gives them."""
+        """Return images (n, C, H, W) in the user's layout."""
         return images if self.space.features is not None else self.space.as_given(images)
 
     def _tiles(self, image: np.ndarray, file: list[str], index: int) -> Block:
-        """The tiles of an image (C, H, W), and where they are in it."""
+        """Return the tiles of an image (C, H, W), and their positions in it."""
         tile = self.space.model_shape[-1]
         at = corners(image.shape[1:], tile)  # pyright: ignore[reportArgumentType]
         cells = [[*file, str(row), str(column)] for row, column in at.tolist()]
@@ -150,7 +153,7 @@ class ImageReader(Reader):
 
 
 class ImageFiles(Lazy):
-    """Image files as a source (N, 1 or 3, height, width) of uint8, decoded when they are asked for."""
+    """Image files as a source (N, 1 or 3, height, width) of uint8, decoded on access."""
 
     def __init__(
         self, paths: list[Path], size: tuple[int, int], *, gray: bool, fit: Fit = "crop", folder: Path
@@ -171,7 +174,7 @@ class ImageFiles(Lazy):
         return str(self.paths[i].relative_to(self.folder))
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """The files: to decode them takes many times as long."""
+        """Yield the bytes of the files, because decoding them takes many times as long."""
         yield from file_bytes(self.paths if index is None else [self.paths[i] for i in index])
 
     def _read(self, path: Path) -> np.ndarray:
@@ -182,7 +185,7 @@ class ImageFiles(Lazy):
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Image files under a folder, in the order of their names."""
+    """Return the image files under a folder, in the order of their names."""
     try:
         found = sorted(
             path.relative_to(folder)
@@ -197,7 +200,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def _classes(folder: Path, paths: list[Path]) -> list[str]:
-    """The sub-folder that each image lies in; none where all lie in the folder itself."""
+    """Return the sub-folder of each image; none if all are in the folder itself."""
     found = [path.relative_to(folder) for path in paths]
     loose = [path for path in found if len(path.parts) == 1]
     if loose and len(loose) < len(found):
@@ -210,7 +213,7 @@ def _classes(folder: Path, paths: list[Path]) -> list[str]:
 
 
 def _headers(folder: Path, paths: list[Path], read: Callable[[Path], Header | None]) -> list[Header | None]:
-    """Headers of all files: a damaged one is met now and not in the middle of training."""
+    """Return the headers of all files, so that a damaged one is found now and not in the middle of training."""
     headers: list[Header | None] = []
     with progress(f"checking {folder.name}", len(paths)) as advance:
         for start in range(0, len(paths), CHECK_AT_ONCE):
@@ -220,7 +223,7 @@ def _headers(folder: Path, paths: list[Path], read: Callable[[Path], Header | No
 
 
 def _sound(path: Path, *, skip_bad: bool, tile: int) -> Header | None:
-    """The header of an image that holds a tile; with `skip_bad` None where the file is not sound to its end."""
+    """Return the header of an image that is large enough for a tile; with `skip_bad` None if the file is damaged."""
     try:
         header = read_header(path)
         check_tile(path, header.size, tile)

@@ -1,4 +1,4 @@
-"""A look at data before anything is learned: what was understood of a file."""
+"""A look at data before training: how a file is understood."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MOST_SHOWN = 24
 
 @dataclass(frozen=True)
 class Look:
-    """What was understood of data."""
+    """How data are understood."""
 
     summary: str
-    """One line: how many, and what they are."""
+    """One line: the number and kind of samples."""
     splits: dict[str, int]
     """Number of samples to train on, to validate, to calibrate and to test."""
     columns: tuple[dict[str, Any], ...] = ()
@@ -45,7 +45,7 @@ class Look:
 
 
 def look(source: str | Path, **options: Any) -> Look:
-    """Return what `load` with the same options understands of a source."""
+    """Return how `load` with the same options understands a source."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         data = load(source, **options)
@@ -67,7 +67,7 @@ def look(source: str | Path, **options: Any) -> Look:
 
 
 def read_all(data: Data, name: str) -> None:
-    """Decode all images of a folder: a damaged one is an error in training, and no less here."""
+    """Decode all images of a folder: a damaged one is an error here, as in training."""
     splits = [data.train, data.valid, data.calib, data.test]
     with progress(f"reading {name}", sum(map(len, splits))) as advance:
         for split in splits:

@@ -12,7 +12,8 @@ from lapae.space.frames import Series
 
 
 def as_classes(path: str | Path, y: np.ndarray, n_data: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Labels of an array file: (N,) whole numbers or text to classes from 0 with names; (N, A) 0/1 stay attributes."""
+    """Return the labels of an array file: (N,) whole numbers or text as classes from 0 with names; (N, A) attributes
+    unchanged."""
     if y.ndim == 0 or len(y) != n_data:
         raise DataError(f"{path}: labels y of shape {y.shape} for {n_data:,} samples")
     if y.ndim == 2 and y.shape[1] == 1:
@@ -34,7 +35,7 @@ def as_classes(path: str | Path, y: np.ndarray, n_data: int) -> tuple[np.ndarray
 
 
 def parse_classes(where: str, labels: Series, row_name: Callable[[int], str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels of a table's column: classes from 0, in the order of numbers where all are whole numbers."""
+    """Return the labels in a column of a table as classes from 0, in numerical order if all are whole numbers."""
     empty = (labels.isna() | (labels.astype(str).str.strip() == "")).to_numpy(bool)
     if empty.any():
         raise DataError(f"{where}, {row_name(int(empty.argmax()))}: the label is empty")
@@ -53,6 +54,6 @@ def parse_classes(where: str, labels: Series, row_name: Callable[[int], str]) ->
 
 
 def _first_fraction(y: np.ndarray) -> int | None:
-    """Index of the first float that is not a whole number."""
+    """Return the index of the first float that is not a whole number."""
     whole = np.isfinite(y) & (y == np.round(y)) & (np.abs(y) < 2**53)
     return None if whole.all() else int(np.argmin(whole))

@@ -21,39 +21,39 @@ from lapae.registry import Entry, Registry
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A data set that can be named instead of a file. Its files lie in a folder of its name."""
+    """A data set that can be named instead of a file. Its files are in a folder with its name."""
 
     read: Callable[..., Records]
-    """Called with the folder, and with those options of `takes` that were given."""
+    """Function of the folder, and of those options in `takes` that were given."""
     download: Download | None = None
-    """Files to fetch; None for a set that comes with a package or is fetched by hand."""
+    """Files to download; None for a set that comes with a package or is downloaded by hand."""
     by_hand: str = ""
     """How to get a set that is not downloaded; "{folder}" stands for its folder."""
     parts: tuple[str, ...] = ()
-    """Names in the folder without which a set that is fetched by hand is not there."""
+    """Names that the folder must contain for a set that is downloaded by hand."""
     takes: frozenset[str] = frozenset()
-    """Options of `lapae.data.load` that it can be read with."""
+    """Options of `lapae.data.load` that it supports."""
 
     @property
     def has_folder(self) -> bool:
-        """Whether it lies in a folder, and does not come with a package."""
+        """Whether it is in a folder and does not come with a package."""
         return self.download is not None or bool(self.parts)
 
     def missing(self, folder: Path) -> list[str]:
-        """Names of the files that are not in the folder."""
+        """Return the names of the files that are not in the folder."""
         if self.download is not None:
             return missing(self.download, folder)
         return [name for name in self.parts if not (folder / name).exists()]
 
     def fetch(self, folder: Path) -> None:
-        """Download the files, or verify the checksums of those that are there."""
+        """Download the files, or verify the checksums of existing ones."""
         if self.download is not None:
             fetch_files(self.download, folder)
         elif lacking := self.missing(folder):
             raise DataError(f"{folder}: {', '.join(lacking)} not found. {self.by_hand.format(folder=folder)}")
 
     def records(self, folder: Path, **options: Any) -> Records:
-        """Read the set; files that are not there are fetched first."""
+        """Read the set, after downloading missing files."""
         if self.missing(folder):
             self.fetch(folder)
         return self.read(folder, **options)

@@ -1,4 +1,4 @@
-"""The reader that a path calls for."""
+"""Choice of the reader for a path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUFFIXES = (*CSV, *PARQUET, *ARRAYS)
 
 
 def open_input(source: str | Path, space: Space, **options: Any) -> Reader:
-    """New data for a model of `space`, with the options of their reader; those of other formats are left aside."""
+    """Open new data for a model of `space`; options that their reader does not have are ignored."""
     path = Path(source).expanduser()
     if not path.exists() and not path.is_symlink():
         raise DataError(f"{path}: no such file or folder")
@@ -32,7 +32,8 @@ def open_input(source: str | Path, space: Space, **options: Any) -> Reader:
 
 
 def read_all(source: str | Path, space: Space) -> Block:
-    """Read all new data for a model of `space`, of any range: one block with the cells of columns that are no features.
+    """Read all new data for a model of `space`, of any range, as one block with the cells of columns that are not
+    features.
 
     DataError if there are none.
     """
@@ -44,17 +45,17 @@ def read_all(source: str | Path, space: Space) -> Block:
 
 
 def options_of(reader: type[Reader]) -> set[str]:
-    """Names of the options that a reader has."""
+    """Return the names of the options of a reader."""
     return set(signature(reader).parameters) - {"path", "space"}
 
 
 def format_of(path: Path) -> str:
-    """The suffix that tells how a file is read; "" for none, and for folders."""
+    """Return the suffix that determines how a file is read; "" for none, and for folders."""
     return "" if path.is_dir() else suffix_of(path, (*IMAGES, *SUFFIXES))
 
 
 def reader_of(path: Path) -> type[Any] | None:
-    """The reader of a file by its name, or that of what it links to, or of a folder."""
+    """Return the reader for a file by its name (or that of its link's target), or for a folder."""
     suffix = format_of(path)
     if path.is_dir() or suffix in IMAGES:
         return ImageReader

@@ -33,7 +33,7 @@ class ParquetFile:
         self.size = self.file.metadata.num_rows
 
     def frames(self, chunk: int, progress: Callable[[int], None], types: Any = None) -> Iterator[Frame]:
-        """Rows in order, `chunk` at a time, under column numbers from 0; `types` are those of the file.
+        """Yield rows in order, `chunk` at a time, under column numbers from 0; `types` are those of the file.
 
         `progress` is called with the number of rows that were read.
         """
@@ -56,7 +56,7 @@ class ParquetFile:
 
 
 def check_same_columns(names: Sequence[str], expected: Sequence[str], path: Path, first: Path) -> None:
-    """Raise a DataError if a file has other columns than the first one; their order does not matter."""
+    """Raise DataError if the columns of a file differ from those of the first one; their order does not matter."""
     if len(set(names)) < len(names):
         raise DataError(f"{path}: two columns have the same name")
     if set(names) != set(expected):

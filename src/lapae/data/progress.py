@@ -1,4 +1,4 @@
-"""A progress bar on the terminal; silence where there is none."""
+"""A progress bar on a terminal; nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(description: str, total: int | None, *, unit_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show work of size `total` on stderr (None: show nothing); the body calls the function with each amount done."""
+    """Show the progress of work of size `total` on stderr (None: show nothing); the body calls the function with each
+    amount done."""
     # rich is imported where it is shown, so that importing lapae.data stays light
     from rich.console import Console
 

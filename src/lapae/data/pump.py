@@ -1,4 +1,5 @@
-"""Simulated pump: six sensors with a daily rhythm, inertia and noise, and three faults that leave each in its range."""
+"""Simulated pump: six sensors with a daily rhythm, inertia and noise, and three faults that keep each within its
+range."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import numpy as np
 
 SENSORS = ("load", "speed", "flow", "pressure", "temperature", "vibration")
 DAY = 288
-"""Time steps of a day: one reading every five minutes."""
+"""Time steps per day: one reading every five minutes."""
 
 
 def pump(days: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""A reader of a format: all of a file for training, or block by block for a model that is trained.
+"""A reader of a format: all of a file for training, or block by block for a trained model.
 
-What does not fit a model (another shape, other columns, another range of values) is a `DataError` that says what came
-and what was expected. Memory does not grow with the data: blocks are read as they are asked for.
+Data that do not fit a model (by shape, columns or range of values) raise a `DataError` that says what was found and
+what was expected. Memory does not grow with the data: blocks are read on request.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class Block:
     """Some data, in the user's units."""
 
     x: np.ndarray
-    """(B, *shape) of the space; floats may hold NaN, which is missing."""
+    """(B, *shape) of the space; NaN in floats is missing."""
     names: list[str] = field(default_factory=list)
     """Names of the cells."""
     cells: list[list[str]] = field(default_factory=list)
-    """Cells of each sample that are not learned: an index, a label, the name of its file."""
+    """Cells of each sample that are not learned, such as an index, a label or the name of its file."""
     index: int = 0
-    """Place among the blocks of the input."""
+    """Position among the blocks of the input."""
     written: Any = None
-    """The rows of a table as they were written, where they were asked for."""
+    """The rows of a table as they were written, if requested."""
     words: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Levels of a table's categories and booleans that training has not seen, by row and feature."""
+    """Levels of a table's categories and booleans that are not in the training data, by row and feature."""
 
 
 def suffix_of(path: Path, known: Collection[str]) -> str:
-    """The suffix that tells the format of a file: its own, or where it is a link that of what it leads to; "" for none.
+    """Return the suffix that determines the format of a file: its own or, for a link, that of the target; "" for none.
 
-    Stores of data keep files under names without a suffix, with links that have one; others link from a plain name.
+    Some data stores keep files under names without a suffix, with links that have one; others link from a plain name.
     """
     for _ in range(MOST_LINKS):
         if path.suffix.lower() in known or not path.is_symlink():
@@ -61,7 +61,7 @@ class Reader(ABC):
     """A file, or a folder of images."""
 
     size: int
-    """Size of the whole in the units that progress is reported in: bytes of a .csv, samples otherwise."""
+    """Total size in the units of progress: bytes of a .csv, samples otherwise."""
 
     def __init__(self, path: Path, space: Space | None = None) -> None:
         self.path, self._space = path, space
@@ -80,30 +80,30 @@ class Reader(ABC):
 
     @property
     def space(self) -> Space:
-        """Space of the model that the data are read for."""
+        """Space of the model for which the data are read."""
         assert self._space is not None, "opened for training"
         return self._space
 
     @property
     def block_size(self) -> int:
-        """Data in a block."""
+        """Number of samples in a block."""
         return max(1, min(self.at_once, BLOCK_ELEMENTS // max(1, int(np.prod(self.space.model_shape)))))
 
     @property
     def carried(self) -> list[str]:
-        """Names of the columns of a table that are no features, and stand beside what is found."""
+        """Names of the columns of a table that are not features, which are copied to the output."""
         return []
 
     def row_number(self, row: int) -> str:
-        """Return the number by which people know sample `row`, from 0."""
+        """Return the number that users see for sample `row` (from 0)."""
         return str(row)
 
     @abstractmethod
     def records(self) -> Records:
-        """All data, to train on."""
+        """Return all data, to train on."""
 
     def blocks(self, progress: Progress) -> Iterator[Block]:
-        """Yield all samples in order; raise DataError at the end if the file is another by then."""
+        """Yield all samples in order; raise DataError at the end if the file has changed meanwhile."""
         yield from self._read(progress)
         self.check_unchanged()
 
@@ -114,10 +114,10 @@ class Reader(ABC):
 
     @abstractmethod
     def _read(self, progress: Progress) -> Iterator[Block]:
-        """Yield `blocks` of a file that stays as it is."""
+        """Yield `blocks` of a file that does not change."""
 
     def _windows(self, steps: Block, progress: Progress) -> Iterator[Block]:
-        """The steps of a series, which are kept, as blocks of windows."""
+        """Yield the steps of a series, which are kept, as blocks of windows."""
         self.steps, x = steps, steps.x
         where = str(self.path)
         check_values(self.space, x, where)
@@ -130,5 +130,5 @@ class Reader(ABC):
         progress(self.size)
 
     def _look(self) -> tuple[int, ...] | None:
-        """Return what changes with the file; a folder's images are read one by one."""
+        """Return a value that changes with the file; the images of a folder are read one by one."""
         return None if self.path.is_dir() else stamp(self.path)

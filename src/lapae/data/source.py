@@ -1,4 +1,4 @@
-"""Sources, which are read by index, and what a reader hands on of them.
+"""Sources, which are read by index, and the records that a reader returns.
 
 A source holds N data in storage units: uint8 from 0 to 255, or floats. Arrays and memory maps are sources as they are;
 `Lazy` is for everything that is read or decoded on access.
@@ -20,39 +20,39 @@ PART_BYTES = 2**25
 
 
 class Lazy(ABC):
-    """A source that is read on access. Subclasses set `shape` (N, ...) and `dtype`, and say how to read an index."""
+    """A source that is read on access. Subclasses set `shape` (N, ...) and `dtype`, and define how to read an index."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
     @abstractmethod
     def __getitem__(self, index: Any) -> np.ndarray:
-        """The data at an integer, a slice or an array of integers, in storage units."""
+        """Return the data at an integer, a slice or an array of integers, in storage units."""
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Yield what the data at `index` (default all) are read from, to compare them: here the data."""
+        """Yield the stored form of the data at `index` (default: all), to compare them; here the data themselves."""
         yield from (self[part] for part in in_parts(self, index))
 
     def name(self, i: int) -> str | None:
-        """The name of a sample, such as its file; None where there is none."""
+        """Return the name of a sample, such as its file; None if it has none."""
         return None
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All data, read into memory."""
+        """Return all data, read into memory."""
         if copy is False:
             raise ValueError("a lazy source cannot become an array without a copy")
         return np.asarray(self[:], dtype=dtype)
 
 
 class Streamed(Lazy):
-    """A source that is too large for memory, and slow to read by index: all of it is read in an order of its own.
+    """A source that is too large for memory and slow to read by index: all of it is read in its own order.
 
     Attributes:
-        sample: (m, ...) some of the data, evenly from all of them.
-        sample_rows: (m,) where they stand in the set that was split.
+        sample: (m, ...) some of the data, evenly spaced.
+        sample_rows: (m,) their positions in the set that was split.
     """
 
     sample: np.ndarray
@@ -67,7 +67,7 @@ Source: TypeAlias = np.ndarray | Lazy
 
 
 class Subset(Lazy):
-    """Some data of another source, which is not copied."""
+    """Some data of another source, without a copy."""
 
     def __init__(self, source: Source, index: np.ndarray) -> None:
         self.source, self.index = source, index
@@ -90,25 +90,26 @@ class Subset(Lazy):
 
 
 def in_parts(source: Source, index: np.ndarray | None) -> Iterator[np.ndarray]:
-    """An index (all by default) in parts, of a bounded number of bytes each."""
+    """Yield an index (default: all) in parts of a bounded number of bytes."""
     size = max(1, PART_BYTES // max(1, int(np.prod(source.shape[1:])) * source.dtype.itemsize))
     chosen = np.arange(len(source)) if index is None else index
     return (chosen[i : i + size] for i in range(0, len(chosen), size))
 
 
 def even(n: int, most: int) -> np.ndarray:
-    """Return increasing indices of at most `most` of n samples, evenly from all."""
+    """Return increasing indices of at most `most` of n samples, evenly spaced."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
 
 
 def sampled(source: Source, most: int) -> np.ndarray:
-    """Return at most `most` samples, evenly from all; of a source that is streamed, from its sample in memory."""
+    """Return at most `most` samples, evenly spaced; of a streamed source, from its sample in memory."""
     x = source.sample if isinstance(source, Streamed) else source
     return np.asarray(x[even(len(x), most)])
 
 
 def take(source: Source, index: np.ndarray) -> Source:
-    """The data at an increasing `index` (n,): a view where they lie together, a copy in memory, else a `Subset`."""
+    """Return the data at an increasing `index` (n,): a view if they are contiguous, a copy of arrays, else a
+    `Subset`."""
     if isinstance(source, Lazy):
         return Subset(source, index)
     if len(index) and index[-1] - index[0] == len(index) - 1:
@@ -118,16 +119,16 @@ def take(source: Source, index: np.ndarray) -> Source:
 
 @dataclass(frozen=True)
 class Split:
-    """N data and their labels."""
+    """N samples and their labels."""
 
     x: Source
     """(N, *shape) in storage units; `x[index_array]` reads some of them."""
     y: np.ndarray | None
-    """(N,) integer classes, or (N, A) attributes that are 0 or 1; None where there are no labels."""
+    """(N,) integer classes, or (N, A) attributes that are 0 or 1; None without labels."""
     rows: np.ndarray | None = None
-    """(N,) where they stand in the set that was split, from 0; None where they are all of it."""
+    """(N,) their positions in the set that was split, from 0; None if they are all of it."""
     groups: np.ndarray | None = None
-    """(N,) the image that each is a tile of, where images were split as a whole."""
+    """(N,) the image of each tile, if images were split as a whole."""
     together: np.ndarray | None = None
     """(N,) the group of each row, from 0, such as a customer; None if there are none."""
 
@@ -142,35 +143,35 @@ class Split:
         return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))
 
     def row(self, i: int) -> int:
-        """Return where sample i stands in the set that was split."""
+        """Return the position of sample i in the set that was split."""
         return i if self.rows is None else int(self.rows[i])
 
 
 @dataclass(frozen=True)
 class Records:
-    """What a reader hands on: all data of a set, not yet split."""
+    """All data of a set, not yet split, as a reader returns them."""
 
     name: str
     x: Source
     y: np.ndarray | None = None
     partition: np.ndarray | None = None
-    """(N,) the set's own splits, 0 train, 1 validation, 2 test, as in CelebA's file; None where it has none."""
+    """(N,) the set's own splits, 0 train, 1 validation, 2 test, as in CelebA's file; None if it has none."""
     most: float | None = None
-    """The greatest value that images of this set can have, where that is known."""
+    """The greatest value that images of this set can have, if known."""
     label_names: tuple[str, ...] | None = None
     columns: tuple[Column, ...] | None = None
     left_out: Mapping[str, str | None] = field(default_factory=dict)
-    """The other columns by name: the only value of those that are constant, else None."""
+    """The other columns by name, with the only value of those that are constant, else None."""
     values: Range | None = None
-    """What the values are like, where that is known."""
+    """Range of the values, if known."""
     missing: bool = False
     fit: Fit | None = None
-    """How images of other sizes are brought to one."""
+    """How images of other sizes are scaled to one size."""
     features: Features | None = None
     """How images became the feature maps that these data are."""
     stride: int | None = None
     """Steps between windows of a series, which are split in time."""
     interval: float | None = None
-    """Time between these steps, where there is a clock."""
+    """Time between these steps, if there is a clock."""
     groups: np.ndarray | None = None
-    """(N,) the image that each tile is of, from 0. All of one are in one split, but where images are few."""
+    """(N,) the image of each tile, from 0. All tiles of an image are in one split, unless there are few images."""

@@ -8,13 +8,14 @@ from lapae.errors import DataError
 
 DEFAULT_SHARE = 0.1
 MOST_HELD_OUT = 5000
-"""Validation data are a tenth by default, and never more than this: 5,000 of MNIST's 60,000."""
+"""By default the validation set is a tenth, but never more than this: 5,000 of MNIST's 60,000."""
 LEAST_ROWS = 10
 """Fewer rows cannot be learned from: there is nothing left to calibrate with."""
 CALIBRATION_SHARE, CALIBRATION_DATA = 0.2, 200
-"""A fifth calibrates up to this many calibration rows, from there on at least this many and a tenth."""
+"""The calibration set is a fifth up to this many rows, then at least this many and a tenth."""
 FLAGGING = 19
-"""Calibration rows that it takes for a p-value of 0.05: as many calibrate, if these are a third of all rows or less."""
+"""Number of calibration rows needed for a p-value of 0.05; there are at least this many, if that is at most a third of
+all rows."""
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -34,15 +35,15 @@ def partition(
 
     Args:
         n: number of data.
-        own: (n,) the set's own partition: 0 train, 1 validation, 2 test. What it lacks of validation data is drawn from
-            its training data, as calibration data always are.
-        validation: size of the validation set, a fraction below 1 or a number of samples; default by n.
-        calibration: size of the calibration set, likewise.
-        test: size of the test set, likewise; default the set's own.
-        seed: of the draw.
-        limit: samples in each part, at most.
-        gap: samples left out between parts of data in the order of time, which are split in it: training samples first,
-            test samples last. Default they are split at random.
+        own: (n,) the set's own partition: 0 train, 1 validation, 2 test. If it has no validation data, they are drawn
+            from its training data, as calibration data always are.
+        validation: size of the validation set, a fraction below 1 or a number of samples; default: depends on n.
+        calibration: size of the calibration set, in the same way.
+        test: size of the test set, in the same way; default: the set's own.
+        seed: seed of the draw.
+        limit: maximum number of samples in each part.
+        gap: number of samples left out between parts, for data that are split in the order of time: training samples
+            first, test samples last. Default: they are split at random.
     """
     if seed < 0:
         raise DataError(f"the seed must not be negative, got {seed}")
@@ -82,13 +83,13 @@ def partition(
 def held_out_sizes(
     n: int, validation: float | int | None, calibration: float | int | None, n_test: int, gap: int | None = None
 ) -> tuple[int, int]:
-    """Return the number of validation and of calibration samples of n; DataError if they leave none to train on.
+    """Return the numbers of validation and calibration samples of n; raise DataError if they leave none to train on.
 
     Args:
-        n: samples that are in no other split by the set's own partition.
+        n: number of samples that are in no other split by the set's own partition.
         validation: as of `partition`.
         calibration: as of `partition`.
-        n_test: test samples that are drawn from them, too.
+        n_test: number of test samples that are also drawn from them.
         gap: samples left out between parts.
     """
     n_valid = count_of(_default(n) if validation is None else validation, n, "validation")
@@ -112,7 +113,7 @@ def check_enough(n: int, name: str = "X") -> None:
 
 
 def _in_time(n: int, sizes: tuple[int, int, int], gap: int) -> Parts:
-    """Blocks of n data: the parts of `sizes` at the end, each with a gap before it, and what is left before them."""
+    """Return blocks of n samples: parts of the given `sizes` at the end, each after a gap, and the rest before them."""
     stop, parts = n, []
     for size in reversed(sizes):
         parts.append(np.arange(stop - size, stop))
@@ -130,7 +131,7 @@ def _default_calibration(n: int) -> int:
 
 
 def count_of(share: float | int, n: int, what: str) -> int:
-    """Return how many of n a share is: a fraction below 1, or a whole number."""
+    """Return how many of n samples a share is: a fraction below 1, or a whole number."""
     if isinstance(share, bool) or not 0 <= share < max(n, 1) or (share >= 1 and share != int(share)):
         raise DataError(f"{what}={share!r}: expected a fraction from 0 to below 1, or a whole number below {n}")
     return int(share) if share >= 1 or share == 0 else max(1, round(share * n))

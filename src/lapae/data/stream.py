@@ -1,9 +1,9 @@
-"""Tables in Parquet files that are larger than memory: read in stripes, once to divide them and then at every pass.
+"""Tables in Parquet files that are larger than memory, read in stripes: once to split them, and then in every pass.
 
-What the columns are, their scale, and all that is compared with rows in memory comes from a random sample of rows. A
-row is in the split that a hash of its values says: copies of a row lie in one split, and a resumed run sees the same
-split without a list of rows. Rows whose values many others have (dice, products) are divided by their place as well, or
-all rows of a value would lie in one split.
+The columns, their scale, and everything that is compared with rows in memory come from a random sample of rows. A hash
+of its values decides in which split a row is, so that copies of a row are in one split, and a resumed run sees the same
+split without a list of rows. Rows whose values many others share (dice, products) are also split by their position, or
+all rows with the same values would be in one split.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from lapae.space import Column, Space
 from lapae.space.frames import Frame, warn_unknown
 
 LARGE = 2**25
-"""Cells of a table from which on it is streamed: 1.7 million rows of 20 columns."""
+"""Number of cells from which on a table is streamed: 1.7 million rows of 20 columns."""
 IN_MEMORY = {"label_column", "window", "stride"}
 """Options for which a table is read into memory."""
 STRIPE = 2**13
-"""Rows that are read at a time."""
+"""Number of rows that are read at a time."""
 SAMPLE_ROWS, SAMPLE_VALUES = 2**17, 2**22
-"""Most rows and values of a sample, and of each split that is held out, all of which are held in memory."""
+"""Maximum number of rows and values in a sample, and in each held-out split, which are all held in memory."""
 LOOKED_AT = 2**24
-"""Rows that the sample which tells the columns is drawn from, unless a row group has more."""
+"""Number of rows from which the sample that determines the columns is drawn, unless a row group has more."""
 POOL_VALUES = 2**22
-"""Values that are shuffled together."""
+"""Number of values that are shuffled together."""
 LANES, LANE_COLUMNS = 8, 80
-"""Row groups that are read at the same time, at most, and their columns: a page of each is in memory."""
+"""Maximum number of row groups that are read at the same time, and of their columns: a page of each is in memory."""
 BUFFER = 2**16
 SURELY = 3
-"""Times that a row must be in the sample to be one of many alike: two of ten copies may be in it by chance."""
+"""Minimum number of times that a row must be in the sample to be frequent: two of ten copies may be in it by chance."""
 _TEST, _VALID, _CALIB, _TRAIN, _NONE = range(5)
 
 
@@ -58,7 +58,7 @@ class Group:
         path: its file.
         index: its number in the file.
         first: number of rows of the table before it.
-        n: its rows.
+        n: number of its rows.
     """
 
     path: Path
@@ -69,13 +69,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which split a row is in, and which of its values are absurd.
+    """Decides in which split a row is, and which of its values are absurd.
 
     Attributes:
-        bounds: (3,) ends of the shares of test, validation and calibration rows in [0, 1); the others are trained on.
+        bounds: (3,) ends of the shares of test, validation and calibration rows in [0, 1); the others are for training.
         seed: of the split.
-        frequent: hashes, in order, of rows that are divided by their place.
-        fences: values of each column that are absurd beyond, (2, F).
+        frequent: sorted hashes of rows that are split by their position.
+        fences: bounds of each column beyond which values are absurd, (2, F).
     """
 
     bounds: np.ndarray
@@ -84,10 +84,10 @@ class Rule:
     fences: np.ndarray
 
     def __call__(self, x: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Divide rows.
+        """Split rows.
 
         Args:
-            x: codes (n, F) of rows that follow each other.
+            x: codes (n, F) of consecutive rows.
             first: number of rows of the table before them.
 
         Returns:
@@ -108,15 +108,15 @@ class Rule:
 
 
 class RowStream(Streamed):
-    """Training rows of a table that is read from its files at every pass.
+    """Training rows of a table that is read from its files in every pass.
 
     Attributes:
         groups: row groups of the table.
         columns: columns that are learned.
         counts: (G,) training rows of each row group.
         digests: (G,) a number that changes with the values of a row group.
-        sample: (m, F) some training rows, evenly from all of them.
-        sample_rows: (m,) where they stand in the table.
+        sample: (m, F) some training rows, evenly spaced.
+        sample_rows: (m,) their positions in the table.
     """
 
     def __init__(self, table: ParquetTable, columns: tuple[Column, ...], rule: Rule, found: Scanned) -> None:
@@ -128,7 +128,7 @@ class RowStream(Streamed):
         self._first = np.concatenate([[0], np.cumsum(found.counts)])
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """Read the row groups that hold the rows at an integer, a slice or an array of integers."""
+        """Read the row groups that contain the rows at an integer, a slice or an array of integers."""
         chosen = np.arange(*index.indices(len(self))) if isinstance(index, slice) else np.asarray(index)
         wanted, place = np.unique(chosen, return_inverse=True)
         if len(wanted) and not 0 <= wanted[0] <= wanted[-1] < len(self):
@@ -147,14 +147,14 @@ class RowStream(Streamed):
         return out[place.reshape(np.shape(chosen))]
 
     def stored(self, index: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Yield the digests of the row groups, which were found when the table was divided."""
+        """Yield the digests of the row groups, which were computed when the table was split."""
         yield self.digests
 
     def pools(self, seed: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield all training rows once, shuffled, in pools (n, F).
 
-        Row groups come in random order. Several are read at the same time, and a pool has rows of all of these, so that
-        a batch is of several places of the table, even if it is in the order of time.
+        Row groups come in random order. Several are read at the same time, and a pool has rows from all of them, so
+        that a batch comes from several places in the table, even if it is in the order of time.
 
         Args:
             seed: of the order.
@@ -236,7 +236,7 @@ class ParquetTable:
     def codes(
         self, group: Group, columns: Sequence[Column], unknown: dict[str, set[str]]
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the number of rows of the table before some rows of a row group, and the codes (n, F) of these."""
+        """Yield the codes (n, F) of some rows of a row group, and the number of rows of the table before them."""
         from lapae.data.arrow_codes import codes_of
 
         first = group.first
@@ -245,7 +245,7 @@ class ParquetTable:
             first += batch.num_rows
 
     def some(self, n: int, seed: int) -> tuple[Frame, float]:
-        """Return about n rows, drawn at random, and the share of all rows that they are."""
+        """Return about n rows, drawn at random, and their share of all rows."""
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
         order = np.random.default_rng(seed).permutation(len(self.groups))
@@ -273,15 +273,15 @@ class ParquetTable:
 
 @dataclass(frozen=True)
 class Scanned:
-    """What one pass over a table found.
+    """Result of one pass over a table.
 
     Attributes:
         counts: (G,) training rows of each row group.
         digests: (G,) a number that changes with the values of a row group.
         held: codes (n, F), places (n,) and keys (n,) of the rows of each split that is held out: test, valid, calib.
         sample: (m, F) some training rows.
-        sample_rows: (m,) where they stand.
-        missing: whether a value is.
+        sample_rows: (m,) their positions.
+        missing: whether a value is missing.
     """
 
     counts: np.ndarray
@@ -307,7 +307,7 @@ def stream(
     seed: int = 0,
     **options: Any,
 ) -> Data:
-    """Divide a table that is larger than memory: training rows are streamed, the others are in memory.
+    """Split a table that is larger than memory: training rows are streamed, the others are in memory.
 
     Args:
         table: its row groups.
@@ -359,7 +359,7 @@ def _frequent(x: np.ndarray, share: float) -> np.ndarray:
 
 
 def _scan(table: ParquetTable, columns: tuple[Column, ...], rule: Rule, share: float, *, allow_nan: bool) -> Scanned:
-    """Read all rows once. `share` is that of the training rows that are kept as a sample."""
+    """Read all rows once. `share` is the share of the training rows that is kept as a sample."""
     names = [column.name for column in columns]
     counts, digests = np.zeros(len(table.groups), np.int64), np.zeros(len(table.groups), np.uint64)
     held: list[list[tuple[np.ndarray, ...]]] = [[], [], [], []]

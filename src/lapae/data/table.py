@@ -32,11 +32,12 @@ CHUNK_CELLS = 2**22
 class TableReader(Reader):
     """A .csv or .parquet file.
 
-    Columns are found by name where the model knows names; those that it does not know are carried along.
+    Columns are found by name if the model knows their names; those that it does not know are copied.
 
     Args:
-        path: of the file.
-        space: of the model that the rows are read for; None to train on them, with the options of `lapae.data.load`.
+        path: the file.
+        space: space of the model for which the rows are read; None to train on them, with the options of
+            `lapae.data.load`.
         any_range: the values may be far from those of the training data.
         written: keep the rows as they are written, in `Block.written`.
     """
@@ -75,7 +76,7 @@ class TableReader(Reader):
         self.features = [] if space is None else self._features()
 
     def is_header(self, cells: list[str], label: int | None = None) -> bool:
-        """Whether a first row names columns: none of its cells, but the label's, is a number."""
+        """Return whether the first row contains names: none of its cells, except that of the label, is a number."""
         features = [cell for i, cell in enumerate(cells) if i != label and cell.lower() not in MISSING]
         numbers = [self._number(cell) for cell in features]
         return None in numbers and not any(number is not None and math.isfinite(number) for number in numbers)
@@ -87,7 +88,7 @@ class TableReader(Reader):
             return None
 
     def _label_place(self) -> int | None:
-        """The label's place among the columns, where it is given as a number."""
+        """The position of the label among the columns, if it is given as a number."""
         if not re.fullmatch(r"[+-]?\d+", str(self.label_column)):
             return None
         return place_of([str(i) for i in range(self.file.width)], int(str(self.label_column)), str(self.path))
@@ -99,7 +100,7 @@ class TableReader(Reader):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Columns of the model that the rows are read for."""
+        """Columns of the model for which the rows are read."""
         return self.space.numbered
 
     @property
@@ -108,11 +109,11 @@ class TableReader(Reader):
 
     @property
     def _others(self) -> list[int]:
-        """Places of the columns that are no features."""
+        """Positions of the columns that are not features."""
         return [i for i in range(self.file.width) if i not in set(self.features)]
 
     def row_name(self, row: int) -> str:
-        """Return what messages call data row `row` (from 0): its line in the file."""
+        """Return how messages refer to data row `row` (from 0): its line in the file."""
         return f"row {self.row_number(row)}"
 
     def row_number(self, row: int) -> str:
@@ -122,7 +123,7 @@ class TableReader(Reader):
         return self.row_name(index * self.block_size + row)
 
     def frame(self, progress: Progress = lambda n: None) -> Frame:
-        """All rows, under the names of the columns; of a .csv in the types that its cells read as."""
+        """Return all rows under the names of the columns; for a .csv with the types of its cells."""
         import pandas as pd
 
         texts: dict[int, str] = {} if isinstance(self.file, ParquetFile) else dict.fromkeys(self.file.padded, "str")
@@ -143,7 +144,8 @@ class TableReader(Reader):
         return frame
 
     def _parts(self, texts: dict[int, str], progress: Progress) -> list[Frame]:
-        """All rows in frames of some each, the columns `texts` as text; DataError where memory does not hold them."""
+        """Yield all rows in frames, with the columns `texts` as text; raise DataError if they do not fit into
+        memory."""
         parts, read = [], 0
 
         def count(n: int) -> None:
@@ -159,7 +161,7 @@ class TableReader(Reader):
         return parts
 
     def records(self) -> Records:
-        """All rows as numbers, with the columns that can be learned."""
+        """Return all rows as numbers, with the columns that can be learned."""
         from lapae.data.progress import progress
 
         with progress(f"reading {self.path.name}", self.size) as advance:

@@ -32,7 +32,7 @@ from lapae.errors import ConfigError
 Shape = tuple[int, ...]
 Modules = tuple[nn.Module, nn.Module]
 VERBS = (("encode_forward", "decode_forward"), ("encode", "decode"), ("encoder", "decoder"))
-"""Names of the two halves of a model, methods or modules. The first pair that a model has is used."""
+"""Names of the two halves of a model, which are methods or modules. The first existing pair is used."""
 RECURRENT = (
     "the encoder returns what a {} returns, the outputs of all time steps and its states: write a module that returns "
     "the code, such as the last state, `def forward(self, x): return self.lstm(x)[1][0][-1]` with nn.LSTM(..., "
@@ -48,7 +48,7 @@ SEVERAL = (
 def adapt(network: Modules | nn.Module, shape: Shape) -> Modules:
     """Adapt two modules, or a model that can encode and decode, to the shapes of an autoencoder.
 
-    The modules are called once, on zeros. What cannot be called this way is returned unchanged.
+    The modules are called once, on zeros. If that fails, they are returned unchanged.
 
     Args:
         network: encoder and decoder, or a model with a pair of methods in `VERBS`.
@@ -56,7 +56,7 @@ def adapt(network: Modules | nn.Module, shape: Shape) -> Modules:
 
     Returns:
         An encoder (B, *shape) -> (B, K) and a decoder back. A ConfigError says what to write instead of a recurrent
-        layer, or of an encoder that passes more than a code to the decoder.
+        layer, or instead of an encoder that passes more than a code to the decoder.
     """
     if isinstance(network, nn.Module):
         network = halves(network, shape)
@@ -105,7 +105,7 @@ def code_of(given: Any) -> Tensor:
 
 
 class Coded(nn.Module):
-    """Encoder that returns the code alone out of all that `network` returns."""
+    """Encoder that returns only the code from the output of `network`."""
 
     def __init__(self, network: nn.Module, half: bool = False) -> None:
         """Wrap an encoder; with `half` the code is the first half along dimension 1, the other half log-variances."""
@@ -118,7 +118,7 @@ class Coded(nn.Module):
 
 
 class Decoded(nn.Module):
-    """Decoder that returns one tensor out of an object or several values that `network` returns."""
+    """Decoder that returns one tensor from an object or several values returned by `network`."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def halves(model: nn.Module, shape: Shape) -> Modules:
 
 
 def _compare(model: nn.Module, encoder: nn.Module, decoder: nn.Module, shape: Shape) -> None:
-    """Warn if the halves, one after the other, differ from the model as a whole, unless that is random."""
+    """Warn if the output of the two halves differs from that of the whole model, unless it is random."""
     like = _zeros(model, shape)
     x = torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like)
     with in_eval_mode(model, encoder, decoder), torch.no_grad():

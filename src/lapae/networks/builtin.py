@@ -1,8 +1,7 @@
 """Encoders and decoders of plain `torch.nn` layers: dense and convolutional.
 
-A network is an `Autoencoder`, a `Sequential` of an encoder and a decoder, so that everything that can walk a
-`Sequential` (the curvature engine, `torch.func`) can walk it. Activations are between layers; codes and outputs are
-linear. Shapes: x is (B, *shape), z is (B, K).
+A network is an `Autoencoder`, a `Sequential` of an encoder and a decoder, so that the curvature engine can walk it.
+Activations are between layers; codes and outputs are linear. Shapes: x is (B, *shape), z is (B, K).
 """
 
 from __future__ import annotations

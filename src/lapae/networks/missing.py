@@ -1,8 +1,8 @@
 """Missing values (NaN) in training and prediction.
 
 A missing value enters the network as zero, which is the mean of a standardised feature, and is left out of the
-likelihood and of the curvature: the model is that of the observed values alone. The first layer of the encoder does the
-first, the form of a likelihood for missing values (`Likelihood.for_missing`) the second.
+likelihood and of the curvature: the model is that of the observed values alone. The first layer of the encoder replaces
+missing values by zero; the form of the likelihood for missing values (`Likelihood.for_missing`) leaves them out.
 
 The first layer of a masked autoencoder also passes the mask of missing values to the network, and masks more values in
 training: the network learns to predict them from the others.
@@ -64,7 +64,8 @@ class Observe(nn.Module):
 
 @contextmanager
 def drawing(heads: Sequence[Observe], uniform: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Have these layers draw which values they mask by `uniform`, from x (B, F) to uniform numbers (B, F)."""
+    """Let these layers draw the values that they mask with `uniform`, a function of x (B, F) that returns uniform
+    numbers (B, F)."""
     before = [head.uniform for head in heads]
     for head in heads:
         head.uniform = uniform
@@ -80,7 +81,7 @@ register(Observe)(Rule)
 
 @register(FillMissing)
 class _Fill(Elementwise):
-    """Derivative 1 for observed values. The input is kept: it says what is observed."""
+    """Derivative: 1 for observed values. The input is kept because it shows what is observed."""
 
     uses_y = False
 
@@ -91,7 +92,7 @@ class _Fill(Elementwise):
 def filling(
     network: Callable[[], Autoencoder], head: Callable[[], nn.Module] = FillMissing
 ) -> Callable[[], Autoencoder]:
-    """Return a factory of networks whose encoder takes missing values.
+    """Return a factory of networks whose encoder accepts missing values.
 
     Args:
         network: makes a network; in a `Sequential`, the names of its parameters stay.

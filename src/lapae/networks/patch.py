@@ -1,4 +1,4 @@
-"""An autoencoder of feature maps that treats every position alike: one small dense network for each vector."""
+"""An autoencoder of feature maps that treats all positions in the same way: one small dense network for each vector."""
 
 from __future__ import annotations
 

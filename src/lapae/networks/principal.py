@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lapae.curvature import Sum
 
 MOST_PCA_ROWS, MOST_PCA_VALUES = 4000, 2**26
-"""Samples, and values of them, from which components are computed at most."""
+"""Maximum number of samples, and of their values, from which components are computed."""
 FLOAT64_VALUES = 2**24
 """Number of values up to which components are computed in 64 bits."""
 SMALL_MATRIX = 300
@@ -113,7 +113,7 @@ def start_at_principal_components(network: nn.Module, x: Tensor) -> None:
 
 
 def _linear_path(half: nn.Module) -> nn.Linear | None:
-    """Return the linear layer beside a nonlinear path of an encoder or a decoder; None if there is none."""
+    """Return the linear layer parallel to a nonlinear path of an encoder or a decoder; None if there is none."""
     for module in half.modules():
         if isinstance(module, Sum):
             layers = [layer for layer in module.first.modules() if isinstance(layer, nn.Linear)]

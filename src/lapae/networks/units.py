@@ -1,8 +1,8 @@
 """Units of a network that was trained elsewhere, as two layers around it.
 
-The model's space is standardised; the network was trained in other units. A layer before the encoder converts from the
-model's space to these, and one after the decoder back: the rest of the library treats the network as any other, and
-the network gets values in the units that it was trained on.
+The model's space is standardised, but the network was trained in other units. A layer before the encoder converts to
+these units, and one after the decoder converts back. So the rest of the library treats the network like any other, and
+the network gets values in the units of its training data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from lapae.networks.adapt import Modules, with_layer
 
 
 class Units(nn.Module):
-    """Layer x · scale + offset, or its inverse, in 64 bits: an offset may be large beside the standard deviation."""
+    """Layer x · scale + offset, or its inverse, in 64 bits: an offset may be large compared with the standard
+    deviation."""
 
     offset: Tensor
     scale: Tensor

@@ -67,16 +67,16 @@ def invert(x: np.ndarray, offset: Number, scale: Number) -> np.ndarray:
 def standardise(
     x: Source, names: Sequence[str] | None = None, over: tuple[int, ...] = (0,)
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of x (N, *shape) over the axes `over`, NaN left out.
+    """Return mean and standard deviation of x (N, *shape) over the axes `over`, without NaN.
 
-    They broadcast to (*shape): axes other than the first that are averaged over keep a length of 1. What is constant
-    has its own magnitude as its scale (1 where it is 0 or has no values at all). The source is read twice, in chunks,
-    so that it may be larger than memory.
+    They broadcast to (*shape): axes other than the first that are averaged over keep a length of 1. The scale of
+    constants is their magnitude (1 if it is 0 or there are no values). The source is read twice, in chunks, so that it
+    may be larger than memory.
 
     Args:
         x: the training data.
-        names: of the columns of a table, for the message of an error.
-        over: axes that share an offset and a scale; the first, of the data, is always one of them.
+        names: names of the columns of a table, for error messages.
+        over: axes that share an offset and a scale; the first axis is always one of them.
     """
     shape = tuple(1 if axis in over else n for axis, n in enumerate(x.shape))[1:]
 

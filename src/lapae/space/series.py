@@ -1,4 +1,4 @@
-"""A series in time as windows, and what was found for windows as what it says of every step."""
+"""A time series as windows, and results for windows as results for each step."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from numpy.lib.stride_tricks import sliding_window_view
 from lapae.errors import DataError
 
 CLOCK = 0.9
-"""Share of steps at which a clock goes on: others may have the time of the one before."""
+"""Minimum share of steps at which a clock advances: others may repeat the previous time."""
 FASTER = 1.5
-"""How many times as long the time between steps may be as that of training."""
+"""Largest ratio of the time between steps and that of training."""
 
 
 def starts(n_steps: int, window: int, stride: int) -> np.ndarray:
-    """First steps of the windows of a series: every `stride` steps, and one that ends with the series."""
+    """Return the first steps of the windows of a series: every `stride` steps, and one that ends with the series."""
     last = n_steps - window
     return np.union1d(np.arange(0, last + 1, stride), last)
 
 
 def cut(x: np.ndarray, window: int, where: str | Path = "X") -> np.ndarray:
-    """All windows (n, window, C) of a series (T, C), one for each first step: a view, nothing is copied."""
+    """Return all windows (n, window, C) of a series (T, C), one for each first step, as a view without a copy."""
     if len(x) < window:
         raise DataError(f"{where}: a series of {len(x):,} steps is shorter than a window of {window}")
     return sliding_window_view(x, window, axis=0).swapaxes(1, 2)
 
 
 def is_clock(values: np.ndarray) -> bool:
-    """Whether numbers (T,) are the times of steps: none is missing, none is less than the one before."""
+    """Return whether numbers (T,) can be the times of steps: none is missing or less than the previous one."""
     gaps = np.diff(values)
     return len(gaps) > 1 and bool((gaps >= 0).all()) and float((gaps > 0).mean()) >= CLOCK
 
@@ -56,7 +56,7 @@ def times_of(cells: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[str]] | N
 
 
 def _seconds(written: Sequence[str], *, day_first: bool) -> np.ndarray:
-    """Read times as seconds since 1970, NaN for what is none."""
+    """Return times as seconds since 1970, NaN for everything else."""
     import pandas as pd
 
     with warnings.catch_warnings():
@@ -95,7 +95,7 @@ def time_faults(times: np.ndarray, written: Sequence[str], window: int, interval
 
 
 class Fold:
-    """The mean over all windows that cover a step, of values per window and step."""
+    """Mean over all windows that contain a step, of values per window and step."""
 
     def __init__(self, n_steps: int) -> None:
         self.n_steps = n_steps
@@ -103,7 +103,7 @@ class Fold:
         self.count = np.zeros(n_steps)
 
     def add(self, first: np.ndarray, values: np.ndarray) -> None:
-        """Values (n, window, …) of windows whose first steps are `first` (n,)."""
+        """Add values (n, window, …) of windows whose first steps are `first` (n,)."""
         if self.total is None:
             self.total = np.zeros((self.n_steps, *values.shape[2:]))
         for start, part in zip(first, values, strict=True):
@@ -111,7 +111,7 @@ class Fold:
             self.count[start : start + len(part)] += 1
 
     def mean(self) -> np.ndarray:
-        """(T, …); NaN where no window covers a step."""
+        """Return the means (T, …); NaN where no window contains a step."""
         assert self.total is not None, "there were no windows"
         with np.errstate(invalid="ignore"):
             return self.total / self.count.reshape(-1, *[1] * (self.total.ndim - 1))

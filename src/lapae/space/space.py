@@ -7,7 +7,7 @@
 | (n, T, C), other numbers                         | windows  | standardised, per channel            |
 | anything else with more axes                     | an array | standardised, per channel            |
 
-What images are is said in `lapae.space.layout`. Missing values are NaN everywhere.
+`lapae.space.layout` defines what images are. Missing values are NaN everywhere.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """What data are: their kind, layout and scaling, their columns, and what may be missing."""
+    """Description of data: their kind, layout and scaling, their columns, and whether values may be missing."""
 
     kind: Kind
     shape: tuple[int, ...]
-    """Shape of one sample as the user gives it."""
+    """Shape of one sample in the user's layout."""
     layout: Layout = "plain"
     """plain; gray: (H, W) is (1, H, W) in the model; last: (H, W, C) is (C, H, W)."""
     offset: Number = 0.0
     """The model sees (value - offset) / scale: numbers, or arrays that broadcast to the model's shape."""
     scale: Number = 1.0
     columns: tuple[Column, ...] | None = None
-    """Columns of a table, or channels of a series, that have names."""
+    """Columns of a table, or channels of a series, if they have names."""
     left_out: Mapping[str, str | None] = field(default_factory=dict)
-    """The other columns of the training data by name: the only value of those that were constant, else None."""
+    """The other columns of the training data by name, with the only value of those that were constant, else None."""
     label_names: tuple[str, ...] | None = None
     """Names of the classes, or of the attributes."""
     missing: bool = False
@@ -62,17 +62,17 @@ class Space:
     n_data: int = 1
     """Number of training samples."""
     fit: Fit | None = None
-    """How images of other sizes were brought to this one; None where all were of one size."""
+    """How images of other sizes were scaled to this one; None if all had the same size."""
     stride: int | None = None
     """Steps between the windows of a series."""
     interval: float | None = None
-    """Time between the steps of a series, in seconds or as its clock counts; None where there is no clock."""
+    """Time between the steps of a series, in seconds or in the units of its clock; None without a clock."""
     tile: bool = False
     """Whether images are tiles of larger ones."""
     unit: float | None = None
-    """A network trained elsewhere gets the user's values divided by this; None: it gets what the model sees."""
+    """A network that was trained elsewhere gets the user's values divided by this; None: it gets the model's values."""
     features: Features | None = None
-    """How images become the feature maps that these data are; None where data are learned as they are."""
+    """How images become the feature maps that are learned; None if the data themselves are learned."""
 
     @classmethod
     def of(
@@ -85,13 +85,13 @@ class Space:
         stride: int | None = None,
         **about: Any,
     ) -> Space:
-        """Decide what the training data x (n, *shape) are, and how to scale them.
+        """Determine the kind of the training data x (n, *shape), and how to scale them.
 
         Args:
             x: numbers; NaN is missing.
-            most: the greatest value that images of this kind can have; known of named sets alone.
-            columns: of a table.
-            values: what the values are like, where that is known already.
+            most: the greatest value that images of this kind can have; known only for named sets.
+            columns: columns of a table.
+            values: range of the values, if already known.
             stride: steps between windows, if x are windows of a series.
             about: other fields: `name`, `left_out`, `label_names`, `missing`, `fit`, `tile`, `interval`.
         """
@@ -140,22 +140,22 @@ class Space:
 
     @property
     def numbered(self) -> tuple[Column, ...]:
-        """The columns of a table, or the channels of a series; under their numbers where they have no names."""
+        """The columns of a table, or the channels of a series; numbers are their names if they have none."""
         return self.columns or tuple(Column(str(i)) for i in range(self.shape[-1]))
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """Names of the model's features, of a table whose columns have names."""
+        """Names of the model's features, for a table whose columns have names."""
         return None if self._spans is None else tuple(n for column in self._spans.columns for n in column.features)
 
     @property
     def parts(self) -> tuple[tuple[str, int, int], ...]:
-        """(likelihood, start, stop) of the spans of the model's features, of a table; gaussian everywhere else."""
+        """(likelihood, start, stop) of the spans of features of a table; gaussian for other data."""
         return (("gaussian", 0, math.prod(self.model_shape)),) if self._spans is None else self._spans.parts
 
     @property
     def maskable(self) -> bool:
-        """Whether values can be hidden one by one: of more than one feature."""
+        """Whether values can be hidden one by one, which takes more than one feature."""
         return len(self.model_shape) == 1 and self.model_shape[0] > 1
 
     @cached_property
@@ -164,17 +164,17 @@ class Space:
 
     @cached_property
     def _mixed(self) -> Spans | None:
-        """The columns, where their codes are not what the model sees but for their scale."""
+        """The columns, if their codes differ from the model's values by more than their scale."""
         spans = self._spans
         return spans if spans is not None and any(column.kind != "number" for column in spans.columns) else None
 
     def code(self, X: Any, where: str = "X", *, words: dict[tuple[int, int], str] | None = None) -> np.ndarray:
-        """Return what a user hands over as numbers (n, *shape): a frame, an array, a tensor or nested lists.
+        """Return the user's data (a frame, an array, a tensor or nested lists) as numbers (n, *shape).
 
-        Columns of a frame are found by name, others are ignored; an array of numbers holds codes already. Images may
-        come in another layout than in training, and as bytes for a model of floats. A series (T, C) is cut into
-        windows. Levels that training has not seen are `UNSEEN`, and put into `words` by row and column. `where` begins
-        messages.
+        Columns of a frame are found by name, others are ignored; an array of numbers already contains codes. Images may
+        have another layout than in training, and may be bytes for a model of floats. A series (T, C) is cut into
+        windows. Levels that are not in the training data are `UNSEEN`, and put into `words` by row and column. Messages
+        begin with `where`.
         """
         frame = as_frame(X)
         x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if frame is None else X
@@ -204,7 +204,7 @@ class Space:
         return x
 
     def known(self, coded: np.ndarray) -> np.ndarray:
-        """Return codes (n, *shape) with levels that training has not seen as missing."""
+        """Return codes (n, *shape) in which levels that are not in the training data are missing."""
         words = () if self._mixed is None else self._mixed.of_kind("category", "boolean")
         if not len(words) or not (coded[:, words] == UNSEEN).any():
             return coded
@@ -213,10 +213,10 @@ class Space:
         return found
 
     def code_given(self, given: Mapping[Any, Any]) -> dict[int, float]:
-        """Return values that a user gives of columns of a table, by the index of the column.
+        """Return the values that a user gives for columns of a table, by the index of the column.
 
         Args:
-            given: values by the name of their column; by its number where columns have no names. None is missing.
+            given: values by the name of their column, or by its number if columns have no names. None is missing.
         """
         import pandas as pd
 
@@ -237,28 +237,28 @@ class Space:
         return found
 
     def windows(self, x: np.ndarray, where: str = "X") -> tuple[np.ndarray, np.ndarray]:
-        """A series (T, C) as windows (n, *shape), the last one at its end, and their first steps (n,)."""
+        """Return a series (T, C) as windows (n, *shape), the last one at its end, and their first steps (n,)."""
         every = cut(x, self.shape[0], where)
         first = starts(len(x), self.shape[0], self.stride or 1)
         return every[first], first
 
     def to_model(self, x: Source) -> np.ndarray:
-        """Numbers (n, *shape) in the user's units as float32 (n, *model_shape); checked, NaN is missing."""
+        """Return numbers (n, *shape) in the user's units as float32 (n, *model_shape), after checks; NaN is missing."""
         x = np.asarray(x)
         check_values(self, x, "X")
         return np.ascontiguousarray(self.convert(x))
 
     def convert(self, x: T) -> T:
-        """`to_model` without a check, of an array or of a tensor, which stays where it is."""
+        """Convert an array, or a tensor on its device, as `to_model` does, without checks."""
         return apply(self.arrange(x), self.offset, self.scale)  # type: ignore[type-var]
 
     def to_user(self, x: np.ndarray, *, deviation: bool = False, whole: bool = True) -> np.ndarray:
         """(…, *model_shape) in the model's space -> (…, *shape) in the user's units and layout.
 
-        Of a table with columns these are codes: a count is whole, a boolean 0 or 1, a category its code.
+        For a table with columns these are codes: a count is whole, a boolean 0 or 1, a category its code.
 
         Args:
-            x: data, or with `deviation` their standard deviations, which are scaled and not moved.
+            x: data, or with `deviation` their standard deviations, which are scaled but not shifted.
             deviation: see above.
             whole: whether counts are, and booleans written as numbers; not so means and the ends of an interval.
         """
@@ -270,12 +270,12 @@ class Space:
         return {} if self._spans is None else self._spans.probabilities(x)
 
     def uncode(self, x: np.ndarray, like: Any = None, *, observed: bool = False, others: bool = True) -> Any:
-        """Numbers (n, *shape) as what the model was trained on: a frame where it was one, with the types it had.
+        """Return numbers (n, *shape) in the form of the training data: as a frame with its types if that was one.
 
         Args:
             x: numbers, or several of them (m, n, *shape): a list of frames.
-            like: the frame that they belong to: its library, columns and index.
-            observed: whether the cells that `like` has stay as they are, whatever the numbers say.
+            like: the frame to which they belong, which determines library, columns and index.
+            observed: whether the cells of `like` that are not missing stay as they are, whatever the numbers are.
             others: whether columns of `like` that are not learned stay as they are; else they are missing.
         """
         columns = self._frame_columns(like)
@@ -286,11 +286,12 @@ class Space:
         return uncode_frame(x, columns, like, observed=observed, others=others)
 
     def numbers(self, x: np.ndarray, like: Any) -> Any:
-        """Numbers (n, F), one for each value of a table, as a frame like `like`; NaN in columns not learned."""
+        """Return numbers (n, F), one for each value of a table, as a frame like `like`; NaN in columns that are not
+        learned."""
         return numbers_frame(x, self.numbered, like) if self.kind == "table" else x
 
     def _frame_columns(self, like: Any) -> tuple[Column, ...] | None:
-        """Columns of the frame that codes become; None if they stay an array."""
+        """Return the columns of the frame that codes become; None if they stay an array."""
         return self._spans.columns if self._spans is not None else self.numbered if is_frame(like) else None
 
     def units(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -303,7 +304,7 @@ class Space:
         return tuple(np.where(judged, v, np.nan) for v in every)  # pyright: ignore
 
     def describe(self, n: int | None = None) -> str:
-        """One line: how many (`n`, else those of training), and what they are."""
+        """Return one line with the number (`n`, else that of training) and the kind of samples."""
         n = self.n_data if n is None else n
         size = "x".join(map(str, self.shape))
         if self.kind == "image":
@@ -321,7 +322,7 @@ class Space:
         return f"{n:,} {what}" + (", with missing values" if self.missing else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types. Nothing is rounded."""
+        """Return plain JSON types without rounding."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return values | {
             "shape": list(self.shape),
@@ -358,12 +359,12 @@ class Space:
     def put_back(
         self, made: np.ndarray, coded: np.ndarray, possible: Possible | None = None, *, whole: bool = True
     ) -> np.ndarray:
-        """Return completions in the user's units, with what is observed as it was.
+        """Return completions in the user's units, with observed values unchanged.
 
         Args:
             made: completed samples in the model's space, (…, n, *model_shape).
             coded: samples as the user has them, NaN where missing, (n, *shape).
-            possible: values that the columns of a table can have; default any.
+            possible: values that the columns of a table can have; default: any.
             whole: as in `to_user`.
         """
         filled = self.to_user(np.clip(made, *self.value_range) if self.kind == "image" else made, whole=whole)

@@ -1,4 +1,4 @@
-"""What a file says of a space, checked: files may be damaged, or lie."""
+"""Checks of a space that is read from a file, which may be damaged or forged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AXES = {("image", "plain"): 3, ("image", "gray"): 2, ("image", "last"): 3, ("ser
 
 
 def checked(values: Mapping[str, Any]) -> Space:
-    """Return the space of these fields; ValueError, TypeError or KeyError if they are those of none."""
+    """Return the space with these fields; raise ValueError, TypeError or KeyError if they are invalid."""
     shape, columns, labels, stride = (values[key] for key in ("shape", "columns", "label_names", "stride"))
     shape = tuple(shape)
     if not shape or not all(type(n) is int and n > 0 for n in (*shape, values["n_data"], stride or 1)):

@@ -1,4 +1,4 @@
-"""A large image as tiles, and what was found for tiles as what it says of every pixel."""
+"""A large image as tiles, and results for tiles as results for each pixel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lapae.space.series import starts
 def corners(size: tuple[int, int], tile: int) -> np.ndarray:
     """Upper left corners (m, 2) of the tiles of an image (height, width), row by row.
 
-    They lie side by side. The last of a row or a column ends with the image, and so may overlap the one before it.
+    They are adjacent. The last one of a row or a column ends with the image, and so may overlap the previous one.
     """
     down, right = (starts(n, tile, tile) for n in size)
     return np.stack(np.meshgrid(down, right, indexing="ij"), -1).reshape(-1, 2)

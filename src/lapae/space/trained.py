@@ -1,4 +1,4 @@
-"""Data for a network that was trained elsewhere: it gets values in the units that it was trained on."""
+"""Data for a network that was trained elsewhere, which gets values in the units of its training data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BYTE = 255.0
 def for_trained(space: Space, *, integers: bool, logits: bool) -> Space:
     """Return `space` with `unit` set: the network gets floats as they are, and integer images divided by 255.
 
-    The model goes on to compare values in units of their standard deviation (`lapae.networks.units` leads from there to
-    what the network gets, and back), so that no column counts for more because its unit is small.
+    The model still compares values in units of their standard deviation (`lapae.networks.units` converts to the units
+    of the network and back), so that no column counts more because its unit is small.
 
     Args:
-        space: what the data are.
-        integers: whether they are whole numbers by their type.
-        logits: whether the network gives logits, which have no unit: then nothing but images is scaled.
+        space: description of the data.
+        integers: whether their type is one of whole numbers.
+        logits: whether the network returns logits, which have no unit; then only images are scaled.
     """
     others = [column for column in space.columns or () if column.kind not in ("number", "count")]
     if others:

@@ -1,6 +1,6 @@
 """Numbers and times as people write them in cells: $32,458, €1.1M, 12.5%, 170cm, 1.234,50, 13:44:18.
 
-How a column writes its numbers is kept as a picture, as spreadsheets have it, and new cells are read by the same one:
+The format of a column's numbers is stored as a picture, as in spreadsheets, and new cells are read with it:
 
 | cells                      | picture             | number          |
 |----------------------------|---------------------|-----------------|
@@ -15,7 +15,7 @@ How a column writes its numbers is kept as a picture, as spreadsheets have it, a
 | 1:44 PM                    | hh:mm AM/PM         | 49440           |
 | 31:10 (some of 24 h on)    | [h]:mm              | 112200          |
 
-A cell that lacks the currency, the unit or the separators of its picture is read all the same.
+A cell without the currency, the unit or the separators of its picture can be read, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 CURRENCIES = "US$|R$|C$|A$|$|€|£|¥|₹|₽|₩|USD|EUR|GBP|JPY|CHF|INR|CAD|AUD|CNY|Rs.|Rs"
 SCALES = {"K": 1e3, "k": 1e3, "M": 1e6, "m": 1e6, "B": 1e9, "b": 1e9, "": 1.0}
 SHORT_UNITS = frozenset("mgshltLWVANJFC%°\"'‰²³€$£¥₹")
-"""Units of one character; others have two letters at least: 7x is no number."""
+"""Units of one character; others have at least two letters, so that 7x is not a number."""
 DAY_SECONDS = 86_400
 _MONEY = "|".join(re.escape(one) for one in CURRENCIES.split("|"))
 _CELL = re.compile(
@@ -75,12 +75,12 @@ class Picture:
 
     @property
     def sure(self) -> bool:
-        """Whether nothing but numbers is written so: a unit or a K alone may be part of a name (4WD, 10K)."""
+        """Whether only numbers are written like this: a single unit or K may be part of a name (4WD, 10K)."""
         money = bool(self.prefix) or self.suffix.strip() in {"%", "‰", *CURRENCIES.split("|")}
         return money or not (self.suffix or self.scaled)
 
     def parse(self, words: Iterable[str | None]) -> np.ndarray:
-        """Return the numbers (n,) in words; NaN for those that are missing or written otherwise."""
+        """Return the numbers (n,) in words; NaN for those that are missing or have another format."""
         memory: dict[str | None, float] = {None: np.nan}
         out = [memory[w] if w in memory else memory.setdefault(w, self._one(_CELL.fullmatch(w or ""))) for w in words]
         return np.array(out, np.float64)
@@ -103,7 +103,7 @@ class Picture:
         return -value if negative else value
 
     def write(self, value: float) -> str:
-        """Return a number as the column writes it."""
+        """Return a number in the format of the column."""
         size, letter = abs(value), ""
         if self.scaled:
             letter = next((name for name, least in (("B", 1e9), ("M", 1e6), ("K", 1e3)) if size >= least), "")
@@ -114,9 +114,9 @@ class Picture:
 
 
 def find_picture(words: Sequence[str]) -> Picture | None:
-    """Return the picture that most of different cells are written by; None if they are no numbers.
+    """Return the picture of most of the different cells; None if they are not numbers.
 
-    Cells are asked for a currency, a unit and separators; what most have is what the column has.
+    The currency, the unit and the separators of most cells are those of the column.
     """
     cells = [cell for cell in map(_CELL.fullmatch, words) if cell is not None]
     if 2 * len(cells) < len(words) or not cells:
@@ -147,7 +147,7 @@ def find_picture(words: Sequence[str]) -> Picture | None:
 
 
 def find_time(words: Sequence[str]) -> str | None:
-    """Return the picture of times of day or durations that most of different cells are; None if they are none."""
+    """Return the picture of most of the different cells if they are times of day or durations; else None."""
     cells = [cell for cell in map(_TIME.fullmatch, words) if cell is not None]
     if 2 * len(cells) < len(words) or not cells:
         return None
@@ -158,12 +158,12 @@ def find_time(words: Sequence[str]) -> str | None:
 
 
 def is_time(picture: str) -> bool:
-    """Whether a picture is one of times, and not of numbers."""
+    """Return whether a picture is one of times instead of numbers."""
     return picture.startswith(("hh:", "[h]:"))
 
 
 def parse_written(words: Iterable[str | None], picture: str) -> np.ndarray:
-    """Return numbers (n,) of words by a picture, times in seconds; NaN for those that are missing or none."""
+    """Return numbers (n,) of words by a picture, times in seconds; NaN for all other words."""
     if not is_time(picture):
         return Picture.read(picture).parse(words)
     return np.array([np.nan if word is None else _seconds(_TIME.fullmatch(word)) for word in words], np.float64)
@@ -219,7 +219,7 @@ def _tail(tail: str | None, scaled: bool) -> tuple[str, str]:
 
 
 def _folded(unit: str) -> str:
-    """Return a unit by which cells are compared: 1 day and 2 Days have the same."""
+    """Return a normalised unit for comparisons: 1 day and 2 Days have the same."""
     unit = unit.strip().rstrip(".").lower()
     return unit[:-1] if len(unit) > 2 and unit.endswith("s") else unit
 
