@@ -1,6 +1,6 @@
-"""The generalised Gauss-Newton matrix of any network. See README.md beside this file.
+"""The generalised Gauss-Newton matrix of any network. See README.md in this folder.
 
-Stands on its own: depends on torch only.
+This package depends on torch only.
 """
 
 from lapae.curvature import reference

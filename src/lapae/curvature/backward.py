@@ -1,8 +1,8 @@
-"""The two backward passes that the methods are written on: what they have in common.
+"""The common interface of the two backward passes on which the methods are built.
 
-A backward pass starts from vectors, or from the matrix M, at the network's output and carries them back. Every layer
-with wanted parameters gets what arrives at its output, as a `Leaf` (its weights and its input) with `Rows`, and a
-`Collect` takes what it wants of the two. There are two of them:
+A backward pass starts from vectors, or from the matrix M, at the network's output and carries them back. For every
+layer with wanted parameters a `Collect` gets a `Leaf` (the layer's weights and input) and the `Rows` that arrive at its
+output, and extracts what it needs. There are two backward passes:
 
 | pass                        | of                          | carries                                               |
 |-----------------------------|-----------------------------|-------------------------------------------------------|
@@ -30,7 +30,7 @@ Sampling = tuple[int, torch.Generator | None]
 
 
 class Backward(Protocol):
-    """A recorded forward pass of a batch, to go back through."""
+    """A recorded forward pass of a batch, through which vectors can be pulled back."""
 
     @property
     def result(self) -> Tensor:
@@ -38,19 +38,19 @@ class Backward(Protocol):
         ...
 
     def layers(self, whole: bool) -> Iterable[Leaf]:
-        """Layers with wanted parameters; with `whole`, all parameters of a module stand in one of them."""
+        """Return the layers with wanted parameters; with `whole`, all parameters of a module are in one of them."""
         ...
 
     def row_floats(self) -> int:
-        """Numbers in memory for one row of one sample, at most."""
+        """Return the maximum number of values in memory for one row of one sample."""
         ...
 
     def pull_rows(self, v: Tensor, collect: Collect) -> None:
-        """Pull rows v (R, B, *out) back from the output, and have every layer read."""
+        """Pull rows v (R, B, *out) back from the output, and collect from every layer."""
         ...
 
     def carry(self, form: Form, collect: Collect, budget: int) -> None:
-        """Carry all of M back from the output, and have every layer read; `budget` is in numbers."""
+        """Carry all of M back from the output, and collect from every layer; `budget` is in numbers."""
         ...
 
 
@@ -59,12 +59,12 @@ class Halves(Backward, Protocol):
 
     @property
     def latent(self) -> Tensor:
-        """The code (B, *code); its values need not be there."""
+        """The code (B, *code); its values need not be available."""
         ...
 
     @property
     def has_encoder(self) -> bool:
-        """Whether a wanted parameter acts on the output through the code alone."""
+        """Whether a wanted parameter affects the output only through the code."""
         ...
 
     def tangents(self) -> Tensor:
@@ -72,9 +72,9 @@ class Halves(Backward, Protocol):
         ...
 
     def carry_from_code(self, form: Dense, collect: Collect, budget: int) -> None:
-        """Carry M (B, K, K) back from the code, and have every layer of the encoder read."""
+        """Carry M (B, K, K) back from the code, and collect from every layer of the encoder."""
         ...
 
     def read_decoder(self, likelihood: Likelihood, sampling: Sampling, collect: Collect) -> None:
-        """Have every other layer read, approximately: the pass's own way at linear cost."""
+        """Collect from every other layer approximately, at linear cost."""
         ...

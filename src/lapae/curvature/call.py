@@ -1,6 +1,6 @@
-"""One call of any module, with the graph of its output: what methods work on that know nothing about layers.
+"""One call of any module with the graph of its output, for methods that need not know its layers.
 
-All that is asked of a module is that it treats samples independently: output b depends on input b alone.
+The only requirement is that the module treats samples independently: output b depends on input b alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NOTHING_WANTED = "the module has no parameter that requires a gradient: there is
 
 @dataclass(frozen=True)
 class Work:
-    """A module, the batch and the weights to call it with, and the weights whose curvature is wanted."""
+    """A module, the batch and weights with which to call it, and the weights whose curvature is wanted."""
 
     module: nn.Module
     values: Mapping[str, Tensor] | None
-    """Weights in place of the module's own, by the names of `named_parameters()`; None for its own."""
+    """Weights to use instead of the module's own, by the names of `named_parameters()`; None for its own."""
     wanted: tuple[str, ...]
     x: Tensor
     """(B, *in)"""
@@ -41,7 +41,7 @@ class Work:
         return (self.part(slice(i, i + size)) for i in range(0, len(self), size))
 
     def call(self) -> Call:
-        """Do the work, and keep the graph of the output."""
+        """Call the module, and keep the graph of the output."""
         return call(self.module, self.x, self.values)
 
     @property
@@ -52,12 +52,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Call(Work):
-    """Work that was done, with the graph of its output."""
+    """A finished call, with the graph of its output."""
 
     output: Tensor
     """(B, *out)"""
     params: Params
-    """The wanted parameters as they stand in that graph."""
+    """The wanted parameters as they are in that graph."""
 
     def part(self, samples: slice) -> Self:
         return replace(self, x=self.x[samples], output=self.output[samples])
@@ -67,14 +67,14 @@ class Call(Work):
 
 
 def checked(module: nn.Module) -> Stateless:
-    """Check that a module treats samples independently; return it ready to be called many times as it is now."""
+    """Check that a module treats samples independently; return it prepared to be called many times."""
     stateless = Stateless(module)
     check_independent(stateless.layers)
     return stateless
 
 
 def work(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Work:
-    """Return the work of any module on a batch, checked and not yet begun.
+    """Return the call of any module on a batch, checked but not yet executed.
 
     Args:
         module: that treats samples independently.
@@ -93,7 +93,7 @@ def work(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] 
 def call(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Call:
     """Run any module on a batch, and keep the graph of the output.
 
-    Weights that require a gradient keep their place in a larger graph, so that the output may serve a loss as well.
+    Weights that require a gradient stay connected to a larger graph, so that the output can also be used for a loss.
 
     Args:
         module: that treats samples independently.
@@ -117,7 +117,7 @@ def call(module: nn.Module | Stateless, x: Tensor, values: Mapping[str, Tensor] 
 
 
 def by_layer(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return names of parameters by the name of the layer they stand in."""
+    """Return names of parameters by the name of their layer."""
     layers: dict[str, list[str]] = {}
     for name in names:
         layers.setdefault(layer_name(name), []).append(name)
@@ -125,12 +125,13 @@ def by_layer(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def layer_name(parameter: str) -> str:
-    """Return the name of the module that a parameter stands in."""
+    """Return the name of the module to which a parameter belongs."""
     return parameter.rpartition(".")[0]
 
 
 def tensor_of(output: Any) -> Tensor:
-    """Return the tensor in what a module returned: itself, the first of several, or a known field of an object."""
+    """Return the tensor in the output of a module: the output itself, the first of several, or a known field of an
+    object."""
     if isinstance(output, Tensor):
         return output
     for name in ("sample", "reconstruction", "logits", "last_hidden_state"):
@@ -143,13 +144,13 @@ def tensor_of(output: Any) -> Tensor:
 
 
 def check_batch(x: Tensor) -> None:
-    """Raise a ValueError if x is no batch."""
+    """Raise ValueError if x is not a batch."""
     if x.ndim < 2 or x.shape[0] == 0:
         raise ValueError(f"expected a batch of at least one sample, (B, features…), got shape {tuple(x.shape)}")
 
 
 def check_values(own: Mapping[str, Tensor], values: Mapping[str, Tensor] | None) -> None:
-    """Raise a ValueError if `values` lack a parameter, or one is complex."""
+    """Raise ValueError if a parameter is missing from `values`, or is complex."""
     for name, value in own.items():
         if value.is_complex():
             raise ValueError(
@@ -162,7 +163,7 @@ def check_values(own: Mapping[str, Tensor], values: Mapping[str, Tensor] | None)
 
 
 def check_independent(layers: Mapping[str, nn.Module]) -> None:
-    """Raise a ValueError if a layer couples the samples, or is random, in the mode that it is in."""
+    """Raise ValueError if a layer, in its present mode, couples the samples or is random."""
     for name, layer in layers.items():
         reason = couples(layer)
         if reason:

@@ -1,4 +1,4 @@
-"""Work in chunks: if a GPU or the host runs out of memory, smaller pieces are tried.
+"""Work in chunks, which are made smaller if a GPU or the host runs out of memory.
 
 Predictions are made sample by sample and the curvature is a sum over samples, so smaller pieces give the same result.
 """
@@ -16,7 +16,7 @@ SIGNS = ("out of memory", "allocate memory", "alloc_failed", "not enough memory"
 
 
 class OutOfMemory(MemoryError):
-    """Error of work whose smallest piece does not fit into memory."""
+    """Error if even the smallest piece of work does not fit into memory."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -30,9 +30,9 @@ def within_memory(attempt: Callable[[int], T], size: int, what: str, advice: str
     """Halve the size of the pieces, with a warning, as long as memory runs out.
 
     Args:
-        attempt: does all the work in pieces of a size. It starts from nothing every time.
-        size: to begin with.
-        what: is done, for messages.
+        attempt: does all the work in pieces of a given size, from scratch every time.
+        size: initial size of the pieces.
+        what: name of the work, for messages.
         advice: what to do if the smallest piece does not fit.
 
     Returns:
@@ -61,7 +61,7 @@ def _capturing() -> bool:
 
 
 def _give_back() -> None:
-    """Hand cached blocks of a GPU back: a smaller piece may need them in another shape."""
+    """Release cached blocks of a GPU, because a smaller piece may need them in another shape."""
     import gc
 
     import torch

@@ -1,4 +1,4 @@
-"""Collectors of a backward pass: they take the diagonal, the block or Kronecker factors of each layer."""
+"""Collectors for a backward pass: they collect the diagonal, the block or Kronecker factors of each layer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lapae.curvature.forms import Rows
 from lapae.curvature.rules.base import CHUNK_FLOATS, Leaf, Params, identity_rows, product_with_itself
 
 LARGEST_BLOCK = 1 << 14
-"""Largest number of parameters of a tensor without Kronecker factors whose block is held whole."""
+"""Maximum number of parameters of a tensor without Kronecker factors whose whole block is stored."""
 S = TypeVar("S", Tensor, "Kronecker")
 
 
 class Collect:
-    """Takes what it wants of a layer from the M at the layer's output."""
+    """Extracts something from each layer, given the M at its output."""
 
     takes_squares = False
     """Whether `squared` is enough where M is diagonal; else M is handed over as a matrix."""
@@ -35,23 +35,23 @@ class Collect:
     """Whether all parameters of a module are wanted together."""
 
     def enter(self, leaves: Iterable[Leaf]) -> None:
-        """Take what depends on the forward pass alone, once for all rows of some samples."""
+        """Collect the quantities that depend only on the forward pass, once for all rows of some samples."""
 
     def squared(self, leaf: Leaf, h: Params) -> None:
-        """Take the diagonal of the layer's block for a diagonal M, where that is enough."""
+        """Collect the diagonal of the layer's block for a diagonal M, if that is enough."""
         raise NotImplementedError
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """Take M as rows."""
+        """Collect from M given as rows."""
         raise NotImplementedError
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """Take M as a matrix (B or 1, F, F): by default through all rows of the identity."""
+        """Collect from M given as a matrix (B or 1, F, F): by default through all rows of the identity."""
         self.rows(leaf, Rows(identity_rows(leaf.y), c.expand(len(leaf.y), *c.shape[1:])))
 
 
 class CollectDiagonal(Collect):
-    """The diagonal of every layer's block."""
+    """Collects the diagonal of every layer's block."""
 
     takes_squares = True
 
@@ -63,7 +63,7 @@ class CollectDiagonal(Collect):
             add(self._found, leaf.full_name(key), h[key])
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """Take squares of the rows' gradients."""
+        """Collect the squares of the gradients of rows."""
         self.squared(leaf, rows_diagonal(leaf.rule, leaf, rows.v, rows.c))
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
@@ -76,7 +76,7 @@ class CollectDiagonal(Collect):
 
 
 class CollectBlocks(Collect):
-    """The whole block of every layer, (P, P) with P its wanted parameters, flattened in their order."""
+    """Collects the whole block of every layer, (P, P) with P its wanted parameters, flattened in their order."""
 
     whole_layers = True
 
@@ -129,7 +129,7 @@ class CollectBlocks(Collect):
         return {layer: blocks[layer] for layer in layers}
 
     def _gradients(self, leaf: Leaf, v: Tensor) -> Tensor:
-        """Return gradients of all parameters side by side, (R B, P)."""
+        """Return the concatenated gradients of all parameters, (R B, P)."""
         gradients = leaf.rule.gradients(leaf, v)
         return torch.cat([gradients[k].reshape(*v.shape[:2], -1) for k in leaf.trainable], dim=2).flatten(0, 1)
 
@@ -146,7 +146,7 @@ class Kronecker:
     """Number of samples times positions; 0 if no sample has used the parameter."""
 
     def __add__(self, other: Kronecker) -> Kronecker:
-        """Return the factors of the samples of both: sums."""
+        """Return the factors of both sets of samples, which are sums."""
         if self.n == 0 or other.n == 0:
             return other if self.n == 0 else self
         if self.a is None or other.a is None:
@@ -161,8 +161,8 @@ class Kronecker:
 def factored(module: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
     """Return names of the parameters that have Kronecker factors, and of those among them that stand transposed.
 
-    They are the weights of linear layers and of convolutions that are one matrix, without groups. The linear layer in
-    torch's attention is not called: its weight is handed on, and has none.
+    These are the weights of linear layers, and of convolutions without groups, which are one matrix. The linear layer
+    in torch's attention has none, because it is not called: only its weight is used.
     """
     inside = {m for a in module.modules() if isinstance(a, nn.MultiheadAttention) for m in a.modules()}
     layers = {
@@ -178,7 +178,7 @@ def factored(module: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
 class CollectFactors(Collect):
     """KFAC: an input factor from the forward pass, an output factor from M.
 
-    Biases, and parameters that are no matrix (those of a normalisation), get their exact block. Samples may take
+    Biases, and parameters that are not a matrix (those of a normalisation), get their exact block. Samples may take
     different branches: the factors of a weight are sums over the samples that use it.
     """
 
@@ -188,7 +188,7 @@ class CollectFactors(Collect):
         self._whole: set[str] = set()
 
     def enter(self, leaves: Iterable[Leaf]) -> None:
-        """Take the input factors of all layers."""
+        """Collect the input factors of all layers."""
         for leaf in leaves:
             factor = input_factor(leaf.rule, leaf) if "weight" in leaf.trainable else None
             for key in leaf.trainable:
@@ -201,7 +201,8 @@ class CollectFactors(Collect):
                     self._inputs[name] = (factor[0] if a is None else a + factor[0], n + factor[1])
 
     def rows(self, leaf: Leaf, rows: Rows) -> None:
-        """Take outer products of rows: summed over positions for the weight, of sums over positions for the bias."""
+        """Collect outer products of rows: summed over positions for the weight, and of sums over positions for the
+        bias."""
         whole = tuple(key for key in leaf.trainable if leaf.full_name(key) in self._whole)
         if "weight" in leaf.trainable and "weight" not in whole:
             v = output_rows(leaf.rule, leaf, rows.v)
@@ -220,7 +221,7 @@ class CollectFactors(Collect):
                 self._add(leaf, key, outer(gradients[key].reshape(len(rows.v), len(part.y), -1, 1), c))
 
     def dense(self, leaf: Leaf, c: Tensor) -> None:
-        """Take the sum over samples of the matrix, where the layer has no positions."""
+        """Collect the sum of the matrix over samples, if the layer has no positions."""
         if not leaf.rule.takes_matrix(leaf):
             super().dense(leaf, c)
             return
@@ -239,7 +240,7 @@ class CollectFactors(Collect):
 
 
 def _unused(work: Work, names: Sequence[str], inputs: Mapping[str, tuple[Tensor, int]]) -> dict[str, Kronecker]:
-    """Return zeros in the form that each parameter has where it is used, for those that nothing depends on."""
+    """Return zeros, in the form that each parameter has if it is used, for those on which nothing depends."""
     if not names:
         return {}
     (matrices, transposed), weights = factored(work.module), work.weights
@@ -284,7 +285,7 @@ def check_whole(name: str, n: int) -> None:
 
 
 def check_one_way(name: str, same: bool) -> None:
-    """Raise a ValueError where some samples use a parameter as the weight of a linear map, and others otherwise."""
+    """Raise ValueError if some samples use a parameter as the weight of a linear map and others in another way."""
     if not same:
         raise ValueError(
             f"parameter {name!r} is the weight of a linear map for some samples and used in another way for others, so "

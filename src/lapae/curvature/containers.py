@@ -1,4 +1,5 @@
-"""Containers that the curvature can walk besides `nn.Sequential`: what two ways make of the same input is added."""
+"""Containers that the curvature can walk besides `nn.Sequential`, which add the outputs of two branches of one
+input."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ class Residual(nn.Module):
 
 
 class Sum(nn.Module):
-    """y = first(x) + second(x), two ways from the same input: a linear path beside a nonlinear one, say."""
+    """y = first(x) + second(x), two branches of the same input, such as a linear path parallel to a nonlinear one."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
@@ -28,7 +29,7 @@ class Sum(nn.Module):
 
 
 def ways_of(module: nn.Module) -> list[tuple[str, nn.Module | None]] | None:
-    """Return the two ways of such a container by name, None for the identity; None for any other module."""
+    """Return the two branches of such a container by name (None for the identity), or None for any other module."""
     if isinstance(module, Residual) and type(module).forward is Residual.forward:
         return [("", None), ("branch", module.branch)]
     if isinstance(module, Sum) and type(module).forward is Sum.forward:

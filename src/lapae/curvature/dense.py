@@ -1,6 +1,6 @@
-"""Products with the Jacobian of the weights, for networks whose weights are all those of linear layers (B, in).
+"""Products with the Jacobian of the weights, for networks whose weights all belong to linear layers (B, in).
 
-The Jacobian of such a network is never formed. Of a row v of the output, pulled back to the output of a layer, it is
+The Jacobian of such a network is never formed. For a row v at the output, pulled back to the output of a layer, it is
 the outer product of v and the layer's input a, so that Σ_b J_bᵀ v_b is one matrix product vᵀ a per layer, for any
 number of vectors at once. `lapae.predict.dense` has products J_b δ.
 """
@@ -17,7 +17,8 @@ from lapae.curvature.walked import pull_rows
 
 
 def walk_dense(module: nn.Module, x: Tensor) -> Forward | None:
-    """Record a forward pass of samples x (B, *in); None if a weight is not that of a linear layer without positions."""
+    """Record a forward pass of samples x (B, *in); None if a weight does not belong to a linear layer without
+    positions."""
     tape = walk_if_known(module, x)
     if tape is None:
         return None

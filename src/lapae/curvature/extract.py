@@ -1,7 +1,7 @@
-"""Pieces of the diagonal, of the block and of Kronecker factors that a layer yields from the M at its output.
+"""The part of the diagonal, of the block and of Kronecker factors that follows for a layer from the M at its output.
 
-Rules say what the derivatives of a layer are; these functions use them. Each is chosen by the class of the rule, its
-first argument, and has a default that is right for any rule: register a faster one for a rule of your own with
+Rules define the derivatives of a layer; these functions use them. Each is dispatched on the class of the rule, its
+first argument, and has a default that is correct for any rule. Register a faster one for your own rule with
 `rows_diagonal.register(MyRule)`.
 """
 
@@ -19,7 +19,7 @@ from lapae.curvature.rules.base import CHUNK_FLOATS, Leaf, Params, Rule, identit
 from lapae.curvature.shared import Shared
 
 COLUMN_FLOATS = 1 << 22
-"""Numbers of columns whose products are summed: few enough to be found in the cache again."""
+"""Maximum number of values in columns whose products are summed, few enough to stay in the cache."""
 
 
 @singledispatch
@@ -43,7 +43,7 @@ def rows_diagonal(rule: Rule, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
 
 @rows_diagonal.register(Affine)
 def _(rule: Affine, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
-    """Work in chunks of samples, as the gradient of a row and sample has as many numbers as the weight."""
+    """Work in chunks of samples, because the gradient of a row and sample is as large as the weight."""
     general = rows_diagonal.dispatch(Rule)
     size = max(1, CHUNK_FLOATS // (len(v) * sum(p.numel() for p in at.params.values()) + n_columns(at)))
     total: Params = {}
@@ -75,7 +75,7 @@ def _(rule: Shared, at: Leaf, v: Tensor, c: Tensor | None) -> Params:
 
 
 def sample_chunks(at: Leaf, keys: Sequence[str], n_rows: int) -> Iterator[slice]:
-    """Yield samples whose gradients, of some parameters and of all rows, are formed at a time."""
+    """Yield chunks of samples whose gradients, for some parameters and all rows, are formed at a time."""
     size = max(1, CHUNK_FLOATS // (2 * n_rows * sum(at.params[k].numel() for k in keys)))
     return (slice(i, i + size) for i in range(0, len(at.y), size))
 
@@ -106,7 +106,7 @@ def _(rule: Linear, at: Leaf, c: Tensor) -> Params:
 def linear_block(at: Leaf, c: Tensor) -> Tensor:
     """Return the block Σ_b (∂y/∂w)ᵀ c (∂y/∂w) of a linear layer without positions.
 
-    It is Σ_b c ⊗ x xᵀ, where x gets a one at its end for the bias.
+    It is Σ_b c ⊗ x xᵀ, with a one appended to x for the bias.
 
     Args:
         at: the layer at work.
@@ -137,7 +137,7 @@ def input_factor(rule: Rule, at: Leaf) -> tuple[Tensor, int] | None:
         at: the layer at work.
 
     Returns:
-        (in, in) and the number of terms, or None for a weight that is no matrix: its block is then taken whole.
+        (in, in) and the number of terms, or None for a weight that is not a matrix, whose whole block is then used.
     """
     return None
 
@@ -159,7 +159,7 @@ def _(rule: Affine, at: Leaf) -> tuple[Tensor, int] | None:
 
 @input_factor.register(Shared)
 def _(rule: Shared, at: Leaf) -> tuple[Tensor, int] | None:
-    """Sum over the places of a weight that is nothing but a weight in all of them."""
+    """Sum over all uses of a parameter that is a weight in all of them."""
     found = [input_factor(leaf.rule, leaf) for leaf in rule.leaves(at)] if rule.is_weight else [None]
     factors = [factor for factor in found if factor is not None]
     if len(factors) < len(found):
@@ -169,7 +169,7 @@ def _(rule: Shared, at: Leaf) -> tuple[Tensor, int] | None:
 
 @singledispatch
 def output_rows(rule: Rule, at: Leaf, v: Tensor) -> Tensor:
-    """Return rows by position, for KFAC: needed where there is an input factor.
+    """Return rows by position for KFAC, needed if there is an input factor.
 
     Args:
         rule: of the layer; chooses the implementation.
@@ -190,14 +190,14 @@ def _(rule: Affine, at: Leaf, v: Tensor) -> Tensor:
 
 @output_rows.register(Shared)
 def _(rule: Shared, at: Leaf, v: Tensor) -> Tensor:
-    """Put the positions of all places one after the other."""
+    """Concatenate the positions of all places."""
     pairs = zip(rule.leaves(at), rule.split(at, v), strict=True)
     return torch.cat([output_rows(leaf.rule, leaf, rows) for leaf, rows in pairs], 3)
 
 
 @singledispatch
 def row_floats(rule: Rule, at: Leaf) -> int:
-    """Return the numbers in memory for one row of one sample, which chunks are planned with.
+    """Return the number of values in memory for one row of one sample, from which chunks are planned.
 
     Args:
         rule: of the layer; chooses the implementation.

@@ -4,8 +4,8 @@
     Rows      v (R, B, *F), c (B, R, R)  M = Σ_rs v_r c_rs v_sᵀ; c None stands for the identity
     Dense     c (B or 1, F, F)           M itself
 
-Rows are pulled by one vjp of a layer each, a dense M by products on both sides. Rows are cheap where there are fewer of
-them than features (from the latent code back to the input), the dense form where there are fewer features than rows.
+Rows are pulled by one vjp of a layer each, a dense M by products on both sides. Rows are cheap if there are fewer of
+them than features (from the latent code back to the input), the dense form if there are fewer features than rows.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def random_rows(
         output: of the network, (B, *out).
         n: number of vectors to draw.
         generator: source of randomness.
-        of: the n of the formula, if these vectors are some of a larger number.
+        of: the n in the formula, if these are only some of the vectors.
 
     Returns:
         (n, B, *out).
@@ -134,5 +134,5 @@ def seed(likelihood: Likelihood, output: Tensor) -> Form:
 
 
 def ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield first and last (exclusive) of n things, at most `size` at a time."""
+    """Yield first and last (exclusive) of n items, at most `size` at a time."""
     return ((i, min(i + size, n)) for i in range(0, n, size))

@@ -1,7 +1,7 @@
-"""The forward pass, recorded: one entry per layer, with what went in and what came out.
+"""A recorded forward pass: one entry per layer, with its input and output.
 
-A network is a tree of `nn.Sequential` (flattened), `Residual` and `Sum`, with layers at its leaves. The module is only
-read: nothing is attached to it, and `params` may stand in for its weights.
+A network is a tree of `nn.Sequential` (flattened), `Residual` and `Sum`, with layers at its leaves. The module is not
+changed, and `params` can replace its weights.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lapae.curvature.rules.base import Leaf, Rule, UnknownLayerError, find, holl
 
 @dataclass(frozen=True)
 class Skip:
-    """Two ways whose outputs are added, in the record; the first of a `Residual` is empty, the identity."""
+    """Two branches in the record whose outputs are added; the first one of a `Residual` is empty, the identity."""
 
     name: str
     ways: tuple[tuple[Node, ...], ...]
-    """Both, in the order of their parameters."""
+    """Both branches, in the order of their parameters."""
     x: Tensor
     y: Tensor
 
@@ -49,7 +49,7 @@ class Forward(Work):
         return replace(self, nodes=nodes, x=self.x[samples], output=self.output[samples])
 
     def call(self) -> Call:
-        """Return the call with the graph of its output, run again if there is none."""
+        """Return the call with the graph of its output, which is run again if there is none."""
         if not self.output.requires_grad:
             return super().call()
         weights = self.weights
@@ -65,7 +65,7 @@ class Forward(Work):
 
     @property
     def first_trainable(self) -> int:
-        """Index of the first node that holds a wanted parameter; nothing needs to travel below it."""
+        """Index of the first node with a wanted parameter; nothing needs to travel below it."""
         for i, node in enumerate(self.nodes):
             if any(leaf.trainable for leaf in leaves((node,))):
                 return i
@@ -94,10 +94,10 @@ def n_features(x: Tensor) -> int:
 
 
 def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None) -> Forward | Call:
-    """Run any module on a batch, and keep what the curvature needs.
+    """Run any module on a batch, and record what the curvature needs.
 
-    The output carries a gradient where gradients are on, so that one forward pass serves the loss and the curvature. A
-    module that can be walked gives its layers, any other one its call as a whole.
+    The output carries a gradient if gradients are enabled, so that one forward pass serves both the loss and the
+    curvature. For a module that can be walked, its layers are recorded; for any other one, the call as a whole.
 
     Args:
         module: that treats samples independently.
@@ -114,7 +114,7 @@ def record(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = N
 def begin(
     module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False
 ) -> Forward | Work:
-    """Record a forward pass for the curvature alone: a module that cannot be walked is not run yet.
+    """Record a forward pass for the curvature only; a module that cannot be walked is not run yet.
 
     Args:
         module: that treats samples independently.
@@ -129,7 +129,7 @@ def begin(
 def walk(module: nn.Module, x: Tensor, params: Mapping[str, Tensor] | None = None, *, lean: bool = False) -> Forward:
     """Record a module that can be walked: nested `Sequential`, `Residual` and `Sum` of layers with rules.
 
-    An error names the first layer that stands in the way.
+    An error names the first layer that prevents this.
 
     Args:
         module: the network.
@@ -156,7 +156,7 @@ def walk_if_known(
 
 @dataclass(frozen=True)
 class Place:
-    """A layer and where it stands."""
+    """A layer and its position in the network."""
 
     name: str
     layer: nn.Module
@@ -169,7 +169,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Fork:
-    """A container that adds what its two ways make of the same input; an empty way is the identity."""
+    """A container that adds the outputs of two branches of the same input; an empty branch is the identity."""
 
     name: str
     kind: str
@@ -232,7 +232,7 @@ def _run_places(
 def _run(
     layers: Sequence[Place | Fork], x: Tensor, params: Mapping[str, Tensor], lean: bool
 ) -> tuple[list[Node], Tensor]:
-    """Run layers one after the other; return what they did, and the output of the last."""
+    """Run layers one after the other; return their records, and the output of the last."""
     nodes: list[Node] = []
     for place in layers:
         if isinstance(place, Fork):

@@ -1,6 +1,6 @@
 """The generalised Gauss-Newton matrix of any network, in every approximation of the paper and three more.
 
-All functions sum over the batch and leave the module as it was. `method` of `ggn_diagonal`:
+All functions sum over the batch and leave the module unchanged. `method` of `ggn_diagonal`:
 
 | method     | M that travels                              | result                         | cost                  |
 |------------|---------------------------------------------|--------------------------------|-----------------------|
@@ -12,8 +12,8 @@ All functions sum over the batch and leave the module as it was. `method` of `gg
 | bottleneck | encoder: K rows; decoder: its diagonal      | exact encoder, approx decoder  | about K more passes   |
 
 A network that can be walked (nested `Sequential`, `Residual` and `Sum` of layers with rules) is walked: `walked.py`.
-Any other module goes by gradients per sample: `per_sample.py`. "approx" and "mixed" need rules, and say which is
-missing; in "bottleneck" random vectors stand for the diagonal in the decoder.
+Any other module uses gradients per sample: `per_sample.py`. "approx" and "mixed" need rules, and say which one is
+missing; for such modules "bottleneck" uses random vectors in the decoder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lapae.curvature.walked import Walk
 
 DiagonalMethod = Literal["approx", "exact", "mixed", "mc", "sketch", "bottleneck"]
 MEMORY_BUDGET = 1 << 30
-"""Bytes that exact methods use at most for M and the gradients of its rows, by working in chunks."""
+"""Maximum number of bytes that exact methods use for M and the gradients of its rows, by working in chunks."""
 ADVICE = "hessian approx or sketch, whose memory is linear, a smaller batch or a smaller network"
 X = TypeVar("X", bound=Tensor | Work)
 
@@ -103,7 +103,7 @@ def diagonal(
     memory_budget: int = MEMORY_BUDGET,
     forget: bool = False,
 ) -> Params:
-    """Return `ggn_diagonal` of a forward pass that was already recorded, and may serve the loss as well.
+    """Return `ggn_diagonal` of a forward pass that was already recorded, and may be used for the loss as well.
 
     A sketch goes back through the graph of the output, and leaves it for the loss.
 
@@ -116,7 +116,7 @@ def diagonal(
         bottleneck: name of the layer or container whose output is the code; the narrowest layer by default.
         switch: number of features from which on "mixed" carries all of M.
         memory_budget: bytes for methods that hold more than a backward pass does.
-        forget: use the record up where that saves memory; it may not be used again.
+        forget: consume the record if that saves memory; it must not be used again.
 
     Returns:
         {parameter name: tensor of its shape}.
@@ -153,7 +153,7 @@ def ggn_blocks(
     *,
     memory_budget: int = MEMORY_BUDGET,
 ) -> Params:
-    """Return the exact block of every layer, a module with parameters of its own.
+    """Return the exact block of every layer (a module with its own parameters).
 
     Args:
         module: any module that treats samples independently; parameters that require no gradient are left out.
@@ -263,9 +263,9 @@ def summed(of: Callable[[X, float], dict[str, S]], data: X, what: str) -> dict[s
     """Return the curvature of a batch, in smaller parts if it does not fit into memory: it is a sum over samples.
 
     Args:
-        of: makes the curvature of a part within a share of the memory budget.
+        of: computes the curvature of a part within a share of the memory budget.
         data: inputs (B, *in), or a recorded forward pass.
-        what: is made, for messages.
+        what: name of the result, for messages.
 
     Returns:
         {name: curvature}.

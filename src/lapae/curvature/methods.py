@@ -1,7 +1,8 @@
-"""The methods of the curvature, each written once on top of both backward passes.
+"""The methods of the curvature, each written once for both backward passes.
 
-A method says what starts at the output: all of M (`exact`), random vectors with covariance M (`sampled`), or M at the
-code (`bottleneck`). The collector says what is made of it in each layer: the diagonal, the block, Kronecker factors.
+A method determines what starts at the output: all of M (`exact`), random vectors with covariance M (`sampled`), or M at
+the code (`bottleneck`). The collector determines what is extracted from it in each layer: the diagonal, the block, or
+Kronecker factors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lapae.curvature.per_sample import cut_passes, planned_passes
 from lapae.curvature.walked import Walk
 
 LARGEST_CODE = 1024
-"""Largest size of a code that has a row for each of its numbers, and a matrix between them."""
+"""Maximum size of a code, which needs a row for each of its numbers and a matrix between them."""
 
 
 def exact(work: Work, likelihood: Likelihood, collect: Collect, budget: int) -> None:
@@ -58,7 +59,7 @@ def sampled(work: Work, likelihood: Likelihood, sampling: Sampling, collect: Col
 def bottleneck(
     work: Work, likelihood: Likelihood, name: str | None, sampling: Sampling, collect: Collect, budget: int
 ) -> None:
-    """Carry M from the code: exact for layers that act through it alone, at linear cost; approximate for the others.
+    """Carry M from the code: exact, at linear cost, for layers that act only through it; approximate for the others.
 
     M at the code is Tᵀ H T with T = ∂output/∂code, (K, K) for each sample.
 
@@ -81,7 +82,7 @@ def bottleneck(
 
 
 def check_code(n_code: int) -> None:
-    """Raise a ValueError for a code with too many numbers for a row each."""
+    """Raise ValueError for a code with too many numbers for one row each."""
     if n_code > LARGEST_CODE:
         raise ValueError(
             f"the code has {n_code:,} numbers, and the bottleneck method a row for each of them and a matrix between "
@@ -90,7 +91,7 @@ def check_code(n_code: int) -> None:
 
 
 def _passes(work: Work, budget: int) -> Iterator[tuple[Backward, slice]]:
-    """Yield backward passes and their samples: one of a walked network, several under the budget of any other.
+    """Yield backward passes and their samples: one for a walked network, several within the budget for any other.
 
     A recorded walk holds all samples anyway; the graph of any other module is made for some at a time.
     """

@@ -1,13 +1,13 @@
-"""Gradients per sample of any module: what its linear maps saw, and cotangents by automatic differentiation.
+"""Gradients per sample of any module, from the inputs of its linear maps and cotangents by automatic differentiation.
 
-A module is called on each sample by itself (`torch.func.vmap`, or a loop for a module that cannot be mapped),
-so that no layout of its inside needs to be known: batches in the second axis, windows folded into the first, anything
-goes. During the call every product of an input with a wanted weight (linear maps and convolutions, as layers or as
-functions) is watched: its input is kept, its weight held fixed, and a zero, the probe, is added to its output. The
-gradient of the probe is the cotangent there, of which the extraction for that kind of layer makes the weight's
-gradient. Any other use of a parameter (class tokens, positions, normalisations, recurrences, a weight transposed) finds
-a copy per sample, whose gradient automatic differentiation gives. The gradient of a parameter is the sum over its uses:
-only then is anything squared.
+A module is called on each sample by itself (`torch.func.vmap`, or a loop for a module that cannot be mapped), so its
+internal layout need not be known: the batch may be the second axis, windows may be folded into the first, and so on.
+During the call every product of an input with a wanted weight (linear maps and convolutions, as layers or as functions)
+is intercepted: its input is kept, its weight is held fixed, and a zero, the probe, is added to its output. The gradient
+of the probe is the cotangent there, from which the extraction for that kind of layer computes the weight's gradient.
+Any other use of a parameter (class tokens, positions, normalisations, recurrences, a transposed weight) gets a copy per
+sample, whose gradient automatic differentiation computes. The gradients are summed over all uses of a parameter before
+anything is squared.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class PerSample:
     """(B, *out), with its graph."""
     uses: list[Use]
     copies: Params
-    """A copy per sample, (B, *shape), of each parameter that is used in another way."""
+    """A copy per sample, (B, *shape), of each parameter that is used in any other way."""
     wanted: Params
     """Values of the wanted parameters."""
     code: Tensor
-    """(B, *code): the output of the cut, with its graph. What comes after starts anew, from the code plus `start`. One
-    number where nothing is cut."""
+    """(B, *code): the output of the cut, with its graph. What follows starts again from the code plus `start`. A single
+    number if nothing is cut."""
     start: Tensor
     """(B, *code): zeros."""
 
@@ -71,7 +71,8 @@ class PerSample:
         return [site.leaf for site in self.sites(whole)]
 
     def row_floats(self) -> int:
-        """Numbers in memory for one row of one sample, about: all cotangents twice, and the largest gradient twice."""
+        """Return the approximate number of values in memory for one row of one sample: all cotangents and the largest
+        gradient, twice."""
         cotangents = sum(use.probe[0].numel() for use in self.uses)
         copies = sum(self.wanted[name].numel() for name in self.copies)
         return 2 * (cotangents + copies + max(value.numel() for value in self.wanted.values()))
@@ -88,7 +89,7 @@ class PerSample:
 
     @cached_property
     def _halves(self) -> tuple[set[str], set[str]]:
-        """Names of the parameters that act through the code alone, and of all others."""
+        """Names of the parameters that act only through the code, and of all others."""
         others = self.reaches(self.output)
         return self.reaches(self.code) - others, others
 
@@ -122,7 +123,7 @@ class PerSample:
         self.pull(rows.v, self.code).read(collect, self._halves[0])
 
     def read_decoder(self, likelihood: Likelihood, sampling: Sampling, collect: Collect) -> None:
-        """Pull random rows, through the code as well where a parameter acts on both sides of it."""
+        """Pull random rows, also through the code if a parameter acts on both sides of it."""
         rows = random_rows(likelihood, self.result, *sampling)
         into_code = rows_of_gradients(self.output, [self.start], rows)[0]
         pulled, others = self.pull(rows), self._halves[1]
@@ -137,7 +138,8 @@ class PerSample:
         return found.union(*(use.names.values() for use in self.uses if id(use.probe) in alive))
 
     def sites(self, whole: bool) -> list[Site]:
-        """Return what stands for layers: all parameters of a module (`whole`), or those that only one use knows."""
+        """Return the groups of parameters treated as layers: all parameters of a module (`whole`), or those of a single
+        use."""
         return self._by_module if whole else self._by_use
 
     @cached_property
@@ -169,7 +171,7 @@ class PerSample:
         return [self._site(layer, names) for layer, names in groups if any(name in self._places for name in names)]
 
     def _site(self, layer: str, names: Sequence[str]) -> Site:
-        """Return some parameters as one layer: that of their only use, or one of all their uses."""
+        """Return some parameters as one layer: that of their only use, or one that combines all their uses."""
         indices = sorted({i for name in names for i in self._places.get(name, [])})
         only = self.uses[indices[0]] if len(indices) == 1 and indices[0] < len(self.uses) else None
         if only is not None:
@@ -194,7 +196,7 @@ class PerSample:
 
 @dataclass(frozen=True)
 class Site:
-    """Some parameters as one layer, and where rows are pulled to for it."""
+    """Some parameters as one layer, and the places to which rows are pulled for it."""
 
     leaf: Leaf
     places: tuple[int, ...]
@@ -203,7 +205,7 @@ class Site:
     """The use, where there is only one."""
 
     def rows(self, found: Sequence[Tensor | None]) -> Tensor | None:
-        """Return the rows at the layer's output, (R, B, *out), from those at all places; None where there are none."""
+        """Return the rows at the layer's output, (R, B, *out), from those at all places; None if there are none."""
         mine = [found[i] for i in self.places]
         known = next((g for g in mine if g is not None), None)
         if known is None or self.only is not None:
@@ -224,21 +226,21 @@ class Pulled:
     at: PerSample
     n_rows: int
     found: Sequence[Tensor | None]
-    """(R, B, …) at each use and of each copy; None where it has no part in it."""
+    """(R, B, …) at each use and of each copy; None where it does not contribute."""
 
     def __add__(self, other: Pulled) -> Pulled:
-        """Return the sum of what two sets of rows say."""
+        """Return the sum of two sets of rows."""
         return replace(self, found=[_sum(a, b) for a, b in zip(self.found, other.found, strict=True)])
 
     def layers(self, whole: bool) -> Iterator[tuple[Leaf, Tensor]]:
-        """Yield each layer with the rows (R, B, *out) at its output, where there are any: see `PerSample.sites`."""
+        """Yield each layer with the rows (R, B, *out) at its output, if there are any: see `PerSample.sites`."""
         for site in self.at.sites(whole):
             v = site.rows(self.found)
             if v is not None:
                 yield site.leaf, v
 
     def read(self, collect: Collect, only: Container[str] | None = None) -> None:
-        """Have every layer read, or those of the parameters `only`."""
+        """Collect from every layer, or from those of the parameters `only`."""
         for leaf, v in self.layers(collect.whole_layers):
             if only is None or all(leaf.full_name(key) in only for key in leaf.trainable):
                 collect.rows(leaf, Rows(v))
@@ -249,7 +251,7 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 class IrregularError(ValueError):
-    """Some samples go through other layers than others."""
+    """Error if samples go through different layers."""
 
 
 def planned_passes(work: Work, budget: int) -> Iterator[tuple[PerSample, slice]]:
@@ -308,7 +310,7 @@ def per_sample(task: Work, cut: str | None = None) -> PerSample:
         raise ValueError(f"bottleneck={cut!r} is not called: its output is not the code")
 
     def zeros(like: Tensor) -> Tensor:
-        """Return zeros that take no memory: one number, seen many times."""
+        """Return zeros that need no memory: one number, expanded."""
         return like.new_zeros(()).expand(n_batch, *like.shape).requires_grad_()
 
     probes = [zeros(y) for y in first.outputs]

@@ -1,7 +1,8 @@
 """Brute force: the GGN by its definition, Σ_b J_bᵀ H_b J_b, with Jacobians from `torch.func`.
 
-Slow and large on purpose, and independent of the rules: the Hessian at the output is that of the negative log density
-by automatic differentiation. Public, so that anyone can check a layer of their own. Use float64 and small networks.
+It is deliberately simple, and therefore slow, and independent of the rules: the Hessian at the output is that of the
+negative log density by automatic differentiation. It is public so that you can check a layer of your own. Use float64
+and small networks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parameters used in several places, or in ways no rule covers, as one layer: gradients are summed over the places."""
+"""Parameters that are used in several places, or in ways that no rule covers, as one layer with summed gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Place:
 
 
 class Shared(Rule):
-    """Gradients of parameters that are used in several places: one layer, whose output is all of theirs side by side.
+    """Gradients of parameters that are used in several places: one layer, whose output is the concatenation of theirs.
 
     The output is (B, F), with F the sum over the places. Inputs of the places are what the layer saves.
     """
@@ -35,11 +35,12 @@ class Shared(Rule):
 
     @property
     def is_weight(self) -> bool:
-        """Whether there is one parameter, and it is the weight of a linear map or of a convolution in every place."""
+        """Whether there is only one parameter, which is the weight of a linear map or of a convolution in every
+        place."""
         return all(place.leaf is not None and place.keys == {"weight": "weight"} for place in self.places)
 
     def leaves(self, at: Leaf) -> list[Leaf]:
-        """Return the layers at work in the places that are no copies."""
+        """Return the layers of the places that are not copies."""
         pairs = zip(self.places, at.saved, strict=True)
         return [replace(p.leaf, x=x, y=p.leaf.y[: len(x)]) for p, x in pairs if p.leaf is not None]
 
@@ -70,7 +71,7 @@ def shared(name: str, names: dict[str, str], params: Params, places: Sequence[Pl
     """Put the uses of some parameters into one layer.
 
     Args:
-        name: of the layer.
+        name: name of the layer.
         names: full names of the parameters, by their keys in the layer.
         params: the parameters, by these keys.
         places: where they are used.

@@ -1,4 +1,4 @@
-"""Call a module at other weights than its own, which it gets back afterwards."""
+"""Calls of a module at weights other than its own, which are restored afterwards."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class Stateless:
-    """A module to be called at other weights, many times: where its parameters stand is looked up once.
+    """A module that is called many times at other weights; the places of its parameters are looked up only once.
 
-    A parameter that stands in several places goes by its first name, that of `named_parameters()`, and is replaced in
-    all of them. torch's own `functional_call` leaves a value behind in a module that holds one layer in two places.
+    A parameter in several places has its first name, that of `named_parameters()`, and is replaced in all of them.
+    torch's own `functional_call` leaves a value behind in a module that holds one layer in two places.
     """
 
     def __init__(self, module: nn.Module) -> None:

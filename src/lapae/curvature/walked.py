@@ -1,8 +1,8 @@
-"""The backward pass by rules: M goes from the output back to the first layer with weights, and each is read on the way.
+"""The backward pass by rules: M travels from the output back to the first layer with weights.
 
 `approximate` carries the diagonal alone (the paper's linear-cost rule). `exact` carries all of M in whichever form is
-smaller, after a plan made from the sizes of the layers and a memory budget. What a layer yields from the M at its
-output is up to the collector (collect.py).
+smaller, after a plan made from the sizes of the layers and a memory budget. The collector (collect.py) decides what is
+extracted in each layer from the M at its output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.curvature.rules.base import Leaf, identity_rows
 
 Through = Callable[[Leaf, Tensor, bool], Tensor | None]
-"""Reads a layer from what is at its output, and pulls that to its input; None if the input is not needed."""
+"""Collects from a layer, and pulls what is at its output to its input; None if the input is not needed."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Walk:
     stop: int
     """Index of the first node with wanted parameters: nothing needs to travel below it."""
     n_encoder: int = 0
-    """Number of nodes before the code, where it was cut."""
+    """Number of nodes before the code, if the network was cut."""
 
     @classmethod
     def of(cls, forward: Forward) -> Walk:
@@ -86,7 +86,7 @@ class Walk:
         approximate(self.nodes, max(self.n_encoder, self.stop), likelihood.hessian_diag(self.result), collect)
 
     def approx(self, likelihood: Likelihood, collect: Collect, forget: bool) -> None:
-        """Carry the diagonal alone through all layers; with `forget`, let each go once it is read."""
+        """Carry only the diagonal through all layers; with `forget`, release each one afterwards."""
         approximate(self.nodes, self.stop, likelihood.hessian_diag(self.result), collect, forget=forget)
 
     def mixed(self, likelihood: Likelihood, switch: int, collect: Collect, budget: int) -> None:
@@ -124,7 +124,8 @@ def _first_narrow(nodes: Sequence[Node], switch: int) -> int:
 
 
 def _pull(nodes: Sequence[Node], value: Tensor, through: Through, need_input: bool) -> Tensor:
-    """Pull a value from the output of the last node to the input of the first, if needed; sum it where ways meet."""
+    """Pull a value from the output of the last node to the input of the first, if needed; sum it where branches
+    meet."""
     for k, node in enumerate(reversed(nodes)):
         need = need_input or k < len(nodes) - 1
         if isinstance(node, Leaf):
@@ -167,7 +168,7 @@ def approximate(
 
 
 def pull_rows(nodes: Sequence[Node], rows: Rows, read: Callable[[Leaf, Rows], None], need_input: bool = True) -> Rows:
-    """Pull rows through nodes, and have each layer read: exact.
+    """Pull rows through nodes, and collect from each layer exactly.
 
     Args:
         nodes: a part of the record.
@@ -274,7 +275,7 @@ def exact(nodes: Sequence[Node], stop: int, form: Form, collect: Collect, budget
 
 
 def _read_whole(leaf: Leaf, form: Diagonal | Dense, collect: Collect) -> None:
-    """Read a layer from M: squares are exact for a diagonal one, a dense one is read as it is."""
+    """Collect from a layer given M: squares are exact for a diagonal one, and a dense one is used as it is."""
     if not leaf.trainable:
         return
     if isinstance(form, Diagonal) and collect.takes_squares:

@@ -1,4 +1,4 @@
-"""Watch a call of a module from outside: where weights meet inputs, and what a module in it returns."""
+"""Interception of a module's call: the products of weights and inputs, and the output of a module inside it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ WATCHED: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
     F.conv_transpose2d: (nn.ConvTranspose2d, TRANSPOSED),
     F.conv_transpose3d: (nn.ConvTranspose3d, TRANSPOSED),
 }
-"""Functions in which a weight meets an input: the layers that they are, and their arguments."""
+"""Functions that multiply an input with a weight: the corresponding layers, and their arguments."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """A function call in which weights meet an input, as a layer at work."""
+    """A function call that multiplies an input with weights, as a layer."""
 
     leaf: Leaf
-    """Its x is (B, *in), or (B, n, *in) where a sample calls it with a batch of n."""
+    """Its x is (B, *in), or (B, n, *in) if a sample calls it with a batch of n."""
     names: dict[str, str]
     """Full names of the wanted parameters among its weight and bias."""
     probe: Tensor
@@ -51,7 +51,7 @@ class Use:
 
 
 class Watch(TorchFunctionMode):
-    """A mode in which watched functions of a wanted weight run on the weight's fixed value, plus a probe."""
+    """A mode in which these functions use the fixed value of a wanted weight, and a probe is added to their output."""
 
     def __init__(self, names: Mapping[int, str], wanted: Params, probes: Sequence[Tensor] | None = None) -> None:
         """`names` finds the full name of a parameter by the id of the tensor that stands for it in the call."""
@@ -122,15 +122,15 @@ def _convolution(kind: Any, weight: Tensor, given: dict[str, Any], transposed: b
 
 @contextmanager
 def cutting(module: nn.Module, name: str | None, start: Tensor | None = None) -> Generator[list[Tensor], None, None]:
-    """Keep what a module in the network returns, the code, and have the rest go on from it without its graph.
+    """Keep the output of a module in the network, the code, and let the rest continue from it without its graph.
 
     Args:
         module: the network.
         name: of the module in it; None to cut nothing.
-        start: added to the code that the rest sees; None to leave the graph as it is.
+        start: added to the code for the rest; None to leave the graph unchanged.
 
     Yields:
-        A list that the code is put into.
+        A list to which the code is added.
     """
     code: list[Tensor] = []
 

@@ -108,8 +108,8 @@ def sampled(source: Source, most: int) -> np.ndarray:
 
 
 def take(source: Source, index: np.ndarray) -> Source:
-    """Return the data at an increasing `index` (n,): a view if they are contiguous, a copy of arrays, else a
-    `Subset`."""
+    """Return the data at an increasing `index` (n,): a view if they are contiguous, a `Subset` of what is read on
+    access, else a copy."""
     if isinstance(source, Lazy):
         return Subset(source, index)
     if len(index) and index[-1] - index[0] == len(index) - 1:

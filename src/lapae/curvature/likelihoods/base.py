@@ -19,8 +19,8 @@ from torch import Tensor
 class Likelihood(ABC):
     """A density of data given the network's output, and the Hessian of its negative logarithm at that output.
 
-    A likelihood of one's own says `log_prob_elements`, `mean`, `variance`, `sample` and `hessian_diag`, and where the
-    Hessian is not diagonal `hessian_product`, `hessian_factor` and `variance_of_mean` as well.
+    A likelihood of your own defines `log_prob_elements`, `mean`, `variance`, `sample` and `hessian_diag` and, if the
+    Hessian is not diagonal, also `hessian_product`, `hessian_factor` and `variance_of_mean`.
     """
 
     name: ClassVar[str] = ""
@@ -29,9 +29,9 @@ class Likelihood(ABC):
     """Whether the Hessian at the output is a diagonal matrix."""
     exponential: ClassVar[bool] = True
     """Whether the output is the natural parameter of an exponential family: then the Hessian does not depend on the
-    data. Otherwise the expected Hessian (the Fisher information) stands for it."""
+    data. Otherwise the expected Hessian (the Fisher information) is used."""
     free_variance: ClassVar[bool] = False
-    """Whether the variance is a parameter beside the mean, which a network may learn: see `with_variance`."""
+    """Whether the variance is a second parameter, which a network may learn: see `with_variance`."""
     noisy: bool = False
     """Whether there is noise around the mean whose scale may be learned: see `with_noise`."""
     reweights: bool = False
@@ -39,11 +39,11 @@ class Likelihood(ABC):
     takes_missing: ClassVar[bool] = False
     """Whether there is a form for missing values: see `for_missing`."""
     missing: bool = False
-    """Whether `log_prob` leaves out NaN targets: whether this is that form."""
+    """Whether this is that form, whose `log_prob` leaves out NaN targets."""
 
     @property
     def support(self) -> tuple[float | Tensor, float | Tensor]:
-        """Smallest and largest value that data may have; tensors (*features,) where features differ."""
+        """Smallest and largest value that data may have; tensors (*features,) if features differ."""
         return -math.inf, math.inf
 
     @abstractmethod
@@ -67,14 +67,16 @@ class Likelihood(ABC):
         """Data drawn from `output`, (B, *features)."""
 
     def residual(self, output: Tensor, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Noise (B, *features) that makes `target` of `output`, in standard units; NaN where the target is missing.
+        """Return the noise (B, *features), in standard units, that leads from `output` to `target`; NaN where the
+        target is missing.
 
         Features that are not continuous have normal numbers, drawn among those that make this value.
         """
         return (target - self.mean(output)) / self.variance(output).clamp_min(1e-30).sqrt()
 
     def at_residual(self, output: Tensor, residual: Tensor) -> Tensor:
-        """Return what `output` and noise in standard units make, (B, *features): the inverse of `residual`."""
+        """Return the data (B, *features) that follow from `output` and noise in standard units: the inverse of
+        `residual`."""
         return self.mean(output) + self.variance(output).clamp_min(1e-30).sqrt() * residual
 
     def with_noise(self, sigma: Tensor) -> Likelihood:
@@ -118,7 +120,8 @@ class Likelihood(ABC):
         return self.hessian_diag(output).square() * variance
 
     def with_variance(self, variance: Tensor) -> Likelihood:
-        """Return the likelihood with another variance of the data, which broadcasts to the output, if it is free."""
+        """Return the likelihood with another variance of the data, which broadcasts to the output, if the variance is
+        free."""
         raise ValueError(f"the variance of {self!r} follows from its mean")
 
     def for_missing(self) -> Likelihood:
@@ -134,7 +137,7 @@ class Likelihood(ABC):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its name and fields as numbers, lists and strings, which `likelihood` makes it from again."""
+        """Return its name and fields as numbers, lists and strings, from which `likelihood` can restore it."""
         if LIKELIHOODS.get(self.name) is not type(self):
             raise ValueError(f"{self!r} is not registered by name: it cannot be written down")
         return {"name": self.name, **{f.name: _plain(getattr(self, f.name)) for f in _fields(self)}}
@@ -149,7 +152,7 @@ class Likelihood(ABC):
 
 
 def _fields(which: Any) -> list[Field[Any]]:
-    """Return the fields it was made from."""
+    """Return the fields from which it was made."""
     return [f for f in fields(which) if f.init]
 
 
@@ -178,7 +181,7 @@ class Skipping(Likelihood):
 
 @dataclass(frozen=True, eq=False)
 class Observed(Likelihood):
-    """A likelihood whose Hessian is zero at missing outputs: what the curvature asks for, for one batch."""
+    """A likelihood for one batch whose Hessian is zero at missing outputs, for the curvature."""
 
     inner: Likelihood
     mask: Tensor

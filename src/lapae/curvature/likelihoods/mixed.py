@@ -1,4 +1,4 @@
-"""Columns of different kinds: each span of a flat feature axis has a likelihood of its own."""
+"""Columns of different kinds: each span of a flat feature axis has its own likelihood."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Mixed(Likelihood):
         return low, high
 
     def log_prob_elements(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return log densities part by part; that of a category stands at its observed class."""
+        """Return log densities part by part; that of a category is at its observed class."""
         return self._each("log_prob_elements", output, target)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:

@@ -16,14 +16,14 @@ from lapae.curvature.likelihoods.continuous import Location, normal_like
 @register("student")
 @dataclass(frozen=True, eq=False)
 class StudentT(Location):
-    """Student's t around the output: for data with outliers, which it does not let decide.
+    """Student's t around the output, for data with outliers, which get less weight.
 
-    The Hessian depends on the data and may be negative far out: its expectation (df + 1) / (df + 3) / sigma² stands for
-    it, the Fisher information.
+    The Hessian depends on the data and may be negative far from the output, so its expectation, the Fisher information
+    (df + 1) / (df + 3) / sigma², is used instead.
     """
 
     df: float = 4.0
-    """Degrees of freedom: small is heavy-tailed; at most 2 has no variance."""
+    """Degrees of freedom: the tails are heavy if it is small; there is no finite variance if it is at most 2."""
     sigma: Any = 1.0
     """Scale, a number or one per feature; the variance is sigma² df / (df - 2)."""
     missing: bool = field(default=False, repr=False)

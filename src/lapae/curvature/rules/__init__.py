@@ -1,4 +1,4 @@
-"""One rule per class of layers; to import them registers them."""
+"""One rule per class of layers; importing this package registers them."""
 
 from lapae.curvature.rules import activations, affine, convolution, groups, linear_maps, norm
 

@@ -1,10 +1,10 @@
 """Linear layers and convolutions: y = W * x + b, linear in the input and in the weights.
 
-Such a layer's vjp at squared values, (W², x²), applied to m, is at once the diagonal of Jᵀ M J and the diagonal of the
-weights' block for a diagonal M (paper, appendix E.3.1): one backward pass of the layer.
+The vjp of such a layer at squared values (W², x²), applied to m, gives both the diagonal of Jᵀ M J and the diagonal of
+the weights' block for a diagonal M (paper, appendix E.3.1), in one backward pass of the layer.
 
-What is specific to a weight's own layout is said by two views, in which all three kinds of layer are one matrix product
-a position, y[g, o, p] = Σ_i W[g, o, i] columns[g, i, p]:
+The layout of a weight is described by two views, in which all three kinds of layer are one matrix product per position,
+y[g, o, p] = Σ_i W[g, o, i] columns[g, i, p]:
 
     columns  (B, G, I, P)   inputs that meet the weight at output position p, for each of G groups
     outputs  (…, G, O, P)   outputs, or rows at the output
@@ -22,12 +22,12 @@ from lapae.curvature.rules.base import Leaf, Params, Rule, register
 
 
 class Affine(Rule):
-    """Shared by everything of the form y = W * x + b."""
+    """Base of all layers of the form y = W * x + b."""
 
     uses_y = False
 
     def check(self, layer: Any) -> None:
-        """Refuse a weight that is made from others at every call."""
+        """Refuse a weight that is computed from others in every call."""
         if "weight" not in layer._parameters:
             raise ValueError(
                 "its weight is not a parameter but made from some (weight_norm, spectral_norm, pruning, a "
@@ -64,7 +64,7 @@ class Affine(Rule):
 
 @register(nn.Linear)
 class Linear(Affine):
-    """y = x Wᵀ + b, on (B, in) or, with positions between, (B, …, in)."""
+    """y = x Wᵀ + b, on (B, in) or, with positions in between, (B, …, in)."""
 
     def apply(self, layer: Any, params: Params, x: Tensor) -> Tensor:
         return F.linear(x, params["weight"], params.get("bias"))

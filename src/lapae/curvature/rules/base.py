@@ -1,4 +1,4 @@
-"""Rules: the derivatives of each class of layers, apart from what is made of them.
+"""Rules: the derivatives of each class of layers, separate from what is computed from them.
 
 Index conventions, used in every file of this package:
 
@@ -7,8 +7,8 @@ Index conventions, used in every file of this package:
     v  rows at the output (R, B, *out)       t  tangents at the input (R, B, *in)
     m  diagonal of M at the output (B, *out), or (1, *out) where it is the same for all samples
 
-Every method of `Rule` has a default that is right for any layer that treats samples independently, by automatic
-differentiation; rules override them to be fast. So the shortest registration of a layer of one's own is
+Every method of `Rule` has a default, by automatic differentiation, that is correct for any layer that treats samples
+independently; rules override them to be fast. So the shortest registration of a layer of your own is
 
     register(MyLayer)(Rule)
 
@@ -29,12 +29,12 @@ from torch.func import functional_call, jvp, vjp, vmap
 Params = dict[str, Tensor]
 
 CHUNK_FLOATS = 1 << 26
-"""Largest number of numbers of an intermediate result (columns, gradients of rows) held at a time."""
+"""Maximum number of values of an intermediate result (columns, gradients of rows) held at a time."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A layer at work: where it stands, its weights, and what went in and came out."""
+    """A layer in a forward pass: its position, its weights, its input and output."""
 
     name: str
     layer: Any
@@ -80,9 +80,10 @@ class Rule:
     uses_y = True
     """Whether the derivatives look at the values of the output."""
     positionwise = False
-    """Whether the layer acts on every feature alone, y_i = f(x_i): a diagonal M stays so, any M is scaled."""
+    """Whether the layer acts on every feature separately, y_i = f(x_i): a diagonal M stays diagonal, any M is
+    scaled."""
     reshapes = False
-    """Whether the layer only renames features (flatten): then M stays as it is."""
+    """Whether the layer only renames features (flatten), so that M does not change."""
 
     def check(self, layer: Any) -> None:
         """Raise a ValueError if this layer's options are not covered."""
@@ -91,7 +92,7 @@ class Rule:
             raise ValueError(reason)
 
     def forward(self, layer: nn.Module, params: Params, x: Tensor) -> tuple[Tensor, Any]:
-        """Return the output (B, *out) for x (B, *in), and whatever the derivatives want to keep."""
+        """Return the output (B, *out) for x (B, *in), and whatever the derivatives need to keep."""
         return self.apply(layer, params, x), None
 
     def apply(self, layer: nn.Module, params: Params, x: Tensor) -> Tensor:
@@ -144,7 +145,8 @@ class Rule:
         return m_in, h
 
     def takes_matrix(self, at: Leaf) -> bool:
-        """Return whether M may pass this layer, and its block be read, as a matrix; otherwise M goes as rows."""
+        """Return whether M can pass this layer, and its block be extracted, as a matrix; otherwise M travels as
+        rows."""
         return False
 
     def dense_pull(self, at: Leaf, c: Tensor) -> Tensor:
@@ -206,7 +208,7 @@ class register:
             use(MyRule)
 
     Args:
-        layers: classes of layers; none, where a block of code registers its own.
+        layers: classes of layers; none if a block of code registers its own.
     """
 
     def __init__(self, *layers: type[nn.Module]) -> None:
@@ -214,7 +216,7 @@ class register:
         self._before: list[dict[type[nn.Module], Rule]] = []
 
     def __call__(self, rule: type[R]) -> type[R]:
-        """Use the decorated rule from now on, and return it as it is."""
+        """Use the decorated rule from now on, and return it unchanged."""
         _RULES.update(dict.fromkeys(self._layers, rule()))
         return rule
 
@@ -223,7 +225,7 @@ class register:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Forget all rules that were registered since, and take back those that they replaced."""
+        """Forget all rules that were registered since, and restore those that they replaced."""
         _RULES.clear()
         _RULES.update(self._before.pop())
 
@@ -232,7 +234,7 @@ NORMS, DROPS = nn.modules.batchnorm._BatchNorm, (nn.modules.dropout._DropoutNd, 
 
 
 def couples(layer: nn.Module) -> str | None:
-    """Return why a layer, in the mode that it is in, couples samples or is random; None if it does neither."""
+    """Return why a layer, in its present mode, couples samples or is random; None if it does neither."""
     if isinstance(layer, NORMS) and (layer.training or layer.running_mean is None):
         return "batch statistics couple the samples; call .eval() on a layer that tracks running statistics"
     if isinstance(layer, DROPS) and layer.training and getattr(layer, "p", 0) + getattr(layer, "dropout", 0) > 0:
@@ -241,11 +243,11 @@ def couples(layer: nn.Module) -> str | None:
 
 
 class UnknownLayerError(NotImplementedError):
-    """Error of a layer that no rule covers."""
+    """Error for a layer that no rule covers."""
 
 
 def find(layer: nn.Module, name: str) -> Rule:
-    """Return the rule of a layer, which may be inherited as long as `forward` is.
+    """Return the rule of a layer, which can be inherited if `forward` is inherited, too.
 
     Args:
         layer: the layer.

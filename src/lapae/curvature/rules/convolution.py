@@ -14,7 +14,7 @@ from lapae.curvature.rules.affine import Affine
 from lapae.curvature.rules.base import Leaf, Params, register
 
 FLIP_FLOATS = 1 << 13
-"""Numbers at the output of a convolution from which on its transpose is done as a convolution of its own."""
+"""Minimum number of values at the output of a convolution for its transpose to be computed as another convolution."""
 
 
 @register(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -76,10 +76,10 @@ class Conv(Affine):
         return self._backward(at.layer, rows, like, weight, (True, False, False))[0].unflatten(0, v.shape[:2])
 
     def _flips(self, at: Leaf, v: Tensor) -> bool:
-        """Return whether the transpose is better done as a convolution of its own.
+        """Return whether the transpose is faster as another convolution.
 
-        On a CPU that is up to ten times faster than the backward pass of torch's convolution where channels are few,
-        and never slower but for the smallest feature maps.
+        On a CPU this is up to ten times faster than the backward pass of torch's convolution if there are few channels,
+        and slower only for the smallest feature maps.
         """
         return v.device.type == "cpu" and v.numel() >= FLIP_FLOATS and self._transposable(at)
 
@@ -183,7 +183,7 @@ class ConvTranspose(Conv):
 
 
 class _Several(Conv):
-    """A convolution that one sample calls with a batch of its own, (B, n, C, *size): n more among the positions."""
+    """A convolution that one sample calls with its own batch, (B, n, C, *size), which becomes part of the positions."""
 
     def columns(self, layer: Any, x: Tensor) -> Tensor:
         """Reshape (B, n, C, *size) to (B, G, I, n P)."""

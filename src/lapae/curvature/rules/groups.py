@@ -1,7 +1,7 @@
 """Layers that couple the features of a sample: normalisations of groups, and the softmax.
 
-Their Jacobian is diagonal plus low rank, so that squares of its entries, summed, need a few sums over a group. With s
-the deviation of the n features of a group and c = 1 (c = 0 where no mean is taken off),
+Their Jacobian is diagonal plus low rank, so that sums of its squared entries need only a few sums over a group. With s
+the deviation of the n features of a group and c = 1 (c = 0 if no mean is subtracted),
 
     ∂x̂_o/∂x_i    = (δ_oi - (c + x̂_o x̂_i) / n) / s
     Σ_o m_o (…)²  = (m_i (1 - 2 (c + x̂_i²) / n) + (c S_0 + 2 c x̂_i S_1 + x̂_i² S_2) / n²) / s²,   S_k = Σ_o m_o x̂_o^k
@@ -24,14 +24,14 @@ class GroupRule(Rule):
 
     uses_y = False
     centred = True
-    """Whether the mean of a group is taken off."""
+    """Whether the mean of a group is subtracted."""
 
     def groups(self, layer: Any, x: Tensor, before: int = 1) -> Tensor:
         """Reshape (B, *features), or with more axes `before` the features, to (B, groups, n)."""
         raise NotImplementedError
 
     def over_features(self, layer: Any, parameter: Tensor, x: Tensor) -> Tensor:
-        """A weight or bias, so that it broadcasts to the features of x (B, *features)."""
+        """Reshape a weight or bias so that it broadcasts to the features of x (B, *features)."""
         raise NotImplementedError
 
     def to_parameter(self, layer: Any, terms: Tensor, before: int = 1) -> Tensor:

@@ -64,7 +64,7 @@ register(
 
 @register(nn.Flatten, nn.Unflatten)
 class Reshape(LinearMap):
-    """Layers that give the same numbers another shape."""
+    """Layers that only change the shape."""
 
     reshapes = True
 
@@ -204,7 +204,7 @@ class AdaptiveAvgPool(Average):
 
 @register(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 class MaxPool(LinearMap):
-    """A selection of the winners, whose places are kept from the forward pass."""
+    """A selection of the winners, whose positions are kept from the forward pass."""
 
     def check(self, layer: Any) -> None:
         """Refuse a layer that returns two things."""
