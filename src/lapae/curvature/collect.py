@@ -159,7 +159,7 @@ class Kronecker:
 
 
 def factored(module: nn.Module) -> tuple[frozenset[str], frozenset[str]]:
-    """Return names of the parameters that have Kronecker factors, and of those among them that stand transposed.
+    """Return names of the parameters that have Kronecker factors, and of those among them that are transposed.
 
     These are the weights of linear layers, and of convolutions without groups, which are one matrix. The linear layer
     in torch's attention has none, because it is not called: only its weight is used.

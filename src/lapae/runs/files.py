@@ -1,8 +1,9 @@
-"""Files and folders that appear whole or not at all: a reader, or a crash at any moment, sees the old or the new.
+"""Files and folders that are written whole or not at all: a reader, or a crash, sees either the old or the new one.
 
-Everything that this package writes goes through here: under a temporary name beside the place, then onto the disk, then
-into place. Names are `.NAME.TOKEN.tmp`. Who writes one holds a lock on it, which the system lets go of when the process
-ends, however it ends: what nobody holds was left by a killed process, and the next that writes there removes it.
+Everything that this package writes goes through here: it is written under a temporary name in the same folder, synced
+to disk, and renamed. Temporary names are `.NAME.TOKEN.tmp`. The writing process holds a lock on the file, which the
+system releases when the process ends, however it ends. A file without a lock was left by a killed process, and the next
+process that writes there removes it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from lapae.runs.locks import lock, on_unix
 
 _STRAY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _open: set[Path] = set()
-"""What this process is writing."""
+"""Files and folders that this process is writing."""
 _DAY = 24 * 3600
-"""Seconds after which a temporary file is taken for left behind where none can be locked while they are written."""
+"""Age in seconds of a temporary file that is considered left behind, on file systems without locks."""
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the body ends well, and is removed when it does not."""
+    """Yield a temporary file next to `path`, which replaces it if the body succeeds and is removed otherwise."""
     with _beside(path, lambda name: os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)) as temporary:
         yield temporary
         with temporary.open("rb" if on_unix() else "r+b") as file:
@@ -41,7 +42,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Write a folder whole or not at all; one that is there and not empty is refused, unless it is to be replaced."""
+    """Write a folder whole or not at all; an existing one that is not empty is refused, unless it is to be replaced."""
     if not replace and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} exists and is not an empty folder: choose another")
     with _beside(path, _make_folder) as temporary:
@@ -56,7 +57,7 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def _exchange(a: Path, b: Path) -> None:
-    """Exchange two folders in one step where the system can (Linux), else in two."""
+    """Exchange two folders, in one step if the system can (Linux), else in two."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True) if on_unix() else None
@@ -73,7 +74,7 @@ def _exchange(a: Path, b: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """RunError where no file can be written at `path`: asked before long work, whose result would be lost."""
+    """Raise RunError if no file can be written at `path`; called before long work whose result would be lost."""
     if not path.parent.is_dir():
         raise RunError(f"cannot write {path}: there is no folder {path.parent}")
     if path.is_dir():
@@ -86,7 +87,7 @@ def check_place(path: Path) -> None:
 
 
 def make_folder(path: Path, *, new: bool = False) -> None:
-    """Make a folder and those above it, where they are not there yet; `new`: FileExistsError where it is."""
+    """Create a folder and its parents if they do not exist; with `new`, raise FileExistsError if it exists."""
     try:
         path.mkdir(parents=True, exist_ok=not new)
     except OSError as error:
@@ -97,7 +98,7 @@ def make_folder(path: Path, *, new: bool = False) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, where there is one."""
+    """Remove a file, if it exists."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -112,9 +113,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def npy_rows(path: Path, n: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that appends arrays (B, ...), n data in all and of one type, to a .npy file on the disk.
+    """Yield a function that appends arrays (B, ...), with n samples in all and of one type, to a .npy file.
 
-    With plain writes and not through a memory map: a full disk is then an error and not a crash.
+    It uses plain writes instead of a memory map, so that a full disk is an error and not a crash.
     """
     with whole(path) as temporary, temporary.open("wb") as file:
         begun = False
@@ -134,7 +135,7 @@ def npy_rows(path: Path, n: int) -> Iterator[Callable[[np.ndarray], None]]:
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when a file is written anew; None if there is none."""
+    """Return a value that changes when a file is rewritten; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -154,7 +155,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes have left in a folder."""
+    """Remove temporary files that killed processes have left in a folder."""
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
             if _STRAY.fullmatch(entry.name):
@@ -162,14 +163,14 @@ def sweep(folder: Path) -> None:
 
 
 def abandon() -> None:
-    """Remove what this process is writing: it ends here and now."""
+    """Remove everything that this process is writing, because it is about to end."""
     for temporary in list(_open):
         _remove(temporary)
 
 
 @contextmanager
 def _beside(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
-    """A new file or folder beside `path`, which the body moves there; what is left under its name is removed."""
+    """Yield a new file or folder next to `path`, which the body moves there; otherwise it is removed."""
     folder = path.absolute().parent
     if not folder.is_dir():
         raise RunError(f"cannot write {path}: there is no folder {path.parent}")
@@ -184,13 +185,13 @@ def _beside(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
 
 @contextmanager
 def _for_a_time(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
-    """A new file or folder beside `path` that is removed when the body ends, unless it was moved.
+    """Yield a new file or folder next to `path` that is removed when the body ends, unless it was moved.
 
-    The name is known before anything has it, so that a signal at any moment finds what it must remove.
+    The name is registered before anything has it, so that a signal at any moment finds what must be removed.
 
     Args:
-        path: the place beside which it is made.
-        create: makes it under a name, and gives an open descriptor of it.
+        path: the path next to which it is created.
+        create: creates it under a name, and returns an open descriptor of it.
     """
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -214,14 +215,14 @@ def _for_a_time(path: Path, create: Callable[[Path], int]) -> Iterator[Path]:
 
 
 def _hold(descriptor: int, path: Path) -> bool:
-    """Lock what has just been made, where the file system has locks; whether it is still there."""
+    """Lock a new file, if the file system has locks; return whether it still exists."""
     with suppress(OSError):
         lock(descriptor, wait=True)
     return is_at(descriptor, path)
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one that is at `path` now."""
+    """Return whether an open file is the one that is now at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -252,6 +253,6 @@ def _make_folder(path: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder of ours. One that cannot be removed is no failure: the next that writes there tries."""
+    """Remove one of our files or folders. If that fails, the next process that writes there tries again."""
     with suppress(OSError):
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,4 +1,4 @@
-"""Locks on open files, which the system lets go of when their process ends: flock on Unix, a locked byte on Windows."""
+"""Locks on open files, which the system releases when their process ends: flock on Unix, a locked byte on Windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ except ImportError:  # Windows
     fcntl = None
 
 FAR = 2**30
-"""Place of the byte that is locked on Windows, far behind the content, which others may then read."""
+"""Position of the byte that is locked on Windows, far behind the content, which others can then read."""
 
 
 def on_unix() -> bool:
@@ -23,7 +23,7 @@ def lock(file: int, *, wait: bool = False) -> None:
 
     Args:
         file: its descriptor.
-        wait: until another process lets go of it.
+        wait: whether to wait until another process releases it.
 
     Raises:
         BlockingIOError: another process holds it.

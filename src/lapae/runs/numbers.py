@@ -1,6 +1,6 @@
-"""Numbers as people write them: the one place that pages, tables and messages take them from.
+"""Numbers as text, for pages, tables and messages.
 
-`web/numbers.js` says the same in the browser; a test compares the two.
+`web/numbers.js` does the same in the browser; a test compares the two.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: Any, digits: int = 4, scale: float | None = None) -> str:
-    """`value` as text: "11,650", "0.0653", "1.6·10⁻⁸", "–" for None and NaN; what is no number as it is.
+    """Return `value` as text: "11,650", "0.0653", "1.6·10⁻⁸", "–" for None and NaN; other values than numbers as they
+    are.
 
     Args:
         value: anything.
@@ -37,6 +38,6 @@ def number(value: Any, digits: int = 4, scale: float | None = None) -> str:
 
 
 def _bare(text: str) -> str:
-    """Without zeros that say nothing."""
+    """Remove zeros without meaning."""
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text

@@ -1,4 +1,4 @@
-"""Results of a command, written block by block under a temporary name and put in place whole at the end."""
+"""Results of a command, written block by block under a temporary name and renamed at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from lapae.runs.files import whole
 
 @contextmanager
 def csv_rows(path: Path, header: Sequence[str] | None, delimiter: str = ",") -> Iterator[Any]:
-    """A function that writes rows (lists of cells) to a .csv file; floats are written so that they read back."""
+    """Yield a function that writes rows (lists of cells) to a .csv file; floats are written so that they are read back
+    exactly."""
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         if header is not None:
@@ -27,7 +28,7 @@ def csv_rows(path: Path, header: Sequence[str] | None, delimiter: str = ",") -> 
 
 @contextmanager
 def parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Any]:
-    """A function that writes frames of one schema to a .parquet file, under `names`."""
+    """Yield a function that writes frames of one schema to a .parquet file, under `names`."""
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
     import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
 
@@ -48,7 +49,7 @@ def parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Any]:
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Arrays in an .npz file, or the first of them alone in a .npy file."""
+    """Write arrays to an .npz file, or only the first one to a .npy file."""
     with whole(path) as temporary, temporary.open("wb") as file, _uninterrupted():
         if path.suffix.lower() == ".npy":
             np.save(file, next(iter(arrays.values())))
@@ -58,7 +59,7 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Signals wait until the body has ended: an exception in the midst of zipfile's work becomes errors of its own."""
+    """Delay signals until the body has ended, because an exception within zipfile causes further errors."""
     if current_thread() is not main_thread():  # signals are the main thread's
         yield
         return
@@ -77,13 +78,13 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def image_bytes(x: np.ndarray, most: float) -> np.ndarray:
-    """Images (..., C, H, W) from 0 to `most` as uint8 (..., H, W, C), or (..., H, W) where C is 1."""
+    """Return images (..., C, H, W) from 0 to `most` as uint8 (..., H, W, C), or (..., H, W) if C is 1."""
     pixels = np.moveaxis(np.clip(np.rint(x * (255 / most)), 0, 255).astype(np.uint8), -3, -1)
     return pixels[..., 0] if pixels.shape[-1] == 1 else pixels
 
 
 def save_image(path: Path, pixels: np.ndarray) -> None:
-    """One image (H, W) or (H, W, C) as a .png file; `path` may be a temporary name."""
+    """Write one image (H, W) or (H, W, C) as a .png file; `path` may be a temporary name."""
     from PIL import Image
 
     with path.open("wb") as file:
@@ -91,11 +92,11 @@ def save_image(path: Path, pixels: np.ndarray) -> None:
 
 
 SEEN, GAP = 80, 4
-"""Pixels that an image of a picture of several is high and wide, at least, and that lie between two."""
+"""Minimum side of an image in a picture of several, and the gap between two, in pixels."""
 
 
 def grid(images: np.ndarray) -> np.ndarray:
-    """Images (n, H, W[, C]) side by side in a square on white; small ones with pixels large enough to see."""
+    """Return images (n, H, W[, C]) as a square grid on white; small ones are enlarged."""
     factor = max(1, -(-SEEN // min(images.shape[1:3])))
     images = images.repeat(factor, 1).repeat(factor, 2)
     n, height, width = images.shape[:3]

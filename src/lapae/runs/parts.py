@@ -1,8 +1,8 @@
-"""Fitted parts as tensors by name, and back: what a run keeps of a model.
+"""Fitted parts of a model as named tensors for a run folder, and back.
 
 A part is a frozen dataclass whose fields are tensors, arrays, numbers, other parts, or None. A field that several parts
-hold in common is marked with `IN_COMMON` and saved once, by its owner. A field that once had another name
-is marked with `formerly`.
+share is marked with `IN_COMMON` and saved only once, by its owner. A field that once had another name is marked with
+`formerly`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Part = TypeVar("Part")
 
 
 def formerly(name: str) -> dict[str, str]:
-    """Return metadata of a field that runs were saved with under another name."""
+    """Return metadata of a field that earlier runs have under another name."""
     return {"formerly": name}
 
 
@@ -47,12 +47,12 @@ def to_tensors(part: Any) -> dict[str, Tensor]:
 
 
 def from_tensors(kind: type[Part], saved: Mapping[str, Tensor], **given: Any) -> Part:
-    """Make a part from what `to_tensors` returned.
+    """Restore a part from the tensors of `to_tensors`.
 
     Args:
         kind: class of the part.
         saved: its fields by name.
-        given: fields that are held in common with other parts.
+        given: fields that are shared with other parts.
 
     Raises:
         KeyError: a field without a default is missing.
@@ -80,7 +80,7 @@ def from_tensors(kind: type[Part], saved: Mapping[str, Tensor], **given: Any) ->
 
 
 def under(name: str, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return those of saved tensors whose names begin with `name` and a dot, by the rest of their names."""
+    """Return the saved tensors whose names begin with `name` and a dot, by the rest of their names."""
     return {key.removeprefix(f"{name}."): value for key, value in saved.items() if key.startswith(f"{name}.")}
 
 

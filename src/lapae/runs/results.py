@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 TASKS, FIGURES = "tasks", "figures"
 INK = "#80808a"
-"""Colour of text and lines in saved pictures, whose ground is clear: it reads on white and on black."""
+"""Colour of text and lines in saved pictures with a transparent background: legible on white and on black."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers that one looks at first. Cells are texts, numbers or None."""
+    """The most important numbers. Cells are text, numbers or None."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
 
     @classmethod
     def by_name(cls, parts: Mapping[str, Mapping[str, Any]]) -> Table:
-        """A row for each name, a column for each value."""
+        """Return a table with a row for each name and a column for each value."""
         columns = list(dict.fromkeys(key for values in parts.values() for key in values))
         rows = [(name, *(values.get(key) for key in columns)) for name, values in parts.items()]
         return cls(("", *(column.replace("_", " ") for column in columns)), rows)
 
     def texts(self) -> list[tuple[str, ...]]:
-        """The rows as people read them."""
+        """Return the rows as formatted text."""
         return [tuple(number(cell) for cell in row) for row in self.rows]
 
     def __str__(self) -> str:
@@ -49,24 +49,24 @@ class Table:
 
 
 class Result(Protocol):
-    """What a task returns."""
+    """Result of a task."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers, of plain JSON types."""
+        """Return the numbers as plain JSON types."""
         ...
 
     def figures(self) -> dict[str, Figure]:
-        """Pictures by file name."""
+        """Return pictures by file name."""
         ...
 
     def table(self) -> Table:
-        """The numbers to look at first."""
+        """Return the most important numbers."""
         ...
 
 
 @dataclass(frozen=True)
 class Record:
-    """A task result as it is kept in a run."""
+    """A task result as it is stored in a run."""
 
     task: str
     options: dict[str, Any]
@@ -78,13 +78,13 @@ class Record:
 
 
 def save_result(run: Run, task: str, options: Any, result: Result, seconds: float | None = None) -> Record:
-    """Write a result and its pictures, each file whole; pictures of an earlier result of the task go.
+    """Write a result and its pictures, each file whole; pictures of an earlier result of the task are removed.
 
     Args:
         run: the run folder.
         task: its name.
-        options: the task's dataclass of options, or a mapping of them.
-        result: what the task found.
+        options: the dataclass of the task's options, or a mapping of them.
+        result: result of the task.
         seconds: how long it took.
     """
     for folder in (TASKS, FIGURES):
@@ -105,7 +105,7 @@ def save_result(run: Run, task: str, options: Any, result: Result, seconds: floa
 
 
 def load_results(run: Run) -> list[Record]:
-    """All task results of a run, by name; a file that is none of ours, or damaged, is an error that names it."""
+    """Return all task results of a run, by name; a damaged or foreign file raises an error that names it."""
     records = []
     for path in sorted((run / TASKS).glob("*.json")):
         try:
@@ -116,7 +116,7 @@ def load_results(run: Run) -> list[Record]:
 
 
 def _read(values: dict[str, Any]) -> Record:
-    """The record of a file."""
+    """Return the record of a file."""
     if not isinstance(values["result"], dict) or not all(_is_file_name(name) for name in values["figures"]):
         raise ValueError("result is no table, or figures are no file names")
     table = values.pop("table")
@@ -131,7 +131,7 @@ def _is_file_name(name: Any) -> bool:
 
 
 def file_name(name: str, taken: Sequence[str] = ()) -> str:
-    """A safe file name without its end, for a name that may hold anything, a path for example."""
+    """Return a safe file name, without suffix, for a name with any content, such as a path."""
     stem = re.sub(r"[^\w.-]+", "_", name).strip("._")[-80:] or "figure"
     count, found = 2, stem
     while any(Path(other).stem == found for other in taken):
@@ -140,7 +140,8 @@ def file_name(name: str, taken: Sequence[str] = ()) -> str:
 
 
 def svg(figure: Figure) -> bytes:
-    """A picture on clear ground, crisp at every size, with text and lines in a grey that reads on white and black."""
+    """Return a vector picture on a transparent background, with text and lines in a grey that is legible on white and
+    black."""
     from matplotlib import rc_context
     from matplotlib.text import Text
 

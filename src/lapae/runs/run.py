@@ -6,7 +6,7 @@
     model.safetensors        the best weights; posterior.safetensors: the tensors of the posterior
     metrics.json             the final numbers; its presence says that the run is finished
 
-Tensor files carry their JSON metadata and a digest of everything in them, so that damage is found when they are read.
+Tensor files contain JSON metadata and a digest of their content, so that damage is found when they are read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NEXT = "checkpoint.next.safetensors"
 HISTORY, METRICS = "metrics.jsonl", "metrics.json"
 _LOCK = ".lock"
 PATIENCE = 10
-"""Times that a file is read again which is replaced while it is read."""
+"""Maximum number of times that a file is read again if it is replaced meanwhile."""
 
 
 class Run:
@@ -46,7 +46,7 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path | None = None, *, name: str = "run", root: str | Path = "runs") -> Run:
-        """A new run at `path`, or at the first free root/name-1, root/name-2, …"""
+        """Create a run at `path`, or at the first free root/name-1, root/name-2, …"""
         if path is not None:
             run = cls(path)
             run.check_free()
@@ -62,7 +62,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """A run that exists."""
+        """Open an existing run."""
         run = cls(path)
         if not run.path.is_dir():
             raise RunError(f"there is no run at {run.path}: no such folder")
@@ -71,7 +71,7 @@ class Run:
         return run
 
     def check_free(self) -> None:
-        """RunError where the folder holds a run already."""
+        """Raise RunError if the folder already contains a run."""
         if (self / CONFIG).exists() or (self / CHECKPOINT).exists():
             raise RunError(
                 f"{self.path} already holds a run: choose another --out, or continue it with --resume {self.path}"
@@ -82,9 +82,9 @@ class Run:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run for writing. The system lets go of it when the process ends, however it ends.
+        """Lock the run for writing. The system releases the lock when the process ends, however it ends.
 
-        A folder into which nothing was written is removed at the end: a failed start leaves nothing behind.
+        A folder without any file is removed at the end, so that a failed start leaves nothing behind.
         """
         while True:
             try:
@@ -117,11 +117,11 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether training came to its end, and its result can be read."""
+        """Whether training has finished, and its result can be read."""
         return (self / MODEL).exists() and self.read_metrics() is not None
 
     def read_metrics(self) -> dict[str, Any] | None:
-        """The final numbers, or None where there are none (yet); a damaged file counts as none, with a warning."""
+        """Return the final numbers, or None if there are none (yet); a damaged file is ignored with a warning."""
         try:
             return self.read_json(METRICS) if os.path.lexists(self / METRICS) else None
         except RunError as error:
@@ -129,7 +129,7 @@ class Run:
             return None
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """The content of a JSON file; a RunError where it is not what `write_json` has written."""
+        """Return the content of a JSON file; raise RunError if it is not what `write_json` wrote."""
         try:
             return unsealed(read_text(self / name))
         except OSError as error:
@@ -138,13 +138,13 @@ class Run:
             raise RunError(f"{self / name} is damaged: {error}") from error
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
-        """Write a table as JSON with a digest of it; NaN and infinity become null."""
+        """Write a table as JSON with its digest; NaN and infinity become null."""
         write_whole(self / name, sealed(value))
 
     def read_history(self) -> list[dict[str, Any]]:
-        """One record per epoch; lines that are none (one that was being written when the process ended) are left out.
+        """Return one record per epoch; invalid lines (such as one being written when the process ended) are left out.
 
-        Nothing depends on them: a file that cannot be read counts as none, with a warning.
+        Nothing depends on them: a file that cannot be read is ignored with a warning.
         """
         try:
             lines = read_text(self / HISTORY).decode("utf-8", "replace").splitlines()
@@ -158,7 +158,7 @@ class Run:
 
 @contextlib.contextmanager
 def _closing(file: IO[str]) -> Iterator[None]:
-    """Close a file at the end. The lock goes with it in any case: that its note could not be kept is no failure."""
+    """Close a file at the end. This releases the lock in any case, so failing to write its note is no error."""
     try:
         yield
     finally:
@@ -167,7 +167,7 @@ def _closing(file: IO[str]) -> Iterator[None]:
 
 
 def _record(line: str) -> dict[str, Any] | None:
-    """An epoch, or None where the line is none."""
+    """Return the record of an epoch, or None if the line is invalid."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -176,7 +176,8 @@ def _record(line: str) -> dict[str, Any] | None:
 
 
 def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
-    """The bytes of a safetensors file with JSON metadata and a digest of both: equal content gives equal bytes."""
+    """Return the bytes of a safetensors file with JSON metadata and a digest of both: equal content gives equal
+    bytes."""
     from safetensors.torch import save
 
     # Copies on the CPU: contiguous, and no two share memory, which safetensors refuses.
@@ -186,7 +187,7 @@ def tensor_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
 
 
 def _in_order(content: bytes) -> bytes:
-    """A safetensors file with its metadata in the order of their names: safetensors writes them in any order."""
+    """Return a safetensors file with its metadata sorted by name, which safetensors writes in any order."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -196,9 +197,9 @@ def _in_order(content: bytes) -> bytes:
 
 
 def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Inverse of `tensor_file`; a file that is damaged, or not ours, is a RunError.
+    """Return tensors and metadata of a `tensor_file`; a damaged or foreign file raises RunError.
 
-    One that another process has replaced meanwhile is read again: safetensors opens it more than once.
+    A file that another process has replaced meanwhile is read again, because safetensors opens it more than once.
     """
     for _ in range(PATIENCE):
         before = stamp(path)
@@ -238,7 +239,7 @@ def _read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def digest(tensors: dict[str, Tensor], text: str = "") -> str:
-    """SHA-256 of tensors, their names and a text."""
+    """Return the SHA-256 of tensors, their names and a text."""
     import torch
 
     found = hashlib.sha256(text.encode())

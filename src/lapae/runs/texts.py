@@ -1,4 +1,4 @@
-"""Text files of a run: regular files of bounded size, and JSON that carries a digest of what it says."""
+"""Text files of a run: regular files of bounded size, and JSON with a digest of its content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 16 * 2**20
-"""In a text file: what is larger is none of ours, and is not taken into memory."""
+"""Maximum size of a text file: a larger one is not ours and is not read into memory."""
 DIGEST = "digest"
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -24,14 +24,14 @@ _KINDS = {
 
 
 def check_regular(found: os.stat_result) -> None:
-    """OSError for all but a regular file: a pipe would be waited for, a device never ends."""
+    """Raise OSError for everything but regular files: reading a pipe would wait, and a device never ends."""
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, expected a file")
 
 
 def read_text(path: Path) -> bytes:
-    """The content of a regular file of at most 16 MB; an OSError for all else."""
+    """Return the content of a regular file of at most 16 MB; raise OSError for everything else."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         check_regular(os.fstat(descriptor))
@@ -44,13 +44,13 @@ def read_text(path: Path) -> bytes:
 
 
 def sealed(value: dict[str, Any]) -> bytes:
-    """A table as JSON with its digest; NaN and infinity, which JSON has not, become null."""
+    """Return a table as JSON with its digest; NaN and infinity, which JSON does not have, become null."""
     value = json.loads(json.dumps(plain(value), allow_nan=False))  # as it will be read: keys are texts
     return (json.dumps({**value, DIGEST: _digest(value)}, indent=2) + "\n").encode()
 
 
 def unsealed(content: bytes) -> dict[str, Any]:
-    """Inverse of `sealed`; a ValueError where the content is not what was written."""
+    """Return the table of `sealed` JSON; raise ValueError if the content is not what was written."""
     try:
         value = json.loads(content)
     except RecursionError as error:
@@ -61,7 +61,7 @@ def unsealed(content: bytes) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` with every number that JSON cannot write as None."""
+    """Return `value` with None for every number that JSON cannot represent."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

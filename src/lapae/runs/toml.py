@@ -27,7 +27,7 @@ IGNORED = "versions"
 
 
 def read_config(path: str | Path) -> Config:
-    """The configuration in a TOML file, defaults filled in."""
+    """Return the configuration in a TOML file, with defaults filled in."""
     try:
         text = read_text(Path(path)).decode("utf-8")
     except OSError as error:
@@ -42,7 +42,7 @@ def read_config(path: str | Path) -> Config:
 
 
 def write_config(config: Config) -> str:
-    """`config` as the text of a TOML file, with a [versions] table that says what wrote it."""
+    """Return `config` as the text of a TOML file, with a [versions] table of what wrote it."""
     return dumps({**config_to_dict(config), IGNORED: versions()})
 
 
@@ -58,7 +58,7 @@ def versions() -> dict[str, str]:
 
 
 def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
-    """Plain nested dictionaries, one for each table."""
+    """Return plain nested dictionaries, one for each table."""
     sections = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return {
         name: section.to_dict() if isinstance(section, MethodConfig) else dataclasses.asdict(section)
@@ -67,7 +67,7 @@ def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def config_from_dict(tables: Any, origin: str) -> Config:
-    """Inverse of `config_to_dict`; `origin` names where the tables come from in errors."""
+    """Return the configuration of `config_to_dict`; errors name the `origin` of the tables."""
     sections = {f.name: get_type_hints(Config)[f.name] for f in dataclasses.fields(Config)}
     built = {}
     if not isinstance(tables, Mapping):
@@ -88,7 +88,8 @@ def config_from_dict(tables: Any, origin: str) -> Config:
 
 
 def dumps(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """TOML text of tables of plain values (str, int, float, bool, lists of these). None is left out: TOML has none."""
+    """Return TOML text of tables of plain values (str, int, float, bool, lists of these), without None, which TOML
+    lacks."""
     lines: list[str] = []
     for name, table in tables.items():
         lines += [f"[{_key(name)}]"]
@@ -106,7 +107,7 @@ def _without_retired(table: Mapping[str, Any], section: str) -> dict[str, Any]:
 
 
 def _method(table: Mapping[str, Any], origin: str) -> MethodConfig:
-    """A flat table: the method's name, and options of its own."""
+    """Return the method of a flat table: its name and its own options."""
     given = dict(table)
     name = _convert(given.pop("method", MethodConfig().method), str, f"{origin}: method.method")
     try:
@@ -130,7 +131,7 @@ def _section(cls: type, table: Mapping[str, Any], section: str, origin: str) -> 
 
 
 def _convert(value: Any, kind: Any, where: str) -> Any:
-    """`value` as the type `kind` of a field; an integer is taken for a float, a list for a tuple, nothing else."""
+    """Return `value` as the type `kind` of a field; only integers are converted to floats, and lists to tuples."""
     if any(isinstance(item, int) and abs(item) >= 2**63 for item in (value if isinstance(value, list) else [value])):
         raise ConfigError(f"{where}: the number is too large")
     if (expected := misfit(value, kind)) is not None:

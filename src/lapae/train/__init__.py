@@ -1,4 +1,5 @@
 """Training: defaults that depend on the data, the loop, selection of weights, checkpoints, several processes.
 
-What its constants are worth: benchmarks/pca.md (does training find more than principal components?) and adbench.md.
+For the effect of its constants see benchmarks/pca.md (does training find more than principal components?) and
+adbench.md.
 """

@@ -1,8 +1,9 @@
-"""Checkpoints: what resuming needs, in one safetensors file each; the previous one is kept too.
+"""Checkpoints: everything that is needed to resume, in one safetensors file; the previous one is kept too.
 
 Tensors: `method.*` (weights and posterior), `optimizer.<parameter>.*`, and `best.*` if this is not the best epoch.
 Everything else is JSON in the file's metadata, including the configuration and the history of the epochs, so that a
-damaged config.toml or metrics.jsonl does no harm. Random numbers are a function of the seed and the epoch: no state.
+damaged config.toml or metrics.jsonl does no harm. Random numbers are a function of the seed and the epoch, so they have
+no state.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class TrainState:
     n_data: int
     """Size of the training set, which must be the same on resuming."""
     epoch: int = 0
-    """Number of epochs done."""
+    """Number of completed epochs."""
     best_epoch: int = 0
     """Epoch of the best validation loss; 0: the initial weights."""
     best_loss: float | None = None
@@ -51,13 +52,13 @@ class TrainState:
     """One record per epoch."""
 
     def stop_reason(self, epochs: int, patience: int) -> str | None:
-        """Return why training is over; None if it is not."""
+        """Return why training has ended; None if it has not."""
         if self.epoch - self.best_epoch >= patience and self.epoch > 0:
             return f"no better validation loss in {patience} epochs"
         return f"{epochs} epochs done" if self.epoch >= epochs else None
 
     def done(self, epochs: int, patience: int) -> float:
-        """Return the share of the training that is over, from 0 to 1: of its epochs or of its patience."""
+        """Return the share of training that is done, from 0 to 1: of its epochs or of its patience."""
         return max(self.epoch / epochs, (self.epoch - self.best_epoch) / patience)
 
     def add(self, record: dict[str, Any], loss: float) -> bool:
@@ -76,16 +77,16 @@ def copy_state(module: nn.Module) -> Tensors:
 
 
 class Checkpoints:
-    """Write the checkpoints of a run as often as takes at most `TIME_SHARE` of the training time.
+    """Write the checkpoints of a run, so often that it takes at most `TIME_SHARE` of the training time.
 
-    What the next one takes is judged by the last one. Between two of them the state of the last epoch is held in memory
-    and written when training ends early: a kill loses the epochs since the last checkpoint, Ctrl-C or a loss that
-    becomes NaN lose none.
+    The time for the next one is estimated from the last one. Between two of them the state of the last epoch is held in
+    memory and written if training ends early: a kill loses the epochs since the last checkpoint; Ctrl-C, or a loss that
+    becomes NaN, loses none.
 
     Args:
         run: folder of the run.
         about: plain JSON for every checkpoint: the configuration, the data.
-        history: records of the epochs done so far, which metrics.jsonl is made to hold.
+        history: records of the epochs so far, which are written to metrics.jsonl.
     """
 
     def __init__(self, run: Run, about: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
@@ -131,7 +132,7 @@ class Checkpoints:
         self.held = None
 
     def end(self) -> None:
-        """Write what is held in memory, when training ends with an error; a failure here is only a warning."""
+        """Write the state that is held in memory if training ends with an error; a failure here is only a warning."""
         if self.held is None:
             return
         try:
@@ -188,7 +189,7 @@ def _put_in_place(run: Run) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Checkpoint that was read from a file."""
+    """A checkpoint that was read from a file."""
 
     tensors: Tensors
     metadata: dict[str, Any]
@@ -228,7 +229,7 @@ class Checkpoint:
         return self.group("best") or self.group("method")
 
     def restore(self, method: nn.Module, optimizer: Adam, schedule: Plateau, n_data: int) -> tuple[TrainState, Tensors]:
-        """Put everything back where it was when the checkpoint was written.
+        """Restore everything to the state in which the checkpoint was written.
 
         Args:
             method: gets its weights and buffers back.
@@ -265,7 +266,7 @@ class Checkpoint:
 
 
 def load_state(method: nn.Module, state: Tensors, origin: str) -> None:
-    """Load weights; raise RunError with the file that they came from and what does not fit."""
+    """Load weights; raise RunError that names their file and what does not fit."""
     try:
         method.load_state_dict(state)
     except RuntimeError as error:

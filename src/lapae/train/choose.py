@@ -1,7 +1,7 @@
 """Defaults that depend on the data, all in one place.
 
-A user's own networks and the paper's keep the options they were made for; `mlp` and `conv` start from principal
-components, so that they are no worse.
+A user's own networks and the paper's keep the options for which they were made. `mlp` and `conv` start from principal
+components, so they are no worse than these.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from lapae.train.devices import choose_device
 OURS = ("mlp", "conv")
 """Networks that can have a linear path."""
 SMALLEST_CONVOLVED = 16
-"""Side in pixels from which images get convolutions."""
+"""Minimum side of images, in pixels, for convolutions."""
 LARGEST_CODE = {"table": 8, "series": 8, "array": 8, "image": 16}
 """Largest default size of the latent code; it is at most half (for images a quarter) of the values of a sample."""
 STEPS = {"table": 500, "series": 1500, "array": 1500, "image": 3000}
-"""Training steps until the learning rate has fallen to 0; half of that for few samples, double for very many."""
+"""Number of training steps until the learning rate has fallen to 0: half of this for few samples, twice for very
+many."""
 PATIENCE, LEAST_PATIENCE = 8, 5
 """Training on images stops after an eighth of all epochs without a better validation loss, but not before 5. Tables and
 series take seconds: they are trained for all epochs."""
@@ -40,7 +41,7 @@ def choose(config: Config, space: Space, *, own: bool = False, portion: int | No
         config: the user's options.
         space: what the training data are, and how many.
         own: whether the network is made of the user's modules.
-        portion: samples of an epoch, if that is not a pass over the data: then they are all seen at least once.
+        portion: number of samples in an epoch, if that is not a pass over the data; then all are seen at least once.
 
     Returns:
         The configuration, resolved.

@@ -24,9 +24,9 @@ from lapae.train.devices import own_device
 from lapae.train.torchrun import job_rank, job_size, local_rank, restarted
 
 TIMEOUT = timedelta(hours=2)
-"""How long a process waits for the others: one of them may be downloading data. Deaths are noticed at once."""
+"""How long a process waits for the others, one of which may be downloading data. Deaths are noticed at once."""
 MEETING = timedelta(minutes=2)
-"""How long it waits at the start, when all should be there; then the job fails, and torchrun may restart it."""
+"""How long it waits at the start, when all should be present; after that the job fails, and torchrun may restart it."""
 
 BEGUN = "lapae: the run is begun"
 """Key in the store of torchrun's agent."""
@@ -45,7 +45,7 @@ def rank() -> int:
 
 
 def take_place(options: TrainConfig) -> torch.device:
-    """Join the other processes of the job, if there are some, and return the device of this process."""
+    """Join the other processes of the job, if there are any, and return the device of this process."""
     device = torch.device(own_device(options.device))
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -56,8 +56,8 @@ def take_place(options: TrainConfig) -> torch.device:
 def join(backend: str = "gloo") -> None:
     """Join the process group of the processes that torchrun started.
 
-    torchrun's agent keeps the store of the addresses of processes when it restarts them (torch 2.13), so that these
-    could find the addresses of processes that are gone: each attempt has a prefix of its own.
+    torchrun's agent keeps the store of process addresses when it restarts them (torch 2.13), so that they could find
+    the addresses of processes that no longer exist: each attempt has its own prefix.
 
     Args:
         backend: gloo for tensors on the CPU, nccl for tensors on GPUs.
@@ -153,7 +153,7 @@ def together(generator: torch.Generator | None = None) -> StepContext:
 
 
 def stand_in(x: Tensor) -> Tensor:
-    """Return x (B, *shape), or one row of zeros if B is 0: a process without samples takes part, with no weight."""
+    """Return x (B, *shape), or one row of zeros if B is 0: a process without samples takes part with weight zero."""
     return x if len(x) else x.new_zeros(1, *x.shape[1:])
 
 
@@ -175,7 +175,7 @@ def from_first(make: Callable[[], T]) -> T:
 
 
 def node_first(make: Callable[[], T]) -> T:
-    """Call `make` on every process, on the first of each machine before the others: it may download or fill a cache."""
+    """Call `make` on every process, first on one process of each machine, because it may download or fill a cache."""
     if world_size() == 1:
         return make()
     first = local_rank() == 0

@@ -1,4 +1,4 @@
-"""What is fitted once, at the weights that were selected: the noise of each feature and a post-hoc posterior."""
+"""Everything that is fitted once, at the selected weights: the noise of each feature and a post-hoc posterior."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lapae.train.held_out import HeldOut
 
 @dataclass(frozen=True)
 class Finished:
-    """Numbers of a finished training."""
+    """Final numbers of training."""
 
     report: dict[str, float]
     """What `Method.finish` reported."""
@@ -42,11 +42,11 @@ def finish(
         batches: batches of the training set.
         options: epochs and seed.
         held_out: the samples that the noise is fitted to.
-        refit: changes the weights once more, when held-out samples have said what they can: the posterior is that of
-            the weights after it.
+        refit: changes the weights once more, after the held-out samples have been used; the posterior is that of these
+            weights.
 
     Returns:
-        What the method reports, and the variance explained. A warning says if that is none.
+        What the method reports, and the share of variance explained. A warning says if it is none.
     """
     numbers: Any = options.filled()
     held_out.set_noise(method, per_feature=True)

@@ -1,4 +1,4 @@
-"""Errors of held-out samples in training: the noise of the likelihood, and whether trained weights are better."""
+"""Errors of held-out samples, from which the noise is fitted and trained weights are compared with others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lapae.networks.threads import few_threads
 from lapae.train.distributed import stand_in, total
 
 SHRINK = 5.0
-"""Weight, in samples, of the noise of all features in the noise of one feature."""
+"""Number of samples with which the noise of a feature is shrunk towards that of all features."""
 N_DRAWS = 10
 """Number of networks drawn for the error under sampled networks."""
 NOISE_FLOOR = 1e-3
@@ -47,12 +47,12 @@ def set_noise(
 ) -> tuple[float, float]:
     """Fit the noise of a method to held-out samples by maximum likelihood.
 
-    That is the mean squared residual, weighted as the likelihood says. Weights that differ depend on the scale: then
-    expectation maximisation makes several passes over the samples.
+    That is the mean squared residual, with the weights of the likelihood. If these depend on the scale, expectation
+    maximisation makes several passes over the samples.
 
     Args:
         method: its noise is left as it is if it is not learned.
-        data: makes batches of held-out samples, this process's part of them; called once per pass.
+        data: returns batches of held-out samples, this process's part of them; called once per pass.
         device: where the method is.
         per_feature: fit one number per feature, if `sigma` has this shape, or one for all.
 
@@ -121,7 +121,7 @@ def errors(method: Method, data: Iterable[Tensor], device: torch.device, draws: 
 
 
 def judge(method: Method, data: Callable[[], Iterable[Tensor]], device: torch.device) -> Callable[[], Tensor]:
-    """Return a function that computes losses by which two sets of weights of a method are compared.
+    """Return a function that computes losses for the comparison of two sets of weights of a method.
 
     These are squared errors, unless the likelihood gives outliers less weight: then they are its negative logarithm,
     with the scale that is fitted to the present weights.
@@ -217,7 +217,7 @@ def _sums(data: Iterable[Tensor], device: torch.device, terms: Callable[[Tensor]
 
 
 class HeldOut:
-    """Samples on which training is measured: the validation set or, without one, the training set.
+    """Samples on which training is evaluated: the validation set or, without one, the training set.
 
     A call returns their batches (B, *shape), this process's part of them, in the same order each time.
 

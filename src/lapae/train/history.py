@@ -24,7 +24,7 @@ def append_history(run: Run, record: dict[str, Any]) -> None:
 
 
 def write_history(run: Run, history: list[dict[str, Any]]) -> None:
-    """Make metrics.jsonl hold the epochs of the checkpoint: later ones are trained again, damage is repaired."""
+    """Write the epochs of the checkpoint to metrics.jsonl: later ones are trained again, and damage is repaired."""
     known = "".join(json.dumps(record) + "\n" for record in history).encode()
     if os.path.lexists(run / HISTORY) and not _begins_with(run / HISTORY, known):
         warnings.warn(f"{run / HISTORY} is damaged: rewritten from the checkpoint", stacklevel=2)

@@ -1,9 +1,9 @@
-"""The training loop, one for all methods. It never knows which method it trains.
+"""The training loop, which is the same for all methods.
 
 Adam; the learning rate is halved after 5 epochs without a better validation loss, or falls along a cosine that reaches
 0 with the last epoch or when the patience ends, whichever is first; training stops after `patience` such epochs. The
-method is left at the weights of its best epoch. Whether these are kept is decided afterwards, by `lapae.train.select`,
-and `lapae.train.finish` fits what a method fits at its final weights.
+method is left at the weights of its best epoch. Afterwards `lapae.train.select` decides whether these are kept, and
+`lapae.train.finish` fits everything that depends on the final weights.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class TrainResult:
     """Result of training. The method holds the weights of the best epoch."""
 
     history: list[dict[str, Any]]
-    """One record per epoch: epoch, loss, learning_rate, seconds, what the method validates (valid_loss and others), and
-    of held-out samples the squared error per value (`error`) and the share of variance explained (`explained`)."""
+    """One record per epoch: epoch, loss, learning_rate, seconds, the results of validation (valid_loss and others), and
+    for held-out samples the squared error per value (`error`) and the share of variance explained (`explained`)."""
     best_epoch: int
     """Epoch of the best validation loss; 0 if there was no epoch."""
     best_loss: float | None
@@ -74,14 +74,14 @@ def train(
     """Train a method until its last epoch, or until the validation loss has not fallen for `patience` epochs.
 
     Args:
-        method: what to train; it is left at the weights of its best epoch.
+        method: the method to train; it is left at the weights of its best epoch.
         batches: batches of the training set.
         valid: batches of the validation set, whose loss decides on the learning rate, early stopping and the best
             epoch; without a validation set the training loss does.
         options: epochs, learning rate, schedule, patience, precision, seed.
         run: folder for the metrics and the checkpoints; nothing is written by default.
         about: plain JSON to keep in the checkpoints: the configuration, the data.
-        device: where to train; by default as `options` say.
+        device: where to train; default: that of `options`.
         resume: checkpoint to continue from.
         observers: are told how training goes.
         by_width: lower the learning rate of units with many inputs (see `make_optimizer`).
@@ -188,12 +188,12 @@ def _take_steps(
 def validate(
     method: Method, valid: Batches, step: StepContext, device: torch.device, precision: str
 ) -> dict[str, float]:
-    """Return means over the validation set of what `Method.validate` sums over a batch.
+    """Return means over the validation set of the numbers that `Method.validate` sums over a batch.
 
     Args:
         method: the method, which is set to evaluation mode.
         valid: batches of the validation set, this process's part of them.
-        step: what the method is told: its generators, and the other processes.
+        step: context of the method: its generators, and the other processes.
         device: where the method is.
         precision: "32", "tf32" or "bf16".
 

@@ -1,4 +1,4 @@
-"""One-line summaries of a training: the data and the choices before it, the result after it."""
+"""One-line summaries: the data and the choices before training, the result after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROLES = {"train": "for training", "valid": "for validation", "calib": "for calib
 
 
 def understood(config: Config, data: Data) -> str:
-    """Return what the data are, how they are split, and what is trained on them."""
+    """Return a line about the data, their splits, and the model that is trained on them."""
     sizes = {name: len(getattr(data, name)) for name in ROLES}
     parts = ", ".join(f"{n:,} {ROLES[name]}" for name, n in sizes.items() if n)
     model, options, train = config.model, config.method.options, config.train
@@ -23,7 +23,7 @@ def understood(config: Config, data: Data) -> str:
 
 
 def ending(metrics: dict[str, Any], config: Config) -> str:
-    """Return why training ended, and which weights it leaves."""
+    """Return a line about why training ended, and which weights are kept."""
     if not metrics["epochs"]:
         return metrics["stopped"]
     n, most = metrics["epochs"], config.train.epochs

@@ -12,19 +12,19 @@ Record = dict[str, Any]
 
 
 class Observer:
-    """Base class: what the loop tells its observers. Each overrides what it needs."""
+    """Base class of observers of the loop. Each overrides the methods that it needs."""
 
     def say(self, text: str) -> None:
         """Show a summary: the data and the choices before training, the result after it."""
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
-        """Begin after `epoch` epochs are done, of `epochs` at most, with `n_batches` steps each."""
+        """Start after `epoch` of at most `epochs` epochs, with `n_batches` steps each."""
 
     def step(self) -> None:
         """Count a training step."""
 
     def epoch(self, record: Record) -> None:
-        """Take the record of an epoch that is over."""
+        """Receive the record of an epoch that has ended."""
 
     def close(self) -> None:
         """End, after success or failure."""
@@ -74,7 +74,7 @@ class Lines(Observer):
             self._show()
 
     def close(self) -> None:
-        """Print the last epoch, where training ended before it was due."""
+        """Print the last epoch if training ended before it was due."""
         self._show()
 
     def _show(self) -> None:
@@ -136,7 +136,7 @@ class TensorBoard(Observer):
         self.folder, self.writer_class = folder, SummaryWriter
 
     def start(self, epoch: int, epochs: int, n_batches: int) -> None:
-        """Open the event file; events after `epoch` in an earlier one are void."""
+        """Open the event file; events after `epoch` in an earlier one are discarded."""
         self.writer = self.writer_class(str(self.folder), purge_step=epoch + 1)
 
     def epoch(self, record: Record) -> None:

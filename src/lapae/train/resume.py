@@ -1,4 +1,4 @@
-"""Checks of a resumed run: its options and its data must be those that it began with."""
+"""Checks of a resumed run: its options and its data must be those with which it started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAY_CHANGE = {
         *("epochs", "patience", "device", "precision", "tensorboard", "verbose", "false_alarm_rate"),
     },
 }
-"""Options that a resumed run may change; changing the others would make it another run."""
+"""Options that a resumed run may change; changing any other would make it a different run."""
 
 
 def has_config(run: Run) -> bool:
@@ -49,7 +49,7 @@ def saved_config(run: Run) -> Config:
 
 
 def _says(path: Path, config: Config) -> bool:
-    """Return whether a configuration file can be read and holds `config`."""
+    """Return whether a configuration file can be read and contains `config`."""
     try:
         return config_to_dict(read_config(path).resolved()) == config_to_dict(config.resolved())
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Which weights a trained method keeps: those of its best epoch, or those that it started from.
+"""Choice of the weights that a trained method keeps: those of its best epoch, or those from which it started.
 
 Training may make things worse: it may diverge to weights that are finite and useless, and on few rows it may be no
 better than principal component analysis. Both are decided on held-out samples.
@@ -30,7 +30,7 @@ class Selection:
 
 
 def select(method: Method, result: TrainResult, rival: Callable[[Method], None] | None = None) -> Selection:
-    """Keep the trained weights of a method if they have proved better than those it started from.
+    """Keep the trained weights of a method if they are better than those from which it started.
 
     Trained weights have diverged if their error on held-out samples exceeds the variance of these and the error before
     training. Against a rival they must be significantly better: the errors must have fallen by more than one standard
@@ -39,8 +39,8 @@ def select(method: Method, result: TrainResult, rival: Callable[[Method], None] 
     Args:
         method: at its trained weights; it is left at the selected ones.
         result: what `lapae.train.loop.train` returned.
-        rival: puts into the method the weights that training has to beat, such as principal components; without it,
-            training has only to have not diverged.
+        rival: sets the weights of the method that training has to beat, such as principal components; without it,
+            training only must not have diverged.
 
     Returns:
         Which weights the method has now. A warning says so if training has diverged.

@@ -1,4 +1,4 @@
-"""One training step, eager or replayed as a CUDA graph, its optimiser, and the sum of losses on the device."""
+"""One training step (eager or replayed as a CUDA graph), its optimiser, and the sum of losses on the device."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WIDE = 256
 
 
 def make_optimizer(method: nn.Module, learning_rate: float, device: torch.device, *, by_width: bool = False) -> Adam:
-    """Make the optimiser of the trainable weights.
+    """Return the optimiser of the trainable weights.
 
     Args:
         method: the method to train.
@@ -100,13 +100,13 @@ def make_step(
     precision: str = "32",
     capture: bool = True,
 ) -> TakeStep:
-    """Make the training step of a method: loss, gradient, the method's own updates, optimiser.
+    """Return the training step of a method: loss, gradient, the method's own updates, optimiser.
 
     Args:
         method: the method to train.
         optimizer: its optimiser.
-        context: what the method is told about a step whose samples are all in this process.
-        losses: the sum that the loss of each step is added to.
+        context: context of a step whose samples are all in this process.
+        losses: the sum to which the loss of each step is added.
         batch_size: samples in a full batch; only steps of this size are replayed as a CUDA graph.
         precision: "32", "tf32" or "bf16".
         capture: replay the step as a CUDA graph if possible.

@@ -20,25 +20,26 @@ from lapae.train.checkpoint import copy_state
 from lapae.train.step import LossSum, make_optimizer, make_step
 
 FEWEST_STEPS = 40
-"""Smallest number of steps on a portion of a stream: a portion of a few batches is passed over several times."""
+"""Minimum number of steps on a portion of a stream: a portion of a few batches is used several times."""
 HOLD_OUT = 4
 """One sample in `HOLD_OUT` is held out of training, for calibration."""
 
 
 def held_out(n: int, seed: int, turn: int) -> Tensor:
-    """Return which of the n samples of portion `turn` are held out: (n,) booleans, a random `1 / HOLD_OUT` of them."""
+    """Return which of the n samples of portion `turn` are held out: (n,) bool, true for a random `1 / HOLD_OUT` of
+    them."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "held out", turn))
     return torch.randperm(n, generator=generator) % HOLD_OUT == HOLD_OUT - 1
 
 
 def learn(method: Method, x: Tensor, options: TrainConfig, turn: int, *, by_width: bool) -> None:
-    """Train on the newest samples: one pass, or `FEWEST_STEPS` steps. torch's generators are left as they were.
+    """Train on the newest samples: one pass, or `FEWEST_STEPS` steps. The state of torch's generators is restored.
 
     Args:
-        method: what is trained; if its loss is not finite, it is left as it was, with a DivergedError.
+        method: the method to train; if its loss is not finite, it is restored and a DivergedError is raised.
         x: samples (n, *shape) in the model's space.
         options: batch size, learning rate, seed.
-        turn: number of the portion, which has noise of its own.
+        turn: number of the portion, which has its own noise.
         by_width: see `make_optimizer`.
     """
     numbers = options.filled()

@@ -1,4 +1,4 @@
-"""What torchrun tells a process about its job, by environment variables, and what the process tells torchrun.
+"""Communication with torchrun: what it tells a process about its job by environment variables, and the reverse.
 
 No torch is imported here: the command line asks for its rank before it imports anything heavy.
 """
@@ -59,6 +59,7 @@ def report_failure(message: str) -> None:
 
 
 def await_end() -> None:
-    """Wait until torchrun ends this process because another one failed, so that it names that one as the cause."""
+    """Wait until torchrun ends this process because another one failed, so that it reports the other one as the
+    cause."""
     if job_size() > 1:
         time.sleep(GRACE_SECONDS)
