@@ -174,5 +174,5 @@ def imputed(model: Model, held: HeldOut, x: np.ndarray, level: float) -> tuple[n
     """
     if held.is_new:
         return model.impute(x), *model.impute_interval(x, level)
-    # these rows are among those that a table is filled in from: a row must not give its values to itself
+    # these rows are donors of the table, but a row must not be filled in from itself
     return model._filled(x, level, held.x.astype(float))

@@ -1,4 +1,4 @@
-"""What a model says about samples: how unusual each is, what was expected instead, and which values make it unusual.
+"""Verdicts of a model on samples: how unusual each is, what was expected instead, and which values make it unusual.
 
 Arrays are (n, *shape), in the units and the layout of the data.
 """
@@ -35,7 +35,7 @@ VERDICTS = ((0.2, "very unusual"), (1.0, "unusual"), (4.0, "a little unusual"), 
 
 
 def in_words(p: float, anomaly_score: float, n: int, rate: float = 0.05) -> dict[str, Any]:
-    """Explain a p-value on the explorer's page; it was found by comparison with n samples."""
+    """Explain a p-value, which is a comparison with n samples, on the explorer's page."""
     if np.isnan(p):
         return {"p": None, "verdict": "", "rare": False, "words": "Nothing observed.", "score": None}
     verdict = next(word for times, word in VERDICTS if p <= times * rate)

@@ -6,7 +6,6 @@ Their scale is a number, or a tensor (*features,) that broadcasts over the featu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -15,8 +14,6 @@ import torch
 from torch import Tensor
 
 from lapae.curvature.likelihoods.base import Skipping, first_feature, register
-
-Scale = float | Tensor | Sequence[float]
 
 
 class Location(Skipping):

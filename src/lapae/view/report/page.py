@@ -168,7 +168,7 @@ def _template() -> Template:
 def _latent(
     splits: NamedSplits, space: LatentSpace, display: Display, index: np.ndarray, side: int, maps: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return everything that the live map needs, in plain JSON types."""
+    """Return everything that the live map needs as plain JSON types."""
     return {
         "side": side,
         **space.to_dict(),
@@ -192,7 +192,7 @@ def _series(scores: Scores, verdicts: Verdicts) -> dict[str, np.ndarray]:
 
 
 def _unseen(scores: Scores) -> np.ndarray:
-    """Return the p-values of samples that are neither trained on nor compared with: given ones, or a test set."""
+    """Return the p-values of samples used neither for training nor for calibration: given ones, or a test set."""
     return scores.p[np.isin(scores.part, (GIVEN, "test"))]
 
 
@@ -205,12 +205,8 @@ def _verdict(counts: dict[str, Any]) -> str:
     n, rate, rare = counts["n"], counts["level"], counts["rare"]
     spread = math.sqrt(n * rate * (1 - rate) * (1 + n / (counts["references"] + 1)))
     if rare > rate * n + 2 * spread:
-        return (
-            f"More unusual samples than chance explains: {rare:,} of {n:,}, where about {counts['expected']} would be."
-        )
-    return (
-        f"No more unusual samples than chance explains: {rare:,} of {n:,}, where about {counts['expected']} would be."
-    )
+        return f"More unusual samples than chance explains: {rare:,} of {n:,}; about {counts['expected']} are expected."
+    return f"No more unusual samples than chance explains: {rare:,} of {n:,}; about {counts['expected']} are expected."
 
 
 def _counts(scores: Scores, verdicts: Verdicts) -> dict[str, Any]:
