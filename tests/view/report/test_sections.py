@@ -280,7 +280,7 @@ def test_new_rows_are_shown_beside_held_out_ones_and_generated_rows_beside_the_d
     page = Path(model.report(known.head(40), path=tmp_path / "report.html")).read_text("utf-8")
     assert "held-out samples" in page
     assert 'href="#widths"' in page
-    assert "each tenth of the range holds a tenth of them" in page
+    assert "each tenth of the range contains a tenth of them" in page
     assert "Columns that are not learned" in page
     assert "depot (always north)" in page
     assert page.count('<div class="bars">') == 8
