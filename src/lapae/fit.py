@@ -183,11 +183,14 @@ def fit(
         )
     observers = observers if rank() == 0 else ()
     trained = train_method(config, data, device, run, resume, network, likelihood, observers)
+    method = settle(trained.method, data.space)
+    model = Model(method, config, data.space, metrics=trained.metrics, history=trained.history)
+    if config.model.latent_dim is None:  # modules of the user's own say it
+        config = replace(config, model=replace(config.model, latent_dim=math.prod(model.code_shape)))
+        model = replace(model, config=config)
     for observer in observers:
         observer.say(ending(trained.metrics, config))
         observer.say(outcome(trained.metrics, config.model.latent_dim))
-    method = settle(trained.method, data.space)
-    model = Model(method, config, data.space, metrics=trained.metrics, history=trained.history)
     model = calibrate(with_temperature(model, data), data)
     assert model.calibration is not None
     if rank() == 0 and (unmet := model.calibration.unmet(model.rule().rate, tiles=model.space.tile)):

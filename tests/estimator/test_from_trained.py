@@ -273,6 +273,17 @@ def test_columns_that_are_no_numbers_are_refused():
     np.testing.assert_allclose(model.reconstruct(frame), through(*components(ROWS), ROWS), atol=1e-6)
 
 
+def test_the_size_of_the_code_is_that_of_the_modules(trained, capsys):
+    x = images(40)
+    with pytest.raises(ConfigError, match=r"latent_dim=5, but the encoder returns codes of shape \(\d"):
+        LaplacianAutoencoder.from_trained(trained, latent_dim=5, device="cpu").fit(x)
+    model = LaplacianAutoencoder.from_trained(trained, latent_dim=32, device="cpu", verbose=True).fit(x)
+    assert model.latent_dim_ == model.model_.config.model.latent_dim == 32
+    plain = LaplacianAutoencoder.from_trained(trained, device="cpu", verbose=True).fit(x)
+    assert plain.model_.config.model.latent_dim == 32
+    assert "K = None" not in capsys.readouterr().err
+
+
 def test_logits_have_no_unit():
     x, modules = 1 / (1 + np.exp(-ROWS)), of_numbers((6,))
     with warnings.catch_warnings():

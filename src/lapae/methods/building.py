@@ -60,7 +60,7 @@ def build_method(
     learned = likelihood is None and config.model.sigma is None
     likelihood = likelihood or make_likelihood(config.model, space)
     if network is not None:
-        network = own_modules(network, space, likelihood, loading=loading)
+        network = own_modules(network, space, likelihood, latent_dim=config.model.latent_dim, loading=loading)
     factory = _Copies(network) if network is not None else Named(config.model, space.model_shape)
     if start is not None and config.model.linear:
         factory = _started(factory, start)

@@ -33,7 +33,12 @@ SQUASHES = {"Sigmoid": "a sigmoid", "Hardsigmoid": "a sigmoid", "Softmax": "a so
 
 
 def own_modules(
-    network: Modules | nn.Module, space: Space, likelihood: Likelihood, *, loading: bool = False
+    network: Modules | nn.Module,
+    space: Space,
+    likelihood: Likelihood,
+    *,
+    latent_dim: int | None = None,
+    loading: bool = False,
 ) -> Modules:
     """Return copies of a user's modules in 32 bits: an encoder (B, *model_shape) -> (B, K) and a decoder back.
 
@@ -41,6 +46,7 @@ def own_modules(
         network: encoder and decoder, or a model that has both as methods.
         space: what the data are. If it has a `unit`, the modules get values in that unit.
         likelihood: the likelihood whose parameters the decoder returns.
+        latent_dim: size of the code that the user expects; default any.
         loading: whether weights will be read from a file; then it does not matter which are frozen, and the checks that
             were made when the model was created are not repeated.
 
@@ -65,6 +71,11 @@ def own_modules(
         x = Units(offset, scale)(drawn)
         x = x.to(next((p.device for module in tried for p in module.parameters()), x.device))
         z = _check_fits(tried, x[:3])
+        if latent_dim is not None and z[0].numel() != latent_dim:
+            raise ConfigError(
+                f"latent_dim={latent_dim}, but the encoder returns codes of shape {tuple(z.shape[1:])}: "
+                "leave latent_dim out, as modules of your own say how large their code is"
+            )
         if not loading:
             _check_alone(tried, x)
             if logits:

@@ -57,7 +57,7 @@ def choose(config: Config, space: Space, *, own: bool = False, portion: int | No
     model = replace(
         model,
         network=network,
-        latent_dim=model.latent_dim or code,
+        latent_dim=model.latent_dim or (None if own else code),
         hidden=model.hidden if model.hidden is not None or not ours else _widths(space, network, n),
         activation=model.activation or ("gelu" if ours and linear else None),
         linear=linear if ours else None,

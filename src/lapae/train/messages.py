@@ -15,7 +15,8 @@ def understood(config: Config, data: Data) -> str:
     sizes = {name: len(getattr(data, name)) for name in ROLES}
     parts = ", ".join(f"{n:,} {ROLES[name]}" for name, n in sizes.items() if n)
     model, options, train = config.model, config.method.options, config.train
-    chosen = [config.method.method, model.network, f"K = {model.latent_dim}", getattr(options, "hessian", None)]
+    code = model.latent_dim and f"K = {model.latent_dim}"
+    chosen = [config.method.method, model.network, code, getattr(options, "hessian", None)]
     epochs = f"{train.epochs} epochs in batches of {train.batch_size}"
     return (
         f"{data.space.describe(sum(sizes.values()))}; {parts}; {', '.join(str(one) for one in chosen if one)}; {epochs}"
