@@ -130,6 +130,10 @@ def test_an_imputer_is_fitted_once_and_kept_in_the_run(table, tmp_path):
     write_whole(run / IMPUTER, content[: len(content) // 2])
     with pytest.warns(UserWarning, match="is fitted again"):
         assert load_run(run.path).imputer is None
+    write_whole(run / IMPUTER, content)
+    tensors, about = read_tensor_file(run / IMPUTER)
+    write_whole(run / IMPUTER, tensor_file(tensors, about | {"format": "lapae model 6"}))  # of an earlier version
+    assert load_run(run.path).imputer is None
     other, _ = trained(table, tmp_path / "other")
     weights, metadata = read_tensor_file(other / MODEL)
     write_whole(other / MODEL, tensor_file(weights, metadata | {"config": metadata["config"]}))

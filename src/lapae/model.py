@@ -393,7 +393,7 @@ class Model:
             i, j = rows[start : start + size], columns[start : start + size]
             whole, without, at = coded[i].astype(float), np.where(first[i], np.nan, coded[i]), np.arange(len(i))
             without[at, j] = np.nan
-            out[:, i, j] = np.stack(self._filled(without, level, whole))[:, at, j]
+            out[:, i, j] = np.stack(self._filled(without, level, whole, j))[:, at, j]
         return out[0], out[1], out[2]
 
     @property
@@ -815,15 +815,22 @@ class Model:
         return self.codes
 
     def _filled(
-        self, coded: np.ndarray, level: float, whole: np.ndarray | None = None
+        self, coded: np.ndarray, level: float, whole: np.ndarray | None = None, column: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the best guess, low and high (n, *shape) of the missing values of `coded` (n, *shape).
 
-        `whole` are the rows before values were hidden, if any were.
+        Args:
+            coded: rows as codes.
+            level: of the intervals.
+            whole: the rows before values were hidden, if some were.
+            column: (n,) the column of each row that is wanted, default all; what others hold is then not meant.
         """
         x = self.tensor(coded)
         before = None if whole is None else self.tensor(whole)
-        found, down, up = self._imputer.interval(self._trained, x, level, self._calibrated.held_out, whole=before)
+        asked = None if column is None else torch.from_numpy(self.space.features_of(column))
+        found, down, up = self._imputer.interval(
+            self._trained, x, level, self._calibrated.held_out, whole=before, asked=asked
+        )
         guess = found.x_mean
         best = self.space.put_back(numpy(torch.where(x.isnan(), guess, x)), coded, self._possible)
         sure = ~np.isnan(self.space.implied(coded))

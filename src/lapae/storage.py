@@ -19,7 +19,6 @@ from lapae.curvature.likelihoods import Likelihood
 from lapae.errors import LapaeError, RunError
 from lapae.generate.rows import RowSampler
 from lapae.impute import IMPUTERS, Imputer, ImputerRows
-from lapae.impute.neighbours import NeighbourImputer
 from lapae.methods.building import Modules, build_method
 from lapae.model import Model, settle
 from lapae.predict.deviation import Deviation
@@ -43,6 +42,8 @@ from lapae.train.checkpoint import load_checkpoint, load_state
 
 FORMAT, BEFORE = "lapae model 6", "lapae model 5"
 """Format of the files, and that of lapae 0.2, which can be read as well."""
+OF_IMPUTER = "lapae imputer 2"
+"""Format of a fitted imputer; one of another format is fitted again."""
 CALIBRATION, IMPUTER = "calibration.safetensors", "imputer.safetensors"
 PARTS: dict[str, type[Any]] = {
     "calibration": Calibration,
@@ -110,7 +111,7 @@ def keep_imputer(model: Model, imputer: Imputer) -> None:
         run = Run.open(model.path)
         of = read_tensor_file(run / MODEL)[1].get("calibration")
         if of:  # what it was fitted with: an imputer of another training is passed over
-            write_whole(run / IMPUTER, tensor_file(to_tensors(imputer), {"format": FORMAT, "kind": name, "of": of}))
+            write_whole(run / IMPUTER, tensor_file(to_tensors(imputer), {"format": OF_IMPUTER, "kind": name, "of": of}))
 
 
 OWN_MODULES = "if it was trained with modules of your own, give them again in Python: load_run(path, network=...)"
@@ -242,12 +243,10 @@ def _read_imputer(run: Run, metadata: Mapping[str, Any], dtype: torch.dtype) -> 
         return None
     try:
         saved, about = read_tensor_file(run / IMPUTER)
-        if about.get("of") != metadata.get("calibration"):
+        if about.get("of") != metadata.get("calibration") or about.get("format") != OF_IMPUTER:
             return None
         tensors = {name: _as(dtype, name, tensor) for name, tensor in saved.items()}
-        found = from_tensors(IMPUTERS[about["kind"]], tensors)
-        older = found.radii is not None and (found.upper is None) != isinstance(found, NeighbourImputer)
-        return None if older else found  # of an older version: fitted again
+        return from_tensors(IMPUTERS[about["kind"]], tensors)
     except (RunError, KeyError, TypeError, ValueError) as error:
         warnings.warn(f"{run / IMPUTER} is damaged, and is fitted again ({error})", stacklevel=4)
         return None

@@ -10,7 +10,7 @@ from lapae.impute.copula import Copula
 from lapae.impute.donors import Donors
 from lapae.impute.neighbours import PLACES, _quantiles
 from lapae.impute.spread import SCORES, Spread, score, value
-from lapae.impute.weighted import weighted_quantiles
+from lapae.impute.weighted import weighted_moments, weighted_quantiles
 
 COVARIANCE = np.array([[1.0, 0.8, -0.5], [0.8, 1.0, -0.3], [-0.5, -0.3, 1.0]])
 
@@ -143,6 +143,17 @@ def test_weighted_quantiles():
     assert weighted_quantiles(moved, weight, [0.5])[:, 0].tolist() == [2, 4, -4]
 
 
+def test_weighted_moments_of_values_far_from_zero():
+    rng = np.random.default_rng(0)
+    values, weight = 1e6 + rng.normal(size=(3, 50)), rng.random((3, 50))
+    weight /= weight.sum(1, keepdims=True)
+    for theirs in (values, values[:1]):
+        mean, variance = weighted_moments(torch.from_numpy(theirs), torch.from_numpy(weight))
+        expected = (weight * theirs).sum(1)
+        np.testing.assert_allclose(mean, expected, rtol=1e-12)
+        np.testing.assert_allclose(variance, (weight * (theirs - expected[:, None]) ** 2).sum(1), rtol=1e-7)
+
+
 def test_scores_of_values_in_a_distribution_are_those_of_its_quantiles_and_back():
     """A log-normal distribution with a narrow kernel; beyond its quantiles scores grow on."""
     points, width = torch.exp(SCORES)[None], torch.tensor([0.02], dtype=torch.float64)
@@ -174,6 +185,20 @@ def test_values_missing_together_lie_on_a_curve_if_those_of_donors_do(monkeypatc
     assert off() < 0.1
     monkeypatch.setattr("lapae.impute.neighbours.CHAINED", 0)  # drawn together, by a Gaussian copula
     assert off() > 0.2
+
+
+def test_what_is_said_of_a_missing_value_does_not_depend_on_others_being_asked_for():
+    """A counterfactual asks about one missing value of a row; `impute` and `impute_interval` about all of them."""
+    x = curved(212)
+    model = LaplacianAutoencoder(epochs=5, device="cpu", random_state=0).fit(x[:200])
+    new = np.where(np.random.default_rng(4).random((12, 4)) < 0.2, np.nan, x[200:])
+    found = model.counterfactual(new)
+    first = model.explain(new).argmax(1)
+    for i, j in np.ndindex(new.shape):
+        row = new[[i]].copy()
+        row[0, [j, first[i]]] = np.nan
+        alone = model.impute(row), *model.impute_interval(row)
+        np.testing.assert_allclose([end[i, j] for end in found], [end[0, j] for end in alone], rtol=1e-9, atol=1e-9)
 
 
 def test_users_get_values_that_there_are_and_intervals_that_hold(tmp_path):

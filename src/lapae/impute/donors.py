@@ -31,7 +31,7 @@ from torch import Tensor
 
 from lapae.impute.copula import Copula
 from lapae.impute.spread import SCORES
-from lapae.impute.weighted import between, weighted_quantiles
+from lapae.impute.weighted import between, weighted_moments, weighted_quantiles
 from lapae.methods.adam import Adam
 
 Guess = Callable[[Tensor], Tensor]
@@ -50,6 +50,8 @@ PARTS = 5
 PENALTY = 1e-3
 CHUNK, MOST_CHUNK, VALUES = 64, 1024, 4e6
 """Rows that are weighed together, at least and at most, and numbers of theirs at a time."""
+AT_ONCE = 2**16
+"""Weights at a time: more do not fit into the cache of a core."""
 DISTINCT, SPIKE = 0.5, 0.05
 """Share of a column's values that differ, from which it is continuous, and that of one value above which it is not: its
 draws may lie between the donors' values."""
@@ -170,13 +172,19 @@ class Donors:
         *,
         drawn: bool = False,
         only: int | None = None,
+        asked: Tensor | None = None,
     ) -> Iterator[Weighed]:
-        """Weigh the donors for each part of the rows and each column that some of them lack, or for the column `only`.
+        """Weigh the donors for each part of the rows and each column that some of them lack.
 
-        `own` (n,) are donors that give nothing to these rows. `drawn` is for completions of a population each: what is
-        not known of the copula then is in these, and widens no residual.
+        Args:
+            x: rows (n, D); NaN is missing.
+            guess: what the network expects of all values.
+            own: donors that give nothing to these rows, (n,).
+            drawn: for completions of a population each: what is not known of the copula then is in these, and widens no
+                residual.
+            only: this column alone.
+            asked: these missing values alone, (n, D).
         """
-        present = ~self.rows.isnan()
         for rows in self._chunks(x):
             missing = x[rows].isnan()
             z = self.copula.marginals.normal(x[rows])
@@ -185,32 +193,51 @@ class Donors:
             queries = torch.cat([seen * z.square(), seen * z, seen], 1)
             gap = seen * (z - self.copula.center)
             trusted = _trusted(seen, self.groups)
+            wanted = missing if asked is None else missing & asked[rows]
             for group in self.groups.unique() if only is None else (only,):
                 features = (self.groups == group).nonzero()[:, 0]
-                q = missing[:, features[0]].nonzero()[:, 0]
-                donors = present[:, features[0]].nonzero()[:, 0]
+                q = wanted[:, features[0]].nonzero()[:, 0]
+                donors = self._of_column(features)
                 if not len(q) or not len(donors):
                     continue
-                both, other = self.metric[features].mean(0).chunk(2)
-                theirs = self.scores[donors]
-                far = queries[q] @ _keys(theirs, torch.where(present[donors], both, other)).T
-                linear, network = self.own[features].mean(0)
-                for j in features.tolist():
-                    gain = hidden.gain[q, hidden.place(q, j)]
-                    expected = gain @ (theirs - self.copula.center).T
-                    apart = (gap[q] * gain).sum(1)[:, None] - expected
-                    differ = guess[rows[q], j, None] - self.network[donors, j]
-                    further = linear * apart.square() + network * trusted[q, j, None] * differ.square()
-                    far = far + further / len(features)
-                if own is not None and len(donors) > 1:
-                    far = far.masked_fill(own[rows[q]][:, None] == donors, torch.inf)
-                values = self.rows[donors][:, features]
-                if self.shift[features[0]] > 0:
-                    j = int(features[0])
-                    wider = self._wider(seen[q].sum(1), drawn)[:, None]
-                    values = theirs[:, j] + self.shift[j] * apart
-                    values = values + wider * (theirs[:, j] - self.copula.center[j] - expected)
-                yield Weighed(rows[q], features, donors, torch.softmax(-far, 1), values)
+                theirs, keys = self.scores[donors] - self.copula.center, self._keys(features, donors)
+                linear, moved = float(self.own[features, 0].mean()), bool(self.shift[features[0]] > 0)
+                trust = trusted[:, features[:1]]
+                rest = torch.cat([queries, trust * guess[rows][:, features], trust], 1)
+                for part in q.split(max(1, AT_ONCE // len(donors))):
+                    near = rest[part] @ keys.T
+                    for j in features.tolist():
+                        gain = hidden.gain[part, hidden.place(part, j)]
+                        level = (gap[part] * gain).sum(1)[:, None]
+                        apart = torch.addmm(level, gain, theirs.T, alpha=-1)
+                        near.addcmul_(apart, apart, value=-linear / len(features))
+                    if own is not None and len(donors) > 1:
+                        near.masked_fill_(own[rows[part]][:, None] == donors, -torch.inf)
+                    values = self.rows[donors][:, features]
+                    if moved:
+                        j = int(features[0])
+                        wider = self._wider(seen[part].sum(1), drawn)[:, None]
+                        # what the copula does not account for, a little wider, and what it expects of the row
+                        values = self.scores[donors, j] + (self.shift[j] + wider) * apart
+                        values += wider * (theirs[:, j] - level)
+                    yield Weighed(rows[part], features, donors, torch.softmax(near, 1), values)
+
+    def _of_column(self, features: Tensor) -> Tensor:
+        """Return the donors (r,) that have a column's value, in the order of these if they are given as they are."""
+        donors = (~self.rows[:, features[0]].isnan()).nonzero()[:, 0]
+        if self.shift[features[0]] > 0:
+            return donors
+        return donors[self.rows[donors, features[0]].argsort(stable=True)]
+
+    def _keys(self, features: Tensor, donors: Tensor) -> Tensor:
+        """Return what queries are multiplied with for minus the distances of donors (r,), but for what the copula adds
+        and what is the same for all of them: (r, 3 D + f + 1)."""
+        both, other = self.metric[features].mean(0).chunk(2)
+        z, network = self.scores[donors], self.network[donors][:, features]
+        metric = torch.where(self.rows[donors].isnan(), other, both)
+        share = self.own[features, 1].mean() / len(features)
+        of_network = torch.cat([2 * network, -network.square().sum(1, keepdim=True)], 1)
+        return torch.cat([-metric, 2 * metric * z, -metric * z.square(), share * of_network], 1)
 
     def _chunks(self, x: Tensor) -> Sequence[Tensor]:
         """Return the indices of rows x (n, D) in parts that are weighed together."""
@@ -233,7 +260,14 @@ class Donors:
         return [Population(weight, self.copula.redrawn(z, weight)) for weight in weights]
 
     def complete(
-        self, x: Tensor, guess: Tensor, words: Tensor, own: Tensor | None = None, *, shape: bool = False
+        self,
+        x: Tensor,
+        guess: Tensor,
+        words: Tensor,
+        own: Tensor | None = None,
+        *,
+        shape: bool = False,
+        asked: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return what the missing values of x (n, D) may be: tensors (n, D).
 
@@ -247,19 +281,19 @@ class Donors:
             words: (D,) features of categories and booleans, whose expectation takes the place of the median.
             own: (n,) donors that give nothing to these rows, as they are the rows themselves; -1 is none.
             shape: whether the quantiles are wanted.
+            asked: (n, D) the missing values that are wanted, by default all; others stay as `guess`.
         """
         middle, average, variance = guess.clone(), guess.clone(), torch.zeros_like(guess)
         points = guess.new_full((*guess.shape, len(SCORES)), torch.nan) if shape else None
-        for of in self._weights(x, guess, own):
+        for of in self._weights(x, guess, own, asked=asked):
             part, weight = of.rows, of.weight
             for j, values in zip(of.features.tolist(), self._each(of), strict=True):
-                mean = (weight * values).sum(1)
-                variance[part, j] = (weight * (values - mean[:, None]).square()).sum(1)
-                average[part, j] = mean
+                average[part, j], variance[part, j] = weighted_moments(values, weight)
                 if words[j]:
-                    middle[part, j] = mean
+                    middle[part, j] = average[part, j]
                     continue
-                found = weighted_quantiles(values, weight, [0.5] if points is None else UPTO)
+                levels = [0.5] if points is None else UPTO
+                found = weighted_quantiles(values, weight, levels, ordered=not self.shift[j] > 0)
                 middle[part, j] = found[:, found.shape[1] // 2]
                 if points is not None:
                     points[part, j] = found - middle[part, j, None]
@@ -377,11 +411,6 @@ class Donors:
 def _as_bytes(rows: Tensor) -> list[bytes]:
     """Return rows (n, D) as keys, NaN equal to NaN."""
     return [row.tobytes() for row in (torch.where(rows.isnan(), torch.nan, rows) + 0.0).float().cpu().numpy()]
-
-
-def _keys(z: Tensor, metric: Tensor) -> Tensor:
-    """Return what queries (q, 3 D) are multiplied with for the distance of donors z (r, D): (r, 3 D)."""
-    return torch.cat([metric, -2 * metric * z, metric * z.square()], 1)
 
 
 def _known(copula: Copula, rows: Tensor, guess: Guess, groups: Tensor) -> dict[str, Tensor]:

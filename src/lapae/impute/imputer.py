@@ -48,7 +48,7 @@ MOST_SIZES = 6
 """Numbers of missing columns for which a radius is kept, at most: those of a table of 32 columns."""
 
 
-AT_ONCE = 2**18
+AT_ONCE = 2**15
 """Values of a table whose distributions are held at a time."""
 Sides = tuple[Radius, Radius]
 """Radii of intervals, downward and upward."""
@@ -113,7 +113,7 @@ class Imputer(ABC):
     Attributes:
         deviation: standard deviation of values that are missing from their best guess.
         radii: radii of the intervals of a table, downward and upward, by the number of columns that a row lacks
-            (`sizes`), (2, S, L, *features), or (S, L, *features) if both are one; None for other data.
+            (`sizes`), (2, S, L, *features); None for other data.
         upper: share of the squared deviation of values from their guess that lies above it, (*features); None for data
             that are no table, and for values from donors.
     """
@@ -129,7 +129,14 @@ class Imputer(ABC):
 
     @abstractmethod
     def guess(
-        self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None, shape: bool = False
+        self,
+        trained: Trained,
+        x: Tensor,
+        *,
+        held: bool = False,
+        whole: Tensor | None = None,
+        shape: bool = False,
+        asked: Tensor | None = None,
     ) -> Prediction:
         """Predict samples with the best guess of what is missing.
 
@@ -139,6 +146,7 @@ class Imputer(ABC):
             held: whether they were held out of training: then they are not filled in from themselves.
             whole: x before values were hidden, from which these are not to be filled in either.
             shape: whether the shapes of distributions are wanted, too.
+            asked: the missing values that are wanted, like x; default all. Others may be what the network says.
 
         Returns:
             A `Prediction`, whose `x_mean` (n, *model_shape) has the guesses; where these are medians, `x_average` has
@@ -157,7 +165,14 @@ class Imputer(ABC):
         return replace(self, radii=np.stack([np.stack([pair[i].table for pair in found]) for i in (0, 1)]))
 
     def interval(
-        self, trained: Trained, x: Tensor, level: float, held_out: Tensor, *, whole: Tensor | None = None
+        self,
+        trained: Trained,
+        x: Tensor,
+        level: float,
+        held_out: Tensor,
+        *,
+        whole: Tensor | None = None,
+        asked: Tensor | None = None,
     ) -> tuple[Prediction, Tensor, Tensor]:
         """Predict samples x with the best guess of what is missing, and say how far intervals reach from it.
 
@@ -167,6 +182,7 @@ class Imputer(ABC):
             level: share of missing values that lie within.
             held_out: samples to compare with, if the data are no table.
             whole: x before values were hidden, as in `guess`.
+            asked: the missing values that are wanted, as in `guess`.
 
         Returns:
             The prediction, and the reach downward and upward, (n, *model_shape) each. For the features of a category or
@@ -174,12 +190,12 @@ class Imputer(ABC):
         """
         size = max(1, AT_ONCE // x[0].numel()) if len(x) else 1
         if self.radii is not None and len(x) > size:
-            wholes = [None] * -(-len(x) // size) if whole is None else whole.split(size)
-            every = zip(x.split(size), wholes, strict=True)
-            parts = [self.interval(trained, part, level, held_out, whole=before) for part, before in every]
+            more = ([None] * len(x) if part is None else part.split(size) for part in (whole, asked))
+            every = zip(x.split(size), *more, strict=False)
+            parts = [self.interval(trained, part, level, held_out, whole=w, asked=a) for part, w, a in every]
             guesses, downs, ups = zip(*parts, strict=True)
             return join(guesses), torch.cat(downs), torch.cat(ups)
-        found = self.guess(trained, x, whole=whole, shape=True)
+        found = self.guess(trained, x, whole=whole, shape=True, asked=asked)
         spread = self.spread(trained, found, x)
         down, up = spread.down.clone(), spread.up.clone()
         for members, radii in self._radii(trained, x, held_out):
@@ -218,8 +234,7 @@ class Imputer(ABC):
                     yield members, self._hidden_radius(trained, held_out, hidden, shared=True)
             return
         lacking = missing[:, np.cumsum([0, *trained.widths[:-1]])].sum(1).numpy()
-        both = self.radii if self.radii.ndim > 3 else np.stack([self.radii, self.radii])
-        for (low, high), *tables in zip(sizes(len(trained.widths)), *both, strict=True):
+        for (low, high), *tables in zip(sizes(len(trained.widths)), *self.radii, strict=True):
             members = np.flatnonzero((lacking > low) & (lacking <= high))
             if len(members):
                 yield members, (Radius(LEVELS, tables[0]), Radius(LEVELS, tables[1]))

@@ -55,15 +55,14 @@ class NeighbourImputer(Imputer):
         all: all rows as donors.
         places: quantiles of where values lie in their distributions, (D, `PLACES`).
         words: whether a feature is that of a category or a boolean, (D,).
-        residual: mean squared residual of observed values of held-out rows that lack others, (D,); None of imputers
-            that were saved before it was kept.
+        residual: mean squared residual of observed values of held-out rows that lack others, (D,).
     """
 
     held: Donors
     all: Donors
     places: Tensor
     words: Tensor
-    residual: Tensor | None = None
+    residual: Tensor
 
     @classmethod
     @one_thread()  # many small operations
@@ -93,13 +92,21 @@ class NeighbourImputer(Imputer):
         return torch.where(few, self.deviation.noise, 0.0)
 
     def guess(
-        self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None, shape: bool = False
+        self,
+        trained: Trained,
+        x: Tensor,
+        *,
+        held: bool = False,
+        whole: Tensor | None = None,
+        shape: bool = False,
+        asked: Tensor | None = None,
     ) -> Prediction:
         found = trained.predict(x)
         if not x.isnan().any():
             return found
         donors = self.held if held else self.all
-        return _complete(donors, found, x, self.words, None if whole is None else donors.find(whole), shape=shape)
+        own = None if whole is None else donors.find(whole)
+        return _complete(donors, found, x, self.words, own, shape=shape, asked=asked)
 
     def spread(self, trained: Trained, found: Prediction, x: Tensor) -> Spread:
         normal, points = super().spread(trained, found, x), found.values.get("x_points")
@@ -113,8 +120,6 @@ class NeighbourImputer(Imputer):
 
     def farther(self, found: Prediction, x: Tensor) -> Tensor:
         """Return how far observed values of rows x (n, D) are from their reconstructions, as a factor (n,)."""
-        if self.residual is None:
-            return x.new_ones(len(x))
         known = ~x.isnan()
         ratio = torch.where(known, (x - found.x_mean).square() / (self.residual + TINY), 0.0)
         mean = (AS_OTHERS + ratio.double().sum(1)) / (AS_OTHERS + known.sum(1))
@@ -173,7 +178,14 @@ def has_donors(parts: Kinds, rows: ImputerRows) -> bool:
 
 
 def _complete(
-    donors: Donors, found: Prediction, x: Tensor, words: Tensor, own: Tensor | None = None, *, shape: bool = False
+    donors: Donors,
+    found: Prediction,
+    x: Tensor,
+    words: Tensor,
+    own: Tensor | None = None,
+    *,
+    shape: bool = False,
+    asked: Tensor | None = None,
 ) -> Prediction:
     """Return predictions of x (n, D) with the donors' medians, means and variances in place of what is missing.
 
@@ -184,8 +196,9 @@ def _complete(
         words: features of categories and booleans, (D,).
         own: donors that are these rows themselves, and give nothing to them, (n,).
         shape: whether to return quantiles of the donors' values, too.
+        asked: the missing values that are wanted, (n, D); default all.
     """
-    given = donors.complete(x, found.x_mean, words, own, shape=shape)
+    given = donors.complete(x, found.x_mean, words, own, shape=shape, asked=asked)
     missing = x.isnan()
     more = {"x_points": given["points"]} if shape else {}
     return found.replace(

@@ -41,7 +41,14 @@ class NetworkImputer(Imputer):
         return cls(deviation, None, upper)
 
     def guess(
-        self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None, shape: bool = False
+        self,
+        trained: Trained,
+        x: Tensor,
+        *,
+        held: bool = False,
+        whole: Tensor | None = None,
+        shape: bool = False,
+        asked: Tensor | None = None,
     ) -> Prediction:
         return self.expected(trained, x)
 

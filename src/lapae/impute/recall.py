@@ -54,7 +54,14 @@ class RecallImputer(Imputer):
         return cls(*fit_hidden(lambda x: expected(trained, x), rows, ITERATED)[:1], None, None, noise)
 
     def guess(
-        self, trained: Trained, x: Tensor, *, held: bool = False, whole: Tensor | None = None, shape: bool = False
+        self,
+        trained: Trained,
+        x: Tensor,
+        *,
+        held: bool = False,
+        whole: Tensor | None = None,
+        shape: bool = False,
+        asked: Tensor | None = None,
     ) -> Prediction:
         return expected(trained, x)
 

@@ -32,8 +32,20 @@ def between(ordered: Tensor, total: Tensor, chosen: Tensor, wanted: Tensor) -> T
     return low + share * (high - low)
 
 
-def weighted_quantiles(values: Tensor, weight: Tensor, levels: Sequence[float]) -> Tensor:
-    """Return quantiles (q, n) of values (q, r) or (1, r) with weights (q, r) of sum 1, at n levels."""
-    ordered, total = in_order(values, weight)
+def weighted_moments(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance (q,) of values (q, r) or (1, r) with weights (q, r) of sum 1."""
+    center = values.mean(1, keepdim=True)  # or large means would cancel
+    gap = values - center
+    if len(gap) == 1:
+        first, second = (weight @ torch.stack([gap[0], gap[0].square()], 1)).unbind(1)
+    else:
+        first, second = torch.linalg.vecdot(weight, gap), torch.linalg.vecdot(weight, gap.square_())
+    return center[:, 0] + first, (second - first.square()).clamp_min(0.0)
+
+
+def weighted_quantiles(values: Tensor, weight: Tensor, levels: Sequence[float], *, ordered: bool = False) -> Tensor:
+    """Return quantiles (q, n) of values (q, r) or (1, r) with weights (q, r) of sum 1, at n levels; `ordered` if the
+    values are in order."""
+    in_turn, total = (values, weight.cumsum(1)) if ordered else in_order(values, weight)
     place = torch.searchsorted(total, torch.tensor(levels, dtype=weight.dtype).repeat(len(weight), 1))
-    return ordered.expand_as(weight).gather(1, place.clamp_max(weight.shape[1] - 1))
+    return in_turn.expand_as(weight).gather(1, place.clamp_max(weight.shape[1] - 1))

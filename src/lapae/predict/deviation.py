@@ -4,7 +4,8 @@ The standard deviation of value j of row i is s_j · exp(w · f_ij). The noise s
 residuals; f_ij is what the model knows about its own ignorance of this value,
 
     of the row:   log variance of the output and of the code over networks, log distance to the nearest training codes,
-                  log size of the reconstruction, share of missing values
+                  log size of the reconstruction, share of missing values; output and reconstruction are those of its
+                  observed values, so that what is said of a missing one does not depend on what others are filled with
     of the value: log variance of the output, log residual of the training rows with the nearest codes,
                   log distance of the value from its mean
 
@@ -175,15 +176,19 @@ class Deviation:
         z = found.z_mean.flatten(1) / self.width
         square = squared_distances(z, self.codes)
         distance = smallest(square, min(NEIGHBOURS, len(self.codes)))[0].sqrt().mean(1)
+        observed = (~x.isnan()).flatten(1).to(distance.dtype)
+
+        def over_observed(values: Tensor) -> Tensor:
+            return (observed * values.flatten(1)).sum(1) / observed.sum(1).clamp_min(1)
+
         x_var, z_var = (torch.zeros_like(found.x_mean), z * 0) if self.adds_variance else (found.x_var, found.z_var)
         parts = [
-            x_var.flatten(1).mean(1) + TINY,
+            over_observed(x_var) + TINY,
             z_var.flatten(1).mean(1) + TINY,
             distance + 1e-6,
-            found.x_mean.flatten(1).square().mean(1) + 1e-9,
+            over_observed(found.x_mean.square()) + 1e-9,
         ]
-        missing = x.isnan().flatten(1).to(distance.dtype).mean(1)
-        of_row = torch.stack([*(part.log() for part in parts), missing], 1)
+        of_row = torch.stack([*(part.log() for part in parts), 1 - observed.mean(1)], 1)
         of_row = of_row.reshape(*of_row.shape, *(1 for _ in self.noise.shape)).expand(-1, -1, *self.noise.shape)
         of_value = [
             (x_var + TINY).log() - self.middle[0],
