@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from lapae.methods.laplace import Laplace
 from lapae.methods.online import Online
 from lapae.methods.posthoc import PostHoc
 from lapae.methods.step import StepContext
-from lapae.methods.vectors import MOST_BYTES, collect, how_many
+from lapae.methods.vectors import MOST_BYTES, Collected, collect, how_many
 from lapae.networks import Autoencoder
 from lapae.posterior import LowRankPrecision
 from lapae.predict import predict
@@ -56,18 +57,51 @@ def ggn(x: Tensor) -> Tensor:
     return j.T @ j / SIGMA**2
 
 
-def outer(n_vectors: int, seed: int, batch: int = 8) -> Tensor:
-    """UᵀU of vectors in batches, of which the last is short."""
+def vectors(n_vectors: int, seed: int, batch: int = 8) -> Collected:
+    """Vectors of batches, of which the last is short."""
     method = posthoc()
     torch.manual_seed(seed)
-    u = collect(method, lambda: iter(data().split(batch)), N, StepContext(), n_vectors).u
+    return collect(method, lambda: iter(data().split(batch)), N, StepContext(), n_vectors)
+
+
+def outer(n_vectors: int, seed: int, batch: int = 8) -> Tensor:
+    u = vectors(n_vectors, seed, batch).u
     return u.T @ u
 
 
-def test_the_outer_products_have_the_whole_matrix_as_their_mean():
-    draws = torch.stack([outer(3, seed) for seed in range(200)])  # one epoch: a short batch counts less
-    error = (draws.mean(0) - ggn(data())) / (draws.std(0) / len(draws) ** 0.5)
-    assert error.abs().max() < 4
+def errors(draws: list[Tensor], expected: Tensor) -> Tensor:
+    """Errors of the mean of draws, in its standard errors."""
+    stacked = torch.stack(draws)
+    return (stacked.mean(0) - expected) / (stacked.std(0) / len(draws) ** 0.5)
+
+
+@pytest.mark.parametrize(("n_vectors", "batch"), [(3, 8), (2, 8), (4, 3)])
+def test_the_outer_products_have_the_whole_matrix_as_their_mean(n_vectors, batch):
+    """One vector for each batch, of which the last is short, or fewer vectors than batches."""
+    draws = [outer(n_vectors, seed, batch) for seed in range(200)]
+    assert errors(draws, ggn(data())).abs().max() < 4
+
+
+def test_the_diagonal_is_that_of_every_batch():
+    found = [vectors(2, seed, batch=2) for seed in range(200)]
+    assert {(len(f.u), f.n_squares) for f in found} == {(2, 11)}
+    draws = [f.d for f in found if f.d is not None]
+    assert len(draws) == len(found)
+    assert errors(draws, ggn(data()).diagonal()).abs().max() < 4
+    of_u = torch.stack([f.u.square().sum(0) for f in found])
+    assert torch.stack(draws).var(0).sum() < 0.5 * of_u.var(0).sum()  # of eleven, not of two
+    enough = vectors(11, 0, batch=2)
+    assert (enough.d, enough.n_squares) == (None, 11)
+
+
+def test_a_weight_that_few_samples_use_is_seen():
+    """Its diagonal is 0 in most batches; a prior that is weak must not take it as unused."""
+    rare = data()
+    rare[:, 0] = 0
+    rare[20, 0] = 1.0
+    found = collect(posthoc(), lambda: iter(rare.split(2)), N, StepContext(), 2)
+    assert found.d is not None
+    assert (found.d[:12].reshape(3, 4)[:, 0] > 0).all()  # weights of the first input
 
 
 def test_the_error_falls_as_one_over_the_root_of_their_number():
@@ -80,18 +114,34 @@ def test_the_error_falls_as_one_over_the_root_of_their_number():
     assert error(6) / error(6 * 16) == pytest.approx(4, rel=0.25)
 
 
-def test_they_are_of_whole_epochs_or_of_the_first_batches():
-    method = posthoc()
-    found = collect(method, lambda: iter(data().split(8)), N, StepContext(), 10)
-    assert len(found.u) == 9  # three epochs of three
+def test_they_are_of_whole_epochs():
     expected = Gaussian(SIGMA).log_prob(network()(data()), data()).sum().item()
-    assert found.log_likelihood == pytest.approx(expected)
+    found = vectors(10, 0)
+    assert len(found.u) == 9  # three epochs of three
+    few = vectors(4, 0, batch=2)  # of eleven batches
+    assert len(few.u) == 4
+    for each in (found, few):
+        assert each.log_likelihood == pytest.approx(expected)
+
+
+def test_the_first_batches_represent_larger_data(monkeypatch):
+    monkeypatch.setattr("lapae.methods.vectors.MOST_BATCHES", 4)
+    method, read = posthoc(), []
+
+    def batches() -> Iterator[Tensor]:
+        for x in data().split(2):
+            read.append(len(x))
+            yield x
+
     torch.manual_seed(0)
-    few = collect(method, lambda: iter(data().split(2)), N, StepContext(), 4)  # of eleven batches
-    assert few.log_likelihood == pytest.approx(expected)
+    found = collect(method, batches, N, StepContext(), 3)
+    assert read == [2] * 4
     torch.manual_seed(0)
-    alone = collect(method, lambda: iter(data()[:8].split(2)), 8, StepContext(), 4)
-    assert_close(few.u, alone.u * (N / 8) ** 0.5)
+    alone = collect(method, lambda: iter(data()[:8].split(2)), 8, StepContext(), 3)
+    assert found.d is not None
+    assert_close(found.u, alone.u * (N / 8) ** 0.5)
+    assert_close(found.d, alone.d * (N / 8))  # pyright: ignore[reportOperatorIssue]
+    assert found.log_likelihood == pytest.approx(alone.log_likelihood * N / 8)
 
 
 def test_how_many_there_are_is_bound_by_memory():

@@ -16,7 +16,7 @@ from lapae.curvature.likelihoods import Bernoulli, Gaussian
 from lapae.methods.laplace import make_precision
 from lapae.networks import Autoencoder
 from lapae.posterior import LowRankPrecision, bound, fit_shrinkage, log_marginal_likelihood
-from lapae.posterior.shrinkage import MOST_VARIANCE
+from lapae.posterior.shrinkage import MOST_VARIANCE, SHARE
 
 EXACT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -175,6 +175,33 @@ def test_few_vectors_of_a_small_network_stand_alone_with_a_stronger_prior():
     assert 0.5 * MOST_VARIANCE * n_values < at.data_variance <= MOST_VARIANCE * n_values
     precision.set_prior(float(precision.prior) / 10)
     assert bound(mean, precision).value > at.value  # the evidence alone would take a weaker one
+
+
+def test_beside_the_diagonal_the_prior_is_as_weak_as_the_data_allow(monkeypatch):
+    """Unused weights are as uncertain as they can be while the data's own values get no more variance than noise."""
+    monkeypatch.setattr("lapae.posterior.shrinkage.MOST_VARIANCE", 0.0)  # the vectors never stand alone
+    p = 300
+    g = spectrum(torch.logspace(4, 2, p, dtype=torch.float64))
+    mean = {"w": torch.zeros(p, dtype=torch.float64)}
+
+    def chosen(n_values: int, first: float) -> LowRankPrecision:
+        precision = sampled(g, 20, 1)
+        precision.set_prior(first)
+        fit_shrinkage(mean, precision, n_values)
+        assert float(precision.rho) == SHARE
+        return precision
+
+    def variance(precision: LowRankPrecision) -> float:
+        return float((precision.d / precision.base()).sum())
+
+    assert float(chosen(2 * p, 1.0).prior) == pytest.approx(1e-3)
+    assert float(chosen(2 * p, 5.0).prior) == pytest.approx(5e-3)
+    for n_values in (100, 200, 300):  # a prior that decides the variance of the data, too
+        precision = chosen(n_values, 1e4)
+        assert variance(precision) <= n_values
+        precision.set_prior(float(precision.prior) / 10**0.5)
+        assert variance(precision) > n_values
+    assert float(chosen(1, 3.0).prior) == 3.0  # never stronger than it was
 
 
 def test_the_prior_is_that_of_the_evidence_where_vectors_are_many():

@@ -2,14 +2,17 @@
 
 Every vector is the sketch of a batch, u = Σ_b J_bᵀ v_b with v_b ~ N(0, H_b), kept instead of squared. The batches of an
 epoch together are the data, so the outer products of E epochs, divided by E, have the GGN as their mean. If an epoch
-has more batches than there should be vectors, the first batches represent all. If several processes share a batch,
-their parts of a vector are summed: numbers are drawn by sample, so that the vectors are the same as with one process.
+has more batches than there is room for vectors, each vector is the sum of several batches, while the diagonal, which
+needs no room, is that of every batch: where it is 0, no sample has used the weight. The first `MOST_BATCHES` represent
+larger data. If several processes share a batch, their parts of a vector are summed: numbers are drawn by sample, so
+that the vectors are the same as with one process.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -25,6 +28,8 @@ MOST_BYTES = 1 << 30
 """Maximum size of all vectors, in memory and in a saved run; beyond half of it they are kept in bfloat16."""
 MOST_PRODUCTS = 1 << 31
 """Maximum number of multiplications for a T x T matrix of products of vectors on a CPU: a tenth of a second."""
+MOST_BATCHES = 4096
+"""Maximum number of batches that vectors are collected from: more would take longer than training did."""
 LEAST_VECTORS = 16
 """Minimum number of vectors, however large the network."""
 
@@ -35,11 +40,15 @@ class Collected:
 
     Attributes:
         u: (T, P), with UᵀU an unbiased estimate of the GGN of the data; in bfloat16 where P is large.
-        log_likelihood: of all data at the mean.
+        d: its diagonal, (P,), by the squares of `n_squares` vectors; None if they are those of u.
+        n_squares: number of vectors that the diagonal is of.
+        log_likelihood: of all data at the mean, estimated from those that were seen.
         n_values: numbers in all of the data, samples times outputs.
     """
 
     u: Tensor
+    d: Tensor | None
+    n_squares: int
     log_likelihood: float
     n_values: int
 
@@ -76,25 +85,32 @@ def collect(
     prior = method.posterior.prior
     most, kind = how_many(method.posterior.n_weights, prior.device, wanted)
     u = torch.empty(most, method.posterior.n_weights, dtype=kind or prior.dtype, device=prior.device)
-    n_vectors, n_batches, n_seen, n_outputs, log_likelihood = 0, 0, 0, 1, 0.0
-    for x in batches():
-        n_batches, n_outputs = n_batches + 1, x[0].numel() if len(x) else n_outputs
-        if n_vectors == most:
-            log_likelihood += _log_likelihood(method, x)
-            continue
-        vectors, n, found = method.vectors_of(x, step, 1)
-        log_likelihood += found
-        u[n_vectors] = vectors[0]
-        n_vectors, n_seen = n_vectors + 1, n_seen + n
+    d = torch.zeros_like(method.posterior.flat_prior())
+    n_batches, n_seen, n_outputs, log_likelihood = 0, 0, 1, 0.0
+    for x in islice(batches(), MOST_BATCHES):
+        (vector,), n, found = method.vectors_of(x, step, 1)
+        row = n_batches % most
+        u[row] = vector if n_batches < most else u[row] + vector
+        d.addcmul_(vector, vector)
+        n_batches, n_seen, log_likelihood = n_batches + 1, n_seen + n, log_likelihood + found
+        n_outputs = x[0].numel() if len(x) else n_outputs
+    n_vectors = min(n_batches, most)
     repeats = most // n_batches - 1 if n_batches else 0
     for x in batches() if repeats > 0 else ():  # further vectors of a batch share its forward pass
         u[n_vectors : n_vectors + repeats] = method.vectors_of(x, step, repeats)[0]
         n_vectors += repeats
-    n_seen *= 1 + max(0, repeats)
-    u = u[:n_vectors].mul_(math.sqrt(n_data / max(1, n_seen)))
+    share = n_data / max(1, n_seen)  # 1 unless there are more than MOST_BATCHES
+    u = u[:n_vectors].mul_(math.sqrt(share / (1 + max(0, repeats))))
     if step.world_size > 1:
         log_likelihood = step.total(log_likelihood, prior)
-    return Collected(u if n_vectors == most else u.clone(), log_likelihood, n_data * n_outputs)
+    summed = n_batches > most
+    return Collected(
+        u if n_vectors == most else u.clone(),
+        d.mul_(share) if summed else None,
+        n_batches if summed else n_vectors,
+        log_likelihood * share,
+        n_data * n_outputs,
+    )
 
 
 def fit_lowrank(
@@ -120,10 +136,10 @@ def fit_lowrank(
     assert isinstance(precision, LowRankPrecision)
     method.pin()
     found = collect(method, batches, n_data, step, wanted)
-    precision.set_vectors(found.u)
+    precision.set_vectors(found.u, found.d)
     precision.n_values.fill_(found.n_values)
     mean = dict(method.network.named_parameters())
-    evidence = fit_shrinkage(mean, precision, found.n_values, prior=prior)
+    evidence = fit_shrinkage(mean, precision, found.n_values, prior=prior, n_squares=found.n_squares)
     return {
         "log_likelihood": found.log_likelihood,
         "log_marginal_likelihood": found.log_likelihood + evidence.value,
@@ -133,7 +149,3 @@ def fit_lowrank(
         "vectors": len(found.u),
         "vectors_gb": found.u.numel() * found.u.element_size() / 1e9,
     }
-
-
-def _log_likelihood(method: Laplace, x: Tensor) -> float:
-    return float(method.likelihood.log_prob(method.network(x), x).sum()) if len(x) else 0.0

@@ -18,9 +18,15 @@ prior holds it, its variance is enormous, and the diagonal, which holds every di
 told apart by what tr(G C⁻¹) is: the variance that the data themselves get, all in all, in units of their noise. The
 vectors stand alone up to MOST_VARIANCE of it per value. Beyond, the prior precision is raised to that point where there
 are at most ALONE weights for each vector, as in networks of tables; in larger networks a tenth of the vectors stands
-beside the diagonal (any share from a tenth to a half serves as well). The highest bound would choose the diagonal
-earlier, on tables whose intervals then hold less where the data end and are no better where they are: the diagonal
-takes variance from all directions alike (`benchmarks/shift.md`).
+beside the diagonal (any share from a tenth to a half serves as well).
+
+There the diagonal bounds the variance of the data by one unit of noise for each weight, tr(D M⁻¹) <= P / (1 - ρ),
+however weak the prior is. What the prior decides is the variance along weights that the data have not used, and that
+tells where the data end. So it is weakened, to a thousandth at most, while the data's own values get no more variance
+than their noise (`benchmarks/ood_settings.md`).
+
+The highest bound would choose the diagonal earlier, on tables whose intervals then hold less where the data end and are
+no better where they are: the diagonal takes variance from all directions alike (`benchmarks/shift.md`).
 """
 
 from __future__ import annotations
@@ -39,6 +45,8 @@ FACTORS = 10.0 ** (torch.arange(-80, 81, dtype=torch.float64) / 20)
 """Factors of the prior precision that are tried where U stands alone, which one decomposition answers."""
 MOST_VARIANCE = 4.0
 """Variance of the data's own values over networks, in units of their noise, up to which the vectors stand alone."""
+WEAKER = 10.0 ** (-torch.arange(7, dtype=torch.float64) / 2)
+"""Factors of the prior precision that are tried beside the diagonal."""
 MOST_PRODUCTS = 1 << 30
 """Maximum number of multiplications for K: a bound is that of some weights, evenly spaced, if these are more."""
 
@@ -60,13 +68,16 @@ class Bound:
     squared_norm: float
 
 
-def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision, most: int = MOST_PRODUCTS) -> Bound:
+def bound(
+    mean: Mapping[str, Tensor], precision: LowRankPrecision, most: int = MOST_PRODUCTS, *, n_squares: int | None = None
+) -> Bound:
     """Evidence lower bound of a low-rank posterior with random vectors, at its ρ and prior precision.
 
     Args:
         mean: weights θ, {name: *shape}.
         precision: at temperature 1, with vectors.
         most: maximum number of multiplications for a matrix of products between vectors.
+        n_squares: number of vectors that the diagonal is of; default: T.
     """
     _check(precision)
     prior, base = precision.flat_prior(), precision.base()
@@ -87,8 +98,8 @@ def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision, most: int = M
     leverage = 1 - inverse.diagonal()
     explained = torch.where(free, precision.d / base, 0.0).double()
     seen = float((leverage / (rho * (1 - leverage))).sum()) if rho > 0 else float(explained.sum())
-    # D is of the same vectors, χ² of T degrees in each weight: 1 / D is too large by 2 / T
-    seen += (1 - rho) * 2 / precision.n_vectors * float(explained.square().sum())
+    # D is a sample too, χ² of n degrees in each weight: 1 / D is too large by 2 / n
+    seen += (1 - rho) * 2 / (n_squares or precision.n_vectors) * float(explained.square().sum())
     left = float(share.double().sum() - (inverse * k_prior.double()).sum())
     log_ratio = float(2 * root.diagonal().log().sum() - share[free].double().log().sum())
     norm = _squared_norm(mean, precision, free)
@@ -97,19 +108,25 @@ def bound(mean: Mapping[str, Tensor], precision: LowRankPrecision, most: int = M
 
 
 def fit_shrinkage(
-    mean: Mapping[str, Tensor], precision: LowRankPrecision, n_values: int, *, prior: bool = True
+    mean: Mapping[str, Tensor],
+    precision: LowRankPrecision,
+    n_values: int,
+    *,
+    prior: bool = True,
+    n_squares: int | None = None,
 ) -> Bound:
-    """Set ρ to 1 or to SHARE, and at 1 the size of the prior precision.
+    """Set ρ to 1 or to SHARE, and the size of the prior precision.
 
     Where vectors are few for a table's network, the prior precision is raised beyond that of the highest evidence.
-    Below ρ = 1 the prior precision stays as it is given: the bound then is far below the evidence, by an amount that a
-    larger prior precision lessens, so that its maximum would say more about that gap than about the data.
+    Below ρ = 1 it is not that of the highest bound, which then is far below the evidence, by an amount that a larger
+    prior precision lessens: its maximum would say more about that gap than about the data.
 
     Args:
         mean: weights θ, {name: *shape}.
         precision: with vectors; its prior precision is multiplied by one factor.
         n_values: numbers in all of the data: samples times outputs.
         prior: whether the prior precision is chosen too, or left as it is.
+        n_squares: number of vectors that the diagonal is of; default: T.
 
     Returns:
         The bound at what is chosen.
@@ -130,13 +147,27 @@ def fit_shrinkage(
         best = next((i for i in range(best, len(factors)) if enough[i]), best)
     if not enough[best]:
         precision.set_rho(SHARE)
-        return bound(mean, precision)
+        if prior:
+            _weaken(precision, n_values)
+        return bound(mean, precision, n_squares=n_squares)
     factor, k = factors[best], k[best]
     seen, determined, norm = float(variance[best]), float(kept[best].sum()), float(factor) * norm
     if prior:
         precision.set_prior((precision.prior * factor).clamp(1e-8, 1e12))
         precision.keep_spectrum(values / float(factor), vectors)
     return Bound(-0.5 * (seen + norm - determined + float(k.log1p().sum())), seen, determined, norm)
+
+
+def _weaken(precision: LowRankPrecision, n_values: int) -> None:
+    """Lessen the prior precision while the diagonal gives the data's values no more variance than their noise."""
+    first = precision.prior.clone()
+    for factor in WEAKER.tolist():
+        precision.set_prior(first * factor)
+        base = precision.base()
+        variance = torch.where(base.isfinite(), precision.d / base, 0.0).sum(dtype=torch.float64)
+        if variance > n_values:
+            precision.set_prior(first * min(1.0, factor * 10**0.5))
+            return
 
 
 def _squared_norm(mean: Mapping[str, Tensor], precision: LowRankPrecision, free: Tensor) -> float:
