@@ -112,6 +112,7 @@ def measure(options: argparse.Namespace, seed: int, folder: Path) -> None:
         say(network=options.network, seed=seed, **values, **auroc, means=means, seconds=seconds)
 
     say(network=options.network, seed=seed, weights=precision.n_weights, batches=len(u), seconds=round(trained))
+    score(prior="as fitted", values=sorted(set(precision.prior.tolist())), vectors=precision.n_vectors)
     priors: dict[str, Any] = {f"{value:g}": [value] * len(precision.shapes) for value in options.priors}
     if options.evidence:
         mean = dict(method.network.named_parameters())
